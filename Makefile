@@ -1,0 +1,72 @@
+# One command does all: every target below first sets up what it needs (.venv, Java), which is quick when it is there.
+# ARGS="..." hands further arguments on: make test-fast ARGS="-k timers -x"
+
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+MAKEFLAGS += --no-print-directory
+
+ARGS ?=
+BIN := .venv/bin
+# Spark starts the Java that the set-up chose, which need not be the one on PATH.
+RUN = JAVA_HOME="$$(cat .venv/java_home)"
+# The directories with Python in them, as far as they are there.
+CODE = $(foreach dir,src tests benchmarks examples,$(if $(wildcard $(dir)/*.py $(dir)/*/*.py),$(dir)))
+
+.PHONY: help
+help: ## Show this list
+	@echo 'make TARGET [ARGS="..."]'
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: setup
+setup: ## Make .venv from the lock files, and see to a Java 17 or newer
+	@scripts/setup.sh
+
+.PHONY: demo
+demo: setup ## Run the flights demo
+	@$(RUN) $(BIN)/python examples/flights/demo.py $(ARGS)
+
+.PHONY: test
+test: export HYPOTHESIS_PROFILE ?= ci
+test: lint types ## Everything: lint, types and all tests (what CI runs)
+	@$(RUN) $(BIN)/python -m pytest $(ARGS)
+
+.PHONY: test-fast
+test-fast: setup ## Only the tests that need no Spark and kill no processes
+	@$(BIN)/python -m pytest -m "not spark and not fault" $(ARGS)
+
+.PHONY: lint
+lint: setup ## Check style and formatting
+	@$(BIN)/ruff check $(CODE)
+	@$(BIN)/ruff format --check $(CODE)
+
+.PHONY: format
+format: setup ## Mend style and formatting where that can be done by machine
+	@$(BIN)/ruff check --fix-only $(CODE)
+	@$(BIN)/ruff format $(CODE)
+
+.PHONY: types
+types: setup ## Check types
+	@$(BIN)/python -m mypy $(CODE)
+
+.PHONY: bench-mailbox
+bench-mailbox: setup ## Measure the mailbox
+	@$(RUN) $(BIN)/python benchmarks/bench_mailbox.py $(ARGS)
+
+.PHONY: bench-keyed
+bench-keyed: setup ## Measure keyed processing on Spark
+	@$(RUN) $(BIN)/python benchmarks/bench_keyed.py $(ARGS)
+
+.PHONY: bench-state
+bench-state: setup ## Measure state and checkpoints
+	@$(RUN) $(BIN)/python benchmarks/bench_state.py $(ARGS)
+
+.PHONY: lock
+lock: setup ## Write the lock files anew (newer versions: ARGS=--upgrade)
+	@scripts/lock.sh $(ARGS)
+
+.PHONY: clean
+clean: ## Remove .venv and all that tools and Spark left behind
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov
+	rm -rf spark-warehouse metastore_db derby.log artifacts src/*.egg-info
+	find src tests benchmarks examples -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

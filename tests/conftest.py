@@ -1,0 +1,78 @@
+"""What all tests share: hypothesis profiles and the one Spark session."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+from pyspark.sql import SparkSession
+
+# "ci": the same examples in every run. "dev": new ones each time, failures remembered in .hypothesis/.
+# Neither has a deadline: on a busy machine a slow example is no bug.
+settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
+settings.register_profile("dev", deadline=None)
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
+)
+
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+# Settings of some other Spark on this machine, which would change what the tests see.
+_FOREIGN = (
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_CONF_DIR",
+    "SPARK_HOME",
+    "SPARK_LOCAL_DIRS",
+    "SPARK_REMOTE",
+)
+
+
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark every test that asks for the Spark session, so that nobody has to remember to."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.spark)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The one local Spark session of the test run.
+
+    `local[2, 4]`: two cores, and a task may fail three times before its job does, so that tests can
+    kill workers. Change settings for one test only with `spark.newSession()`.
+    """
+    home = tmp_path_factory.mktemp("spark")
+    with pytest.MonkeyPatch.context() as env:
+        for name in _FOREIGN:
+            env.delenv(name, raising=False)
+        env.setenv("PYSPARK_PYTHON", sys.executable)
+        env.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        env.setenv("SPARK_LOCAL_IP", "127.0.0.1")  # a host name need not resolve
+        session = (
+            SparkSession.builder.master("local[2, 4]")
+            .appName("pillarbox-tests")
+            .config("spark.driver.bindAddress", "127.0.0.1")
+            .config("spark.driver.host", "127.0.0.1")
+            .config("spark.driver.memory", "4g")
+            .config("spark.local.dir", str(home / "local"))
+            .config("spark.log.level", "ERROR")
+            .config("spark.speculation", "false")
+            .config("spark.sql.shuffle.partitions", "2")
+            .config("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
+            .config(
+                "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true"
+            )
+            .config("spark.sql.warehouse.dir", str(home / "warehouse"))
+            .config("spark.ui.enabled", "false")
+            .getOrCreate()
+        )
+        try:
+            yield session
+        finally:
+            for query in session.streams.active:
+                query.stop()
+            session.stop()
