@@ -14,7 +14,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 LOCKS="requirements-build.lock requirements.lock"
-JAVA_TESTED="17 21 25"      # what Spark 4.3 runs on; any of these goes before any other
+JAVA_FIT="17 21 25"     # what Spark 4.3 runs on: any of these goes before any other
 
 say() { printf '[setup] %s\n' "$*" >&2; }
 die() { printf '[setup] ERROR: %s\n' "$*" >&2; exit 1; }
@@ -46,14 +46,21 @@ package_manager() {
 # install_packages PACKAGE...: all of them or none. Chatter goes to a log, which is shown when it failed.
 install_packages() {
     log=$(mktemp)
+    if [ "$manager" = apt-get ]; then
+        if [ -z "${apt_updated:-}" ]; then
+            say "asking apt what there is"
+            as_root apt-get update >"$log" 2>&1 || say "apt-get update failed; going on with what apt knows"
+            apt_updated=yes
+        fi
+        # Which Java or Python a release has differs: what it does not know is no failure to make a noise about.
+        for package in "$@"; do
+            apt-cache show "$package" >/dev/null 2>&1 || { rm -f "$log"; return 1; }
+        done
+    fi
     say "installing $* (with $manager)"
     status=0
     case $manager in
         apt-get)
-            if [ -z "${apt_updated:-}" ]; then
-                as_root apt-get update >"$log" 2>&1 || say "apt-get update failed; going on with what apt knows"
-                apt_updated=yes
-            fi
             as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "$@" ;;
         apk)    as_root apk add --no-cache "$@" ;;
         brew)   brew install --quiet "$@" ;;
@@ -176,8 +183,8 @@ describe_java() {
     echo "$version $home"
 }
 
-is_tested() {
-    case " $JAVA_TESTED " in *" $1 "*) return 0 ;; *) return 1 ;; esac
+is_fit() {
+    case " $JAVA_FIT " in *" $1 "*) return 0 ;; *) return 1 ;; esac
 }
 
 # All Javas worth a look, best known first, one binary a line.
@@ -196,8 +203,8 @@ java_candidates() {
     done
 }
 
-# Prints "VERSION HOME" of the Java to use. Your JAVA_HOME if it will do; else the first of a version that Spark is
-# tested with, PATH before the rest; else any that is newer.
+# Prints "VERSION HOME" of the Java to use. Your JAVA_HOME if it is new enough; else the first that Spark is known to
+# run on, PATH before the rest; else any that is newer.
 find_java() {
     if [ -n "${JAVA_HOME:-}" ]; then
         if found=$(describe_java "$JAVA_HOME/bin/java") && [ "${found%% *}" -ge 17 ]; then
@@ -211,7 +218,7 @@ find_java() {
     # (No pipe into `while`: that would be a subshell, whose variables are lost.)
     while IFS= read -r binary; do
         found=$(describe_java "$binary" </dev/null) || continue
-        if is_tested "${found%% *}"; then
+        if is_fit "${found%% *}"; then
             echo "$found"
             return 0
         fi

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
 
-# "ci": the same examples in every run. "dev": new ones each time, failures remembered in .hypothesis/.
+# "ci": the same examples in every run. "dev": new ones each time, failures kept in .hypothesis/.
 # Neither has a deadline: on a busy machine a slow example is no bug.
 settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
 settings.register_profile("dev", deadline=None)
@@ -39,7 +39,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkSession]:
     """The one local Spark session of the test run.
 
     `local[2, 4]`: two cores, and a task may fail three times before its job does, so that tests can
@@ -51,6 +53,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             env.delenv(name, raising=False)
         env.setenv("PYSPARK_PYTHON", sys.executable)
         env.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        # Workers import what a test's functions refer to by name.
+        env.setenv("PYTHONPATH", str(pytestconfig.rootpath), prepend=os.pathsep)
         env.setenv("SPARK_LOCAL_IP", "127.0.0.1")  # a host name need not resolve
         session = (
             SparkSession.builder.master("local[2, 4]")
@@ -63,9 +67,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.speculation", "false")
             .config("spark.sql.shuffle.partitions", "2")
             .config("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
-            .config(
-                "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true"
-            )
+            .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
             .config("spark.sql.warehouse.dir", str(home / "warehouse"))
             .config("spark.ui.enabled", "false")
             .getOrCreate()

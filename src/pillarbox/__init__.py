@@ -1,3 +1,3 @@
-"""Flink's task model for PySpark: keyed state, timers, windows and async I/O, with Spark as the only engine."""
+"""Flink's task model for PySpark: keyed state, timers, windows and async I/O on Spark alone."""
 
 __version__ = "0.1.0"
