@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Flink's mailbox: everything that touches a task happens in one thread, one thing at a time.
+
+The lowest floor of pillarbox. It knows nothing of streams: there is a :class:`TaskMailbox` into
+which any thread puts mails, and a :class:`MailboxProcessor` whose thread runs them, by turns with a
+default action::
+
+    def process_input(controller):
+        record = source.poll()
+        if record is not None:
+            handle(record)
+        elif source.is_finished():
+            controller.all_actions_completed()
+        else:
+            source.on_data(controller.suspend_default_action().resume)
+
+    processor = MailboxProcessor(process_input)
+    executor = processor.get_main_mailbox_executor()
+    # from any thread: executor.execute(flush, "flush after %d seconds", 5)
+    processor.run_mailbox_loop()
+"""
+
+from pillarbox.mailbox.action_executor import (
+    StreamTaskActionExecutor,
+    SynchronizedStreamTaskActionExecutor,
+)
+from pillarbox.mailbox.default_action import (
+    MailboxController,
+    MailboxDefaultAction,
+    PeriodTimer,
+    Suspension,
+)
+from pillarbox.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
+from pillarbox.mailbox.mailbox_executor import MailboxExecutor, RejectedExecutionError
+from pillarbox.mailbox.mailbox_processor import MailboxProcessor
+from pillarbox.mailbox.metrics import (
+    LatencyStatistics,
+    MailboxMetrics,
+    MailboxStatistics,
+    ProbeScheduler,
+)
+from pillarbox.mailbox.task_mailbox import (
+    MailboxClosedError,
+    MailboxState,
+    State,
+    TaskMailbox,
+    WrongThreadError,
+)
+
+__all__ = [
+    "MAX_PRIORITY",
+    "MIN_PRIORITY",
+    "LatencyStatistics",
+    "Mail",
+    "MailOptions",
+    "MailboxClosedError",
+    "MailboxController",
+    "MailboxDefaultAction",
+    "MailboxExecutor",
+    "MailboxMetrics",
+    "MailboxProcessor",
+    "MailboxState",
+    "MailboxStatistics",
+    "PeriodTimer",
+    "ProbeScheduler",
+    "RejectedExecutionError",
+    "State",
+    "StreamTaskActionExecutor",
+    "Suspension",
+    "SynchronizedStreamTaskActionExecutor",
+    "TaskMailbox",
+    "WrongThreadError",
+]
