@@ -54,7 +54,7 @@ install_packages() {
         fi
         # Which Java or Python a release has differs: what it does not know is no failure to make a noise about.
         for package in "$@"; do
-            apt-cache show "$package" >/dev/null 2>&1 || { rm -f "$log"; return 1; }
+            apt-cache policy "$package" 2>/dev/null | grep -q 'Candidate: [^(]' || { rm -f "$log"; return 1; }
         done
     fi
     say "installing $* (with $manager)"
