@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -509,7 +510,7 @@ def test_many_writers_lose_and_reorder_nothing(mailbox: TaskMailbox, threads, ta
 
     def write(writer: int) -> None:
         for i in range(each):
-            mailbox.put(Mail(lambda i=i: got[writer].append(i), 0, "%d of %d", i, writer))
+            mailbox.put(Mail(partial(got[writer].append, i), 0, "%d of %d", i, writer))
 
     running = [threads.start(write, w) for w in range(writers)]
     taken = 0
