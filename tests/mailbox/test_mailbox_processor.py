@@ -277,7 +277,7 @@ def test_m11_not_called_until_resumed(threads, log: Log, how: str) -> None:
     assert log == ["action", "mail 1", "mail 2", "action"]
 
 
-def test_m11_an_old_suspension_does_not_end_a_new_one() -> None:
+def test_m11_an_old_suspension_does_not_end_a_new_one(threads) -> None:
     controllers: list[MailboxController] = []
     processor = MailboxProcessor(controllers.append)
     processor.run_mailbox_step()
@@ -285,6 +285,8 @@ def test_m11_an_old_suspension_does_not_end_a_new_one() -> None:
     old.resume()
     old.resume()
     assert processor.is_default_action_available()
+    threads.call(old.resume)
+    assert processor.mailbox.size() == 0  # what is over costs no mail
     new = controllers[0].suspend_default_action()
     old.resume()
     assert not processor.is_default_action_available()
@@ -390,6 +392,16 @@ def test_m11_the_timer_stands_still_while_the_loop_is_suspended(threads, log: Lo
     assert log == [*first, "gap", "start", "end"]
     processor.close()
     assert log[-1] == "end"
+
+
+def test_m11_the_timer_starts_once_when_a_mail_suspends_the_default_action(log: Log) -> None:
+    controllers: list[MailboxController] = []
+    processor = MailboxProcessor(controllers.append)
+    processor.run_mailbox_step()
+    executor = processor.get_main_mailbox_executor()
+    executor.execute(lambda: controllers[0].suspend_default_action(FakeTimer(log)), "suspend")
+    processor.run_mailbox_step()
+    assert log == ["start"]
 
 
 def test_m11_the_timer_ends_when_the_loop_fails(log: Log) -> None:

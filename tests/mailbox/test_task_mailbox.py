@@ -418,6 +418,35 @@ def test_m7_drain_empties_batch_and_queue(mailbox: TaskMailbox) -> None:
     assert take_all(mailbox) == ["c"]
 
 
+class PuttingLock(CountingLock):
+    """Lets a mail in between the look without the lock and the lock."""
+
+    def __init__(self, mailbox: TaskMailbox, m: Mail) -> None:
+        super().__init__()
+        self.put: Callable[[], None] | None = partial(mailbox.put, m)
+
+    def __enter__(self) -> None:
+        if self.put is not None:
+            put, self.put = self.put, None
+            put()
+        super().__enter__()
+
+
+@pytest.mark.parametrize("options", [MailOptions.DEFAULT, MailOptions.urgent()])
+@pytest.mark.parametrize("wait", ["take", "_await_new_mail"])
+def test_m6_a_mail_that_comes_just_before_the_wait_is_seen(
+    threads, options: MailOptions, wait: str
+) -> None:
+    def run() -> str:
+        mailbox = TaskMailbox()
+        mailbox._lock = PuttingLock(mailbox, mail("a", 0, options))  # type: ignore[assignment]
+        if wait == "_await_new_mail":
+            mailbox._await_new_mail()
+        return str(mailbox.take(MIN_PRIORITY))
+
+    assert threads.start(run).result(threads.patience) == "a"
+
+
 @pytest.mark.parametrize("end", ["quiesce", "close"])
 def test_m7_the_end_reaches_all_writers(mailbox: TaskMailbox, threads, end: str) -> None:
     started = threading.Barrier(5)
@@ -455,11 +484,34 @@ def test_ctrl_c_ends_a_waiting_take_and_does_no_harm(mailbox: TaskMailbox, threa
             threads.start(_signal_when_waiting, threads, mailbox, signal.SIGINT)
             with pytest.raises(KeyboardInterrupt):
                 mailbox.take(MIN_PRIORITY)
+            mailbox.bind_to_current_thread()  # nobody waits any more
             mailbox.put(mail("a"))
             assert str(mailbox.take(MIN_PRIORITY)) == "a"
     finally:
         signal.signal(signal.SIGINT, before)
     test_m6_a_put_wakes_a_waiting_take(mailbox, threads, "put", MailOptions.DEFAULT)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs pthread_kill")
+def test_a_wake_up_that_a_signal_handler_made_useless_does_no_harm(
+    mailbox: TaskMailbox, threads
+) -> None:
+    def put_and_raise(*_: object) -> None:
+        mailbox.put(mail("a"))
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGUSR1, put_and_raise)
+    try:
+        threads.start(_signal_when_waiting, threads, mailbox, signal.SIGUSR1)
+        with pytest.raises(KeyboardInterrupt):
+            mailbox.take(MIN_PRIORITY)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert take_all(mailbox) == ["a"]
+    with mailbox._lock:
+        mailbox._announce_wait()
+        mailbox.put(mail("b"))  # wakes: the semaphore must not have been released already
+    assert str(mailbox.take(MIN_PRIORITY)) == "b"
 
 
 def _signal_when_waiting(threads: Any, mailbox: TaskMailbox, number: int) -> None:

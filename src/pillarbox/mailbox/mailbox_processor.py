@@ -182,7 +182,7 @@ class MailboxProcessor:
         default_action = self._default_action
         controller = self._controller
         # While nobody drives the loop, neither a pause nor a probe's latency is measured.
-        self._metrics._loop_entered_or_left()
+        self._metrics._loop_entered()
         self._start_timer()
         try:
             while True:
@@ -194,7 +194,6 @@ class MailboxProcessor:
                 default_action(controller)
         finally:
             self._stop_timer()
-            self._metrics._loop_entered_or_left()
             mailbox._leave()
 
     def run_mailbox_step(self) -> bool:

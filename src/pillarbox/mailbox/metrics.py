@@ -116,7 +116,7 @@ class MailboxMetrics:
         self._latency_count = 0
         self._idle_time = 0.0
         self._idle_since: float | None = None
-        # Counts runs of the loop and the gaps between, so that a probe knows whether it met a gap.
+        # Counts the runs of the loop, so that a probe knows whether it waited across a gap.
         self._run = 0
 
     # -- reading: any thread ---------------------------------------------------------------------
@@ -169,8 +169,7 @@ class MailboxMetrics:
         self._executor = executor
         self.start_pending = self._schedule is not None
 
-    def _loop_entered_or_left(self) -> None:
-        # The gap has a number of its own: a probe that is put meanwhile is not counted either.
+    def _loop_entered(self) -> None:
         self._run += 1
 
     def _start(self) -> None:

@@ -315,8 +315,6 @@ class TaskMailbox:
         """
         self._check_is_mailbox_thread()
         with self._lock:
-            if self._state is _CLOSED:
-                return []
             dropped = self.drain()
             self._state = _CLOSED
             # A take can only be waiting here if a signal handler closes the mailbox beneath it.
@@ -433,18 +431,17 @@ class TaskMailbox:
             raise MailboxClosedError(
                 f"the mailbox is {self._state.name} and holds no fitting mail: none can come"
             )
-        self._wakeup.acquire(False)  # held already, unless a signal cut an earlier wait short
+        self._wakeup.acquire(False)  # already held, unless an earlier wait was cut short
         self._waiting = True
 
     def _wait(self) -> None:
         try:
             self._wakeup.acquire(True, _LONGEST_WAIT)
         finally:
-            # Also when a signal handler raised. The wake-up may have been given or not, and used
-            # or not: afterwards the semaphore is held and nobody is going to release it.
+            # Also when a signal handler raised. Then a wake-up may have been given and not used:
+            # the next wait clears it.
             with self._lock:
                 self._waiting = False
-                self._wakeup.acquire(False)
 
     def _wake(self) -> None:
         # Under the lock, and only if _waiting: so it is released at most once per wait.
