@@ -1,0 +1,72 @@
+"""Time: processing time and its timers, event time and its watermarks, durations.
+
+All times are in milliseconds. Nothing here knows operators, tasks or Spark.
+"""
+
+from pillarbox.time.duration import Duration, DurationLike, Time, positive_millis, to_millis
+from pillarbox.time.processing_time import (
+    ManualProcessingTimeService,
+    ProcessingTimeCallback,
+    ProcessingTimeService,
+    ProcessingTimeServiceImpl,
+    ScheduledTimer,
+    ServiceState,
+    SystemProcessingTimeService,
+    processing_time_delay,
+    system_clock_ms,
+)
+from pillarbox.time.timestamps import (
+    MAX_WATERMARK,
+    MIN_TIMESTAMP,
+    ColumnTimestampAssigner,
+    TimestampAssigner,
+    as_timestamp_assigner,
+    to_timestamp,
+)
+from pillarbox.time.valve import StatusWatermarkValve
+from pillarbox.time.watermark_generators import (
+    AscendingTimestampsWatermarks,
+    BoundedOutOfOrdernessWatermarks,
+    MonotoneWatermarkOutput,
+    NoWatermarksGenerator,
+    WatermarkGenerator,
+    WatermarkOutput,
+    WatermarkSink,
+    WatermarksWithIdleness,
+    watermark_output,
+)
+from pillarbox.time.watermark_strategy import WatermarkStrategy
+
+__all__ = [
+    "MAX_WATERMARK",
+    "MIN_TIMESTAMP",
+    "AscendingTimestampsWatermarks",
+    "BoundedOutOfOrdernessWatermarks",
+    "ColumnTimestampAssigner",
+    "Duration",
+    "DurationLike",
+    "ManualProcessingTimeService",
+    "MonotoneWatermarkOutput",
+    "NoWatermarksGenerator",
+    "ProcessingTimeCallback",
+    "ProcessingTimeService",
+    "ProcessingTimeServiceImpl",
+    "ScheduledTimer",
+    "ServiceState",
+    "StatusWatermarkValve",
+    "SystemProcessingTimeService",
+    "Time",
+    "TimestampAssigner",
+    "WatermarkGenerator",
+    "WatermarkOutput",
+    "WatermarkSink",
+    "WatermarkStrategy",
+    "WatermarksWithIdleness",
+    "as_timestamp_assigner",
+    "positive_millis",
+    "processing_time_delay",
+    "system_clock_ms",
+    "to_millis",
+    "to_timestamp",
+    "watermark_output",
+]

@@ -1,0 +1,244 @@
+"""``StatusWatermarkValve``: one watermark out of those of many channels.
+
+Source of the behaviour: Flink's class of the same name (2.x: the flush at the last active channel's
+idleness is unconditional), and its ``CombinedWatermarkStatus`` for channels that join later. All
+times are epoch milliseconds. Only the mailbox thread may touch a valve.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from typing import Any
+
+from pillarbox.errors import shorten
+from pillarbox.time.timestamps import MIN_TIMESTAMP
+from pillarbox.time.watermark_generators import WatermarkSink
+
+__all__ = ["StatusWatermarkValve"]
+
+
+class _Channel:
+    """What the valve knows of one channel.
+
+    ``aligned`` is False for a channel that is idle, or is active again but still behind the output
+    watermark.
+    """
+
+    __slots__ = ("aligned", "idle", "watermark")
+
+    def __init__(
+        self, watermark: int = MIN_TIMESTAMP, idle: bool = False, aligned: bool = True
+    ) -> None:
+        self.watermark = watermark
+        self.idle = idle
+        self.aligned = aligned
+
+
+class StatusWatermarkValve:
+    """Makes one watermark, and one status, out of those of all channels.
+
+    - The output is the minimum over the *aligned* channels. It never goes back and is never
+      repeated.
+    - An idle channel is left out; its watermarks are ignored until it is active again.
+    - A channel that is active again is counted as soon as it has caught up with the output, not
+      before: what it sent while it was behind would take time back.
+    - When the last active channel becomes idle, the largest watermark of all is let out, so that
+      the result does not depend on the order in which they fell idle; then the valve itself is
+      idle.
+
+    After every call, the output is at least the minimum over the aligned channels. (Flink, in one
+    corner, waits for the next watermark with that: when a channel becomes active that is ahead of
+    all others, which are behind the output.)
+
+    Every method that can make output takes the ``sink`` for it, and returns when the sink has taken
+    it.
+    """
+
+    def __init__(self, channels: Iterable[Hashable] | None = None) -> None:
+        """Make a valve.
+
+        Args:
+            channels: the channels that exist: none gets ahead until each has sent a watermark or is
+                idle. None: they are not known, and a channel joins with the first thing it sends.
+        """
+        self._open = channels is None
+        self._channels: dict[Hashable, _Channel] = {c: _Channel() for c in channels or ()}
+        self._output = MIN_TIMESTAMP
+        self._idle = False
+        # After a restore, until the first call that has a sink: the output may not fit the
+        # channels.
+        self._unsettled = False
+
+    @property
+    def current_watermark(self) -> int:
+        """The last watermark that was let out; ``MIN_TIMESTAMP`` before the first."""
+        return self._output
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the valve's last status was idle. A new valve is active."""
+        return self._idle
+
+    @property
+    def channels(self) -> tuple[Hashable, ...]:
+        """The channels there are."""
+        return tuple(self._channels)
+
+    def input_watermark(self, channel: Hashable, timestamp: int, sink: WatermarkSink) -> None:
+        """Take a watermark of a channel. One that is not above the channel's last is ignored.
+
+        Raises:
+            ValueError: there is no such channel.
+        """
+        state = self._channel(channel, sink)
+        if state.idle or timestamp <= state.watermark:
+            return
+        before = state.watermark
+        state.watermark = timestamp
+        if not state.aligned:
+            state.aligned = timestamp >= self._output
+        elif before > self._output:
+            # Another channel holds the output where it is: this one's step forward cannot free it.
+            return
+        self._advance(sink)
+
+    def input_status(self, channel: Hashable, idle: bool, sink: WatermarkSink) -> None:
+        """Take a status of a channel: idle, or active again.
+
+        Raises:
+            ValueError: there is no such channel.
+        """
+        if idle and self._open and channel not in self._channels:
+            # It joins as idle: joining as active would wake the valve up for nothing.
+            self._channels[channel] = _Channel(idle=True, aligned=False)
+            self._someone_left(sink)
+            return
+        state = self._channel(channel, sink)
+        if idle == state.idle:
+            return
+        state.idle = idle
+        if idle:
+            state.aligned = False
+            self._someone_left(sink)
+        else:
+            state.aligned = state.watermark >= self._output
+            self._someone_came(sink)
+
+    def add_channel(
+        self, channel: Hashable, sink: WatermarkSink, *, hold_back: bool = True
+    ) -> None:
+        """Add an active channel that has not sent a watermark yet.
+
+        Args:
+            channel: the new channel.
+            sink: gets the active status if the valve was idle.
+            hold_back: keep the output where it is until the new channel has caught up, as Flink
+                does for a new split of a source: none of its records becomes late. False: do not
+                wait for it, as for a channel that is active again.
+
+        Raises:
+            ValueError: the channel exists already.
+        """
+        if channel in self._channels:
+            raise ValueError(f"the valve has channel {shorten(channel)} already")
+        if self._unsettled:
+            self._settle(sink)
+        aligned = hold_back or self._output == MIN_TIMESTAMP
+        self._channels[channel] = _Channel(aligned=aligned)
+        self._someone_came(sink)
+
+    def remove_channel(self, channel: Hashable, sink: WatermarkSink) -> None:
+        """Forget a channel that has ended: it does not hold the others back.
+
+        If only idle channels are left, the valve becomes idle as if this one had become so. When
+        the last channel goes, nothing is emitted: the end of data says all.
+
+        Raises:
+            ValueError: there is no such channel.
+        """
+        if channel not in self._channels:
+            raise ValueError(self._unknown(channel))
+        if self._unsettled:
+            self._settle(sink)
+        was_idle = self._channels.pop(channel).idle
+        if self._channels and not was_idle:
+            self._someone_left(sink)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Give the valve's whole state as a plain dict of ints, bools and the channels' names.
+
+        ``{"watermark": ms, "idle": bool, "channels": {channel: (watermark_ms, idle, aligned)}}``
+        """
+        return {
+            "watermark": self._output,
+            "idle": self._idle,
+            "channels": {
+                name: (state.watermark, state.idle, state.aligned)
+                for name, state in self._channels.items()
+            },
+        }
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take over the state of a snapshot.
+
+        A valve that was made without channels takes those of the snapshot. One that knows its
+        channels keeps just these (the parallelism upstream may have changed): those that the
+        snapshot does not know start anew and hold the output where it was until they have caught
+        up. Nothing is emitted here; what the change of channels leads to comes out with the next
+        input.
+        """
+        saved = {name: _Channel(*state) for name, state in snapshot["channels"].items()}
+        if self._open:
+            self._channels = saved
+        else:
+            self._channels = {name: saved.get(name) or _Channel() for name in self._channels}
+        self._output = snapshot["watermark"]
+        self._idle = snapshot["idle"]
+        self._unsettled = True
+
+    def _channel(self, channel: Hashable, sink: WatermarkSink) -> _Channel:
+        if self._unsettled:
+            self._settle(sink)
+        state = self._channels.get(channel)
+        if state is None:
+            if not self._open:
+                raise ValueError(self._unknown(channel))
+            self.add_channel(channel, sink)
+            state = self._channels[channel]
+        return state
+
+    def _unknown(self, channel: Hashable) -> str:
+        return f"the valve has no channel {shorten(channel)}, only {shorten(list(self._channels))}"
+
+    def _settle(self, sink: WatermarkSink) -> None:
+        self._unsettled = False
+        if any(not state.idle for state in self._channels.values()):
+            self._someone_came(sink)
+        elif self._channels:
+            self._someone_left(sink)
+
+    def _someone_came(self, sink: WatermarkSink) -> None:
+        if self._idle:
+            self._idle = False
+            sink.emit_status(False)
+        self._advance(sink)
+
+    def _someone_left(self, sink: WatermarkSink) -> None:
+        channels = self._channels.values()
+        if any(not state.idle for state in channels):
+            self._advance(sink)
+        elif not self._idle:
+            self._emit(max(state.watermark for state in channels), sink)
+            self._idle = True
+            sink.emit_status(True)
+
+    def _advance(self, sink: WatermarkSink) -> None:
+        aligned = [state.watermark for state in self._channels.values() if state.aligned]
+        if aligned:
+            self._emit(min(aligned), sink)
+
+    def _emit(self, watermark: int, sink: WatermarkSink) -> None:
+        if watermark > self._output:
+            # Noted first: the sink may look at `current_watermark`.
+            self._output = watermark
+            sink.emit_watermark(watermark)

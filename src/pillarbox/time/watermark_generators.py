@@ -1,0 +1,278 @@
+"""Watermark generators: how event time goes forward as records come.
+
+A generator sees the timestamps of one stream (at the source, of one partition) and says now and
+then, by a watermark, that no older record is expected. Source of the behaviour: Flink's
+``WatermarkGenerator`` and the classes around it in ``org.apache.flink.api.common.eventtime``, and
+``WatermarkToDataOutput``. All times are milliseconds.
+
+A generator belongs to one thread, that in which its records are read; only the idleness clock that
+it is given may be somebody else's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from pillarbox.time.duration import DurationLike, positive_millis, to_millis
+from pillarbox.time.timestamps import MIN_TIMESTAMP
+
+__all__ = [
+    "AscendingTimestampsWatermarks",
+    "BoundedOutOfOrdernessWatermarks",
+    "MonotoneWatermarkOutput",
+    "NoWatermarksGenerator",
+    "WatermarkGenerator",
+    "WatermarkOutput",
+    "WatermarkSink",
+    "WatermarksWithIdleness",
+    "watermark_output",
+]
+
+
+class WatermarkSink(Protocol):
+    """Where the watermarks and statuses of a stream go: a writer or the next operator.
+
+    The two watermark methods of Flink's ``DataOutput``. They are called in the caller's thread.
+    """
+
+    def emit_watermark(self, timestamp: int) -> None:
+        """Take a watermark, in epoch milliseconds."""
+
+    def emit_status(self, idle: bool) -> None:
+        """Take a change of status: idle (True) or active again (False)."""
+
+
+class WatermarkOutput(ABC):
+    """What a generator says its watermarks to."""
+
+    @abstractmethod
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        """Say that no record with a timestamp of at most ``timestamp_ms`` is expected any more.
+
+        What is not above the last watermark has no effect; any other also ends idleness.
+        """
+
+    @abstractmethod
+    def mark_idle(self) -> None:
+        """Say that downstream must not wait for this stream's watermarks for the time being."""
+
+    @abstractmethod
+    def mark_active(self) -> None:
+        """Take ``mark_idle`` back."""
+
+
+class WatermarkGenerator(ABC):
+    """Makes watermarks from the timestamps that go by (Flink's interface).
+
+    Attributes:
+        batchable: whether the largest timestamp of a run of records is all that the generator
+            needs. The runtime then calls :meth:`on_batch` once for each run *instead of*
+            :meth:`on_event` for each record, and columnar data need not become Python objects.
+            False unless a generator says otherwise.
+    """
+
+    batchable: bool = False
+
+    @abstractmethod
+    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
+        """See a record and its timestamp (epoch milliseconds); may emit a watermark right away."""
+
+    @abstractmethod
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Called at an interval, and after each run of records: the place to emit from."""
+
+    def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
+        """See the largest timestamp of a run of records. Only called where ``batchable`` is True.
+
+        Raises:
+            NotImplementedError: the generator calls itself batchable but is not.
+        """
+        raise NotImplementedError(
+            f"{type(self).__name__} is batchable, so it has to implement on_batch()"
+        )
+
+
+class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
+    """Watermarks for records that come at most ``delay`` milliseconds later than younger ones.
+
+    After a record with timestamp T, records down to T - delay are still expected, so the watermark
+    is T - delay - 1. Nothing is emitted before the first record.
+    """
+
+    batchable = True
+
+    def __init__(self, max_out_of_orderness: DurationLike) -> None:
+        """Make a generator.
+
+        Args:
+            max_out_of_orderness: the bound; as an int, milliseconds.
+
+        Raises:
+            ValueError: not a duration, or a negative one.
+        """
+        self._distance = to_millis(max_out_of_orderness) + 1
+        self._max_timestamp = MIN_TIMESTAMP
+
+    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
+        """Note the timestamp."""
+        if timestamp > self._max_timestamp:
+            self._max_timestamp = timestamp
+
+    def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
+        """Note the largest timestamp of a run."""
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp = max_timestamp
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Emit the watermark that follows from the largest timestamp so far."""
+        watermark = self._max_timestamp - self._distance
+        # Below the smallest timestamp there is nothing to say; that also covers "no record yet".
+        if watermark > MIN_TIMESTAMP:
+            output.emit_watermark(watermark)
+
+
+class AscendingTimestampsWatermarks(BoundedOutOfOrdernessWatermarks):
+    """Watermarks for timestamps that never go down: close behind the latest record."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+
+class NoWatermarksGenerator(WatermarkGenerator):
+    """No watermarks at all: for programs in processing time only."""
+
+    batchable = True
+
+    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
+        """Do nothing."""
+
+    def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
+        """Do nothing."""
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Do nothing."""
+
+
+class WatermarksWithIdleness(WatermarkGenerator):
+    """Adds to a generator that the stream is idle when no record came for a while (Flink's class).
+
+    Idleness is looked at in :meth:`on_periodic_emit` only. The countdown starts at the first
+    periodic call that saw no record since the one before, not at the last record: a task that was
+    not run for an hour (its worker had other epochs to do) was not idle for that hour. The stream
+    is idle when strictly more than the timeout has gone by since then; it is active again at the
+    next record. (Flink waits for the next watermark with that. Here a late record, which makes
+    none, ends idleness as well: the valve downstream waits until such a channel has caught up.)
+    """
+
+    def __init__(
+        self, generator: WatermarkGenerator, idle_timeout: DurationLike, now_ms: Callable[[], int]
+    ) -> None:
+        """Wrap a generator.
+
+        Args:
+            generator: makes the watermarks.
+            idle_timeout: how long without a record is idle; as an int, milliseconds.
+            now_ms: the clock, in milliseconds since whenever; only differences count.
+
+        Raises:
+            ValueError: the timeout is zero, negative or no duration.
+        """
+        self._generator = generator
+        self._timeout = positive_millis(idle_timeout, "the idle timeout")
+        self._now_ms = now_ms
+        self._seen_since_probe = False
+        self._quiet_since: int | None = None
+        self._idle = False
+        self.batchable = generator.batchable
+
+    def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
+        """Note that there is life, then hand on."""
+        self._activity(output)
+        self._generator.on_event(event, timestamp, output)
+
+    def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
+        """Note that there is life, then hand on."""
+        self._activity(output)
+        self._generator.on_batch(max_timestamp, output)
+
+    def on_periodic_emit(self, output: WatermarkOutput) -> None:
+        """Mark the stream idle if its time is up, else let the generator emit."""
+        if not self._is_idle_now():
+            self._generator.on_periodic_emit(output)
+        elif not self._idle:
+            self._idle = True
+            output.mark_idle()
+
+    def _activity(self, output: WatermarkOutput) -> None:
+        self._seen_since_probe = True
+        if self._idle:
+            self._idle = False
+            output.mark_active()
+
+    def _is_idle_now(self) -> bool:
+        if self._seen_since_probe:
+            self._seen_since_probe = False
+            self._quiet_since = None
+            return False
+        if self._quiet_since is None:
+            self._quiet_since = self._now_ms()
+            return False
+        return self._now_ms() - self._quiet_since > self._timeout
+
+
+class MonotoneWatermarkOutput(WatermarkOutput):
+    """Keeps a generator honest: watermarks only go up, and no status is said twice.
+
+    Flink's ``WatermarkToDataOutput``: a new watermark ends idleness first.
+    """
+
+    __slots__ = ("_idle", "_last", "_sink")
+
+    def __init__(self, sink: WatermarkSink, last_watermark: int = MIN_TIMESTAMP) -> None:
+        self._sink = sink
+        self._last = last_watermark
+        self._idle = False
+
+    @property
+    def current_watermark(self) -> int:
+        """The last watermark (epoch ms) that was passed on; ``MIN_TIMESTAMP`` before the first."""
+        return self._last
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the stream was last marked idle."""
+        return self._idle
+
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        """Pass a watermark on if it is above the last one."""
+        if timestamp_ms > self._last:
+            self._last = timestamp_ms
+            self.mark_active()
+            self._sink.emit_watermark(timestamp_ms)
+
+    def mark_idle(self) -> None:
+        """Pass the status on unless the stream is idle already."""
+        if not self._idle:
+            self._idle = True
+            self._sink.emit_status(True)
+
+    def mark_active(self) -> None:
+        """Pass the status on unless the stream is active already."""
+        if self._idle:
+            self._idle = False
+            self._sink.emit_status(False)
+
+
+def watermark_output(
+    sink: WatermarkSink, last_watermark: int = MIN_TIMESTAMP
+) -> MonotoneWatermarkOutput:
+    """Give the output to hand to a generator whose watermarks shall go to ``sink``.
+
+    Args:
+        sink: gets watermarks in strictly ascending order, and statuses when they change.
+        last_watermark: the watermark (epoch milliseconds) that was emitted in a former life: only
+            what is above goes on.
+    """
+    return MonotoneWatermarkOutput(sink, last_watermark)

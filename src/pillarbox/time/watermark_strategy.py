@@ -1,0 +1,176 @@
+"""``WatermarkStrategy``: where the timestamps of a stream come from and how its watermarks are
+made.
+
+PyFlink's class of the same name, with Python manners: durations as ``timedelta`` or ``"5
+seconds"``, functions and column names as timestamp assigners, and one's own generators. Example:
+
+    WatermarkStrategy.for_bounded_out_of_orderness("5 seconds") \\
+        .with_timestamp_assigner("created_at") \\
+        .with_idleness("1 minute")
+
+A strategy is part of the program: it is built by the user, pickled, and read by the tasks. It never
+changes, so any thread may use it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pillarbox.errors import shorten
+from pillarbox.time.duration import DurationLike, positive_millis, to_millis
+from pillarbox.time.timestamps import (
+    ColumnTimestampAssigner,
+    TimestampAssigner,
+    as_timestamp_assigner,
+)
+from pillarbox.time.watermark_generators import (
+    AscendingTimestampsWatermarks,
+    BoundedOutOfOrdernessWatermarks,
+    NoWatermarksGenerator,
+    WatermarkGenerator,
+    WatermarksWithIdleness,
+)
+
+__all__ = ["WatermarkStrategy"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WatermarkStrategy:
+    """How a stream gets timestamps and watermarks.
+
+    Made by the ``for_*`` methods and :meth:`no_watermarks`, refined by the ``with_*`` methods, each
+    of which gives a new strategy.
+
+    Attributes:
+        generator_factory: makes the watermark generator of a subtask; use :meth:`create_generator`.
+        timestamp_assigner: gives each record its timestamp, and raises ``TypeError`` for what is
+            none; None: records keep the timestamps that they have.
+        timestamp_column: the column that ``timestamp_assigner`` reads, where it is one: columnar
+            data can be stamped without it, in one go.
+        idle_timeout: milliseconds without a record after which the stream is idle; None: never.
+    """
+
+    generator_factory: Callable[[], WatermarkGenerator]
+    timestamp_assigner: TimestampAssigner | None = None
+    timestamp_column: str | None = None
+    idle_timeout: int | None = None
+
+    @staticmethod
+    def for_monotonous_timestamps() -> WatermarkStrategy:
+        """For timestamps that never go down within a partition: watermarks follow closely."""
+        return WatermarkStrategy(AscendingTimestampsWatermarks)
+
+    @staticmethod
+    def for_bounded_out_of_orderness(max_out_of_orderness: DurationLike) -> WatermarkStrategy:
+        """For records that come out of order, but at most ``max_out_of_orderness`` late.
+
+        Args:
+            max_out_of_orderness: after a record of time T, none older than T minus this is
+                expected; as an int, milliseconds.
+
+        Raises:
+            ValueError: not a duration, or a negative one.
+        """
+        delay = to_millis(max_out_of_orderness)
+        return WatermarkStrategy(partial(BoundedOutOfOrdernessWatermarks, delay))
+
+    @staticmethod
+    def no_watermarks() -> WatermarkStrategy:
+        """For programs in processing time only: event time stands still until the input ends."""
+        return WatermarkStrategy(NoWatermarksGenerator)
+
+    @staticmethod
+    def for_generator(factory: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
+        """For one's own generator.
+
+        Args:
+            factory: called once in each subtask; a class without constructor arguments will do.
+
+        Raises:
+            TypeError: it is a generator itself, which all subtasks would share, or cannot be
+                called.
+        """
+        made: object = factory  # not all users have their program type-checked
+        if isinstance(made, WatermarkGenerator):
+            name = type(made).__name__
+            raise TypeError(
+                f"each subtask needs a generator of its own: give a function that makes one, "
+                f"for instance the class {name}, not the instance {shorten(factory)}"
+            )
+        if not callable(made):
+            raise TypeError(f"not a function that makes a watermark generator: {shorten(factory)}")
+        return WatermarkStrategy(factory)
+
+    def with_timestamp_assigner(
+        self,
+        assigner: TimestampAssigner | Callable[[Any], Any] | Callable[[Any, int], Any] | str,
+    ) -> WatermarkStrategy:
+        """Give the same strategy with timestamps from ``assigner``.
+
+        Args:
+            assigner: a :class:`TimestampAssigner`; a function ``f(value)`` or ``f(value,
+                record_timestamp)``; or the name of a column. What it gives is epoch milliseconds as
+                int, or a datetime.
+
+        Raises:
+            TypeError: it is none of these.
+            ValueError: the column's name is empty.
+        """
+        made = as_timestamp_assigner(assigner)
+        column = made.column if isinstance(made, ColumnTimestampAssigner) else None
+        return dataclasses.replace(self, timestamp_assigner=made, timestamp_column=column)
+
+    def with_idleness(self, idle_timeout: DurationLike) -> WatermarkStrategy:
+        """Give the same strategy with a limit on silence.
+
+        Downstream does not wait for a partition that has been silent for longer.
+
+        Args:
+            idle_timeout: how long without a record is idle; as an int, milliseconds.
+
+        Raises:
+            ValueError: it is zero, negative or no duration.
+        """
+        millis = positive_millis(idle_timeout, "the idle timeout")
+        return dataclasses.replace(self, idle_timeout=millis)
+
+    def create_generator(self, now_ms: Callable[[], int] | None = None) -> WatermarkGenerator:
+        """Make a generator, for one subtask and one stream of records.
+
+        Args:
+            now_ms: the clock (milliseconds) for idleness. With it, and where there is an
+                ``idle_timeout``, the generator also watches for idleness; without it, the caller
+                has to see to that.
+
+        Raises:
+            TypeError: the factory gave something else than a watermark generator.
+        """
+        generator = self.generator_factory()
+        if not isinstance(generator, WatermarkGenerator):
+            raise TypeError(
+                f"{shorten(self.generator_factory)} has to make a WatermarkGenerator, "
+                f"not {shorten(generator)}"
+            )
+        if now_ms is None or self.idle_timeout is None:
+            return generator
+        return WatermarksWithIdleness(generator, self.idle_timeout, now_ms)
+
+    def __repr__(self) -> str:
+        factory = self.generator_factory
+        if isinstance(factory, partial) and factory.func is BoundedOutOfOrdernessWatermarks:
+            text = f"for_bounded_out_of_orderness({factory.args[0]} ms)"
+        elif factory is AscendingTimestampsWatermarks:
+            text = "for_monotonous_timestamps()"
+        elif factory is NoWatermarksGenerator:
+            text = "no_watermarks()"
+        else:
+            text = f"for_generator({shorten(factory)})"
+        if self.timestamp_assigner is not None:
+            text += f".with_timestamp_assigner({self.timestamp_assigner!r})"
+        if self.idle_timeout is not None:
+            text += f".with_idleness({self.idle_timeout} ms)"
+        return f"WatermarkStrategy.{text}"

@@ -1,0 +1,282 @@
+"""WatermarkStrategy and timestamp assigners."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import operator
+import pickle
+from collections import namedtuple
+from dataclasses import dataclass
+
+import cloudpickle
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import Row
+
+from pillarbox.time import (
+    MAX_WATERMARK,
+    MIN_TIMESTAMP,
+    AscendingTimestampsWatermarks,
+    BoundedOutOfOrdernessWatermarks,
+    ColumnTimestampAssigner,
+    Duration,
+    NoWatermarksGenerator,
+    TimestampAssigner,
+    WatermarkGenerator,
+    WatermarkStrategy,
+    WatermarksWithIdleness,
+    as_timestamp_assigner,
+    to_timestamp,
+)
+
+UTC = datetime.timezone.utc
+
+
+class Second(TimestampAssigner):
+    def extract_timestamp(self, value, record_timestamp):
+        return value[1]
+
+
+class Own(WatermarkGenerator):
+    def on_event(self, event, timestamp, output):
+        output.emit_watermark(timestamp)
+
+    def on_periodic_emit(self, output):
+        pass
+
+
+def extract(assigner, value, record_timestamp=MIN_TIMESTAMP):
+    return as_timestamp_assigner(assigner).extract_timestamp(value, record_timestamp)
+
+
+class TestStrategy:
+    def test_the_generators(self):
+        assert type(WatermarkStrategy.for_monotonous_timestamps().create_generator()) is (
+            AscendingTimestampsWatermarks
+        )
+        assert type(WatermarkStrategy.no_watermarks().create_generator()) is NoWatermarksGenerator
+        assert type(WatermarkStrategy.for_generator(Own).create_generator()) is Own
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(5))
+        generator = strategy.create_generator()
+        assert type(generator) is BoundedOutOfOrdernessWatermarks
+        assert generator._distance == 5001
+        assert strategy.create_generator() is not generator
+
+    def test_defaults(self):
+        strategy = WatermarkStrategy.no_watermarks()
+        assert strategy.timestamp_assigner is None
+        assert strategy.timestamp_column is None
+        assert strategy.idle_timeout is None
+
+    def test_each_refinement_is_a_new_strategy(self):
+        first = WatermarkStrategy.for_monotonous_timestamps()
+        second = first.with_idleness("1 minute")
+        third = second.with_timestamp_assigner("ts")
+        fourth = third.with_timestamp_assigner(lambda value: 1)
+        assert (first.idle_timeout, second.idle_timeout, third.idle_timeout) == (
+            None,
+            60_000,
+            60_000,
+        )
+        assert (second.timestamp_column, third.timestamp_column) == (None, "ts")
+        assert second.timestamp_assigner is None
+        assert fourth.timestamp_column is None
+        assert fourth.timestamp_assigner is not None
+        assert fourth.timestamp_assigner.extract_timestamp(None, 0) == 1
+        with pytest.raises(AttributeError):
+            first.idle_timeout = 1  # type: ignore[misc]
+
+    def test_idleness_is_watched_where_there_is_a_clock(self):
+        strategy = WatermarkStrategy.no_watermarks().with_idleness(10)
+        assert type(strategy.create_generator()) is NoWatermarksGenerator
+        assert type(strategy.create_generator(lambda: 0)) is WatermarksWithIdleness
+        without = WatermarkStrategy.no_watermarks()
+        assert type(without.create_generator(lambda: 0)) is NoWatermarksGenerator
+
+    def test_a_column_is_known_by_name_and_works_record_by_record(self):
+        strategy = WatermarkStrategy.no_watermarks().with_timestamp_assigner("ts")
+        assert strategy.timestamp_column == "ts"
+        assert strategy.timestamp_assigner is not None
+        assert strategy.timestamp_assigner.extract_timestamp({"ts": 5}, 0) == 5
+
+    @pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
+    def test_it_is_pickled(self, dumps):
+        strategy = (
+            WatermarkStrategy.for_bounded_out_of_orderness(7)
+            .with_timestamp_assigner("ts")
+            .with_idleness(9)
+        )
+        copy = pickle.loads(dumps(strategy))
+        assert repr(copy) == repr(strategy)
+        assert copy.create_generator()._distance == 8
+        assert copy.timestamp_assigner.extract_timestamp(Row(ts=3), 0) == 3
+
+    def test_lambdas_are_pickled_with_it(self):
+        strategy = WatermarkStrategy.for_generator(functools.partial(Own)).with_timestamp_assigner(
+            lambda value, record_timestamp: value + record_timestamp
+        )
+        copy = pickle.loads(cloudpickle.dumps(strategy))
+        assert copy.timestamp_assigner.extract_timestamp(1, 2) == 3
+        assert copy.create_generator().batchable is False
+
+    def test_wrong_use(self):
+        with pytest.raises(ValueError, match="negative"):
+            WatermarkStrategy.for_bounded_out_of_orderness(-1)
+        with pytest.raises(ValueError, match="idle timeout has to be at least"):
+            WatermarkStrategy.no_watermarks().with_idleness("0 s")
+        with pytest.raises(TypeError, match=r"the class Own, not the instance"):
+            WatermarkStrategy.for_generator(Own())  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="not a function that makes"):
+            WatermarkStrategy.for_generator(5)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match="has to make a WatermarkGenerator, not 5"):
+            WatermarkStrategy.for_generator(lambda: 5).create_generator()  # type: ignore[arg-type,return-value]
+        with pytest.raises(ValueError, match="column is empty"):
+            WatermarkStrategy.no_watermarks().with_timestamp_assigner("")
+
+    def test_it_shows_how_it_was_made(self):
+        strategy = (
+            WatermarkStrategy.for_bounded_out_of_orderness("5 s")
+            .with_timestamp_assigner("ts")
+            .with_idleness("1 min")
+        )
+        assert repr(strategy) == (
+            "WatermarkStrategy.for_bounded_out_of_orderness(5000 ms)"
+            ".with_timestamp_assigner(column 'ts').with_idleness(60000 ms)"
+        )
+        own = WatermarkStrategy.for_generator(functools.partial(Own))
+        assert repr(own).startswith("WatermarkStrategy.for_generator(functools.partial(")
+
+
+class TestAssigners:
+    def test_an_object(self):
+        assert extract(Second(), ("a", 5)) == 5
+
+    def test_an_object_of_a_foreign_class(self):
+        class Foreign:
+            def extract_timestamp(self, value, record_timestamp):
+                return record_timestamp
+
+        assert extract(Foreign(), None, 7) == 7
+
+    def test_functions_by_signature(self):
+        assert extract(lambda value: value, 5) == 5
+        assert extract(lambda value, before: before, 5, 6) == 6
+        assert extract(lambda value, record_timestamp=None: record_timestamp, 5, 6) == 6
+        assert extract(lambda value, factor=1000: value * factor, 5, 6) == 5000
+        assert extract(lambda *args: len(args), 5) == 1
+        assert extract(operator.itemgetter(1), ("a", 5)) == 5
+        assert extract(int, "5") == 5
+        assert extract(functools.partial(operator.add, 1), 5) == 6
+
+    def test_a_bound_method(self):
+        class Clock:
+            def read(self, value, before):
+                return value - before
+
+        assert extract(Clock().read, 5, 2) == 3
+
+    def test_the_signature_is_read_once(self, monkeypatch):
+        assigner = as_timestamp_assigner(lambda value: value)
+        monkeypatch.setattr("inspect.signature", None)
+        assert assigner.extract_timestamp(5, 0) == 5
+
+    def test_columns_of_all_kinds_of_records(self):
+        @dataclass
+        class Event:
+            count: int
+
+        point = namedtuple("point", ["x", "count"])
+        for record in ({"count": 5}, Row(x=1, count=5), point(1, 5), Event(5)):
+            assert extract("count", record) == 5
+
+    @pytest.mark.parametrize("record", [{"a": 1}, Row(a=1), (1, 2), 5, None])
+    def test_a_column_that_is_not_there(self, record):
+        with pytest.raises(ValueError, match=r"no timestamp column 'ts' in the record"):
+            extract("ts", record)
+
+    def test_an_assigner_is_not_wrapped_twice(self):
+        for assigner in ("ts", lambda v: v, lambda v, t: t, Second()):
+            made = as_timestamp_assigner(assigner)
+            assert as_timestamp_assigner(made) is made
+        assert isinstance(as_timestamp_assigner("ts"), ColumnTimestampAssigner)
+
+    @pytest.mark.parametrize(
+        ("assigner", "message"),
+        [
+            (5, "not a timestamp assigner: 5"),
+            (None, "not a timestamp assigner: None"),
+            (Second, r"give Second\(\), not Second"),
+            (lambda: 1, "has to take"),
+            (lambda a, b, c: 1, "has to take"),
+            (lambda a, *, b: 1, "has to take"),
+        ],
+    )
+    def test_what_is_none(self, assigner, message):
+        with pytest.raises(TypeError, match=message):
+            as_timestamp_assigner(assigner)
+
+
+class TestTimestamps:
+    @pytest.mark.parametrize(
+        ("value", "expected"),
+        [
+            (5, 5),
+            (-5, -5),
+            (MIN_TIMESTAMP, MIN_TIMESTAMP),
+            (MAX_WATERMARK, MAX_WATERMARK),
+            (np.int64(5), 5),
+            (datetime.datetime(1970, 1, 1, 0, 0, 1), 1000),
+            (datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), 1000),
+            (
+                datetime.datetime(
+                    1970, 1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1))
+                ),
+                0,
+            ),
+            (datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999), -1),
+            (datetime.datetime(2026, 1, 2, 3, 4, 5, 678_999), 1_767_323_045_678),
+            (pd.Timestamp("2026-01-02T03:04:05.678999999"), 1_767_323_045_678),
+        ],
+    )
+    def test_accepted(self, value, expected):
+        assert to_timestamp(value) == expected
+        assert type(to_timestamp(value)) is int
+
+    @given(st.integers(-62_135_596_800_000, 253_402_300_799_999), st.integers(0, 999))
+    def test_datetimes_are_exact(self, millis, micros):
+        moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(
+            milliseconds=millis, microseconds=micros
+        )
+        assert to_timestamp(moment) == millis
+        assert to_timestamp(moment.replace(tzinfo=UTC)) == millis
+
+    @pytest.mark.parametrize(
+        "value", [None, True, np.True_, 1.0, "5", pd.NaT, datetime.date(2026, 1, 1), [5]]
+    )
+    @pytest.mark.parametrize("kind", ["object", "f(value)", "f(value, before)", "column"])
+    def test_a_bad_one_is_named(self, value, kind):
+        class Bad(TimestampAssigner):
+            def extract_timestamp(self, record, record_timestamp):
+                return value
+
+        assigner = {
+            "object": Bad(),
+            "f(value)": lambda record: value,
+            "f(value, before)": lambda record, before: value,
+            "column": "ts",
+        }[kind]
+        with pytest.raises(TypeError, match="milliseconds since the epoch are expected") as caught:
+            extract(assigner, {"ts": value, "long": "x" * 1000})
+        message = str(caught.value)
+        assert repr(value) in message
+        assert "for the record {'ts'" in message
+        assert len(message) < 400
+
+    @pytest.mark.parametrize("value", [MAX_WATERMARK + 1, MIN_TIMESTAMP - 1])
+    def test_64_bits(self, value):
+        with pytest.raises(ValueError, match="does not fit in 64 bits"):
+            extract(lambda record: value, "record")
