@@ -54,6 +54,7 @@ def test_columns_with_any_name_are_reached_by_name():
     assert row.é == 6
     assert isinstance(row, Row)
     assert row._fields == names
+    assert row._make(range(8)) == row
     assert not hasattr(row, "first name")
 
 
@@ -322,6 +323,7 @@ def test_what_null_slots_hold_does_not_matter():
         (pa.date32(), 2932897),
         (pa.date32(), -(2**31)),
         (pa.duration("us"), -(2**63)),
+        (pa.duration("s"), -9223372036855),
     ],
 )
 def test_times_that_python_does_not_have(kind, number):

@@ -592,6 +592,9 @@ def test_dicts_that_make_missing_values_are_left_alone():
     record: dict[str, Any] = defaultdict(int, tail="N1")
     assert rows_from_arrow(encoder(FLIGHTS).encode([record])) == [("N1", None)]
     assert record == {"tail": "N1"}
+    record = defaultdict(int, tail="N1", dealy=5)
+    assert "a field 'dealy', which is not declared" in refusal(FLIGHTS, [record])
+    assert record == {"tail": "N1", "dealy": 5}
 
 
 def test_spark_rows_of_different_columns_in_one_batch():
