@@ -504,7 +504,7 @@ class _Timestamp(_Codec):
         _check_kinds(values, (dt.datetime,))
         aware = [value.tzinfo is not None for value in values]
         if not any(aware):
-            # Asking the zone, in C, is far faster than making the datetimes aware. It is also exact:
+            # Asking the zone, in C, is far faster than making the datetimes aware, and exact:
             # Arrow's assume_timezone knows no summer time after 2037.
             deltas = map(sub, values, repeat(_NAIVE_EPOCH))
             return self._from_deltas(list(map(sub, deltas, map(self._zone.utcoffset, values))))
