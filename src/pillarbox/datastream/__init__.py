@@ -1,0 +1,38 @@
+"""The user's face: streams, functions and the environment, with PyFlink's names."""
+
+from pillarbox.datastream.data_stream import CollectedResults, DataStream, DataStreamSink, KeyedStream
+from pillarbox.datastream.environment import StreamExecutionEnvironment
+from pillarbox.operators.functions import (
+    FilterFunction,
+    FlatMapFunction,
+    Function,
+    KeyedProcessFunction,
+    KeySelector,
+    MapFunction,
+    OutputTag,
+    ProcessFunction,
+    ReduceFunction,
+    RuntimeContext,
+    TimeDomain,
+    TimerService,
+)
+
+__all__ = [
+    "CollectedResults",
+    "DataStream",
+    "DataStreamSink",
+    "FilterFunction",
+    "FlatMapFunction",
+    "Function",
+    "KeySelector",
+    "KeyedProcessFunction",
+    "KeyedStream",
+    "MapFunction",
+    "OutputTag",
+    "ProcessFunction",
+    "ReduceFunction",
+    "RuntimeContext",
+    "StreamExecutionEnvironment",
+    "TimeDomain",
+    "TimerService",
+]

@@ -1,0 +1,339 @@
+"""Streams, as a user transforms them. Names and meaning are PyFlink's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.graph import (
+    KeyByTransformation,
+    OperatorTransformation,
+    Program,
+    SideOutputTransformation,
+    SinkTransformation,
+    SourceTransformation,
+    Transformation,
+    UnionTransformation,
+)
+from pillarbox.operators.filter import FilterOperator
+from pillarbox.operators.flat_map import FlatMapOperator
+from pillarbox.operators.functions import (
+    FilterFunction,
+    FlatMapFunction,
+    KeyedProcessFunction,
+    KeySelector,
+    MapFunction,
+    OutputTag,
+    ProcessFunction,
+    ReduceFunction,
+)
+from pillarbox.operators.keyed_process import KeyedProcessOperator
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.map import MapOperator
+from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.process import ProcessOperator
+from pillarbox.operators.reduce import ReduceOperator
+from pillarbox.operators.sinks import ColumnsOperator, PrintOperator
+from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from pillarbox.time import WatermarkStrategy
+from pillarbox.types import RowEncoder, resolve_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from pillarbox.datastream.environment import StreamExecutionEnvironment
+
+__all__ = ["CollectedResults", "DataStream", "DataStreamSink", "KeyedStream"]
+
+
+class CollectedResults(list[Any]):
+    """The records that a program gave; a context manager, as PyFlink's iterator is."""
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def __enter__(self) -> CollectedResults:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class DataStreamSink:
+    """The end of a stream within the program."""
+
+    def __init__(self, step: SinkTransformation) -> None:
+        self._step = step
+
+    def name(self, name: str) -> DataStreamSink:
+        """Name the sink, for people."""
+        self._step.name = name
+        return self
+
+    def uid(self, uid: str) -> DataStreamSink:
+        """Set what the sink's state is stored under."""
+        self._step.uid = uid
+        return self
+
+
+class DataStream:
+    """A stream of records."""
+
+    def __init__(self, env: StreamExecutionEnvironment, step: Transformation) -> None:
+        self._env = env
+        self._step = step
+
+    # -- what the operator before is called --
+
+    def name(self, name: str) -> DataStream:
+        """Name the operator that makes this stream, for people."""
+        self._step.name = name
+        return self
+
+    def uid(self, uid: str) -> DataStream:
+        """Set what the operator's state is stored under: unique in the program, and kept when the program changes."""
+        if not isinstance(self._step, OperatorTransformation):
+            raise ProgramError(f"uid({uid!r}) belongs to an operator; {self._step.name!r} is none")
+        if not isinstance(uid, str) or not uid:
+            raise ProgramError(f"a uid is a non-empty string, not {shorten(uid)}")
+        self._step.uid = uid
+        return self
+
+    # -- transformations --
+
+    def map(self, func: Callable[[Any], Any] | MapFunction, output_type: Any = None) -> DataStream:
+        """One record in, one out."""
+        _check(func, MapFunction, "map")
+        return self._apply("map", lambda name, uid: MapOperator(name, func, uid))
+
+    def flat_map(self, func: Callable[[Any], Any] | FlatMapFunction, output_type: Any = None) -> DataStream:
+        """One record in, any number out."""
+        _check(func, FlatMapFunction, "flat_map")
+        return self._apply("flat_map", lambda name, uid: FlatMapOperator(name, func, uid))
+
+    def filter(self, func: Callable[[Any], bool] | FilterFunction) -> DataStream:
+        """Keep the records for which ``func`` is true."""
+        _check(func, FilterFunction, "filter")
+        return self._apply("filter", lambda name, uid: FilterOperator(name, func, uid))
+
+    def process(self, func: ProcessFunction, output_type: Any = None) -> DataStream:
+        """One record in, any number out, with side outputs."""
+        if isinstance(func, KeyedProcessFunction):
+            raise ProgramError(
+                f"process() got {type(func).__name__}, a KeyedProcessFunction, on a stream without key: its state and"
+                " timers belong to a key; put key_by(...) before it"
+            )
+        _check(func, ProcessFunction, "process")
+        return self._apply("process", lambda name, uid: ProcessOperator(name, func, uid))
+
+    def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
+        """Give records event time, and emit watermarks."""
+        if not isinstance(strategy, WatermarkStrategy):
+            raise ProgramError(f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, not {shorten(strategy)}")
+        self._check_timestamp_column(strategy.timestamp_column)
+        return self._apply(
+            "timestamps",
+            lambda name, uid: TimestampsAndWatermarksOperator(name, strategy, uid),
+            idle_timeout=strategy.idle_timeout,
+        )
+
+    def _check_timestamp_column(self, column: str | None) -> None:
+        """Refuse a column that is not there, or holds no time, while the program is being built."""
+        step = self._step
+        if column is None or not isinstance(step, SourceTransformation) or step.dataframe is None:
+            return
+        from pyspark.sql.types import DateType, IntegerType, LongType, TimestampNTZType, TimestampType
+
+        schema = step.dataframe.schema
+        if column not in schema.names:
+            raise ProgramError(
+                f"there is no timestamp column {column!r} in {step.name!r}; the columns are {', '.join(schema.names)}"
+            )
+        kind = schema[column].dataType
+        if not isinstance(kind, (TimestampType, TimestampNTZType, DateType, LongType, IntegerType)):
+            raise ProgramError(
+                f"column {column!r} of {step.name!r} is {kind.simpleString()}, which is not a timestamp: use a"
+                " timestamp, a date, or epoch milliseconds as bigint; or a function as timestamp assigner"
+            )
+
+    def union(self, *streams: DataStream) -> DataStream:
+        """Give several streams as one."""
+        if not streams:
+            raise ProgramError("union() takes at least one other stream")
+        for stream in streams:
+            if not isinstance(stream, DataStream):
+                raise ProgramError(f"union() takes streams, not {shorten(stream)}")
+            if stream._env is not self._env:
+                raise ProgramError("union() takes streams of the same StreamExecutionEnvironment")
+        inputs = [self._plain_step(), *(stream._plain_step() for stream in streams)]
+        return DataStream(self._env, self._env._add(UnionTransformation(self._env._next(), "union", inputs)))
+
+    def key_by(
+        self, key_selector: Callable[[Any], Any] | KeySelector | str | Sequence[str], *more: str, key_type: Any = None
+    ) -> KeyedStream:
+        """Spread the stream by key: a function, or names of columns."""
+        key: Any = (key_selector, *more) if more else key_selector
+        keying = Keying(key, f"key_by after {self._step.name}")
+        step = self._step
+        if isinstance(step, SourceTransformation) and step.columns is not None and keying.columns is not None:
+            for column in keying.columns:
+                if column not in step.columns:
+                    raise ProgramError(
+                        f"key_by(): there is no column {column!r} in {step.name!r}; the columns are"
+                        f" {', '.join(step.columns)}"
+                    )
+        keyed = KeyByTransformation(self._env._next(), "key_by", [self._plain_step()], keying=keying)
+        return KeyedStream(self._env, self._env._add(keyed), keying)
+
+    def get_side_output(self, tag: OutputTag) -> DataStream:
+        """Give what the operator before sends to a side output."""
+        if not isinstance(tag, OutputTag):
+            raise ProgramError(f"get_side_output() takes an OutputTag, not {shorten(tag)}")
+        if not isinstance(self._step, OperatorTransformation):
+            raise ProgramError(f"{self._step.name!r} has no side outputs: ask the stream that process(...) gave")
+        step = SideOutputTransformation(self._env._next(), f"side output {tag.tag_id}", [self._step], tag_id=tag.tag_id)
+        return DataStream(self._env, self._env._add(step))
+
+    # -- ends --
+
+    def print(self, sink_identifier: str = "") -> DataStreamSink:
+        """Print each record where it is processed; ``env.execute()`` runs it."""
+        sink = SinkTransformation(
+            self._env._next(),
+            "print",
+            [self._plain_step()],
+            factory=lambda name, uid: PrintOperator(name, sink_identifier, uid),
+        )
+        self._env._add(sink)
+        self._env._sinks.append(sink)
+        return DataStreamSink(sink)
+
+    def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> CollectedResults:
+        """Run the program that leads here on its bounded sources, and give the records."""
+        results = self._env._collect(self._plain_step())
+        return results if limit is None else CollectedResults(results[:limit])
+
+    def to_dataframe(self, schema: Any) -> DataFrame:
+        """Give the stream as a DataFrame: streaming if a source is, to go on with any Spark sink, trigger or SQL.
+
+        Args:
+            schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``.
+        """
+        return to_dataframes(self._env, {"output": (self, schema)})["output"]
+
+    def _program_to(self, schema: Any) -> Program:
+        return self._env._compile("to_dataframe", [self._columns_sink("output", schema)])
+
+    def _columns_sink(self, output: str, schema: Any) -> SinkTransformation:
+        from pillarbox.runtime.spark.session import time_zone
+
+        declared = resolve_schema(schema)
+        encoder = RowEncoder(declared, f"{self._step.name} -> {output}", time_zone())
+        sink = SinkTransformation(
+            self._env._next(),
+            output,
+            [self._plain_step()],
+            factory=lambda name, uid: ColumnsOperator(name, encoder, uid),
+            output=output,
+        )
+        sink.uid = f"columns-{output}"
+        return sink
+
+    def _plain_step(self) -> Transformation:
+        """The step that makes this stream's records, whatever their spreading."""
+        return self._step
+
+    def _apply(
+        self,
+        name: str,
+        factory: Callable[[str, str], StreamOperator],
+        *,
+        idle_timeout: int | None = None,
+        keyed: bool = False,
+        uses_processing_time: bool = False,
+    ) -> DataStream:
+        step = OperatorTransformation(
+            self._env._next(),
+            name,
+            [self._step],
+            factory=factory,
+            keyed=keyed,
+            uses_processing_time=uses_processing_time,
+            idle_timeout=idle_timeout,
+        )
+        return DataStream(self._env, self._env._add(step))
+
+
+class KeyedStream(DataStream):
+    """A stream that is spread by key: operators on it have keyed state and timers."""
+
+    def __init__(self, env: StreamExecutionEnvironment, step: KeyByTransformation, keying: Keying) -> None:
+        super().__init__(env, step)
+        self._keying = keying
+
+    def process(
+        self, func: KeyedProcessFunction, output_type: Any = None, *, processing_time: bool | None = None
+    ) -> DataStream:
+        """One record in, any number out, with keyed state and timers.
+
+        Args:
+            processing_time: whether ``func`` uses processing-time timers, so that Spark must run epochs also
+                when there is no data; by default it is looked up in the function's code.
+        """
+        if isinstance(func, ProcessFunction):
+            keying = self._keying
+
+            return self._apply("process", lambda name, uid: ProcessOperator(name, func, uid))
+        _check(func, KeyedProcessFunction, "process")
+        keying = self._keying
+        return self._apply(
+            "process",
+            lambda name, uid: KeyedProcessOperator(name, func, keying, uid),
+            keyed=True,
+            uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
+        )
+
+    def reduce(self, func: Callable[[Any, Any], Any] | ReduceFunction, output_type: Any = None) -> DataStream:
+        """Fold the records of a key; the new value is emitted after every record."""
+        _check(func, ReduceFunction, "reduce")
+        keying = self._keying
+        return self._apply("reduce", lambda name, uid: ReduceOperator(name, func, keying, uid), keyed=True)
+
+    def _plain_step(self) -> Transformation:
+        return self._step.inputs[0]
+
+
+def to_dataframes(env: StreamExecutionEnvironment, streams: dict[str, tuple[DataStream, Any]]) -> dict[str, DataFrame]:
+    """Give several streams of one program as DataFrames; batch only, where there is more than one."""
+    from pillarbox.runtime.spark.plan import plan_outputs
+
+    sinks = [stream._columns_sink(name, schema) for name, (stream, schema) in streams.items()]
+    encoders = {sink.output: resolve_schema(schema) for sink, (_, schema) in zip(sinks, streams.values())}
+    return plan_outputs(env._compile("to_dataframe", sinks), encoders)  # type: ignore[arg-type]
+
+
+def _check(func: Any, interface: type, method: str) -> None:
+    if not isinstance(func, interface) and (isinstance(func, type) or not callable(func)):
+        hint = f"an instance: {func.__name__}()" if isinstance(func, type) else f"a function or {interface.__name__}"
+        raise ProgramError(f"{method}() got {shorten(func)}: give it {hint}")
+
+
+def uses_processing_time(function: object) -> bool:
+    """Tell whether the methods of a function's class name ``register_processing_time_timer``."""
+    wanted = "register_processing_time_timer"
+
+    def mentions(code: CodeType) -> bool:
+        return wanted in code.co_names or any(
+            isinstance(constant, CodeType) and mentions(constant) for constant in code.co_consts
+        )
+
+    members = [function] if callable(function) and hasattr(function, "__code__") else []
+    for kind in type(function).__mro__:
+        members += list(vars(kind).values())
+    return any(
+        mentions(member.__code__)
+        for member in members
+        if hasattr(member, "__code__") and not getattr(member, "__isabstractmethod__", False)
+    )

@@ -1,0 +1,141 @@
+"""Where a program starts: sources, parallelism, running it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.datastream.data_stream import CollectedResults, DataStream
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.graph import Program, SinkTransformation, SourceTransformation, Transformation, compile_program
+from pillarbox.runtime.local import LocalJob
+from pillarbox.state.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["StreamExecutionEnvironment"]
+
+
+class StreamExecutionEnvironment:
+    """Builds programs and runs them: on Spark where they read DataFrames, in this process otherwise.
+
+    Example::
+
+        env = StreamExecutionEnvironment.get_execution_environment(spark)
+        counts = env.from_dataframe(events).key_by("card").process(CountPerCard())
+        counts.to_dataframe("card STRING, n LONG").writeStream.format("console").start()
+    """
+
+    def __init__(self, spark: SparkSession | None = None) -> None:
+        self._spark = spark
+        self._parallelism: int | None = None
+        self._max_parallelism: int | None = None
+        self._steps: list[Transformation] = []
+        self._sinks: list[SinkTransformation] = []
+
+    @staticmethod
+    def get_execution_environment(spark: SparkSession | None = None) -> StreamExecutionEnvironment:
+        """Give a new environment.
+
+        Args:
+            spark: the session to run on; by default that of the DataFrames that the program reads.
+        """
+        return StreamExecutionEnvironment(spark)
+
+    # -- settings --
+
+    def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
+        """Set the number of subtasks behind the first shuffle. A checkpoint keeps the one it was started with."""
+        if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
+            raise ProgramError(f"parallelism is a whole number from 1, not {shorten(parallelism)}")
+        self._parallelism = parallelism
+        return self
+
+    def get_parallelism(self) -> int:
+        """Give the parallelism; where it was not set: Spark's ``spark.sql.shuffle.partitions`` if that was set,
+        else the number of cores of a local master; 1 without Spark."""
+        if self._parallelism is not None:
+            return self._parallelism
+        spark = self._spark or next(
+            (s.dataframe.sparkSession for s in self._steps if isinstance(s, SourceTransformation) and s.dataframe), None
+        )
+        if spark is None:
+            return 1
+        from pillarbox.runtime.spark.session import default_parallelism
+
+        return default_parallelism(spark)
+
+    def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
+        """Set the number of key groups: the most subtasks that the program's state can ever be spread over."""
+        if not isinstance(max_parallelism, int) or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
+            raise ProgramError(
+                f"max parallelism is a whole number from 1 to {MAX_MAX_PARALLELISM}, not {shorten(max_parallelism)}"
+            )
+        self._max_parallelism = max_parallelism
+        return self
+
+    def get_max_parallelism(self) -> int:
+        """Give the number of key groups; 128 where it was not set and the parallelism is not large."""
+        return self._max_parallelism or default_max_parallelism(self.get_parallelism())
+
+    # -- sources --
+
+    def from_dataframe(self, df: DataFrame, name: str = "dataframe") -> DataStream:
+        """Read a streaming or batch DataFrame; its rows reach functions as light named tuples."""
+        if not hasattr(df, "mapInArrow"):
+            raise ProgramError(f"from_dataframe() takes a Spark DataFrame, not {shorten(df)}")
+        step = SourceTransformation(self._next(), name, [], dataframe=df, columns=tuple(df.columns))
+        return DataStream(self, self._add(step))
+
+    def from_collection(self, collection: Iterable[Any], type_info: Any = None) -> DataStream:
+        """Read a Python collection, in its order."""
+        step = SourceTransformation(self._next(), "collection", [], collection=list(collection))
+        return DataStream(self, self._add(step))
+
+    # -- running --
+
+    def get_execution_graph(self) -> Program:
+        """Give the program's plan: ``str()`` of it is text, ``to_mermaid()`` a diagram."""
+        sinks = self._sinks
+        if not sinks:
+            # Show what there is so far: every stream that nothing takes yet.
+            taken = {upstream for step in self._steps for upstream in step.inputs}
+            sinks = [
+                SinkTransformation(self._next() + i, "sink", [step], output=f"stream {i}")
+                for i, step in enumerate(s for s in self._steps if s not in taken)
+            ]
+        return self._compile("program", sinks)
+
+    def execute(self, job_name: str = "pillarbox") -> None:
+        """Run the program's own sinks, such as ``print()``, to the end of its bounded sources."""
+        sinks = [sink for sink in self._sinks if sink.output is None]
+        self._run(self._compile(job_name, sinks))
+
+    def _run(self, program: Program) -> dict[str, list[Any]]:
+        if all(source.dataframe is None for source in program.sources.values()):
+            with LocalJob(program) as job:
+                return job.run()
+        from pillarbox.runtime.spark.plan import collect_objects
+
+        return collect_objects(program)
+
+    def _collect(self, step: Transformation) -> CollectedResults:
+        sink = SinkTransformation(self._next(), "collect", [step], output="collect")
+        return CollectedResults(self._run(self._compile("collect", [sink]))["collect"])
+
+    def _compile(self, name: str, sinks: list[SinkTransformation]) -> Program:
+        parallelism, max_parallelism = self.get_parallelism(), self.get_max_parallelism()
+        if parallelism > max_parallelism:
+            raise ProgramError(
+                f"parallelism {parallelism} is above the max parallelism {max_parallelism}: some subtasks would"
+                " own no key group; raise set_max_parallelism(), or lower set_parallelism()"
+            )
+        return compile_program(name, sinks, parallelism, max_parallelism)
+
+    def _next(self) -> int:
+        return len(self._steps) + 1
+
+    def _add(self, step: Transformation) -> Transformation:
+        self._steps.append(step)
+        return step

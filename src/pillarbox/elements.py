@@ -1,0 +1,247 @@
+"""What flows between operators and tasks: records, watermarks, barriers; and how buffers hold them.
+
+A *buffer* is one binary payload that holds many stream elements and is addressed to one target subtask. Its
+first byte tells what is in it. Elements of one channel keep their order: ``seq`` counts up per channel and target.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Union
+
+import cloudpickle
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pillarbox.errors import ExchangeError
+from pillarbox.rows import Row, row_class, rows_from_arrow
+
+__all__ = [
+    "ArrowRecords",
+    "Barrier",
+    "Buffer",
+    "Element",
+    "EndOfData",
+    "Records",
+    "Watermark",
+    "WatermarkStatus",
+    "decode",
+    "dumps",
+    "encode",
+]
+
+TIMESTAMP_COLUMN = "__pillarbox_timestamp"
+
+
+class Records:
+    """A run of stream records: ``values`` and, where they have one, their event-time ``timestamps``.
+
+    Attributes:
+        values: the records, any Python objects.
+        timestamps: epoch milliseconds, one for each value (None for a record without), or None when no record
+            has one.
+    """
+
+    __slots__ = ("timestamps", "values")
+
+    values: list[Any]
+    timestamps: Sequence[int | None] | None
+
+    def __init__(self, values: list[Any], timestamps: Sequence[int | None] | None = None) -> None:
+        self.values = values
+        self.timestamps = timestamps
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self)} values)"
+
+
+class ArrowRecords(Records):
+    """A run of records that no Python function has touched yet: it stays columnar until one asks for values.
+
+    Attributes:
+        batch: the columns.
+        stamps: epoch milliseconds as int64, one for each row, or None.
+    """
+
+    __slots__ = ("_timestamps", "_values", "batch", "stamps")
+
+    def __init__(self, batch: pa.RecordBatch, stamps: npt.NDArray[np.int64] | None = None) -> None:
+        self.batch = batch
+        self.stamps = stamps
+        self._values: list[Any] | None = None
+        self._timestamps: list[int | None] | None = None
+
+    @property
+    def values(self) -> list[Any]:  # type: ignore[override]
+        if self._values is None:
+            self._values = list(rows_from_arrow(self.batch))
+        return self._values
+
+    @property
+    def timestamps(self) -> list[int | None] | None:  # type: ignore[override]
+        if self._timestamps is None and self.stamps is not None:
+            self._timestamps = self.stamps.tolist()
+        return self._timestamps
+
+    def __len__(self) -> int:
+        return int(self.batch.num_rows)
+
+    def take(self, indices: npt.NDArray[np.int64]) -> ArrowRecords:
+        """Give the rows at ``indices``, in that order."""
+        return ArrowRecords(self.batch.take(pa.array(indices)), None if self.stamps is None else self.stamps[indices])
+
+    def slice(self, start: int, stop: int) -> ArrowRecords:
+        """Give the rows from ``start`` to before ``stop``, without copying."""
+        return ArrowRecords(
+            self.batch.slice(start, stop - start), None if self.stamps is None else self.stamps[start:stop]
+        )
+
+
+@dataclass(frozen=True)
+class Watermark:
+    """No record with a timestamp of at most ``timestamp`` (epoch ms) is expected any more."""
+
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class WatermarkStatus:
+    """Whether a channel takes part in the downstream watermark: an idle one does not hold it back."""
+
+    idle: bool
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """Ends a channel's share of an epoch.
+
+    Attributes:
+        checkpoint_id: the number of the epoch as the sender counts it (Spark's batch id where that is known).
+        timestamp: when the checkpoint was triggered, epoch ms.
+    """
+
+    checkpoint_id: int
+    timestamp: int = 0
+
+
+@dataclass(frozen=True)
+class EndOfData:
+    """A bounded channel has given its last record and its last watermark."""
+
+
+@dataclass(frozen=True)
+class TaskReport:
+    """The metrics of one task for one epoch, on their way to Spark's progress report."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+Element = Union[Records, Watermark, WatermarkStatus, Barrier, EndOfData, TaskReport]
+
+
+class Buffer(NamedTuple):
+    """One payload on its way to one subtask.
+
+    Attributes:
+        target: the code of the receiving subtask or output.
+        channel: the sending subtask: unique in the program.
+        seq: position in the order of this channel to this target within the epoch, from 0.
+        payload: the encoded element.
+    """
+
+    target: int
+    channel: int
+    seq: int
+    payload: bytes
+
+
+_ARROW, _PICKLED, _ROWS = b"A", b"P", b"R"
+_WATERMARK, _STATUS, _BARRIER, _END, _REPORT = b"W", b"S", b"B", b"E", b"M"
+_INT64 = struct.Struct("<q")
+_BARRIER_BODY = struct.Struct("<qq")
+
+
+def dumps(value: Any) -> bytes:
+    """Pickle a value; classes and functions that cannot be imported elsewhere go along by value."""
+    try:
+        return pickle.dumps(value, protocol=5)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return cloudpickle.dumps(value, protocol=5)
+
+
+def encode(element: Element) -> bytes:
+    """Give the payload of an element."""
+    if isinstance(element, ArrowRecords):
+        return _encode_arrow(element)
+    if isinstance(element, Records):
+        return _encode_values(element)
+    if isinstance(element, Watermark):
+        return _WATERMARK + _INT64.pack(element.timestamp)
+    if isinstance(element, WatermarkStatus):
+        return _STATUS + (b"\x01" if element.idle else b"\x00")
+    if isinstance(element, Barrier):
+        return _BARRIER + _BARRIER_BODY.pack(element.checkpoint_id, element.timestamp)
+    if isinstance(element, EndOfData):
+        return _END
+    return _REPORT + dumps(element.values)
+
+
+def _encode_arrow(records: ArrowRecords) -> bytes:
+    batch = records.batch
+    if records.stamps is not None:
+        batch = batch.append_column(TIMESTAMP_COLUMN, pa.array(records.stamps))
+    sink = pa.BufferOutputStream()
+    sink.write(_ARROW)
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    return bytes(sink.getvalue())
+
+
+def _encode_values(records: Records) -> bytes:
+    values, timestamps = records.values, records.timestamps
+    first = type(values[0]) if values else object
+    # A Row pickles through its constructor, several times slower than the plain tuple that it is.
+    if issubclass(first, Row) and len(set(map(type, values))) == 1:
+        return _ROWS + dumps((first._fields, list(map(tuple, values)), timestamps))
+    return _PICKLED + dumps((values, timestamps))
+
+
+def decode(payload: bytes) -> Element:
+    """Give the element of a payload.
+
+    Raises:
+        ExchangeError: the payload's tag is unknown.
+    """
+    tag = payload[:1]
+    if tag == _ARROW:
+        batch = pa.ipc.open_stream(pa.py_buffer(payload).slice(1)).read_next_batch()
+        stamps = None
+        if batch.schema.names[-1] == TIMESTAMP_COLUMN:
+            position = batch.num_columns - 1
+            stamps = batch.column(position).to_numpy()
+            batch = batch.remove_column(position)
+        return ArrowRecords(batch, stamps)
+    body = memoryview(payload)[1:]
+    if tag == _ROWS:
+        fields, tuples, timestamps = pickle.loads(body)
+        return Records(list(map(row_class(fields)._make, tuples)), timestamps)
+    if tag == _PICKLED:
+        return Records(*pickle.loads(body))
+    if tag == _WATERMARK:
+        return Watermark(_INT64.unpack(body)[0])
+    if tag == _STATUS:
+        return WatermarkStatus(body[0] == 1)
+    if tag == _BARRIER:
+        return Barrier(*_BARRIER_BODY.unpack(body))
+    if tag == _END:
+        return EndOfData()
+    if tag == _REPORT:
+        return TaskReport(pickle.loads(body))
+    raise ExchangeError(f"a buffer starts with the unknown tag {tag!r}: do all workers run the same pillarbox?")

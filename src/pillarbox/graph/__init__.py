@@ -1,0 +1,27 @@
+"""A program as the user built it, and as a runtime runs it: vertices and levels."""
+
+from pillarbox.graph.program import Program, compile_program
+from pillarbox.graph.targets import REPORT_TARGET, output_target
+from pillarbox.graph.transformations import (
+    KeyByTransformation,
+    OperatorTransformation,
+    SideOutputTransformation,
+    SinkTransformation,
+    SourceTransformation,
+    Transformation,
+    UnionTransformation,
+)
+
+__all__ = [
+    "REPORT_TARGET",
+    "KeyByTransformation",
+    "OperatorTransformation",
+    "Program",
+    "SideOutputTransformation",
+    "SinkTransformation",
+    "SourceTransformation",
+    "Transformation",
+    "UnionTransformation",
+    "compile_program",
+    "output_target",
+]

@@ -1,0 +1,282 @@
+"""From the program as it was built to vertices and levels, and a picture of them.
+
+A vertex is a chain of operators; a chain ends where a stream is spread by key. The operators between a source and the
+first ``key_by`` run in the source's vertex; where several sources meet in a union, each has them in its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pillarbox.errors import ProgramError
+from pillarbox.graph.targets import REPORT_TARGET, SubtaskCodes, output_target
+from pillarbox.graph.transformations import (
+    KeyByTransformation,
+    OperatorTransformation,
+    SideOutputTransformation,
+    SinkTransformation,
+    SourceTransformation,
+    Transformation,
+    UnionTransformation,
+)
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.pass_through import PassThroughOperator
+from pillarbox.task.vertex import ChainNode, Consumers, Edge, InputEdge, Vertex
+
+__all__ = ["Program", "compile_program"]
+
+
+@dataclass
+class Program:
+    """What a runtime runs.
+
+    Attributes:
+        vertices: by number; sources come first.
+        sources: the source of each vertex of level 0, by vertex number.
+        outputs: names of the outputs; output *i* has the code ``output_target(i)``.
+        parallelism: number of subtasks of the vertices behind the first shuffle.
+        subtasks: vertex number and subtask of each code.
+        uses_processing_time: whether the program needs to be run when there is no data.
+    """
+
+    name: str
+    vertices: list[Vertex]
+    sources: dict[int, SourceTransformation]
+    outputs: list[str]
+    parallelism: int
+    max_parallelism: int
+    subtasks: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    @property
+    def uses_processing_time(self) -> bool:
+        """Whether something has to happen by the wall clock, also without data."""
+        return any(vertex.uses_processing_time for vertex in self.vertices)
+
+    @property
+    def levels(self) -> list[list[Vertex]]:
+        """The vertices by level."""
+        depth = max(vertex.level for vertex in self.vertices)
+        return [[v for v in self.vertices if v.level == level] for level in range(depth + 1)]
+
+    def edges(self) -> Iterator[tuple[Vertex, Edge, Vertex | str]]:
+        """Give all edges: sender, edge, receiver (a vertex or the name of an output)."""
+        for vertex in self.vertices:
+            for edge in vertex.edges:
+                if edge.keying is None:
+                    yield vertex, edge, self.outputs[-2 - edge.targets[0]]
+                else:
+                    yield vertex, edge, self.vertices[self.subtasks[edge.targets[0]][0]]
+
+    def to_text(self) -> str:
+        """Give the plan as text: one line a vertex, its ways out below it."""
+        lines = [f"Program {self.name!r}: parallelism {self.parallelism}, {self.max_parallelism} key groups"]
+        for level, vertices in enumerate(self.levels):
+            lines.append(f"Level {level}" + (" (sources)" if level == 0 else ""))
+            for vertex in vertices:
+                lines.append(f"  [{vertex.number}] {vertex.name}" + (f"  uid={vertex.uid}" if vertex.uid else ""))
+                for sender, edge, receiver in self.edges():
+                    if sender is vertex:
+                        to = f"output {receiver!r}" if isinstance(receiver, str) else f"[{receiver.number}]"
+                        lines.append(f"        --{edge.label}--> {to}")
+        return "\n".join(lines)
+
+    def to_mermaid(self) -> str:
+        """Give the plan as a Mermaid flowchart."""
+        lines = ["flowchart LR"]
+        for level, vertices in enumerate(self.levels):
+            lines.append(f'  subgraph L{level}["level {level}"]')
+            for vertex in vertices:
+                name = " &rarr; ".join(_quoted(node.operator.name) for node in vertex.nodes)
+                lines.append(f'    v{vertex.number}["{name}"]')
+            lines.append("  end")
+        for index, name in enumerate(self.outputs):
+            lines.append(f'  o{index}(["{_quoted(name)}"])')
+        for sender, edge, receiver in self.edges():
+            to = f"o{self.outputs.index(receiver)}" if isinstance(receiver, str) else f"v{receiver.number}"
+            lines.append(f'  v{sender.number} -- "{_quoted(edge.label)}" --> {to}')
+        return "\n".join(lines)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def _quoted(text: str) -> str:
+    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+@dataclass(frozen=True)
+class _Link:
+    """A consumer of a stream, with the virtual steps between resolved."""
+
+    consumer: OperatorTransformation
+    keying: Keying | None
+    tag_id: str | None
+
+
+class _Compiler:
+    def __init__(self, name: str, sinks: list[SinkTransformation], parallelism: int, max_parallelism: int) -> None:
+        self._program = Program(name, [], {}, [], parallelism, max_parallelism)
+        self._codes = SubtaskCodes(parallelism)
+        self._children: dict[Transformation, list[Transformation]] = {}
+        self._heads: dict[OperatorTransformation, Vertex] = {}
+        self._sources: list[SourceTransformation] = []
+        # Idle timeouts of sources, by vertex.
+        self._idle: dict[int, int] = {}
+        for sink in sinks:
+            self._reach(sink)
+            if sink.output is not None:
+                self._program.outputs.append(sink.output)
+        self._check_uids()
+
+    def _reach(self, step: Transformation) -> None:
+        if step in self._children:
+            return
+        self._children[step] = []
+        if isinstance(step, SourceTransformation):
+            self._sources.append(step)
+        for upstream in step.inputs:
+            self._reach(upstream)
+            self._children[upstream].append(step)
+
+    def _check_uids(self) -> None:
+        seen: dict[str, OperatorTransformation] = {}
+        for step in self._children:
+            if isinstance(step, OperatorTransformation):
+                other = seen.setdefault(step.effective_uid, step)
+                if other is not step:
+                    raise ProgramError(
+                        f"two operators have the uid {step.effective_uid!r} ({other.name!r} and {step.name!r}):"
+                        " a uid must be unique in the program, its state is stored under it"
+                    )
+
+    def compile(self) -> Program:
+        # Keyed vertices, those nearest to the sources first, so that numbers follow levels.
+        for source in sorted(self._sources, key=lambda step: step.number):
+            vertex = self._new_vertex(source.name, "", 0)
+            self._program.sources[vertex.number] = source
+            vertex.nodes.append(ChainNode(PassThroughOperator(source.name)))
+            self._grow(vertex, source)
+        pending = list(self._heads.items())
+        grown: set[OperatorTransformation] = set()
+        while pending:
+            for head, vertex in pending:
+                grown.add(head)
+                self._grow(vertex, head)
+            pending = [(head, vertex) for head, vertex in self._heads.items() if head not in grown]
+        self._set_levels()
+        return self._program
+
+    def _new_vertex(self, name: str, uid: str, parallelism: int) -> Vertex:
+        program = self._program
+        vertex = Vertex(
+            number=len(program.vertices),
+            name=name,
+            uid=uid,
+            level=0,
+            parallelism=parallelism,
+            max_parallelism=program.max_parallelism,
+            keyed=parallelism > 0,
+            nodes=[],
+            edges=[],
+            inputs=[],
+            report_target=REPORT_TARGET,
+        )
+        program.vertices.append(vertex)
+        for subtask in range(parallelism):
+            program.subtasks[self._codes.take(subtask)] = (vertex.number, subtask)
+        return vertex
+
+    def _codes_of(self, vertex: Vertex) -> list[int]:
+        return [code for code, (number, _) in self._program.subtasks.items() if number == vertex.number]
+
+    def _links(self, step: Transformation, tag_id: str | None = None) -> Iterator[_Link]:
+        for child in self._children[step]:
+            if isinstance(child, UnionTransformation):
+                yield from self._links(child, tag_id)
+            elif isinstance(child, SideOutputTransformation):
+                yield from self._links(child, child.tag_id)
+            elif isinstance(child, KeyByTransformation):
+                for link in self._links(child):
+                    yield _Link(link.consumer, child.keying, tag_id)
+            elif isinstance(child, OperatorTransformation):
+                yield _Link(child, None, tag_id)
+
+    def _grow(self, vertex: Vertex, start: Transformation) -> None:
+        """Chain to the vertex everything behind ``start`` up to the next shuffle."""
+        nodes: dict[Transformation, int] = {start: 0}
+        queue = [start]
+        idle_timeouts: list[int] = []
+        while queue:
+            step = queue.pop(0)
+            node = vertex.nodes[nodes[step]]
+            for link in self._links(step):
+                consumers = node.output
+                if link.tag_id is not None:
+                    consumers = node.side_outputs.setdefault(link.tag_id, Consumers())
+                if link.keying is not None:
+                    self._connect(vertex, consumers, link)
+                    continue
+                consumer = link.consumer
+                if consumer not in nodes:
+                    nodes[consumer] = len(vertex.nodes)
+                    vertex.nodes.append(ChainNode(consumer.factory(consumer.name, consumer.effective_uid)))
+                    queue.append(consumer)
+                    if consumer.idle_timeout is not None:
+                        idle_timeouts.append(consumer.idle_timeout)
+                    if isinstance(consumer, SinkTransformation) and consumer.output is not None:
+                        self._connect_output(vertex, vertex.nodes[nodes[consumer]].output, consumer.output)
+                consumers.nodes.append(nodes[consumer])
+        vertex.name = " -> ".join(node.operator.name for node in vertex.nodes)
+        if idle_timeouts:
+            self._idle[vertex.number] = max(idle_timeouts)
+
+    def _connect(self, vertex: Vertex, consumers: Consumers, link: _Link) -> None:
+        head = self._heads.get(link.consumer)
+        if head is None:
+            consumer = link.consumer
+            head = self._new_vertex(consumer.name, consumer.effective_uid, self._program.parallelism)
+            head.nodes.append(ChainNode(consumer.factory(consumer.name, consumer.effective_uid)))
+            head.uses_processing_time = consumer.uses_processing_time
+            self._heads[consumer] = head
+            if isinstance(consumer, SinkTransformation) and consumer.output is not None:
+                self._connect_output(head, head.nodes[0].output, consumer.output)
+        if all(edge.vertex != vertex.number for edge in head.inputs):
+            head.inputs.append(InputEdge(vertex.number, vertex.parallelism or None))
+        assert link.keying is not None
+        consumers.edges.append(len(vertex.edges))
+        columns = link.keying.columns
+        label = "key by " + (", ".join(columns) if columns else "function")
+        vertex.edges.append(Edge(self._codes_of(head), link.keying, vertex.max_parallelism, label))
+
+    def _connect_output(self, vertex: Vertex, consumers: Consumers, output: str) -> None:
+        consumers.edges.append(len(vertex.edges))
+        target = output_target(self._program.outputs.index(output))
+        vertex.edges.append(Edge([target], None, vertex.max_parallelism, "rows"))
+
+    def _set_levels(self) -> None:
+        vertices = self._program.vertices
+        for _ in vertices:
+            for vertex in vertices:
+                for edge in vertex.inputs:
+                    vertex.level = max(vertex.level, vertices[edge.vertex].level + 1)
+        for vertex in vertices:
+            vertex.inputs = [
+                InputEdge(edge.vertex, edge.parallelism, self._idle.get(edge.vertex)) for edge in vertex.inputs
+            ]
+            if any(edge.idle_timeout is not None and edge.parallelism is None for edge in vertex.inputs):
+                vertex.uses_processing_time = True
+
+
+def compile_program(name: str, sinks: list[SinkTransformation], parallelism: int, max_parallelism: int) -> Program:
+    """Turn the steps that lead to ``sinks`` into a program.
+
+    Raises:
+        ProgramError: there is no sink, or two operators share a uid.
+    """
+    if not sinks:
+        raise ProgramError(
+            "the program has no output: end a stream with to_dataframe(...), execute_and_collect() or print()"
+        )
+    compiler = _Compiler(name, sinks, parallelism, max_parallelism)
+    return compiler.compile()

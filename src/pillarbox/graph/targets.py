@@ -1,0 +1,54 @@
+"""Codes of subtasks: the grouping keys of the exchange, chosen so that subtask *i* is in Spark's partition *i*.
+
+Spark puts a row into partition ``pmod(murmur3(key), n)``. With codes 0, 1, 2... several subtasks would meet in one
+partition while others stay empty; so the codes are searched for.
+"""
+
+from __future__ import annotations
+
+__all__ = ["REPORT_TARGET", "SubtaskCodes", "output_target", "spark_hash"]
+
+# Negative codes never belong to a subtask: they go through to the end of the plan.
+REPORT_TARGET = -1
+
+_M32 = 0xFFFFFFFF
+
+
+def output_target(index: int) -> int:
+    """Give the code of an output."""
+    return -2 - index
+
+
+def spark_hash(value: int) -> int:
+    """Give Spark SQL's ``hash()`` of one ``bigint``: Murmur3 (x86, 32 bits) of its 8 bytes with seed 42, signed."""
+    mixed = 42
+    for word in (value & _M32, (value >> 32) & _M32):
+        word = (word * 0xCC9E2D51) & _M32
+        word = ((word << 15) | (word >> 17)) & _M32
+        word = (word * 0x1B873593) & _M32
+        mixed ^= word
+        mixed = ((mixed << 13) | (mixed >> 19)) & _M32
+        mixed = (mixed * 5 + 0xE6546B64) & _M32
+    mixed ^= 8
+    mixed ^= mixed >> 16
+    mixed = (mixed * 0x85EBCA6B) & _M32
+    mixed ^= mixed >> 13
+    mixed = (mixed * 0xC2B2AE35) & _M32
+    mixed ^= mixed >> 16
+    return mixed - (1 << 32) if mixed >= 1 << 31 else mixed
+
+
+class SubtaskCodes:
+    """Hands out codes: each once, for a wanted partition of ``partitions``."""
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+        self._next = 0
+        self._spare: dict[int, list[int]] = {}
+
+    def take(self, partition: int) -> int:
+        """Give the next code that Spark puts into ``partition``."""
+        while not self._spare.get(partition):
+            self._spare.setdefault(spark_hash(self._next) % self._partitions, []).append(self._next)
+            self._next += 1
+        return self._spare[partition].pop(0)

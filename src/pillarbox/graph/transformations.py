@@ -1,0 +1,104 @@
+"""A program as the user built it: streams, and what makes each of the ones before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.pass_through import PassThroughOperator
+
+__all__ = [
+    "KeyByTransformation",
+    "OperatorTransformation",
+    "SideOutputTransformation",
+    "SinkTransformation",
+    "SourceTransformation",
+    "Transformation",
+    "UnionTransformation",
+]
+
+
+@dataclass(eq=False)
+class Transformation:
+    """One step of a program.
+
+    Attributes:
+        number: position in the order in which the program was built.
+        inputs: the steps whose streams it takes.
+    """
+
+    number: int
+    name: str
+    inputs: list[Transformation]
+
+
+@dataclass(eq=False)
+class SourceTransformation(Transformation):
+    """Rows of a DataFrame, or a collection.
+
+    Attributes:
+        dataframe: the Spark DataFrame, or None.
+        collection: the records, or None.
+        columns: names of the columns where there are some.
+    """
+
+    dataframe: Any = None
+    collection: list[Any] | None = None
+    columns: tuple[str, ...] | None = None
+
+
+@dataclass(eq=False)
+class OperatorTransformation(Transformation):
+    """An operator on a stream.
+
+    Attributes:
+        factory: makes the operator, given name and uid.
+        uid: what its state is stored under; None: derived.
+        keyed: it has keyed state or timers, so its input must be keyed.
+        uses_processing_time: it has processing-time timers or idleness.
+        idle_timeout: of its watermark strategy, in milliseconds.
+    """
+
+    factory: Callable[[str, str], StreamOperator] = PassThroughOperator
+    uid: str | None = None
+    keyed: bool = False
+    uses_processing_time: bool = False
+    idle_timeout: int | None = None
+
+    @property
+    def effective_uid(self) -> str:
+        """The uid given, or one from the operator's kind and place."""
+        return self.uid if self.uid is not None else f"{self.name}-{self.number}"
+
+
+@dataclass(eq=False)
+class SinkTransformation(OperatorTransformation):
+    """An end of the program.
+
+    Attributes:
+        output: the name of the output that gets the records; None for a sink within the task, such as print.
+    """
+
+    output: str | None = None
+
+
+@dataclass(eq=False)
+class KeyByTransformation(Transformation):
+    """Spreads a stream by key."""
+
+    keying: Keying = None  # type: ignore[assignment]
+
+
+@dataclass(eq=False)
+class UnionTransformation(Transformation):
+    """Several streams as one."""
+
+
+@dataclass(eq=False)
+class SideOutputTransformation(Transformation):
+    """What an operator sends to a side output."""
+
+    tag_id: str = ""

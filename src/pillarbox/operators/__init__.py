@@ -1,0 +1,1 @@
+"""Operators, one a file, and the functions that users give them."""

@@ -1,0 +1,251 @@
+"""What a user implements: functions, with PyFlink's names; and the contexts that functions are given.
+
+Wherever a function is asked for, a plain function or lambda does as well.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.errors import ProgramError, shorten
+
+if TYPE_CHECKING:
+    from pillarbox.operators.operator import OperatorContext
+    from pillarbox.state import (
+        AggregatingState,
+        AggregatingStateDescriptor,
+        ListState,
+        ListStateDescriptor,
+        MapState,
+        MapStateDescriptor,
+        ReducingState,
+        ReducingStateDescriptor,
+        StateDescriptor,
+        ValueState,
+        ValueStateDescriptor,
+    )
+
+__all__ = [
+    "FilterFunction",
+    "FlatMapFunction",
+    "Function",
+    "KeySelector",
+    "KeyedProcessFunction",
+    "MapFunction",
+    "OutputTag",
+    "ProcessFunction",
+    "ReduceFunction",
+    "RuntimeContext",
+    "TimeDomain",
+    "TimerService",
+]
+
+
+class OutputTag:
+    """Names a side output. ``yield tag, value`` in a process function, or ``ctx.output(tag, value)``, sends to it."""
+
+    __slots__ = ("tag_id", "type_info")
+
+    def __init__(self, tag_id: str, type_info: Any = None) -> None:
+        if not isinstance(tag_id, str) or not tag_id:
+            raise ProgramError(f"an OutputTag's id is a non-empty string, not {shorten(tag_id)}")
+        self.tag_id = tag_id
+        self.type_info = type_info
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, OutputTag) and other.tag_id == self.tag_id
+
+    def __hash__(self) -> int:
+        return hash(self.tag_id)
+
+    def __repr__(self) -> str:
+        return f"OutputTag({self.tag_id!r})"
+
+
+class TimeDomain(Enum):
+    """Which clock a timer follows."""
+
+    EVENT_TIME = "event time"
+    PROCESSING_TIME = "processing time"
+
+
+class RuntimeContext:
+    """What a function may know and ask of the task that runs it."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        self._context = context
+
+    def get_task_name(self) -> str:
+        """Give the operator's name."""
+        return self._context.name
+
+    def get_index_of_this_subtask(self) -> int:
+        """Give the index of this parallel instance, from 0."""
+        return self._context.subtask
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        """Give the number of parallel instances (0 where only Spark knows: before the first shuffle)."""
+        return self._context.parallelism
+
+    def get_task_name_with_subtasks(self) -> str:
+        """Give name, index and number as Flink prints them, counted from 1."""
+        return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism or '?'})"
+
+    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
+        """Give the keyed value state of a descriptor."""
+        return self._keyed(descriptor)  # type: ignore[no-any-return]
+
+    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
+        """Give the keyed list state of a descriptor."""
+        return self._keyed(descriptor)  # type: ignore[no-any-return]
+
+    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
+        """Give the keyed map state of a descriptor."""
+        return self._keyed(descriptor)  # type: ignore[no-any-return]
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
+        """Give the keyed reducing state of a descriptor."""
+        return self._keyed(descriptor)  # type: ignore[no-any-return]
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState[Any, Any]:
+        """Give the keyed aggregating state of a descriptor."""
+        return self._keyed(descriptor)  # type: ignore[no-any-return]
+
+    def _keyed(self, descriptor: StateDescriptor) -> Any:
+        backend = self._context.backend
+        if backend is None:
+            raise ProgramError(
+                f"operator {self._context.name!r} asks for the keyed state {descriptor.name!r}, but its stream has"
+                " no key: put key_by(...) directly before it"
+            )
+        return backend.get_state(descriptor)
+
+
+class Function:
+    """Base class of functions: ``open`` and ``close`` run once for as long as a task lives in its worker."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        """Declare states, open connections. Called before the first record."""
+
+    def close(self) -> None:
+        """Release what ``open`` took."""
+
+
+class KeySelector(Function, ABC):
+    """Gives a record its key."""
+
+    @abstractmethod
+    def get_key(self, value: Any) -> Any:
+        """Give the key of a record."""
+
+
+class MapFunction(Function, ABC):
+    """One record in, one out."""
+
+    @abstractmethod
+    def map(self, value: Any) -> Any:
+        """Give the record to emit."""
+
+
+class FlatMapFunction(Function, ABC):
+    """One record in, any number out."""
+
+    @abstractmethod
+    def flat_map(self, value: Any) -> Iterable[Any]:
+        """Give the records to emit."""
+
+
+class FilterFunction(Function, ABC):
+    """Keeps or drops records."""
+
+    @abstractmethod
+    def filter(self, value: Any) -> bool:
+        """Tell whether to keep a record."""
+
+
+class ReduceFunction(Function, ABC):
+    """Folds two records into one of the same type."""
+
+    @abstractmethod
+    def reduce(self, value1: Any, value2: Any) -> Any:
+        """Give both records in one."""
+
+
+class TimerService(ABC):
+    """Time, and timers of the current key. All times are epoch milliseconds (T1)."""
+
+    @abstractmethod
+    def current_processing_time(self) -> int:
+        """Give the wall clock."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """Give the operator's event-time clock: -2**63 before the first watermark."""
+
+    @abstractmethod
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """Call ``on_timer`` once when the watermark reaches ``timestamp``."""
+
+    @abstractmethod
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Remove such a timer; nothing happens when there is none."""
+
+    @abstractmethod
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """Call ``on_timer`` once when the wall clock has passed ``timestamp``."""
+
+    @abstractmethod
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        """Remove such a timer; nothing happens when there is none."""
+
+
+class ProcessFunction(Function, ABC):
+    """One record in, any number out, side outputs; without key, state or timers."""
+
+    class Context(ABC):
+        """The record at hand."""
+
+        @abstractmethod
+        def timestamp(self) -> int | None:
+            """Give the record's event time, or None."""
+
+        @abstractmethod
+        def timer_service(self) -> TimerService:
+            """Give the clocks; timers need a keyed stream."""
+
+        @abstractmethod
+        def output(self, tag: OutputTag, value: Any) -> None:
+            """Send a value to a side output."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterable[Any] | None:
+        """Handle a record; give (or ``yield``) what to emit, or nothing."""
+
+
+class KeyedProcessFunction(Function, ABC):
+    """One record in, any number out, with keyed state and timers."""
+
+    class Context(ProcessFunction.Context):
+        """The record at hand."""
+
+        @abstractmethod
+        def get_current_key(self) -> Any:
+            """Give the record's key."""
+
+    class OnTimerContext(Context):
+        """The timer at hand: ``timestamp()`` is its time."""
+
+        @abstractmethod
+        def time_domain(self) -> TimeDomain:
+            """Give the clock that the timer followed."""
+
+    @abstractmethod
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+        """Handle a record; give (or ``yield``) what to emit, or nothing."""
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
+        """Handle a timer of the current key; give (or ``yield``) what to emit, or nothing."""
+        return None

@@ -1,0 +1,143 @@
+"""process, on a keyed stream: keyed state and timers. The heart of most programs.
+
+Source of the behaviour: Flink's ``KeyedProcessOperator``.
+"""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Any
+
+from pillarbox.elements import Records
+from pillarbox.errors import OperatorError, PillarboxError, describe, shorten
+from pillarbox.operators.functions import KeyedProcessFunction, OutputTag, TimeDomain, TimerService
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.operator import Collector, FunctionOperator
+from pillarbox.state import HeapKeyedStateBackend
+from pillarbox.time.internal_timer_service import VOID_NAMESPACE, InternalTimerService
+
+__all__ = ["KeyedProcessOperator"]
+
+
+class _TimerService(TimerService):
+    """The user's view of an internal timer service: the current key, no namespace."""
+
+    def __init__(self, internal: InternalTimerService) -> None:
+        self._internal = internal
+
+    def current_processing_time(self) -> int:
+        return self._internal.current_processing_time()
+
+    def current_watermark(self) -> int:
+        return self._internal.current_watermark
+
+    def register_event_time_timer(self, timestamp: int) -> None:
+        self._internal._event.register(timestamp, VOID_NAMESPACE)
+
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        self._internal.delete_event_time_timer(VOID_NAMESPACE, timestamp)
+
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        self._internal.register_processing_time_timer(VOID_NAMESPACE, timestamp)
+
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        self._internal.delete_processing_time_timer(VOID_NAMESPACE, timestamp)
+
+
+class _Context(KeyedProcessFunction.OnTimerContext):
+    """One object for all records and timers: the operator sets what changes."""
+
+    def __init__(self, collector: Collector, timers: _TimerService, backend: HeapKeyedStateBackend) -> None:
+        self._collector = collector
+        self._timers = timers
+        self._backend = backend
+        self.current: int | None = None
+        self.emitted: int | None = None
+        self.domain = TimeDomain.EVENT_TIME
+
+    def timestamp(self) -> int | None:
+        return self.current
+
+    def timer_service(self) -> TimerService:
+        return self._timers
+
+    def get_current_key(self) -> Any:
+        return self._backend.key
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        self._collector.collect_side(tag, value, self.emitted)
+
+    def time_domain(self) -> TimeDomain:
+        return self.domain
+
+
+class KeyedProcessOperator(FunctionOperator):
+    """Applies ``process_element(value, ctx)`` and ``on_timer(timestamp, ctx)`` with the key's state at hand."""
+
+    def __init__(self, name: str, function: Any, keying: Keying, uid: str = "") -> None:
+        super().__init__(name, function, "process_element", uid)
+        self.keying = keying
+
+    def open(self) -> None:
+        """Get the timer service and open the user's function."""
+        backend, time_services = self.context.backend, self.context.time_services
+        assert backend is not None and time_services is not None, "a keyed operator stands at the head of its vertex"
+        self._backend = backend
+        self._timers = time_services.get_internal_timer_service("user-timers", self)
+        self._collector = Collector(self)
+        self._ctx = _Context(self._collector, _TimerService(self._timers), backend)
+        super().open()
+
+    def process_records(self, records: Records) -> None:
+        """Process a run, each record under its key."""
+        backend, ctx, collector = self._backend, self._ctx, self._collector
+        call = self.call
+        rows = backend.rows
+        values = records.values
+        keys = self.keying.keys_of(records)
+        pending = iter(values)
+        stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
+        try:
+            for value, key, timestamp in zip(pending, keys, stamps):
+                # set_current_key, in line: this is the hottest loop of all.
+                row = rows.get(key)
+                backend.row = backend.create_row(key) if row is None else row
+                backend.key = key
+                ctx.current = ctx.emitted = timestamp
+                results = call(value, ctx)
+                if results is not None:
+                    collector.collect(results, timestamp)
+        except Exception as error:
+            raise self.failure(values, pending.__length_hint__(), error) from error
+        collector.flush()
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Fire the timers that are due, then hand the watermark on (T5)."""
+        assert self.context.time_services is not None
+        self.context.time_services.advance_watermark(timestamp)
+        self._collector.flush()
+        super().process_watermark(timestamp)
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None:
+        """Call ``on_timer``; what it emits carries the timer's timestamp (T7)."""
+        self._fire(timestamp, TimeDomain.EVENT_TIME, timestamp)
+
+    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
+        """Call ``on_timer``; what it emits carries no timestamp (T7)."""
+        self._fire(timestamp, TimeDomain.PROCESSING_TIME, None)
+        self._collector.flush()
+
+    def _fire(self, timestamp: int, domain: TimeDomain, emitted: int | None) -> None:
+        ctx = self._ctx
+        ctx.current, ctx.emitted, ctx.domain = timestamp, emitted, domain
+        try:
+            results = self.function.on_timer(timestamp, ctx)
+            if results is not None:
+                self._collector.collect(results, emitted)
+        except PillarboxError:
+            raise
+        except Exception as error:
+            raise OperatorError(
+                f"operator {self.name!r} failed in the {domain.value} timer at {timestamp} of key"
+                f" {shorten(self._backend.key)}: {describe(error)}"
+            ) from error

@@ -1,0 +1,134 @@
+"""Key selectors: how a record gets its key, and its subtask, for whole runs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pillarbox.elements import ArrowRecords, Records
+from pillarbox.errors import KeyTypeError, OperatorError, PillarboxError, ProgramError, describe, shorten
+from pillarbox.operators.functions import KeySelector
+from pillarbox.rows import Row, column_to_list
+from pillarbox.state.key_groups import key_groups_of_integers, owners, stable_hash
+
+__all__ = ["Keying", "Router"]
+
+# Routes of keys are remembered up to this many: beyond it, remembering costs more memory than it saves time.
+_REMEMBERED = 1 << 17
+
+
+class Keying:
+    """Gives the keys of a run: by a function, or by the names of columns (one: its value; several: a tuple)."""
+
+    def __init__(self, key: Callable[[Any], Any] | KeySelector | str | Sequence[str], operator: str) -> None:
+        self.operator = operator
+        self.columns: tuple[str, ...] | None = None
+        self._function: Callable[[Any], Any] | None = None
+        if isinstance(key, str):
+            self.columns = (key,)
+        elif isinstance(key, KeySelector):
+            self._function = key.get_key
+        elif callable(key):
+            self._function = key
+        elif isinstance(key, Sequence) and key and all(isinstance(name, str) for name in key):
+            self.columns = tuple(key)
+        else:
+            raise ProgramError(f"key_by() takes a function or column names, not {shorten(key)}")
+
+    def keys_of(self, records: Records) -> list[Any]:
+        """Give the key of each record.
+
+        Raises:
+            OperatorError: the key function raised, or a record has no such column.
+        """
+        if self.columns is None:
+            return self._apply(self._function, records.values)
+        if isinstance(records, ArrowRecords):
+            lists = [column_to_list(self._column(records.batch, name)) for name in self.columns]
+            return lists[0] if len(lists) == 1 else list(zip(*lists))
+        values = records.values
+        if not values:
+            return []
+        parts = [self._apply(self._getter(values[0], name), values) for name in self.columns]
+        return parts[0] if len(parts) == 1 else list(zip(*parts))
+
+    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        position = batch.schema.get_field_index(name)
+        if position < 0:
+            raise ProgramError(
+                f"operator {self.operator!r}: there is no column {name!r} to key by; the columns are"
+                f" {', '.join(batch.schema.names)}"
+            )
+        return batch.column(position)
+
+    def _getter(self, value: Any, name: str) -> Callable[[Any], Any]:
+        if isinstance(value, Row):
+            return attrgetter(name) if hasattr(type(value), name) else itemgetter(name)
+        if isinstance(value, dict):
+            return itemgetter(name)
+        return attrgetter(name)
+
+    def _apply(self, function: Any, values: list[Any]) -> list[Any]:
+        pending = iter(values)
+        try:
+            return list(map(function, pending))
+        except Exception as error:
+            if isinstance(error, PillarboxError):
+                raise
+            value = shorten(values[len(values) - pending.__length_hint__() - 1])
+            raise OperatorError(
+                f"operator {self.operator!r}: the key function failed at the record {value}: {describe(error)}"
+            ) from error
+
+
+class Router:
+    """Gives the subtask of each record of a run, by key group."""
+
+    def __init__(self, keying: Keying, parallelism: int, max_parallelism: int) -> None:
+        self._keying = keying
+        self._max_parallelism = max_parallelism
+        self._owners = owners(max_parallelism, parallelism)
+        self._owner_array = np.array(self._owners, dtype=np.int64)
+        self._routes: dict[Any, int] = {}
+
+    def subtasks_of(self, records: Records) -> npt.NDArray[np.int64] | list[int]:
+        """Give the subtask of each record."""
+        columns = self._keying.columns
+        if isinstance(records, ArrowRecords) and columns is not None and len(columns) == 1:
+            column = self._keying._column(records.batch, columns[0])
+            if pa.types.is_integer(column.type) and column.null_count == 0:
+                integers = column.to_numpy(zero_copy_only=False)
+                if integers.dtype != np.uint64:
+                    groups = key_groups_of_integers(integers.astype(np.int64), self._max_parallelism)
+                    return self._owner_array[groups]
+        return self._route(self._keying.keys_of(records), records)
+
+    def _route(self, keys: list[Any], records: Records) -> list[int]:
+        routes = self._routes
+        try:
+            return [routes[key] if key in routes else self._find(key) for key in keys]
+        except TypeError as error:
+            for position, key in enumerate(keys):
+                try:
+                    stable_hash(key)
+                    hash(key)
+                except TypeError:
+                    raise KeyTypeError(
+                        f"operator {self._keying.operator!r}: the record {shorten(records.values[position])} has the"
+                        f" key {shorten(key)} of type {type(key).__qualname__}, which cannot be hashed the same way in"
+                        " every process: let the key function give a string, a number, a date, a tuple or a frozen"
+                        " dataclass of them"
+                    ) from error
+            raise
+
+    def _find(self, key: Any) -> int:
+        owner = self._owners[stable_hash(key) % self._max_parallelism]
+        if len(self._routes) >= _REMEMBERED:
+            self._routes.clear()
+        self._routes[key] = owner
+        return owner

@@ -1,0 +1,255 @@
+"""What every operator is: an input for records, watermarks and status, with an output of the same shape.
+
+Operators of a chain call each other directly (P6). A chain handles records in *runs*: an operator works off a
+whole run and hands the outcome on as a run, so a record costs no call per operator beyond the user's function.
+Within a run, an operator has therefore seen all records before the next operator sees the first.
+Everything here belongs to the mailbox thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from pillarbox.elements import Records
+from pillarbox.errors import OperatorError, PillarboxError, describe, shorten
+from pillarbox.mailbox import MailboxExecutor
+from pillarbox.operators.functions import Function, OutputTag, RuntimeContext
+from pillarbox.state import HeapKeyedStateBackend
+from pillarbox.time import ProcessingTimeService
+
+if TYPE_CHECKING:
+    from pillarbox.time.internal_timer_service import InternalTimeServiceManager
+
+__all__ = ["Collector", "Discard", "Fanout", "FunctionOperator", "Input", "OperatorContext", "StreamOperator"]
+
+# A collector hands on what it holds at this size, so that one run's fan-out never gathers in memory.
+RUN_LIMIT = 8192
+
+
+class Input(Protocol):
+    """Where an operator sends to: the next operator, several, or the record writer."""
+
+    def process_records(self, records: Records) -> None: ...
+
+    def process_watermark(self, timestamp: int) -> None: ...
+
+    def process_status(self, idle: bool) -> None: ...
+
+
+class Discard:
+    """The output of an operator whose results nobody takes."""
+
+    def process_records(self, records: Records) -> None:
+        """Drop."""
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Drop."""
+
+    def process_status(self, idle: bool) -> None:
+        """Drop."""
+
+
+class Fanout:
+    """Several consumers of one stream: each gets every element."""
+
+    def __init__(self, inputs: Sequence[Input]) -> None:
+        self._inputs = tuple(inputs)
+
+    def process_records(self, records: Records) -> None:
+        """Hand on a run."""
+        for consumer in self._inputs:
+            consumer.process_records(records)
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Hand on a watermark."""
+        for consumer in self._inputs:
+            consumer.process_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        """Hand on a change between idle and active."""
+        for consumer in self._inputs:
+            consumer.process_status(idle)
+
+
+@dataclass
+class OperatorContext:
+    """What the task gives an operator.
+
+    Attributes:
+        name: the operator's name, for people.
+        uid: what its state is stored under.
+        subtask: index of the parallel instance.
+        parallelism: number of instances; 0 before the first shuffle, where only Spark knows.
+        mailbox_executor: posts mails with the operator's priority.
+        processing_time_service: clock and timers; callbacks arrive as mails.
+        backend: keyed state, at the head of a keyed vertex.
+        time_services: timers, at the head of a keyed vertex.
+        counters: counts that are reported with the task's metrics.
+    """
+
+    name: str
+    uid: str
+    subtask: int
+    parallelism: int
+    mailbox_executor: MailboxExecutor
+    processing_time_service: ProcessingTimeService
+    backend: HeapKeyedStateBackend | None = None
+    time_services: InternalTimeServiceManager | None = None
+    counters: dict[str, int] = field(default_factory=dict)
+
+
+class StreamOperator:
+    """Base class of operators.
+
+    Life: ``setup``, ``open`` (states are declared here), state restored, records..., ``finish`` at the end of
+    bounded input, ``close``. ``prepare_snapshot_pre_barrier``, then ``snapshot_state``, for each epoch.
+    """
+
+    def __init__(self, name: str, uid: str = "") -> None:
+        self.name = name
+        self.uid = uid
+        self.output: Input = Discard()
+        self.side_outputs: dict[str, Input] = {}
+        self.context: OperatorContext
+
+    def setup(self, context: OperatorContext, output: Input, side_outputs: dict[str, Input]) -> None:
+        """Take the context and the consumers."""
+        self.context = context
+        self.output = output
+        self.side_outputs = side_outputs
+
+    def open(self) -> None:
+        """Get ready for the first record."""
+
+    def begin_epoch(self) -> None:
+        """Be at the start of an epoch of a source: the records to come may be another partition's."""
+
+    def finish(self) -> None:
+        """Emit what is left: bounded input has ended."""
+
+    def close(self) -> None:
+        """Release everything; called once, also after a failure."""
+
+    def process_records(self, records: Records) -> None:
+        """Handle a run of records."""
+        raise NotImplementedError
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Advance the operator's event time, then hand the watermark on."""
+        self.output.process_watermark(timestamp)
+        for side in self.side_outputs.values():
+            side.process_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        """Hand on a change between idle and active."""
+        self.output.process_status(idle)
+        for side in self.side_outputs.values():
+            side.process_status(idle)
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Emit what must go before the barrier."""
+
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        """Give the operator's own state to be written with the epoch, or None. Keyed state is not part of it."""
+        return None
+
+    def restore_state(self, state: Any) -> None:
+        """Take back what ``snapshot_state`` gave; None at the first start."""
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """An epoch has been committed."""
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
+        """An epoch has failed."""
+
+    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
+        """A committed epoch is no longer what a restart goes back to."""
+
+
+class FunctionOperator(StreamOperator):
+    """An operator around one user function: a :class:`Function`, or any callable."""
+
+    def __init__(self, name: str, function: Any, method: str, uid: str = "") -> None:
+        super().__init__(name, uid)
+        self.function = function
+        self._method = method
+
+    def open(self) -> None:
+        """Open the user's function."""
+        if isinstance(self.function, Function):
+            with_context(self, "open()", self.function.open, RuntimeContext(self.context))
+
+    def close(self) -> None:
+        """Close the user's function."""
+        if isinstance(self.function, Function):
+            with_context(self, "close()", self.function.close)
+
+    @property
+    def call(self) -> Callable[..., Any]:
+        """The callable that handles a record."""
+        return getattr(self.function, self._method, self.function)  # type: ignore[no-any-return]
+
+    def failure(self, values: Sequence[Any], remaining: int, error: Exception) -> Exception:
+        """Give the error that names operator and record, when user code raised with ``remaining`` values to go."""
+        if isinstance(error, PillarboxError):
+            return error
+        position = len(values) - remaining - 1
+        value = shorten(values[position]) if 0 <= position < len(values) else "?"
+        return OperatorError(f"operator {self.name!r} failed at the record {value}: {describe(error)}")
+
+
+def with_context(operator: StreamOperator, what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call user code; an exception comes out as an error that names the operator and ``what`` was done."""
+    try:
+        return function(*args)
+    except PillarboxError:
+        raise
+    except Exception as error:
+        raise OperatorError(f"operator {operator.name!r} failed in {what}: {describe(error)}") from error
+
+
+class Collector:
+    """Gathers what a process function emits into runs, for the main output and the side outputs."""
+
+    __slots__ = ("_operator", "_side", "timestamps", "values")
+
+    def __init__(self, operator: StreamOperator) -> None:
+        self._operator = operator
+        self.values: list[Any] = []
+        self.timestamps: list[int | None] = []
+        self._side: dict[str, tuple[list[Any], list[int | None]]] = {}
+
+    def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
+        """Take the results of one call, all with one timestamp; ``(OutputTag, value)`` goes to a side output."""
+        values = self.values
+        for result in results:
+            if type(result) is tuple and len(result) == 2 and type(result[0]) is OutputTag:
+                self.collect_side(result[0], result[1], timestamp)
+            else:
+                values.append(result)
+                self.timestamps.append(timestamp)
+        if len(values) >= RUN_LIMIT:
+            self.flush()
+
+    def collect_side(self, tag: OutputTag, value: Any, timestamp: int | None) -> None:
+        """Take one value for a side output; without consumers it is dropped."""
+        if tag.tag_id not in self._operator.side_outputs:
+            return
+        values, timestamps = self._side.setdefault(tag.tag_id, ([], []))
+        values.append(value)
+        timestamps.append(timestamp)
+        if len(values) >= RUN_LIMIT:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hand everything on."""
+        if self.values:
+            values, timestamps = self.values, self.timestamps
+            self.values, self.timestamps = [], []
+            self._operator.output.process_records(Records(values, timestamps))
+        if self._side:
+            side, self._side = self._side, {}
+            for tag_id, (values, timestamps) in side.items():
+                self._operator.side_outputs[tag_id].process_records(Records(values, timestamps))

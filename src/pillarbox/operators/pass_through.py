@@ -1,0 +1,16 @@
+"""An operator that hands everything on: the head of a source's chain, the end of a stream of Python objects."""
+
+from __future__ import annotations
+
+from pillarbox.elements import Records
+from pillarbox.operators.operator import StreamOperator
+
+__all__ = ["PassThroughOperator"]
+
+
+class PassThroughOperator(StreamOperator):
+    """Hands on what it gets."""
+
+    def process_records(self, records: Records) -> None:
+        """Hand on a run."""
+        self.output.process_records(records)

@@ -1,0 +1,92 @@
+"""process, on a stream without key: any number out for each record, and side outputs."""
+
+from __future__ import annotations
+
+from itertools import repeat
+from typing import Any
+
+from pillarbox.elements import Records
+from pillarbox.errors import ProgramError
+from pillarbox.operators.functions import OutputTag, ProcessFunction, TimerService
+from pillarbox.operators.operator import Collector, FunctionOperator, OperatorContext
+from pillarbox.time.timestamps import MIN_TIMESTAMP
+
+__all__ = ["ProcessOperator"]
+
+
+class _Clocks(TimerService):
+    """The clocks of a stream without key: timers are refused."""
+
+    def __init__(self, context: OperatorContext) -> None:
+        self._context = context
+        self.watermark = MIN_TIMESTAMP
+
+    def current_processing_time(self) -> int:
+        return self._context.processing_time_service.current_processing_time()
+
+    def current_watermark(self) -> int:
+        return self.watermark
+
+    def _refuse(self, timestamp: int) -> None:
+        raise ProgramError(
+            f"operator {self._context.name!r} sets a timer, but its stream has no key: put key_by(...) directly"
+            " before process(...) and give it a KeyedProcessFunction"
+        )
+
+    register_event_time_timer = _refuse
+    delete_event_time_timer = _refuse
+    register_processing_time_timer = _refuse
+    delete_processing_time_timer = _refuse
+
+
+class _Context(ProcessFunction.Context):
+    """One object for all records: the operator sets what changes."""
+
+    def __init__(self, collector: Collector, clocks: _Clocks) -> None:
+        self._collector = collector
+        self._clocks = clocks
+        self.current: int | None = None
+
+    def timestamp(self) -> int | None:
+        return self.current
+
+    def timer_service(self) -> TimerService:
+        return self._clocks
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        self._collector.collect_side(tag, value, self.current)
+
+
+class ProcessOperator(FunctionOperator):
+    """Applies ``process_element(value, ctx)``."""
+
+    def __init__(self, name: str, function: Any, uid: str = "") -> None:
+        super().__init__(name, function, "process_element", uid)
+
+    def open(self) -> None:
+        """Open the user's function."""
+        self._clocks = _Clocks(self.context)
+        self._collector = Collector(self)
+        self._ctx = _Context(self._collector, self._clocks)
+        super().open()
+
+    def process_records(self, records: Records) -> None:
+        """Process a run."""
+        call, ctx, collector = self.call, self._ctx, self._collector
+        values = records.values
+        pending = iter(values)
+        stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
+        try:
+            for value, timestamp in zip(pending, stamps):
+                ctx.current = timestamp
+                results = call(value, ctx)
+                if results is not None:
+                    collector.collect(results, timestamp)
+        except Exception as error:
+            raise self.failure(values, pending.__length_hint__(), error) from error
+        collector.flush()
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Advance the clock that the function sees, then hand the watermark on."""
+        self._clocks.watermark = timestamp
+        super().process_watermark(timestamp)

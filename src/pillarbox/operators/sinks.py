@@ -1,0 +1,42 @@
+"""Ends of a program inside the task: columns of a DataFrame, printed lines."""
+
+from __future__ import annotations
+
+import sys
+
+from pillarbox.elements import ArrowRecords, Records
+from pillarbox.operators.operator import StreamOperator
+from pillarbox.types import RowEncoder
+
+__all__ = ["ColumnsOperator", "PrintOperator"]
+
+
+class ColumnsOperator(StreamOperator):
+    """Turns records into the typed columns of an output DataFrame."""
+
+    def __init__(self, name: str, encoder: RowEncoder, uid: str = "") -> None:
+        super().__init__(name, uid)
+        self.encoder = encoder
+
+    def process_records(self, records: Records) -> None:
+        """Encode a run; a run that is columnar already, with the same columns, stays as it is."""
+        if isinstance(records, ArrowRecords) and records.batch.schema.equals(self.encoder.arrow_schema):
+            self.output.process_records(ArrowRecords(records.batch))
+        elif len(records):
+            self.output.process_records(ArrowRecords(self.encoder.encode(records.values)))
+
+
+class PrintOperator(StreamOperator):
+    """Prints each record on the standard output of the process that runs the task."""
+
+    def __init__(self, name: str, identifier: str = "", uid: str = "") -> None:
+        super().__init__(name, uid)
+        self.identifier = identifier
+
+    def process_records(self, records: Records) -> None:
+        """Print a run, as Flink's print sink does: ``identifier:subtask> record``."""
+        subtask = str(self.context.subtask + 1) if self.context.parallelism != 1 else ""
+        prefix = ":".join(part for part in (self.identifier, subtask) if part)
+        lead = f"{prefix}> " if prefix else ""
+        sys.stdout.write("".join(f"{lead}{value}\n" for value in records.values))
+        sys.stdout.flush()

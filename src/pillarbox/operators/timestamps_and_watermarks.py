@@ -1,0 +1,179 @@
+"""Assigns event time to records, and emits watermarks.
+
+Watermarks are emitted after each run of records and at the end of an epoch, not by the clock: so an epoch that
+is run again gives the same ones. Source of the behaviour: Flink's ``TimestampsAndWatermarksOperator``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pillarbox.elements import ArrowRecords, Records
+from pillarbox.errors import OperatorError, PillarboxError, ProgramError, describe, shorten
+from pillarbox.operators.operator import StreamOperator
+from pillarbox.rows import Row, timestamps_ms
+from pillarbox.time import WatermarkGenerator, WatermarkStrategy, to_timestamp
+from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+
+__all__ = ["TimestampsAndWatermarksOperator"]
+
+
+class TimestampsAndWatermarksOperator(StreamOperator):
+    """Runs a watermark strategy. Watermarks from upstream are not heeded, except the last one."""
+
+    def __init__(self, name: str, strategy: WatermarkStrategy, uid: str = "") -> None:
+        super().__init__(name, uid)
+        self.strategy = strategy
+
+    def open(self) -> None:
+        """Make the watermark generator."""
+        self._generator: WatermarkGenerator = self.strategy.create_generator(
+            self.context.processing_time_service.current_processing_time
+        )
+        self._emitted = MIN_TIMESTAMP
+        self._idle = False
+
+    # -- what the generator calls (its WatermarkOutput) --
+
+    def emit_watermark(self, timestamp: int) -> None:
+        """Hand on a watermark of the generator if it goes forward."""
+        if timestamp > self._emitted:
+            self._emitted = timestamp
+            self.mark_active()
+            self.output.process_watermark(timestamp)
+
+    def mark_idle(self) -> None:
+        """Hand on that nothing is to be expected here for now."""
+        if not self._idle:
+            self._idle = True
+            self.output.process_status(True)
+
+    def mark_active(self) -> None:
+        """Hand on that records come again."""
+        if self._idle:
+            self._idle = False
+            self.output.process_status(False)
+
+    # -- what the chain calls --
+
+    def process_records(self, records: Records) -> None:
+        """Give a run its timestamps, hand it on, then let the generator emit."""
+        if not len(records):
+            return
+        stamped = self._stamp(records)
+        generator = self._generator
+        if generator.batchable:
+            stamps = stamped.stamps if isinstance(stamped, ArrowRecords) else stamped.timestamps
+            assert stamps is not None
+            self.output.process_records(stamped)
+            generator.on_batch(int(np.max(stamps)) if isinstance(stamps, np.ndarray) else max(stamps), self)  # type: ignore[type-var]
+        else:
+            # A generator of the user's may emit between two records: what came before must be out by then.
+            self._punctuated(stamped)
+        generator.on_periodic_emit(self)
+
+    def _punctuated(self, records: Records) -> None:
+        values, timestamps = records.values, records.timestamps
+        assert timestamps is not None
+        outer = self
+        start = 0
+
+        class _Output:
+            def emit_watermark(self, timestamp: int) -> None:
+                nonlocal start
+                if start <= position:
+                    outer.output.process_records(
+                        Records(values[start : position + 1], timestamps[start : position + 1])
+                    )
+                    start = position + 1
+                outer.emit_watermark(timestamp)
+
+            def mark_idle(self) -> None:
+                outer.mark_idle()
+
+            def mark_active(self) -> None:
+                outer.mark_active()
+
+        output = _Output()
+        on_event = self._generator.on_event
+        for position, (value, timestamp) in enumerate(zip(values, timestamps)):
+            on_event(value, timestamp, output)  # type: ignore[arg-type]
+        if start < len(values):
+            self.output.process_records(Records(values[start:], timestamps[start:]))
+
+    def _stamp(self, records: Records) -> Records:
+        column = self.strategy.timestamp_column
+        assigner = self.strategy.timestamp_assigner
+        if column is not None:
+            if isinstance(records, ArrowRecords):
+                return ArrowRecords(records.batch, self._column(records, column))
+            return Records(records.values, [self._field(value, column) for value in records.values])
+        if assigner is None:
+            if records.timestamps is None or None in records.timestamps:
+                raise ProgramError(
+                    f"operator {self.name!r}: records have no timestamp: give the strategy"
+                    " with_timestamp_assigner(...) a column name or a function"
+                )
+            return records
+        previous = _or_none_yet(records)
+        values = records.values
+        pending = iter(values)
+        extract = assigner.extract_timestamp
+        try:
+            stamps = [to_timestamp(extract(value, stamp)) for value, stamp in zip(pending, previous)]
+        except PillarboxError:
+            raise
+        except Exception as error:
+            value = values[len(values) - pending.__length_hint__() - 1]
+            raise OperatorError(
+                f"operator {self.name!r}: the timestamp assigner failed at the record {shorten(value)}:"
+                f" {describe(error)}"
+            ) from error
+        return Records(values, stamps)
+
+    def _column(self, records: ArrowRecords, column: str) -> Any:
+        position = records.batch.schema.get_field_index(column)
+        if position < 0:
+            raise ProgramError(
+                f"operator {self.name!r}: there is no timestamp column {column!r}; the columns are"
+                f" {', '.join(records.batch.schema.names)}"
+            )
+        try:
+            return timestamps_ms(records.batch.column(position))
+        except (TypeError, ValueError) as error:
+            raise OperatorError(f"operator {self.name!r}: timestamp column {column!r}: {error}") from error
+
+    def _field(self, value: Any, column: str) -> int:
+        try:
+            found = value[column] if isinstance(value, (Row, dict)) else getattr(value, column)
+            return to_timestamp(found)
+        except (LookupError, AttributeError, TypeError, ValueError) as error:
+            raise OperatorError(
+                f"operator {self.name!r}: no timestamp in field {column!r} of the record {shorten(value)}:"
+                f" {describe(error)}"
+            ) from error
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Hand on only the maximum watermark: the end of bounded input."""
+        if timestamp == MAX_WATERMARK:
+            self.emit_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        """Status comes from the generator here, not from upstream."""
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Let the generator emit before the epoch ends."""
+        self._generator.on_periodic_emit(self)
+
+    def begin_epoch(self) -> None:
+        """Start anew: under Spark the records of another epoch come from other partitions."""
+        self.open()
+
+
+def _or_none_yet(records: Records) -> list[int]:
+    """Give the timestamps that records have so far, as an assigner is told them."""
+    if records.timestamps is None:
+        return [MIN_TIMESTAMP] * len(records)
+    return [MIN_TIMESTAMP if stamp is None else stamp for stamp in records.timestamps]

@@ -1,0 +1,1 @@
+"""The Spark runtime: a program as one streaming or batch DataFrame plan."""

@@ -1,0 +1,142 @@
+"""From a program to one DataFrame plan: sources, levels, outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pillarbox.elements import Records, decode, dumps
+from pillarbox.errors import ProgramError
+from pillarbox.graph import Program, SourceTransformation, output_target
+from pillarbox.runtime.shipping import ShippedVertex, ship
+from pillarbox.runtime.spark.output import REPORT_COLUMN, REPORT_SCHEMA, OutputDecoder
+from pillarbox.runtime.spark.session import move, program_session
+from pillarbox.runtime.spark.source_host import BUFFER_SCHEMA, SourceHost
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["collect_objects", "plan_outputs"]
+
+
+class _Plan:
+    """A program's plan, up to the buffers of its outputs."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.shipped: list[ShippedVertex] = [ship(vertex) for vertex in program.vertices]
+        dataframes = [source.dataframe for source in program.sources.values() if source.dataframe is not None]
+        self.session: SparkSession = program_session(dataframes[0].sparkSession, program.parallelism)
+        self.is_streaming = any(df.isStreaming for df in dataframes)
+        if self.is_streaming and not all(df.isStreaming for df in dataframes):
+            raise ProgramError(
+                "the program reads streaming and batch DataFrames: a batch one has no share in later epochs;"
+                " join it to the streaming one with Spark before from_dataframe()"
+            )
+
+    def _sources(self) -> list[tuple[DataFrame, SourceHost]]:
+        sources = []
+        for number, source in self.program.sources.items():
+            df, pickled = self._dataframe(source)
+            host = SourceHost(self.shipped[number], bounded=not df.isStreaming, pickled=pickled)
+            sources.append((df, host))
+        return sources
+
+    def _dataframe(self, source: SourceTransformation) -> tuple[DataFrame, bool]:
+        if source.dataframe is not None:
+            return move(source.dataframe, self.session), False
+        if self.is_streaming:
+            raise ProgramError(
+                f"the program reads a streaming DataFrame and the collection {source.name!r}: a collection has no share"
+                " in later epochs; keep it in a function instead"
+            )
+        rows = [(dumps(value),) for value in source.collection or ()]
+        return self.session.createDataFrame(rows, "record BINARY").coalesce(1), True
+
+    def buffers(self) -> DataFrame:
+        """Give the buffers that reach the end."""
+        from pillarbox.runtime.spark.task_host import TaskHost
+
+        level0 = [df.mapInArrow(host, BUFFER_SCHEMA) for df, host in self._sources()]  # type: ignore[arg-type]
+        buffers = reduce(lambda left, right: left.unionAll(right), level0)
+        for vertices in self.program.levels[1:]:
+            numbers = {vertex.number for vertex in vertices}
+            places = {code: place for code, place in self.program.subtasks.items() if place[0] in numbers}
+            timers = self.program.uses_processing_time and self.is_streaming
+            host = TaskHost({number: self.shipped[number] for number in numbers}, places, timers)
+            buffers = buffers.groupBy("target").transformWithStateInPandas(
+                host,
+                outputStructType=BUFFER_SCHEMA,
+                outputMode="append",
+                timeMode="ProcessingTime" if timers else "None",
+            )
+        return buffers
+
+    def rows(self, decoder: OutputDecoder, schema: str | StructType) -> DataFrame:
+        """Give decoded rows of the buffers that reach the end."""
+        if len(self.program.levels) > 1:
+            return self.buffers().mapInArrow(decoder, schema)  # type: ignore[arg-type]
+        # Without a shuffle, one pass through Python does it all.
+        fused = [df.mapInArrow(_Fused(host, decoder), schema) for df, host in self._sources()]  # type: ignore[arg-type]
+        return reduce(lambda left, right: left.unionAll(right), fused)
+
+
+class _Fused:
+    """A source's task and the decoding of its output in one function."""
+
+    def __init__(self, host: SourceHost, decoder: OutputDecoder) -> None:
+        self._host = host
+        self._decoder = decoder
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for buffers in self._host.buffers(batches):
+            for buffer in buffers:
+                yield from self._decoder.decode(buffer.target, buffer.payload)
+
+
+def plan_outputs(program: Program, schemas: dict[str, StructType]) -> dict[str, DataFrame]:
+    """Give each output of a program as a DataFrame with the metrics of the tasks observed under ``pillarbox``.
+
+    Raises:
+        ProgramError: a streaming program has several outputs.
+    """
+    from pyspark.sql import functions as F
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    plan = _Plan(program)
+    frames: dict[str, DataFrame] = {}
+    for index, name in enumerate(program.outputs):
+        schema = schemas[name]
+        nullable = StructType([StructField(field.name, field.dataType, True) for field in schema.fields])
+        decoded = StructType([*nullable.fields, StructField(REPORT_COLUMN, StringType(), True)])
+        rows = plan.rows(OutputDecoder(output_target(index), to_arrow_schema(nullable)), decoded)
+        report = F.from_json(F.col(REPORT_COLUMN), REPORT_SCHEMA)
+        observed = rows.observe("pillarbox", F.collect_list(report).alias("tasks"))
+        frames[name] = observed.where(F.col(REPORT_COLUMN).isNull()).drop(REPORT_COLUMN)
+    return frames
+
+
+def collect_objects(program: Program) -> dict[str, list[Any]]:
+    """Run a bounded program and give the records of its outputs.
+
+    Raises:
+        ProgramError: a source is a streaming DataFrame.
+    """
+    plan = _Plan(program)
+    if plan.is_streaming:
+        raise ProgramError(
+            "the program reads a streaming DataFrame, which has no end: use to_dataframe(...).writeStream to run it"
+        )
+    names = {output_target(index): name for index, name in enumerate(program.outputs)}
+    outputs: dict[str, list[Any]] = {name: [] for name in program.outputs}
+    for target, payload in plan.buffers().select("target", "payload").toLocalIterator():
+        if target in names:
+            records = decode(bytes(payload))
+            assert isinstance(records, Records)
+            outputs[names[target]].extend(records.values)
+    return outputs

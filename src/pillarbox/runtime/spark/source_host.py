@@ -1,0 +1,71 @@
+"""Level 0 on Spark: a source's task in a partition of ``mapInArrow``."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from pillarbox.elements import ArrowRecords, Buffer, Records
+from pillarbox.runtime.shipping import ShippedVertex
+from pillarbox.runtime.spark import residency
+
+__all__ = ["BUFFER_SCHEMA", "SourceHost", "buffers_to_arrow"]
+
+BUFFER_SCHEMA = "target LONG, channel LONG, seq LONG, payload BINARY"
+_ARROW_SCHEMA = pa.schema(
+    [("target", pa.int64()), ("channel", pa.int64()), ("seq", pa.int64()), ("payload", pa.binary())]
+)
+
+
+def buffers_to_arrow(buffers: list[Buffer]) -> pa.RecordBatch:
+    """Give buffers as an Arrow batch."""
+    columns = zip(*buffers)
+    arrays = [pa.array(column, kind) for column, kind in zip(columns, _ARROW_SCHEMA.types)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
+
+
+class SourceHost:
+    """The function for ``mapInArrow``.
+
+    Args:
+        bounded: whether the DataFrame is a batch one: its end is the end of event time.
+        pickled: whether the rows are pickled records of a collection.
+    """
+
+    def __init__(self, shipped: ShippedVertex, *, bounded: bool, pickled: bool) -> None:
+        self._shipped = shipped
+        self._bounded = bounded
+        self._pickled = pickled
+
+    def buffers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Buffer]]:
+        """Run the epoch of this partition."""
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        batch_id = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
+        task = residency.resident_source_task(self._shipped)
+        try:
+            yield from task.run_epoch(
+                self._records(batches),
+                subtask=context.partitionId() if context is not None else 0,
+                checkpoint_id=int(batch_id) if batch_id is not None else 0,
+                bounded=self._bounded,
+            )
+        except BaseException:
+            residency.discard(task)
+            raise
+
+    def _records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Records]:
+        for batch in batches:
+            if self._pickled:
+                yield Records([pickle.loads(value) for value in batch.column(0).to_pylist()])
+            elif batch.num_rows:
+                yield ArrowRecords(batch)
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the epoch of this partition, buffers as Arrow batches."""
+        for buffers in self.buffers(batches):
+            if buffers:
+                yield buffers_to_arrow(buffers)

@@ -1,0 +1,124 @@
+"""The levels behind a shuffle on Spark: keyed tasks in ``transformWithStateInPandas``.
+
+The grouping key is the subtask's code, so Spark calls once per subtask and epoch, with that subtask's buffers. The
+state log is a map state of Spark's, which commits it with the micro-batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pandas as pd
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    MapState,
+    StatefulProcessor,
+    StatefulProcessorHandle,
+    TimerValues,
+)
+
+from pillarbox.elements import Buffer
+from pillarbox.runtime.shipping import ShippedVertex
+from pillarbox.runtime.spark import residency
+from pillarbox.task import KeyedStreamTask
+
+__all__ = ["TaskHost"]
+
+_COLUMNS = ["target", "channel", "seq", "payload"]
+
+
+class _SparkChunkStore:
+    """The state log's chunks in a map state of Spark's, under the current grouping key."""
+
+    def __init__(self, chunks: MapState) -> None:
+        self._chunks = chunks
+
+    def get(self, number: int) -> bytes | None:
+        found = self._chunks.getValue((number,))
+        return None if found is None else bytes(found[0])
+
+    def put(self, number: int, value: bytes) -> None:
+        self._chunks.updateValue((number,), (value,))
+
+    def remove(self, number: int) -> None:
+        self._chunks.removeKey((number,))
+
+
+class TaskHost(StatefulProcessor):
+    """Runs the subtasks of one level. Spark makes one of these for each partition and epoch.
+
+    Args:
+        places: vertex and subtask of each code of this level.
+        timers: whether to keep a timer of Spark's at the earliest of the task's own.
+    """
+
+    def __init__(self, vertices: dict[int, ShippedVertex], places: dict[int, tuple[int, int]], timers: bool) -> None:
+        self._vertices = vertices
+        self._places = places
+        self._timers = timers
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        """Declare the state."""
+        self._handle = handle
+        self._store = _SparkChunkStore(handle.getMapState("log", "chunk LONG", "payload BINARY"))
+        self._ran: set[int] = set()
+
+    def handleInputRows(
+        self,
+        key: Any,
+        rows: Iterator[pd.DataFrame],
+        timerValues: TimerValues,
+    ) -> Iterator[pd.DataFrame]:
+        """Run a subtask's epoch; what is addressed to a later level, or to the end, goes through."""
+        code = int(key[0])
+        if code not in self._places:
+            for frame in rows:
+                yield frame[_COLUMNS]
+            return
+        yield from self._run(code, rows)
+
+    def handleExpiredTimer(
+        self,
+        key: Any,
+        timerValues: TimerValues,
+        expiredTimerInfo: ExpiredTimerInfo,
+    ) -> Iterator[pd.DataFrame]:
+        """Run an epoch without input, unless the subtask has had one in this batch."""
+        code = int(key[0])
+        if code in self._places and code not in self._ran:
+            yield from self._run(code, iter(()))
+
+    def _run(self, code: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        self._ran.add(code)
+        number, subtask = self._places[code]
+        task = residency.resident_keyed_task(self._vertices[number], subtask, self._store)
+        try:
+            for buffers in task.run_epoch(_buffers(rows), self._store):
+                if buffers:
+                    yield pd.DataFrame(buffers, columns=_COLUMNS)
+            if self._timers:
+                self._set_timer(task)
+        except BaseException:
+            residency.discard(task)
+            raise
+
+    def _set_timer(self, task: KeyedStreamTask) -> None:
+        wanted = task.next_wake_up
+        present = list(self._handle.listTimers())
+        for timestamp in present:
+            if timestamp != wanted:
+                self._handle.deleteTimer(timestamp)
+        if wanted is not None and wanted not in present:
+            self._handle.registerTimer(wanted)
+
+    def close(self) -> None:
+        """The tasks live on."""
+
+
+def _buffers(frames: Iterable[pd.DataFrame]) -> Iterator[list[Buffer]]:
+    for frame in frames:
+        yield [
+            Buffer(int(target), int(channel), int(seq), payload)
+            for target, channel, seq, payload in zip(*(frame[column] for column in _COLUMNS))
+        ]

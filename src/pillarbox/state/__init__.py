@@ -1,0 +1,40 @@
+"""Keyed state: descriptors, key groups, the heap backend and the state log."""
+
+from pillarbox.state.descriptors import (
+    AggregateFunction,
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+from pillarbox.state.heap_backend import HeapKeyedStateBackend, SlotSpec
+from pillarbox.state.state_log import ChunkStore, LogIdentity, MemoryChunkStore, StateLog, Sync
+
+__all__ = [
+    "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
+    "ChunkStore",
+    "HeapKeyedStateBackend",
+    "ListState",
+    "ListStateDescriptor",
+    "LogIdentity",
+    "MapState",
+    "MapStateDescriptor",
+    "MemoryChunkStore",
+    "ReducingState",
+    "ReducingStateDescriptor",
+    "SlotSpec",
+    "StateDescriptor",
+    "StateLog",
+    "Sync",
+    "ValueState",
+    "ValueStateDescriptor",
+]

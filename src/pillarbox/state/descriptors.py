@@ -1,0 +1,255 @@
+"""State descriptors and states as a user sees them, with PyFlink's names.
+
+A state belongs to the current key. It is declared in ``open()`` through the runtime context.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from typing import Any, Generic, TypeVar
+
+from pillarbox.errors import ProgramError, shorten
+
+__all__ = [
+    "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
+    "ListState",
+    "ListStateDescriptor",
+    "MapState",
+    "MapStateDescriptor",
+    "ReducingState",
+    "ReducingStateDescriptor",
+    "StateDescriptor",
+    "ValueState",
+    "ValueStateDescriptor",
+]
+
+K = TypeVar("K")
+V = TypeVar("V")
+IN = TypeVar("IN")
+OUT = TypeVar("OUT")
+
+
+class StateDescriptor:
+    """Name and kind of a state. ``type_info`` arguments are accepted as in PyFlink and not needed."""
+
+    kind = "state"
+
+    def __init__(self, name: str) -> None:
+        if not isinstance(name, str) or not name:
+            raise ProgramError(f"a state's name is a non-empty string, not {shorten(name)}")
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class ValueStateDescriptor(StateDescriptor):
+    """One value per key."""
+
+    kind = "value"
+
+    def __init__(self, name: str, value_type_info: Any = None) -> None:
+        super().__init__(name)
+        self.value_type_info = value_type_info
+
+
+class ListStateDescriptor(StateDescriptor):
+    """A list of elements per key."""
+
+    kind = "list"
+
+    def __init__(self, name: str, elem_type_info: Any = None) -> None:
+        super().__init__(name)
+        self.elem_type_info = elem_type_info
+
+
+class MapStateDescriptor(StateDescriptor):
+    """A map per key."""
+
+    kind = "map"
+
+    def __init__(self, name: str, key_type_info: Any = None, value_type_info: Any = None) -> None:
+        super().__init__(name)
+        self.key_type_info = key_type_info
+        self.value_type_info = value_type_info
+
+
+class ReducingStateDescriptor(StateDescriptor):
+    """One value per key, into which added values are folded by ``reduce_function(a, b)``."""
+
+    kind = "reducing"
+
+    def __init__(self, name: str, reduce_function: Any, type_info: Any = None) -> None:
+        super().__init__(name)
+        self.reduce_function: Callable[[Any, Any], Any] = getattr(reduce_function, "reduce", reduce_function)
+        self.type_info = type_info
+
+
+class AggregateFunction(ABC):
+    """Folds values into an accumulator, and gives a result of it."""
+
+    @abstractmethod
+    def create_accumulator(self) -> Any:
+        """Give a new, empty accumulator."""
+
+    @abstractmethod
+    def add(self, value: Any, accumulator: Any) -> Any:
+        """Give the accumulator with ``value`` in it."""
+
+    @abstractmethod
+    def get_result(self, accumulator: Any) -> Any:
+        """Give the result of an accumulator."""
+
+    def merge(self, accumulator_a: Any, accumulator_b: Any) -> Any:
+        """Give both accumulators in one; merging windows ask for it."""
+        raise NotImplementedError(f"{type(self).__name__} does not merge accumulators: define merge()")
+
+
+class AggregatingStateDescriptor(StateDescriptor):
+    """One accumulator per key."""
+
+    kind = "aggregating"
+
+    def __init__(self, name: str, agg_function: AggregateFunction, state_type_info: Any = None) -> None:
+        super().__init__(name)
+        self.agg_function = agg_function
+        self.state_type_info = state_type_info
+
+
+class ValueState(ABC, Generic[V]):
+    """One value of the current key."""
+
+    @abstractmethod
+    def value(self) -> V | None:
+        """Give the value, or None when there is none."""
+
+    @abstractmethod
+    def update(self, value: V | None) -> None:
+        """Set the value; None clears it. A mutable value that was changed in place must be updated too."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Remove the state of the current key."""
+
+
+class ListState(ABC, Generic[V]):
+    """A list of the current key."""
+
+    @abstractmethod
+    def get(self) -> Iterable[V]:
+        """Give the elements, oldest first; iterate before the state is changed."""
+
+    @abstractmethod
+    def add(self, value: V) -> None:
+        """Append an element."""
+
+    @abstractmethod
+    def add_all(self, values: Iterable[V]) -> None:
+        """Append elements."""
+
+    @abstractmethod
+    def update(self, values: Iterable[V]) -> None:
+        """Replace all elements."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Remove the state of the current key."""
+
+    def __iter__(self) -> Iterator[V]:
+        return iter(self.get())
+
+
+class MapState(ABC, Generic[K, V]):
+    """A map of the current key."""
+
+    @abstractmethod
+    def get(self, key: K) -> V | None:
+        """Give the value at ``key``, or None."""
+
+    @abstractmethod
+    def put(self, key: K, value: V) -> None:
+        """Set the value at ``key``."""
+
+    @abstractmethod
+    def put_all(self, mapping: Mapping[K, V]) -> None:
+        """Set all values of ``mapping``."""
+
+    @abstractmethod
+    def remove(self, key: K) -> None:
+        """Remove ``key``; nothing happens when it is absent."""
+
+    @abstractmethod
+    def contains(self, key: K) -> bool:
+        """Tell whether ``key`` is present."""
+
+    @abstractmethod
+    def items(self) -> ItemsView[K, V]:
+        """Give the entries; iterate over a copy when the state is changed meanwhile."""
+
+    @abstractmethod
+    def keys(self) -> KeysView[K]:
+        """Give the keys."""
+
+    @abstractmethod
+    def values(self) -> ValuesView[V]:
+        """Give the values."""
+
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Tell whether there is no entry."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Remove the state of the current key."""
+
+    def __getitem__(self, key: K) -> V:
+        if not self.contains(key):
+            raise KeyError(key)
+        return self.get(key)  # type: ignore[return-value]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.put(key, value)
+
+    def __delitem__(self, key: K) -> None:
+        self.remove(key)
+
+    def __contains__(self, key: K) -> bool:
+        return self.contains(key)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self.keys())
+
+
+class ReducingState(ABC, Generic[V]):
+    """A folded value of the current key."""
+
+    @abstractmethod
+    def get(self) -> V | None:
+        """Give the folded value, or None."""
+
+    @abstractmethod
+    def add(self, value: V) -> None:
+        """Fold a value in."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Remove the state of the current key."""
+
+
+class AggregatingState(ABC, Generic[IN, OUT]):
+    """An accumulator of the current key."""
+
+    @abstractmethod
+    def get(self) -> OUT | None:
+        """Give the result of the accumulator, or None when nothing was added."""
+
+    @abstractmethod
+    def add(self, value: IN) -> None:
+        """Add a value to the accumulator."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Remove the state of the current key."""

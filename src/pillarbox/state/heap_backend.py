@@ -1,0 +1,361 @@
+"""The heap keyed state backend: live Python objects, one row per key.
+
+A key's *row* is a list: ``row[0]`` is its mark, every other slot holds one state or one kind of timers of that
+key. Looking up the row once per record makes each state access one list index, and what a key owns is written,
+restored and dropped together. Only the mailbox thread may touch any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pillarbox.errors import CheckpointMismatchError, ProgramError, shorten
+from pillarbox.state.descriptors import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+
+if TYPE_CHECKING:
+    from pillarbox.time.internal_timer_service import TimerIndex
+
+__all__ = ["DIRTY", "NEW", "HeapKeyedStateBackend", "SlotSpec"]
+
+# Marks of a row. At least 0: unchanged since the log chunk of that number was written.
+NEW = -1  # changed; no log chunk has it
+DIRTY = -2  # changed; an older value of it is in the log
+
+Row = list[Any]
+_EMPTY: dict[Any, Any] = {}
+
+
+class SlotSpec(NamedTuple):
+    """What a slot of the rows holds: a state's name, or a timer service's; and the kind."""
+
+    name: str
+    kind: str
+
+
+class HeapKeyedStateBackend:
+    """All keyed state of one operator in one subtask.
+
+    Attributes:
+        rows: the row of each key that has state or timers.
+        row: the current key's row.
+        key: the current key.
+        dirty: keys whose row was changed in this epoch, each once.
+    """
+
+    def __init__(self, operator: str) -> None:
+        self.operator = operator
+        self.rows: dict[Any, Row] = {}
+        self.row: Row = []
+        self.key: Any = None
+        self.dirty: list[Any] = []
+        self.slots: list[SlotSpec] = []
+        self._timer_indexes: list[TimerIndex] = []
+        self._states: dict[str, Any] = {}
+        self._sealed = False
+
+    # -- declaring states: in open(), before the first row is read --
+
+    def create_timer_slot(self, name: str, index: TimerIndex) -> int:
+        """Give the slot of one time domain of a timer service."""
+        slot = self._create_slot(name, "timers")
+        self._timer_indexes.append(index)
+        return slot
+
+    def get_state(self, descriptor: StateDescriptor) -> Any:
+        """Give the state that a descriptor declares; the same name gives the same state."""
+        name = f"state/{descriptor.name}"
+        state = self._states.get(name)
+        if state is not None:
+            kind = next(slot.kind for slot in self.slots if slot.name == name)
+            if kind != descriptor.kind:
+                raise ProgramError(
+                    f"operator {self.operator!r} declares the state {descriptor.name!r} twice:"
+                    f" as a {kind} state and as a {descriptor.kind} state"
+                )
+            return state
+        if self._sealed:
+            raise ProgramError(
+                f"operator {self.operator!r} asks for the state {descriptor.name!r} while records are processed:"
+                " declare all states in open()"
+            )
+        try:
+            make = _STATES[descriptor.kind]
+        except KeyError:
+            raise ProgramError(f"{shorten(descriptor)} is not a descriptor of keyed state") from None
+        state = make(self, self._create_slot(name, descriptor.kind), descriptor)
+        self._states[name] = state
+        return state
+
+    def _create_slot(self, name: str, kind: str) -> int:
+        self.slots.append(SlotSpec(name, kind))
+        return len(self.slots)
+
+    def seal(self) -> None:
+        """End the declaring of states."""
+        self._sealed = True
+        self._blank: Row = [None] * (len(self.slots) + 1)
+        self._blank[0] = NEW
+
+    # -- the current key --
+
+    def set_current_key(self, key: Any) -> None:
+        """Make ``key`` the current one."""
+        row = self.rows.get(key)
+        self.key = key
+        self.row = self.create_row(key) if row is None else row
+
+    def get_current_key(self) -> Any:
+        """Give the current key."""
+        return self.key
+
+    def create_row(self, key: Any) -> Row:
+        """Give a key its row; it stays only if it holds something when the epoch ends."""
+        row = self._blank.copy()
+        self.rows[key] = row
+        self.dirty.append(key)
+        return row
+
+    def touch(self) -> None:
+        """Note that the current row, unchanged so far in this epoch, is being changed."""
+        self.row[0] = DIRTY
+        self.dirty.append(self.key)
+
+    # -- writing and restoring whole rows (the state log's side) --
+
+    def take_changes(self) -> tuple[list[Any], list[Any]]:
+        """Give the keys whose rows changed in this epoch and hold something, and those that are gone.
+
+        Rows that hold nothing are dropped. The caller sets the marks of the rows that it writes.
+        """
+        changed: list[Any] = []
+        removed: list[Any] = []
+        rows = self.rows
+        width = len(self.slots)
+        for key in self.dirty:
+            row = rows[key]
+            if row.count(None) == width:
+                del rows[key]
+                if row[0] == DIRTY:
+                    removed.append(key)
+            else:
+                changed.append(key)
+        self.dirty = []
+        return changed, removed
+
+    def adopt_slots(self, written: list[SlotSpec]) -> list[int] | None:
+        """Compare the slots of restored rows with those that the program declares.
+
+        Returns:
+            for each slot of the program its position in the restored rows (0 where they have none), or None
+            when rows can be taken as they are.
+
+        Raises:
+            CheckpointMismatchError: a restored state is not declared, or with another kind.
+        """
+        if written == self.slots:
+            return None
+        declared = {slot.name: slot.kind for slot in self.slots}
+        for name, kind in written:
+            label = name.partition("/")[2]
+            if name not in declared:
+                raise CheckpointMismatchError(
+                    f"the checkpoint holds {kind} {label!r} of operator {self.operator!r}, which the program does"
+                    " not declare in open(): run the program that wrote it, or start from a new checkpoint"
+                )
+            if declared[name] != kind:
+                raise CheckpointMismatchError(
+                    f"the checkpoint holds {label!r} of operator {self.operator!r} as {kind} state, the program"
+                    f" declares it as {declared[name]} state: give it another name"
+                )
+        positions = {slot.name: position for position, slot in enumerate(written, 1)}
+        return [positions.get(slot.name, 0) for slot in self.slots]
+
+    def load(self, keys: list[Any], rows: list[Row], removed: list[Any]) -> None:
+        """Take over rows during a cold start; :meth:`rebuild_timers` ends it."""
+        self.rows.update(zip(keys, rows))
+        for key in removed:
+            self.rows.pop(key, None)
+
+    def rebuild_timers(self) -> None:
+        """Index the timers of all rows."""
+        for index in self._timer_indexes:
+            index.rebuild(self.rows.items())
+
+    def apply(self, keys: list[Any], rows: list[Row], removed: list[Any]) -> None:
+        """Take over rows that another worker wrote, into rows and timers that are live here."""
+        live = self.rows
+        blank = self._blank
+        for key, row in zip(keys, rows):
+            old = live.get(key, blank)
+            for index in self._timer_indexes:
+                if old[index.slot] != row[index.slot]:
+                    index.replace(key, old[index.slot], row[index.slot])
+            live[key] = row
+        for key in removed:
+            gone = live.pop(key, blank)
+            for index in self._timer_indexes:
+                index.replace(key, gone[index.slot], None)
+
+    def clear(self) -> None:
+        """Drop all rows and timers."""
+        self.rows = {}
+        self.dirty = []
+        self.row = []
+        self.rebuild_timers()
+
+
+class _HeapState:
+    """A state is a slot number and the backend that knows the current row."""
+
+    __slots__ = ("_backend", "_slot")
+
+    def __init__(self, backend: HeapKeyedStateBackend, slot: int, descriptor: Any) -> None:
+        self._backend = backend
+        self._slot = slot
+
+    def _set(self, value: Any) -> None:
+        backend = self._backend
+        row = backend.row
+        row[self._slot] = value
+        if row[0] >= 0:
+            backend.touch()
+
+    def clear(self) -> None:
+        if self._backend.row[self._slot] is not None:
+            self._set(None)
+
+
+class _HeapValueState(_HeapState, ValueState[Any]):
+    __slots__ = ()
+
+    def value(self) -> Any:
+        return self._backend.row[self._slot]
+
+    def update(self, value: Any) -> None:
+        backend = self._backend
+        row = backend.row
+        row[self._slot] = value
+        if row[0] >= 0:
+            backend.touch()
+
+
+class _HeapListState(_HeapState, ListState[Any]):
+    __slots__ = ()
+
+    def get(self) -> Iterable[Any]:
+        return self._backend.row[self._slot] or ()
+
+    def add(self, value: Any) -> None:
+        backend = self._backend
+        row = backend.row
+        elements = row[self._slot]
+        if elements is None:
+            row[self._slot] = [value]
+        else:
+            elements.append(value)
+        if row[0] >= 0:
+            backend.touch()
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        self._set([*(self._backend.row[self._slot] or ()), *values] or None)
+
+    def update(self, values: Iterable[Any]) -> None:
+        self._set(list(values) or None)
+
+
+class _HeapMapState(_HeapState, MapState[Any, Any]):
+    __slots__ = ()
+
+    def get(self, key: Any) -> Any:
+        entries = self._backend.row[self._slot]
+        return None if entries is None else entries.get(key)
+
+    def put(self, key: Any, value: Any) -> None:
+        backend = self._backend
+        row = backend.row
+        entries = row[self._slot]
+        if entries is None:
+            row[self._slot] = {key: value}
+        else:
+            entries[key] = value
+        if row[0] >= 0:
+            backend.touch()
+
+    def put_all(self, mapping: Mapping[Any, Any]) -> None:
+        self._set({**(self._backend.row[self._slot] or _EMPTY), **mapping} or None)
+
+    def remove(self, key: Any) -> None:
+        entries = self._backend.row[self._slot]
+        if entries is not None and key in entries:
+            del entries[key]
+            self._set(entries or None)
+
+    def contains(self, key: Any) -> bool:
+        return key in (self._backend.row[self._slot] or _EMPTY)
+
+    def items(self) -> ItemsView[Any, Any]:
+        return (self._backend.row[self._slot] or _EMPTY).items()
+
+    def keys(self) -> KeysView[Any]:
+        return (self._backend.row[self._slot] or _EMPTY).keys()
+
+    def values(self) -> ValuesView[Any]:
+        return (self._backend.row[self._slot] or _EMPTY).values()
+
+    def is_empty(self) -> bool:
+        return not self._backend.row[self._slot]
+
+
+class _HeapReducingState(_HeapState, ReducingState[Any]):
+    __slots__ = ("_reduce",)
+
+    def __init__(self, backend: HeapKeyedStateBackend, slot: int, descriptor: ReducingStateDescriptor) -> None:
+        super().__init__(backend, slot, descriptor)
+        self._reduce = descriptor.reduce_function
+
+    def get(self) -> Any:
+        return self._backend.row[self._slot]
+
+    def add(self, value: Any) -> None:
+        present = self._backend.row[self._slot]
+        self._set(value if present is None else self._reduce(present, value))
+
+
+class _HeapAggregatingState(_HeapState, AggregatingState[Any, Any]):
+    __slots__ = ("_function",)
+
+    def __init__(self, backend: HeapKeyedStateBackend, slot: int, descriptor: AggregatingStateDescriptor) -> None:
+        super().__init__(backend, slot, descriptor)
+        self._function = descriptor.agg_function
+
+    def get(self) -> Any:
+        accumulator = self._backend.row[self._slot]
+        return None if accumulator is None else self._function.get_result(accumulator)
+
+    def add(self, value: Any) -> None:
+        accumulator = self._backend.row[self._slot]
+        if accumulator is None:
+            accumulator = self._function.create_accumulator()
+        self._set(self._function.add(value, accumulator))
+
+
+_STATES: dict[str, Any] = {
+    ValueStateDescriptor.kind: _HeapValueState,
+    ListStateDescriptor.kind: _HeapListState,
+    MapStateDescriptor.kind: _HeapMapState,
+    ReducingStateDescriptor.kind: _HeapReducingState,
+    AggregatingStateDescriptor.kind: _HeapAggregatingState,
+}

@@ -1,0 +1,148 @@
+"""Key groups: how keys are spread over subtasks, the same way in every process.
+
+``key group = stable hash(key) mod max_parallelism``; each subtask owns one range of key groups, by
+Flink's assignment (``KeyGroupRangeAssignment``). The hash depends neither on the process (Python's own
+``hash`` of a string does) nor on the machine or Python version, and keys that are equal in Python
+(``1 == 1.0 == True == Decimal(1)``) share it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import uuid
+import zlib
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox.errors import KeyTypeError, shorten
+
+__all__ = [
+    "DEFAULT_MAX_PARALLELISM",
+    "MAX_MAX_PARALLELISM",
+    "default_max_parallelism",
+    "key_group",
+    "key_group_range",
+    "key_groups_of_integers",
+    "stable_hash",
+    "subtask_of",
+]
+
+DEFAULT_MAX_PARALLELISM = 128
+MAX_MAX_PARALLELISM = 1 << 15
+
+_MASK = (1 << 64) - 1
+# 2**64 over the golden ratio: the multiplier of Fibonacci hashing, whose upper half is well mixed.
+_GOLDEN = 0x9E3779B97F4A7C15
+_NONE_HASH = 0x6E6F6E65
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_NAIVE_EPOCH = datetime.datetime(1970, 1, 1)
+
+
+def stable_hash(key: Any) -> int:
+    """Give the 32-bit hash of a key that decides its key group.
+
+    Args:
+        key: None, a bool, number, string, bytes, date, time, datetime, timedelta, UUID, enum member, a tuple
+            (also a named tuple) or frozen dataclass of such.
+
+    Raises:
+        KeyTypeError: the key's type has no hash that every process agrees on, or the key is NaN.
+    """
+    kind = type(key)
+    if kind is str:
+        return ((zlib.crc32(key.encode("utf-8", "surrogatepass")) * _GOLDEN) & _MASK) >> 32
+    if kind is int:
+        return ((hash(key) * _GOLDEN) & _MASK) >> 32
+    if isinstance(key, tuple):
+        folded = len(key)
+        for element in key:
+            folded = (folded * 31 + stable_hash(element)) & _MASK
+        return ((folded * _GOLDEN) & _MASK) >> 32
+    return ((_seed(key) * _GOLDEN) & _MASK) >> 32
+
+
+def _seed(key: Any) -> int:
+    if key is None:
+        return _NONE_HASH
+    if isinstance(key, enum.Enum):
+        return zlib.crc32(f"{type(key).__qualname__}.{key.name}".encode())
+    if isinstance(key, (int, float, Decimal, Fraction)):
+        if key != key:
+            raise KeyTypeError("a key is NaN, which equals no other key: map it to None in the key function")
+        return hash(key)  # numbers: Python defines this hash by value, without a seed
+    if isinstance(key, np.generic):
+        return _seed(key.item()) if not isinstance(key.item(), str) else zlib.crc32(key.item().encode())
+    if isinstance(key, str):
+        return zlib.crc32(key.encode("utf-8", "surrogatepass"))
+    if isinstance(key, bytes):
+        return zlib.crc32(key)
+    if isinstance(key, datetime.datetime):
+        since = key - _EPOCH if key.tzinfo is not None else key - _NAIVE_EPOCH
+        return since // datetime.timedelta(microseconds=1)
+    if isinstance(key, datetime.date):
+        return key.toordinal()
+    if isinstance(key, datetime.timedelta):
+        return key // datetime.timedelta(microseconds=1)
+    if isinstance(key, datetime.time):
+        return zlib.crc32(key.isoformat().encode())
+    if isinstance(key, uuid.UUID):
+        return hash(key.int)
+    params = getattr(type(key), "__dataclass_params__", None)
+    if params is not None and params.frozen:
+        return stable_hash(tuple(getattr(key, field.name) for field in dataclasses.fields(key)))
+    raise KeyTypeError(
+        f"cannot key by {shorten(key)} of type {type(key).__qualname__}: its hash is not the same in every"
+        " process; let the key function give a string, a number, a date, a tuple or a frozen dataclass of them"
+    )
+
+
+def key_group(key: Any, max_parallelism: int) -> int:
+    """Give the key group of a key, in ``range(max_parallelism)``."""
+    return stable_hash(key) % max_parallelism
+
+
+def key_groups_of_integers(keys: npt.NDArray[np.int64], max_parallelism: int) -> npt.NDArray[np.int64]:
+    """Give the key groups of a whole column of integer keys; the same as :func:`key_group` of each."""
+    # Python's hash of an int is its residue modulo the Mersenne prime 2**61 - 1, with the sign kept, and
+    # -2 in the place of -1. Unsigned arithmetic wraps modulo 2**64, as the mask above does.
+    prime = np.uint64((1 << 61) - 1)
+    negative = keys < 0
+    unsigned = keys.astype(np.uint64)
+    magnitude = np.where(negative, np.uint64(0) - unsigned, unsigned) % prime
+    hashes = np.where(negative, np.uint64(0) - magnitude, magnitude)
+    hashes = np.where(negative & (magnitude == np.uint64(1)), np.uint64(_MASK - 1), hashes)
+    mixed = (hashes * np.uint64(_GOLDEN)) >> np.uint64(32)
+    return (mixed % np.uint64(max_parallelism)).astype(np.int64)
+
+
+def subtask_of(group: int, max_parallelism: int, parallelism: int) -> int:
+    """Give the subtask that owns a key group."""
+    return group * parallelism // max_parallelism
+
+
+def key_group_range(subtask: int, max_parallelism: int, parallelism: int) -> range:
+    """Give the key groups that a subtask owns."""
+    start = (subtask * max_parallelism + parallelism - 1) // parallelism
+    end = ((subtask + 1) * max_parallelism - 1) // parallelism
+    return range(start, end + 1)
+
+
+def default_max_parallelism(parallelism: int) -> int:
+    """Give the number of key groups for a program that does not set it, as Flink does.
+
+    One and a half times the parallelism, rounded up to a power of two, between 128 and 32768.
+    """
+    wanted = parallelism + parallelism // 2
+    return min(max(DEFAULT_MAX_PARALLELISM, 1 << (wanted - 1).bit_length()), MAX_MAX_PARALLELISM)
+
+
+def owners(max_parallelism: int, parallelism: int) -> Sequence[int]:
+    """Give the table from key group to owning subtask."""
+    return [subtask_of(group, max_parallelism, parallelism) for group in range(max_parallelism)]

@@ -1,0 +1,309 @@
+"""The state log: a subtask's state as a queue of chunks in a key-value store that commits with the epoch.
+
+Each epoch appends the rows of the keys that it touched. The log is cleaned from its old end, as in a
+log-structured file system: rows of the oldest chunk that are still current are appended again, then the chunk
+is removed. So the log stays within about twice the live rows, no epoch pays for a full snapshot, and an epoch
+costs what it touches. A cold start reads all chunks in order; a resident task that missed epochs reads the
+chunks that it has not seen.
+
+The store is Spark's state store under Spark, a dictionary elsewhere. Only the mailbox thread may touch the log.
+"""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Protocol
+
+from pillarbox.elements import dumps
+from pillarbox.errors import CheckpointMismatchError
+from pillarbox.state.heap_backend import HeapKeyedStateBackend, SlotSpec
+
+__all__ = ["FORMAT", "ChunkStore", "LogIdentity", "MemoryChunkStore", "StateLog", "Sync"]
+
+# Of the meta entry and the chunks. A newer one is refused, an older one is read.
+FORMAT = 1
+META = 0
+_MAGIC = b"pillarbox"
+
+_CHUNK_BYTES = 512 * 1024
+_CHUNK_ROWS = 4096
+# Small chunks are gathered when there are more than this many beyond what the rows need.
+_SPARE_CHUNKS = 64
+# How many epochs back a resident task can prove that it is an ancestor of what the store holds.
+_HISTORY = 64
+
+
+class ChunkStore(Protocol):
+    """Binary values by number, written together or not at all."""
+
+    def get(self, number: int) -> bytes | None: ...
+
+    def put(self, number: int, value: bytes) -> None: ...
+
+    def remove(self, number: int) -> None: ...
+
+
+class MemoryChunkStore:
+    """A chunk store in a dictionary, with the number of bytes that were put into it."""
+
+    def __init__(self) -> None:
+        self.chunks: dict[int, bytes] = {}
+        self.bytes_put = 0
+
+    def get(self, number: int) -> bytes | None:
+        return self.chunks.get(number)
+
+    def put(self, number: int, value: bytes) -> None:
+        self.chunks[number] = value
+        self.bytes_put += len(value)
+
+    def remove(self, number: int) -> None:
+        del self.chunks[number]
+
+    def copy(self) -> MemoryChunkStore:
+        """Give a store with the same chunks: a savepoint."""
+        other = MemoryChunkStore()
+        other.chunks = dict(self.chunks)
+        return other
+
+
+@dataclass(frozen=True)
+class LogIdentity:
+    """Whose state a log holds; a log of another one is refused."""
+
+    operator: str
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+
+
+class Sync(Enum):
+    """What it took to bring a resident task to the store's version."""
+
+    IN_STEP = "in step"
+    CAUGHT_UP = "caught up"
+    LOADED = "loaded"
+    DIVERGED = "diverged"
+
+
+@dataclass
+class _Meta:
+    operator: str
+    parallelism: int
+    max_parallelism: int
+    subtask: int
+    slots: list[tuple[str, str]]
+    version: int
+    stamps: list[tuple[int, int]]
+    first: int
+    following: int
+    task_state: dict[str, Any] = field(default_factory=dict)
+
+
+class StateLog:
+    """What a resident task knows of its log.
+
+    Attributes:
+        version: the number of epochs in the log; the next epoch is ``version + 1``.
+        task_state: small state besides the keys' rows (watermarks, operators' own), written with every epoch.
+        bytes_written: payload bytes put into the store by the last commit.
+    """
+
+    def __init__(self, identity: LogIdentity, backend: HeapKeyedStateBackend) -> None:
+        self._identity = identity
+        self._backend = backend
+        self.bytes_written = 0
+        self._chunk_rows = _CHUNK_ROWS
+        self._forget()
+
+    def _forget(self) -> None:
+        self.version = 0
+        self.task_state: dict[str, Any] = {}
+        self._stamps: list[tuple[int, int]] = []
+        # Keys of each chunk in the log, oldest first: what cleaning looks at.
+        self._chunks: deque[tuple[int, list[Any]]] = deque()
+        self._entries = 0
+        self._following = META + 1
+
+    # -- reading --
+
+    def sync(self, store: ChunkStore) -> Sync:
+        """Bring the backend to the version in the store, by the cheapest way that is safe.
+
+        Returns:
+            ``DIVERGED`` when rows here come from an attempt that was not committed: then nothing was done, and
+            the task must be made anew.
+
+        Raises:
+            CheckpointMismatchError: the store holds the state of something else.
+        """
+        meta = self._read_meta(store)
+        stamp = meta.stamps[-1] if meta is not None and meta.stamps else None
+        mine = self._stamps[-1] if self._stamps else None
+        if mine == stamp:
+            return Sync.IN_STEP
+        if mine is None and meta is not None:
+            self._load(store, meta)
+            return Sync.LOADED
+        if meta is None or mine not in meta.stamps or meta.first > self._following:
+            return Sync.DIVERGED
+        self._catch_up(store, meta)
+        return Sync.CAUGHT_UP
+
+    def _read_meta(self, store: ChunkStore) -> _Meta | None:
+        payload = store.get(META)
+        if payload is None:
+            return None
+        if not payload.startswith(_MAGIC):
+            raise CheckpointMismatchError(
+                f"operator {self._identity.operator!r}: the state at hand was not written by pillarbox"
+            )
+        written = int.from_bytes(payload[len(_MAGIC) : len(_MAGIC) + 2], "little")
+        if written > FORMAT:
+            raise CheckpointMismatchError(
+                f"operator {self._identity.operator!r}: the checkpoint has format {written}, this version of"
+                f" pillarbox reads up to {FORMAT}: update pillarbox, or start from a new checkpoint"
+            )
+        meta: _Meta = pickle.loads(payload[len(_MAGIC) + 2 :])
+        mine = self._identity
+        if meta.operator != mine.operator:
+            raise CheckpointMismatchError(
+                f"the checkpoint holds state of operator {meta.operator!r} where the program has"
+                f" {mine.operator!r}: set the operator's uid() to the one in the checkpoint, or start from a new one"
+            )
+        for what in ("parallelism", "max_parallelism", "subtask"):
+            theirs, ours = getattr(meta, what), getattr(mine, what)
+            if theirs != ours:
+                raise CheckpointMismatchError(
+                    f"operator {mine.operator!r}: the checkpoint was written with {what} {theirs}, the program"
+                    f" runs with {ours}: keep it at {theirs}, or start from a new checkpoint"
+                )
+        return meta
+
+    def _load(self, store: ChunkStore, meta: _Meta) -> None:
+        positions = self._backend.adopt_slots([SlotSpec(*slot) for slot in meta.slots])
+        # Millions of new, live objects: the cycle collector would only walk over them, again and again.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            for number in range(meta.first, meta.following):
+                keys, rows, removed = self._read_chunk(store, number)
+                if positions is not None:
+                    rows = [_rearranged(row, positions) for row in rows]
+                self._backend.load(keys, rows, removed)
+            self._backend.rebuild_timers()
+        finally:
+            if collecting:
+                gc.enable()
+        self._take_over(meta)
+
+    def _catch_up(self, store: ChunkStore, meta: _Meta) -> None:
+        for number in range(self._following, meta.following):
+            self._backend.apply(*self._read_chunk(store, number))
+        while self._chunks and self._chunks[0][0] < meta.first:
+            self._entries -= len(self._chunks.popleft()[1])
+        self._take_over(meta)
+
+    def _read_chunk(self, store: ChunkStore, number: int) -> tuple[list[Any], list[Any], list[Any]]:
+        payload = store.get(number)
+        if payload is None:
+            raise CheckpointMismatchError(
+                f"operator {self._identity.operator!r}: chunk {number} of the state is missing in the checkpoint"
+            )
+        keys, rows, removed = pickle.loads(payload)
+        self._remember(number, keys + removed)
+        return keys, rows, removed
+
+    def _take_over(self, meta: _Meta) -> None:
+        self.version = meta.version
+        self.task_state = meta.task_state
+        self._stamps = meta.stamps
+        self._following = meta.following
+
+    def _remember(self, number: int, keys: list[Any]) -> None:
+        self._chunks.append((number, keys))
+        self._entries += len(keys)
+
+    # -- writing --
+
+    def commit(self, store: ChunkStore, task_state: dict[str, Any]) -> None:
+        """Write what the epoch changed, and step to the next version."""
+        self.bytes_written = 0
+        changed, removed = self._backend.take_changes()
+        self._clean(store, changed, 2 * (len(changed) + len(removed)) + self._chunk_rows)
+        self._append(store, changed, removed)
+        self.version += 1
+        self.task_state = task_state
+        self._stamps = [*self._stamps[-_HISTORY + 1 :], (self.version, random.getrandbits(63))]
+        mine = self._identity
+        meta = _Meta(
+            mine.operator,
+            mine.parallelism,
+            mine.max_parallelism,
+            mine.subtask,
+            [tuple(slot) for slot in self._backend.slots],
+            self.version,
+            self._stamps,
+            self._chunks[0][0] if self._chunks else self._following,
+            self._following,
+            task_state,
+        )
+        self._put(store, META, _MAGIC + FORMAT.to_bytes(2, "little") + dumps(meta))
+
+    def _clean(self, store: ChunkStore, changed: list[Any], budget: int) -> None:
+        """Remove chunks from the old end; their current rows join ``changed``, to be written again."""
+        rows = self._backend.rows
+        most_chunks = _SPARE_CHUNKS + 2 * len(rows) // self._chunk_rows
+        while (
+            budget > 0
+            and self._chunks
+            and (self._entries > 2 * len(rows) + _CHUNK_ROWS or len(self._chunks) > most_chunks)
+        ):
+            number, keys = self._chunks.popleft()
+            self._entries -= len(keys)
+            budget -= len(keys)
+            for key in keys:
+                row = rows.get(key)
+                if row is not None and row[0] == number:
+                    changed.append(key)
+            store.remove(number)
+
+    def _append(self, store: ChunkStore, changed: list[Any], removed: list[Any]) -> None:
+        rows = self._backend.rows
+        start = 0
+        while start < len(changed) or removed:
+            keys = changed[start : start + self._chunk_rows]
+            chunk = [rows[key] for key in keys]
+            for row in chunk:
+                row[0] = self._following
+            payload = dumps((keys, chunk, removed))
+            if len(payload) > 4 * _CHUNK_BYTES and len(keys) > 1:
+                self._chunk_rows = max(1, len(keys) * _CHUNK_BYTES // len(payload))
+                continue
+            self._put(store, self._following, payload)
+            self._remember(self._following, keys + removed)
+            self._following += 1
+            start += len(keys)
+            removed = []
+            if keys:
+                wanted = len(keys) * _CHUNK_BYTES // len(payload)
+                self._chunk_rows = min(max(1, wanted), _CHUNK_ROWS)
+
+    def _put(self, store: ChunkStore, number: int, payload: bytes) -> None:
+        store.put(number, payload)
+        self.bytes_written += len(payload)
+
+    @property
+    def chunks(self) -> int:
+        """The number of chunks in the log."""
+        return len(self._chunks)
+
+
+def _rearranged(row: list[Any], positions: Sequence[int]) -> list[Any]:
+    return [row[0], *(row[position] if position else None for position in positions)]

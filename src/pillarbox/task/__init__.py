@@ -1,0 +1,29 @@
+"""One subtask: the task, its chain, input, writer, checkpoints and metrics."""
+
+from pillarbox.task.checkpoint import CheckpointMetaData, CheckpointOptions, SubtaskCheckpointCoordinator
+from pillarbox.task.input_gate import InputGate
+from pillarbox.task.operator_chain import OperatorChain
+from pillarbox.task.record_writer import RecordWriter
+from pillarbox.task.stream_task import KeyedStreamTask, SourceStreamTask, StreamTask, TaskState
+from pillarbox.task.task_input import DataInputStatus
+from pillarbox.task.vertex import ChainNode, Consumers, Edge, InputEdge, Vertex, channel_code
+
+__all__ = [
+    "ChainNode",
+    "CheckpointMetaData",
+    "CheckpointOptions",
+    "Consumers",
+    "DataInputStatus",
+    "Edge",
+    "InputEdge",
+    "InputGate",
+    "KeyedStreamTask",
+    "OperatorChain",
+    "RecordWriter",
+    "SourceStreamTask",
+    "StreamTask",
+    "SubtaskCheckpointCoordinator",
+    "TaskState",
+    "Vertex",
+    "channel_code",
+]

@@ -1,0 +1,73 @@
+"""Checkpoints as one task sees them: snapshot in order, and what operators hear of it afterwards.
+
+Source of the behaviour: Flink's ``SubtaskCheckpointCoordinatorImpl``. Only the mailbox thread may touch it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pillarbox.elements import Barrier
+from pillarbox.task.operator_chain import OperatorChain
+from pillarbox.task.record_writer import RecordWriter
+
+__all__ = ["CheckpointMetaData", "CheckpointOptions", "SubtaskCheckpointCoordinator"]
+
+
+@dataclass(frozen=True)
+class CheckpointMetaData:
+    """Which checkpoint, and when it was triggered (epoch ms)."""
+
+    checkpoint_id: int
+    timestamp: int
+
+
+@dataclass(frozen=True)
+class CheckpointOptions:
+    """How to take a checkpoint: an unaligned one overtakes the mails that wait."""
+
+    unaligned: bool = False
+
+
+class SubtaskCheckpointCoordinator:
+    """Takes checkpoints, and passes on their fate: each operator hears of each once, in order (C2)."""
+
+    def __init__(self, chain: OperatorChain, writer: RecordWriter) -> None:
+        self._chain = chain
+        self._writer = writer
+        self.latest_completed = 0
+        self.latest_aborted = 0
+
+    def checkpoint_state(self, metadata: CheckpointMetaData, write: Callable[[dict[str, Any]], None]) -> None:
+        """Take a checkpoint (C4): operators emit what must go first, the barrier goes downstream, state is written.
+
+        Args:
+            write: writes keyed state, and the operators' own that it is given.
+        """
+        self._chain.prepare_snapshot_pre_barrier(metadata.checkpoint_id)
+        self._writer.broadcast(Barrier(metadata.checkpoint_id, metadata.timestamp))
+        write(self._chain.snapshot_state(metadata.checkpoint_id))
+
+    def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
+        """Tell the operators that a checkpoint is committed; one that they have heard of is passed over."""
+        if checkpoint_id <= self.latest_completed:
+            return
+        self.latest_completed = checkpoint_id
+        for operator in self._chain.operators:
+            operator.notify_checkpoint_complete(checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id: int, latest_completed: int) -> None:
+        """Tell the operators that a checkpoint failed; first of the newest completed one, if they missed it."""
+        self.notify_checkpoint_complete(latest_completed)
+        if checkpoint_id <= max(self.latest_aborted, self.latest_completed):
+            return
+        self.latest_aborted = checkpoint_id
+        for operator in self._chain.operators:
+            operator.notify_checkpoint_aborted(checkpoint_id)
+
+    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
+        """Tell the operators that a restart no longer goes back to a checkpoint."""
+        for operator in self._chain.operators:
+            operator.notify_checkpoint_subsumed(checkpoint_id)

@@ -1,0 +1,238 @@
+"""The way into a task: buffers of many channels, in any order, become each channel's elements in theirs.
+
+Within an epoch every channel that sends anything numbers its buffers from 0 and ends with its barrier. The gate
+
+- puts the buffers of a channel back into order: one that comes too early is held back, in memory up to a bound,
+  beyond it in a temporary file;
+- lets a channel wait whose barrier came, until all have come (C3);
+- feeds watermarks to the valve. The subtasks of a vertex are known, and each is a channel of the valve. A source has
+  other partitions in every epoch, as many as Spark likes: so all of them together are one channel of the valve, that
+  gets the least of their watermarks once the epoch's input is complete.
+
+Anything missing or doubled is an error, never silent loss. Only the mailbox thread may touch a gate.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from pillarbox.elements import (
+    Barrier,
+    Buffer,
+    Element,
+    EndOfData,
+    Records,
+    decode,
+)
+from pillarbox.errors import ExchangeError
+from pillarbox.task.vertex import InputEdge, channel_code, vertex_of_channel
+from pillarbox.time import StatusWatermarkValve
+from pillarbox.time.timestamps import MIN_TIMESTAMP
+
+__all__ = ["InputGate"]
+
+_MEMORY_BOUND = 64 * 1024 * 1024
+
+
+@dataclass
+class _Channel:
+    """One channel in the running epoch."""
+
+    expected: int = 0
+    early: dict[int, tuple[int, int]] = field(default_factory=dict)
+    barrier: Barrier | None = None
+    ended: bool = False
+    has_records: bool = False
+    watermark: int | None = None
+    idle: bool = False
+
+
+class InputGate:
+    """The input of one task.
+
+    Attributes:
+        barrier: the barrier of the aligned checkpoint, when all channels' have come.
+    """
+
+    def __init__(self, name: str, inputs: list[InputEdge]) -> None:
+        self._name = name
+        self._edges = {edge.vertex: edge for edge in inputs}
+        self._known = {
+            channel_code(edge.vertex, subtask) for edge in inputs for subtask in range(edge.parallelism or 0)
+        }
+        sources = [("source", edge.vertex) for edge in inputs if edge.parallelism is None]
+        self._valve = StatusWatermarkValve([*sorted(self._known), *sources])
+        self._last_active: dict[int, int] = {}
+        self._epoch = 0
+        self._channels: dict[int, _Channel] = {}
+        self._spool: IO[bytes] | None = None
+
+    # -- an epoch's life --
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Expect the channels of a new epoch."""
+        self._epoch = epoch
+        self._channels = {}
+
+    def receive(self, buffer: Buffer) -> Iterator[tuple[int, Element]]:
+        """Take a buffer; give the elements that have their turn now, with their channels.
+
+        Raises:
+            ExchangeError: the buffer comes from nowhere, twice, or behind its channel's barrier.
+        """
+        channel = self._channels.get(buffer.channel)
+        if channel is None:
+            if vertex_of_channel(buffer.channel) not in self._edges:
+                raise ExchangeError(f"{self._label}: a buffer came from the unknown channel {buffer.channel}")
+            channel = self._channels[buffer.channel] = _Channel()
+        if buffer.seq < channel.expected or buffer.seq in channel.early:
+            raise ExchangeError(f"{self._label}: buffer {buffer.seq} of channel {buffer.channel} came twice")
+        if buffer.seq > channel.expected:
+            self._hold_back(channel, buffer)
+            return
+        yield from self._in_turn(buffer.channel, channel, buffer.payload)
+        while channel.expected in channel.early:
+            yield from self._in_turn(buffer.channel, channel, self._take_back(channel))
+
+    def _in_turn(self, number: int, channel: _Channel, payload: bytes) -> Iterator[tuple[int, Element]]:
+        channel.expected += 1
+        element = decode(payload)
+        if channel.barrier is not None:
+            raise ExchangeError(f"{self._label}: channel {number} sent more after its barrier")
+        if isinstance(element, Barrier):
+            channel.barrier = element
+        elif isinstance(element, EndOfData):
+            channel.ended = True
+        elif isinstance(element, Records):
+            channel.has_records = True
+            yield number, element
+        else:
+            yield number, element
+
+    @property
+    def any_barrier(self) -> bool:
+        """Whether a channel waits for the others."""
+        return any(channel.barrier is not None for channel in self._channels.values())
+
+    @property
+    def _label(self) -> str:
+        return f"task {self._name!r}, epoch {self._epoch}"
+
+    def aligned(self) -> tuple[Barrier | None, bool]:
+        """End the epoch's input: check that all that was sent has come.
+
+        Returns:
+            the barrier (None when no channel sent anything), and whether all channels have ended for good.
+
+        Raises:
+            ExchangeError: a buffer or a barrier is missing.
+        """
+        barrier = None
+        for number, channel in self._channels.items():
+            if channel.early:
+                raise ExchangeError(
+                    f"{self._label}: buffer {channel.expected} of channel {number} is missing,"
+                    f" {len(channel.early)} later ones are there"
+                )
+            if channel.barrier is None:
+                raise ExchangeError(f"{self._label}: no barrier from channel {number}")
+            if barrier is None or channel.barrier.checkpoint_id > barrier.checkpoint_id:
+                barrier = channel.barrier
+        self._close_spool()
+        ended = bool(self._channels) and all(channel.ended for channel in self._channels.values())
+        return barrier, ended
+
+    # -- watermarks --
+
+    def watermark(self, number: int, timestamp: int, output: Any) -> None:
+        """Take a channel's watermark; ``output`` is told when event time advances."""
+        if number in self._known:
+            self._valve.input_watermark(number, timestamp, output)
+        else:
+            self._channels[number].watermark = timestamp
+
+    def status(self, number: int, idle: bool, output: Any) -> None:
+        """Take a channel's change between idle and active."""
+        if number in self._known:
+            self._valve.input_status(number, idle, output)
+        else:
+            self._channels[number].idle = idle
+
+    def advance_sources(self, now: int, output: Any) -> None:
+        """Give the valve what the sources' partitions amount to in this epoch.
+
+        Partitions without records do not count; a source without any keeps the watermark that it had, and is idle
+        once it has been so for its idle timeout (processing time ``now``, epoch ms).
+        """
+        for vertex, edge in self._edges.items():
+            if edge.parallelism is not None:
+                continue
+            partitions = [
+                channel
+                for number, channel in self._channels.items()
+                if vertex_of_channel(number) == vertex
+                and not channel.idle
+                and (channel.has_records or channel.watermark is not None)
+            ]
+            source = ("source", vertex)
+            if partitions:
+                self._last_active[vertex] = now
+                self._valve.input_status(source, False, output)
+                least = min(MIN_TIMESTAMP if channel.watermark is None else channel.watermark for channel in partitions)
+                self._valve.input_watermark(source, least, output)
+            elif edge.idle_timeout is not None:
+                since = self._last_active.setdefault(vertex, now)
+                if now - since >= edge.idle_timeout:
+                    self._valve.input_status(source, True, output)
+
+    def next_idle(self, now: int) -> int | None:
+        """When the next source becomes idle unless records come (epoch ms)."""
+        times = [
+            self._last_active.get(vertex, now) + edge.idle_timeout
+            for vertex, edge in self._edges.items()
+            if edge.parallelism is None and edge.idle_timeout is not None
+        ]
+        return min((time for time in times if time > now), default=None)
+
+    @property
+    def current_watermark(self) -> int:
+        """The event time that the gate has let through."""
+        return self._valve.current_watermark
+
+    def snapshot(self) -> Any:
+        """Give the watermarks of all channels."""
+        return self._valve.snapshot(), dict(self._last_active)
+
+    def restore(self, state: Any) -> None:
+        """Take the watermarks of all channels back."""
+        valve, last_active = state
+        self._valve.restore(valve)
+        self._last_active = dict(last_active)
+
+    # -- buffers that came too early --
+
+    def _hold_back(self, channel: _Channel, buffer: Buffer) -> None:
+        if self._spool is None:
+            self._spool = tempfile.SpooledTemporaryFile(max_size=_MEMORY_BOUND)  # noqa: SIM115
+        start = self._spool.seek(0, 2)
+        self._spool.write(buffer.payload)
+        channel.early[buffer.seq] = (start, len(buffer.payload))
+
+    def _take_back(self, channel: _Channel) -> bytes:
+        assert self._spool is not None
+        start, length = channel.early.pop(channel.expected)
+        self._spool.seek(start)
+        return self._spool.read(length)
+
+    def _close_spool(self) -> None:
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
+
+    def close(self) -> None:
+        """Drop what is held back."""
+        self._close_spool()
+        self._channels = {}

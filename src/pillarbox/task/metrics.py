@@ -1,0 +1,82 @@
+"""What a task measures of itself in an epoch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+__all__ = ["Stopwatch", "TaskMetrics"]
+
+
+class Stopwatch:
+    """Adds up periods: a period timer of the mailbox. Only the mailbox thread marks."""
+
+    __slots__ = ("_clock", "_started", "total")
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
+        self._started: float | None = None
+        self.total = 0.0
+
+    def mark_start(self) -> None:
+        """Begin a period; nothing happens within one."""
+        if self._started is None:
+            self._started = self._clock()
+
+    def mark_end(self) -> None:
+        """End the period."""
+        if self._started is not None:
+            self.total += self._clock() - self._started
+            self._started = None
+
+    def reset(self) -> None:
+        """Start counting anew."""
+        self.total = 0.0
+        self._started = None
+
+    @property
+    def milliseconds(self) -> int:
+        """The sum of the periods that have ended, in milliseconds."""
+        return round(self.total * 1000)
+
+
+class TaskMetrics:
+    """Counts and times of one task in the running epoch.
+
+    Attributes:
+        records_in: records that reached the head of the chain.
+        back_pressured: time in which the output was not taken.
+        idle: time in which there was no input.
+        state: time spent bringing the state to the store's version, and writing it.
+        alignment: time from the first barrier to the last.
+        epoch: time since the epoch began; what is in none of the others, the task was busy.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.records_in = 0
+        self.buffers_in = 0
+        self.back_pressured = Stopwatch(clock)
+        self.idle = Stopwatch(clock)
+        self.state = Stopwatch(clock)
+        self.alignment = Stopwatch(clock)
+        self.epoch = Stopwatch(clock)
+
+    def begin_epoch(self) -> None:
+        """Start counting anew."""
+        self.records_in = 0
+        self.buffers_in = 0
+        for stopwatch in (self.back_pressured, self.idle, self.state, self.alignment, self.epoch):
+            stopwatch.reset()
+        self.epoch.mark_start()
+
+    def times(self) -> dict[str, int]:
+        """End the epoch's time and give all times, in milliseconds."""
+        self.epoch.mark_end()
+        waiting = self.back_pressured.total + self.idle.total + self.state.total
+        return {
+            "busy_ms": max(0, round((self.epoch.total - waiting) * 1000)),
+            "idle_ms": self.idle.milliseconds,
+            "back_pressured_ms": self.back_pressured.milliseconds,
+            "state_ms": self.state.milliseconds,
+            "alignment_ms": self.alignment.milliseconds,
+        }

@@ -1,0 +1,511 @@
+"""One subtask of a vertex: mailbox, chain, writer, state, driven epoch by epoch.
+
+A task is *resident*: it lives in its worker between epochs. An epoch runs its mailbox loop, and ends at the barrier
+with the loop suspended; the next epoch runs the same loop again, with state, connections and open functions warm.
+Everything that touches operators or state runs in the mailbox thread; any other thread may only post mail.
+Source of the behaviour: Flink's ``StreamTask``, ``SourceStreamTask`` and ``OneInputStreamTask``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from enum import Enum
+from typing import Any
+
+from pillarbox.elements import Buffer, EndOfData, Records, TaskReport, Watermark, WatermarkStatus
+from pillarbox.mailbox import (
+    MAX_PRIORITY,
+    MailboxController,
+    MailboxMetrics,
+    MailboxProcessor,
+    MailOptions,
+    StreamTaskActionExecutor,
+    Suspension,
+    TaskMailbox,
+)
+from pillarbox.state import ChunkStore, HeapKeyedStateBackend, LogIdentity, StateLog, Sync
+from pillarbox.task.checkpoint import CheckpointMetaData, CheckpointOptions, SubtaskCheckpointCoordinator
+from pillarbox.task.input_gate import InputGate
+from pillarbox.task.metrics import TaskMetrics
+from pillarbox.task.operator_chain import OperatorChain
+from pillarbox.task.record_writer import RecordWriter
+from pillarbox.task.task_input import (
+    EXHAUSTED,
+    AnyReader,
+    DataInputStatus,
+    IteratorReader,
+    ThreadedReader,
+)
+from pillarbox.task.vertex import Vertex, channel_code
+from pillarbox.time import ProcessingTimeService, SystemProcessingTimeService
+from pillarbox.time.timestamps import MAX_WATERMARK
+
+__all__ = ["KeyedStreamTask", "SourceStreamTask", "StreamTask", "TaskState"]
+
+
+class TaskState(Enum):
+    """Where a task is in its life (P1)."""
+
+    CREATED = "created"
+    RESTORED = "restored"
+    RUNNING = "running"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    FINISHED = "finished"
+
+
+class StreamTask(ABC):
+    """What source tasks and keyed tasks share.
+
+    Args:
+        clock: processing time; the system's when None.
+        threaded_input: read the input in a thread of its own (P4).
+        action_executor: runs the mails (P5).
+
+    Attributes:
+        state: where the task is in its life.
+        failure: the first error that it died of.
+    """
+
+    def __init__(
+        self,
+        vertex: Vertex,
+        subtask: int,
+        *,
+        clock: ProcessingTimeService | None = None,
+        threaded_input: bool = False,
+        action_executor: StreamTaskActionExecutor | None = None,
+    ) -> None:
+        self.vertex = vertex
+        self.subtask = subtask
+        self.metrics = TaskMetrics()
+        self.state = TaskState.CREATED
+        self.failure: BaseException | None = None
+        self._threaded_input = threaded_input
+        mailbox = TaskMailbox()
+        self.mailbox_metrics = MailboxMetrics()
+        options: dict[str, Any] = {} if action_executor is None else {"action_executor": action_executor}
+        self.processor = MailboxProcessor(self.process_input, mailbox=mailbox, metrics=self.mailbox_metrics, **options)
+        self.clock = clock or SystemProcessingTimeService(self.processor.report_throwable)
+        self._owns_clock = clock is None
+        self.writer = RecordWriter(vertex.edges, channel_code(vertex.number, subtask))
+        self.backend = HeapKeyedStateBackend(vertex.name) if vertex.keyed else None
+        self.chain = OperatorChain(vertex, subtask, self.processor, self.clock, self.writer, self.backend)
+        self.coordinator = SubtaskCheckpointCoordinator(self.chain, self.writer)
+        self._reader: AnyReader = IteratorReader(())
+        self._suspension: Suspension | None = None
+        self._epoch_done = False
+        self._input_done = False
+        self._end_of_data = False
+        self._checkpoint_id = 0
+
+    # -- life --
+
+    def _open(self) -> None:
+        try:
+            self.chain.open()
+            if self.backend is not None:
+                self.backend.seal()
+        except BaseException as error:
+            self.fail(error)
+            raise
+
+    def _run_epoch(self, checkpoint_id: int, items: Iterable[Any]) -> Iterator[list[Buffer]]:
+        """Run the loop to the end of the epoch; give the output whenever the writer is full, and at the end."""
+        self._checkpoint_id = checkpoint_id
+        self._epoch_done = False
+        self._input_done = False
+        self._end_of_data = False
+        self.metrics.begin_epoch()
+        self.processor.rebind_to_current_thread()
+        executor = self.processor.get_main_mailbox_executor()
+        if self._threaded_input:
+            self._reader = ThreadedReader(items, executor, self.processor.report_throwable)
+        else:
+            self._reader = IteratorReader(items)
+        self.state = TaskState.RUNNING
+        try:
+            self._begin_epoch()
+            self._resume()
+            while not self._epoch_done:
+                self.processor.run_mailbox_loop()
+                if not self._epoch_done:
+                    self.metrics.back_pressured.mark_start()
+                    yield self.writer.take()
+                    self.metrics.back_pressured.mark_end()
+                    self._resume()
+            report = self._report()
+            self.writer.send(self.vertex.report_target, TaskReport(report))
+            self.state = TaskState.RESTORED
+            yield self.writer.take()
+        except BaseException as error:  # also when whoever runs the task gives up taking the output
+            if not self._epoch_done:
+                self.fail(error)
+            raise
+        finally:
+            self._reader.close()
+
+    def _resume(self) -> None:
+        suspension, self._suspension = self._suspension, None
+        if suspension is not None:
+            suspension.resume()
+
+    def fail(self, error: BaseException) -> None:
+        """Die of ``error``, unless the task is dead already: close the operators, keep the first cause."""
+        if self.state in (TaskState.FAILED, TaskState.CANCELED, TaskState.FINISHED):
+            return
+        self.failure = error
+        self._end(TaskState.FAILED)
+
+    def cancel(self) -> None:
+        """End the task from outside, without finishing."""
+        if self.state not in (TaskState.FAILED, TaskState.CANCELED, TaskState.FINISHED):
+            self._end(TaskState.CANCELED)
+
+    def close(self) -> None:
+        """End the task in good order, between epochs.
+
+        Raises:
+            Exception: the first error that closing the operators gave.
+        """
+        if self.state in (TaskState.FAILED, TaskState.CANCELED, TaskState.FINISHED):
+            return
+        failures = self._end(TaskState.FINISHED)
+        if failures:
+            raise failures[0]
+
+    def _end(self, state: TaskState) -> list[Exception]:
+        self.state = state
+        self._reader.close()
+        failures = self.chain.close()
+        if self._owns_clock:
+            self.clock.shutdown()
+        if self.processor.is_mailbox_thread():
+            self.processor.prepare_close()
+            self.processor.close()
+        if self.failure is not None:
+            for failure in failures:
+                # Reported beside the first cause, never in its place.
+                if hasattr(self.failure, "add_note"):
+                    self.failure.add_note(f"closing the operators failed as well: {failure!r}")
+        return failures
+
+    # -- the default action --
+
+    def process_input(self, controller: MailboxController) -> None:
+        """Handle a bounded slice of input; suspend when there is none, or no room for the output (P2, P3)."""
+        if not self.writer.is_available:
+            self._suspension = controller.suspend_default_action()
+            self.processor.suspend()
+            return
+        status = self._emit_next()
+        if status is DataInputStatus.MORE_AVAILABLE:
+            return
+        if status is DataInputStatus.NOTHING_AVAILABLE:
+            suspension = controller.suspend_default_action(self.metrics.idle)
+            self._suspension = suspension
+            if not self._input_done:
+                # Calls back at once if availability has changed meanwhile.
+                self._reader.when_available(suspension.resume)
+            return
+        if status is DataInputStatus.END_OF_DATA:
+            self._end_data(drain=True)
+            return
+        if status is DataInputStatus.STOPPED:
+            self._end_data(drain=False)
+            return
+        if status is DataInputStatus.END_OF_INPUT:
+            self._suspension = controller.suspend_default_action()
+            self.processor.suspend()
+            return
+        raise AssertionError(f"{status} cannot come from the input of a running task")
+
+    def _emit_next(self) -> DataInputStatus:
+        item = self._reader.poll()
+        if item is None:
+            return DataInputStatus.NOTHING_AVAILABLE
+        if item is EXHAUSTED:
+            status = self._end_epoch()
+            # Data that ends for good has one more step to go: its checkpoint.
+            self._input_done = status is not DataInputStatus.END_OF_DATA
+            return status
+        self._process(item)
+        return DataInputStatus.MORE_AVAILABLE
+
+    def _end_data(self, *, drain: bool) -> None:
+        self._end_of_data = True
+        if drain:
+            self.chain.head.process_watermark(MAX_WATERMARK)
+            self.chain.finish()
+        self.writer.broadcast(EndOfData())
+
+    @abstractmethod
+    def _begin_epoch(self) -> None: ...
+
+    @abstractmethod
+    def _process(self, item: Any) -> None: ...
+
+    @abstractmethod
+    def _end_epoch(self) -> DataInputStatus: ...
+
+    # -- checkpoints --
+
+    def trigger_checkpoint_async(
+        self, metadata: CheckpointMetaData, options: CheckpointOptions | None = None
+    ) -> Future[bool]:
+        """Take a checkpoint, as a mail; its outcome reaches the future, and a failure the task as well (C1)."""
+        mail = MailOptions.urgent() if options is not None and options.unaligned else MailOptions.DEFAULT
+        outcome: Future[bool] = Future()
+
+        def run() -> None:
+            try:
+                self._perform_checkpoint(metadata)
+            except BaseException as error:
+                outcome.set_exception(error)
+                raise
+            outcome.set_result(True)
+
+        self.processor.get_main_mailbox_executor().execute(run, "checkpoint %s", metadata.checkpoint_id, options=mail)
+        return outcome
+
+    def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
+        """Have the operators told that a checkpoint is committed (C2)."""
+        self.processor.get_mailbox_executor(MAX_PRIORITY).execute(
+            lambda: self.coordinator.notify_checkpoint_complete(checkpoint_id), "checkpoint %s complete", checkpoint_id
+        )
+
+    def notify_checkpoint_aborted_async(self, checkpoint_id: int, latest_completed: int) -> None:
+        """Have the operators told that a checkpoint failed (C2)."""
+        self.processor.get_mailbox_executor(MAX_PRIORITY).execute(
+            lambda: self.coordinator.notify_checkpoint_aborted(checkpoint_id, latest_completed),
+            "checkpoint %s aborted",
+            checkpoint_id,
+        )
+
+    def notify_checkpoint_subsumed_async(self, checkpoint_id: int) -> None:
+        """Have the operators told that a checkpoint is superseded (C2)."""
+        self.processor.get_mailbox_executor(MAX_PRIORITY).execute(
+            lambda: self.coordinator.notify_checkpoint_subsumed(checkpoint_id),
+            "checkpoint %s subsumed",
+            checkpoint_id,
+        )
+
+    def _perform_checkpoint(self, metadata: CheckpointMetaData) -> None:
+        self.coordinator.checkpoint_state(metadata, self._write_state)
+        self._epoch_done = True
+        self.processor.suspend()
+
+    def _write_state(self, operator_states: dict[str, Any]) -> None:
+        """Write the state of the epoch; a task without state has none."""
+
+    def _report(self) -> dict[str, Any]:
+        counters: dict[str, int] = {}
+        for operator in self.chain.operators:
+            for name, count in operator.context.counters.items():
+                counters[f"{operator.uid}.{name}"] = count
+        return {
+            "vertex": self.vertex.name,
+            "uid": self.vertex.uid,
+            "level": self.vertex.level,
+            "subtask": self.subtask,
+            "epoch": self._checkpoint_id,
+            "records_in": self.metrics.records_in,
+            "records_out": self.writer.records_out,
+            "bytes_out": self.writer.bytes_out,
+            "mails": self.mailbox_metrics.statistics().mails_processed,
+            **self.metrics.times(),
+            "counters": counters,
+        }
+
+
+class SourceStreamTask(StreamTask):
+    """A source and the operators chained to it: without state, it may be any partition in each epoch."""
+
+    def restore(self) -> None:
+        """Get ready for the first epoch."""
+        self._open()
+        self.state = TaskState.RESTORED
+
+    def run_epoch(
+        self, records: Iterable[Records], *, subtask: int, checkpoint_id: int, bounded: bool
+    ) -> Iterator[list[Buffer]]:
+        """Work off one partition of one micro-batch; give its output, in parts.
+
+        Args:
+            subtask: the partition.
+            checkpoint_id: number of the epoch: Spark's batch id where it is known.
+            bounded: whether this is all there will ever be.
+        """
+        self.subtask = subtask
+        self.chain.set_subtask(subtask)
+        self._bounded = bounded
+        self.writer.begin_epoch(channel_code(self.vertex.number, subtask))
+        yield from self._run_epoch(checkpoint_id, records)
+
+    def _begin_epoch(self) -> None:
+        for operator in self.chain.operators:
+            operator.begin_epoch()
+
+    def _process(self, item: Records) -> None:
+        self.metrics.records_in += len(item)
+        self.chain.head.process_records(item)
+
+    def _end_epoch(self) -> DataInputStatus:
+        if self._bounded and not self._end_of_data:
+            return DataInputStatus.END_OF_DATA
+        metadata = CheckpointMetaData(self._checkpoint_id, self.clock.current_processing_time())
+        self.trigger_checkpoint_async(metadata)
+        # Nothing to do until that mail has run; it ends the epoch.
+        return DataInputStatus.END_OF_INPUT if self._end_of_data else DataInputStatus.NOTHING_AVAILABLE
+
+
+class KeyedStreamTask(StreamTask):
+    """A keyed operator and those chained to it, with state in a log."""
+
+    def __init__(self, vertex: Vertex, subtask: int, **options: Any) -> None:
+        super().__init__(vertex, subtask, **options)
+        assert self.backend is not None
+        identity = LogIdentity(vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism)
+        self.log = StateLog(identity, self.backend)
+        self.gate = InputGate(vertex.name, vertex.inputs)
+        self._store: ChunkStore | None = None
+        self._sync = Sync.IN_STEP
+
+    def restore(self, store: ChunkStore) -> bool:
+        """Bring the task to the version in the store.
+
+        Returns:
+            False when the task holds changes that were not committed: it must be closed, and made anew.
+
+        Raises:
+            CheckpointMismatchError: the store holds something else's state.
+        """
+        self.metrics.begin_epoch()
+        if self.state is TaskState.CREATED:
+            self._open()
+        self.processor.rebind_to_current_thread()
+        self.metrics.state.mark_start()
+        try:
+            sync = self.log.sync(store)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        self.metrics.state.mark_end()
+        self._restore_seconds = self.metrics.state.total
+        self._sync = sync
+        if sync is Sync.DIVERGED:
+            return False
+        if sync is not Sync.IN_STEP:
+            self._take_back(self.log.task_state)
+        self.state = TaskState.RESTORED
+        return True
+
+    def _take_back(self, task_state: dict[str, Any]) -> None:
+        if task_state:
+            self.gate.restore(task_state["gate"])
+        self.chain.restore_state(task_state.get("operators", {}))
+        assert self.chain.time_services is not None
+        for service in self.chain.time_services.services():
+            service.current_watermark = self.gate.current_watermark
+
+    @property
+    def next_wake_up(self) -> int | None:
+        """When the task has something to do even without input: its earliest processing-time timer, or the end of a
+        source's idle timeout (epoch ms)."""
+        assert self.chain.time_services is not None
+        times = [service.next_processing_time_timer() for service in self.chain.time_services.services()]
+        times += [self.gate.next_idle(self.clock.current_processing_time())]
+        return min((time for time in times if time is not None), default=None)
+
+    def run_epoch(self, buffers: Iterable[Iterable[Buffer]], store: ChunkStore) -> Iterator[list[Buffer]]:
+        """Work off one epoch's buffers; give the output, in parts. State goes to ``store``.
+
+        The task must have been restored from the same store.
+        """
+        self._store = store
+        epoch = self.log.version + 1
+        self.gate.begin_epoch(epoch)
+        self.writer.begin_epoch(channel_code(self.vertex.number, self.subtask))
+        if self.log.version > self.coordinator.latest_completed:
+            # Spark starts an epoch only after it has committed the one before.
+            self.notify_checkpoint_complete_async(self.log.version)
+        yield from self._run_epoch(epoch, buffers)
+
+    def _begin_epoch(self) -> None:
+        self.metrics.state.total += self._restore_seconds
+        self.metrics.epoch.total += self._restore_seconds
+        if self.vertex.uses_processing_time:
+            self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
+
+    def _start_timers(self) -> None:
+        assert self.chain.time_services is not None
+        now = self.clock.current_processing_time()
+        for service in self.chain.time_services.services():
+            service.fire_due_processing_time_timers(now)
+
+    def _process(self, item: Iterable[Buffer]) -> None:
+        gate, head = self.gate, self.chain.head
+        for buffer in item:
+            self.metrics.buffers_in += 1
+            for channel, element in gate.receive(buffer):
+                if isinstance(element, Records):
+                    self.metrics.records_in += len(element)
+                    head.process_records(element)
+                elif isinstance(element, Watermark):
+                    gate.watermark(channel, element.timestamp, self)
+                elif isinstance(element, WatermarkStatus):
+                    gate.status(channel, element.idle, self)
+            if gate.any_barrier:
+                self.metrics.alignment.mark_start()
+
+    # -- what the valve tells (its sink) --
+
+    def emit_watermark(self, timestamp: int) -> None:
+        """Advance the chain's event time."""
+        self.chain.head.process_watermark(timestamp)
+
+    def emit_status(self, idle: bool) -> None:
+        """Hand on a change between idle and active."""
+        self.chain.head.process_status(idle)
+
+    def _end_epoch(self) -> DataInputStatus:
+        barrier, ended = self.gate.aligned()
+        self.metrics.alignment.mark_end()
+        now = self.clock.current_processing_time()
+        if self._end_of_data:
+            self._checkpoint_on_barrier(barrier.timestamp if barrier else now)
+            return DataInputStatus.END_OF_INPUT
+        self.gate.advance_sources(now, self)
+        if ended:
+            return DataInputStatus.END_OF_DATA
+        self._checkpoint_on_barrier(barrier.timestamp if barrier else now)
+        return DataInputStatus.NOTHING_AVAILABLE
+
+    def _checkpoint_on_barrier(self, timestamp: int) -> None:
+        assert self.chain.time_services is not None
+        for service in self.chain.time_services.services():
+            service.unschedule()
+        self._perform_checkpoint(CheckpointMetaData(self._checkpoint_id, timestamp))
+
+    def _write_state(self, operator_states: dict[str, Any]) -> None:
+        assert self._store is not None
+        self.metrics.state.mark_start()
+        self.log.commit(self._store, {"gate": self.gate.snapshot(), "operators": operator_states})
+        self.metrics.state.mark_end()
+
+    def _report(self) -> dict[str, Any]:
+        assert self.backend is not None and self.chain.time_services is not None
+        services = list(self.chain.time_services.services())
+        return {
+            **super()._report(),
+            "buffers_in": self.metrics.buffers_in,
+            "watermark": self.gate.current_watermark,
+            "keys": len(self.backend.rows),
+            "event_time_timers": sum(service.num_event_time_timers() for service in services),
+            "processing_time_timers": sum(service.num_processing_time_timers() for service in services),
+            "state_bytes_written": self.log.bytes_written,
+            "state_chunks": self.log.chunks,
+            "state_sync": self._sync.value,
+        }

@@ -1,0 +1,145 @@
+"""Where a task's elements come from, and what comes next (P2).
+
+Inline inputs pull from an iterator in the mailbox thread, without hand-over. :class:`ThreadedReader` puts a thread of
+its own between (P4), for tasks in which something has to happen while the iterator blocks.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum, auto
+from typing import Any, Generic, TypeVar
+
+from pillarbox.mailbox import MailboxExecutor
+
+__all__ = ["EXHAUSTED", "AnyReader", "DataInputStatus", "IteratorReader", "Reader", "ThreadedReader"]
+
+T = TypeVar("T")
+
+
+class DataInputStatus(Enum):
+    """What an input answers (Flink's ``DataInputStatus``)."""
+
+    MORE_AVAILABLE = auto()
+    NOTHING_AVAILABLE = auto()
+    END_OF_RECOVERY = auto()
+    STOPPED = auto()
+    END_OF_DATA = auto()
+    END_OF_INPUT = auto()
+
+
+class _Exhausted(Enum):
+    EXHAUSTED = auto()
+
+
+# What a reader answers when its epoch has no more.
+EXHAUSTED = _Exhausted.EXHAUSTED
+
+
+class Reader(ABC, Generic[T]):
+    """Gives the items of one epoch one by one. Only the mailbox thread calls it."""
+
+    @abstractmethod
+    def poll(self) -> T | _Exhausted | None:
+        """Give the next item; None when it is not there yet, ``EXHAUSTED`` when there are no more."""
+
+    def when_available(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called, from any thread, once :meth:`poll` has something to say."""
+        callback()
+
+    def close(self) -> None:
+        """Give up what is left."""
+
+
+class IteratorReader(Reader[T]):
+    """Pulls from an iterator, in line."""
+
+    def __init__(self, items: Iterable[T]) -> None:
+        self._items = iter(items)
+
+    def poll(self) -> T | _Exhausted | None:
+        """Give the next item, waiting for it."""
+        return next(self._items, EXHAUSTED)
+
+
+class ThreadedReader(Reader[T]):
+    """Pulls from an iterator in a thread of its own, up to ``bound`` items ahead.
+
+    Start, end and errors of the thread reach the task as mails (P4); items through a bounded queue.
+    """
+
+    def __init__(
+        self, items: Iterable[T], executor: MailboxExecutor, fail: Callable[[BaseException], None], bound: int = 8
+    ) -> None:
+        self._items: Iterator[T] = iter(items)
+        self._executor = executor
+        self._fail = fail
+        self._bound = bound
+        # Guards everything below; the reader's thread appends, the mailbox thread takes.
+        self._changed = threading.Condition()
+        self._queue: deque[T] = deque()
+        self._ended = False
+        self._closed = False
+        self._callback: Callable[[], None] | None = None
+        self.started = False
+        self._thread = threading.Thread(target=self._read, name="pillarbox-input", daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            self._executor.execute(self._has_started, "input thread started")
+            for item in self._items:
+                with self._changed:
+                    while len(self._queue) >= self._bound and not self._closed:
+                        self._changed.wait()
+                    if self._closed:
+                        return
+                    self._queue.append(item)
+                    callback, self._callback = self._callback, None
+                if callback is not None:
+                    callback()
+            self._executor.execute(self._has_ended, "input thread ended")
+        except BaseException as error:
+            if not self._closed:
+                self._fail(error)
+
+    def _has_started(self) -> None:
+        self.started = True
+
+    def _has_ended(self) -> None:
+        with self._changed:
+            self._ended = True
+            callback, self._callback = self._callback, None
+        if callback is not None:
+            callback()
+
+    def poll(self) -> T | _Exhausted | None:
+        """Give the next item if it is there."""
+        with self._changed:
+            if self._queue:
+                item = self._queue.popleft()
+                self._changed.notify()
+                return item
+            if self._ended:
+                return EXHAUSTED
+            return None
+
+    def when_available(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called from the reader's thread, or at once."""
+        with self._changed:
+            if not self._queue and not self._ended:
+                self._callback = callback
+                return
+        callback()
+
+    def close(self) -> None:
+        """Stop the thread; it ends when its iterator gives the next item."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+
+AnyReader = Reader[Any]

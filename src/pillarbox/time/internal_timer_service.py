@@ -1,0 +1,255 @@
+"""Timers of keyed operators: per key and namespace, without duplicates, checkpointed, deletable (T1-T5, T9).
+
+The timers of a key are part of its row in the keyed state, so they are written and restored with it; the queues
+here are an index over those rows. Source of the behaviour: Flink's ``InternalTimerServiceImpl`` and
+``InternalTimeServiceManagerImpl``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Protocol
+
+from pillarbox.time.processing_time import ProcessingTimeService, ScheduledTimer
+from pillarbox.time.timer_queue import TimerQueue
+from pillarbox.time.timestamps import MIN_TIMESTAMP
+
+__all__ = ["VOID_NAMESPACE", "InternalTimeServiceManager", "InternalTimerService", "KeyContext", "Triggerable"]
+
+VOID_NAMESPACE = None
+
+
+class KeyContext(Protocol):
+    """What a timer service needs of the keyed state: the rows, and which of them is current.
+
+    ``row[0]`` is the row's mark: at least 0 while the row has no unwritten change; ``touch`` notes one.
+    """
+
+    row: list[Any]
+
+    def set_current_key(self, key: Any) -> None: ...
+
+    def get_current_key(self) -> Any: ...
+
+    def touch(self) -> None: ...
+
+    def create_timer_slot(self, name: str, index: TimerIndex) -> int: ...
+
+
+class Triggerable(Protocol):
+    """The operator whose timers they are. The timer's key is the current key during the call."""
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None: ...
+
+    def on_processing_time(self, timestamp: int, namespace: Any) -> None: ...
+
+
+class TimerIndex:
+    """One time domain of a service: the queue, and the slot of the keys' rows that it indexes.
+
+    A row's slot holds None, one *stamp*, or a set of stamps: most keys have one timer, and a set costs 200 bytes.
+    A stamp is the timestamp, or ``(timestamp, namespace)`` in a service with namespaces.
+    """
+
+    __slots__ = ("_keys", "_namespaced", "queue", "slot")
+
+    def __init__(self, name: str, keys: KeyContext, namespaced: bool) -> None:
+        self._keys = keys
+        self._namespaced = namespaced
+        self.queue = TimerQueue()
+        self.slot = keys.create_timer_slot(name, self)
+
+    def register(self, timestamp: int, namespace: Any) -> None:
+        keys = self._keys
+        row = keys.row
+        slot = self.slot
+        stamp: Any = (timestamp, namespace) if self._namespaced else timestamp
+        present = row[slot]
+        if present is None:
+            row[slot] = stamp
+        elif type(present) is set:
+            if stamp in present:
+                return
+            present.add(stamp)
+        elif present == stamp:
+            return
+        else:
+            row[slot] = {present, stamp}
+        if row[0] >= 0:
+            keys.touch()
+        key = keys.get_current_key()
+        self.queue.add(timestamp, (key, namespace) if self._namespaced else key)
+
+    def delete(self, timestamp: int, namespace: Any) -> None:
+        if self._forget(timestamp, namespace):
+            key = self._keys.get_current_key()
+            self.queue.discard(timestamp, (key, namespace) if self._namespaced else key)
+
+    def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
+        """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile."""
+        queue = self.queue
+        keys = self._keys
+        while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
+            for owner in queue.pop(timestamp):
+                key, namespace = owner if self._namespaced else (owner, VOID_NAMESPACE)  # type: ignore[misc]
+                keys.set_current_key(key)
+                # A timer that was called before, at the same timestamp, may have deleted this one.
+                if self._forget(timestamp, namespace):
+                    trigger(timestamp, namespace)
+
+    def _forget(self, timestamp: int, namespace: Any) -> bool:
+        row = self._keys.row
+        slot = self.slot
+        stamp: Any = (timestamp, namespace) if self._namespaced else timestamp
+        present = row[slot]
+        if present is None:
+            return False
+        if type(present) is set:
+            if stamp not in present:
+                return False
+            present.discard(stamp)
+            if len(present) == 1:
+                row[slot] = present.pop()
+        elif present == stamp:
+            row[slot] = None
+        else:
+            return False
+        if row[0] >= 0:
+            self._keys.touch()
+        return True
+
+    def rebuild(self, rows: Iterable[tuple[Any, list[Any]]]) -> None:
+        """Index all rows anew."""
+        self.queue.clear()
+        for key, row in rows:
+            if row[self.slot] is not None:
+                self.replace(key, None, row[self.slot])
+
+    def replace(self, key: Any, old: Any, new: Any) -> None:
+        """Take note that a key's slot was overwritten from outside."""
+        for timestamp, owner in self._entries(key, old):
+            self.queue.discard(timestamp, owner)
+        for timestamp, owner in self._entries(key, new):
+            self.queue.add(timestamp, owner)
+
+    def _entries(self, key: Any, present: Any) -> Iterable[tuple[int, Hashable]]:
+        if present is None:
+            return
+        for stamp in present if type(present) is set else (present,):
+            if self._namespaced:
+                yield stamp[0], (key, stamp[1])
+            else:
+                yield stamp, key
+
+
+class InternalTimerService:
+    """The timers of one operator under one name. Only the mailbox thread may touch it."""
+
+    def __init__(
+        self,
+        name: str,
+        keys: KeyContext,
+        processing_time_service: ProcessingTimeService,
+        triggerable: Triggerable,
+        *,
+        namespaced: bool = False,
+    ) -> None:
+        self.name = name
+        self.current_watermark = MIN_TIMESTAMP
+        self._triggerable = triggerable
+        self._clock = processing_time_service
+        self._event = TimerIndex(f"{name}/event", keys, namespaced)
+        self._processing = TimerIndex(f"{name}/processing", keys, namespaced)
+        self._scheduled: ScheduledTimer | None = None
+        self._scheduled_at: int | None = None
+
+    def current_processing_time(self) -> int:
+        """Give the processing time in epoch milliseconds."""
+        return self._clock.current_processing_time()
+
+    def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """Have the current key called when the watermark reaches ``timestamp`` (epoch ms)."""
+        self._event.register(timestamp, namespace)
+
+    def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """Remove an event-time timer of the current key; nothing happens when there is none."""
+        self._event.delete(timestamp, namespace)
+
+    def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """Have the current key called when the clock has passed ``timestamp`` (epoch ms)."""
+        self._processing.register(timestamp, namespace)
+        # Only the earliest timer is scheduled (T4): re-schedule when this one comes before it.
+        if self._scheduled_at is None or timestamp < self._scheduled_at:
+            self.schedule()
+
+    def delete_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """Remove a processing-time timer of the current key; nothing happens when there is none."""
+        self._processing.delete(timestamp, namespace)
+
+    def advance_watermark(self, watermark: int) -> None:
+        """Fire all event-time timers up to ``watermark`` in timestamp order (T5)."""
+        self.current_watermark = watermark
+        self._event.fire(watermark, self._triggerable.on_event_time)
+
+    def fire_due_processing_time_timers(self, now: int) -> None:
+        """Fire all processing-time timers up to ``now``, in order, then schedule the next."""
+        self._scheduled_at = None
+        self._processing.fire(now, self._triggerable.on_processing_time)
+        self.schedule()
+
+    def next_processing_time_timer(self) -> int | None:
+        """Give the earliest processing-time timer's timestamp."""
+        return self._processing.queue.next_timestamp()
+
+    def schedule(self) -> None:
+        """Schedule the earliest processing-time timer with the clock."""
+        timestamp = self._processing.queue.next_timestamp()
+        if timestamp == self._scheduled_at:
+            return
+        self.unschedule()
+        if timestamp is not None:
+            self._scheduled_at = timestamp
+            self._scheduled = self._clock.register_timer(timestamp, self.fire_due_processing_time_timers)
+
+    def unschedule(self) -> None:
+        """Take the scheduled timer back from the clock: nothing fires until :meth:`schedule`."""
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+        self._scheduled = None
+        self._scheduled_at = None
+
+    def num_event_time_timers(self) -> int:
+        """Give the number of event-time timers of all keys."""
+        return len(self._event.queue)
+
+    def num_processing_time_timers(self) -> int:
+        """Give the number of processing-time timers of all keys."""
+        return len(self._processing.queue)
+
+
+class InternalTimeServiceManager:
+    """The timer services of one operator: the same name always gives the same service (T2)."""
+
+    def __init__(self, keys: KeyContext, processing_time_service: ProcessingTimeService) -> None:
+        self._keys = keys
+        self._clock = processing_time_service
+        self._services: dict[str, InternalTimerService] = {}
+
+    def get_internal_timer_service(
+        self, name: str, triggerable: Triggerable, *, namespaced: bool = False
+    ) -> InternalTimerService:
+        """Give the service of this name, made at the first call."""
+        service = self._services.get(name)
+        if service is None:
+            service = InternalTimerService(name, self._keys, self._clock, triggerable, namespaced=namespaced)
+            self._services[name] = service
+        return service
+
+    def advance_watermark(self, watermark: int) -> None:
+        """Advance every service to ``watermark``."""
+        for service in self._services.values():
+            service.advance_watermark(watermark)
+
+    def services(self) -> Iterable[InternalTimerService]:
+        """Give all services."""
+        return self._services.values()
