@@ -173,7 +173,8 @@ def dumps(value: Any) -> bytes:
     try:
         return pickle.dumps(value, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError):
-        return cloudpickle.dumps(value, protocol=5)
+        by_value: bytes = cloudpickle.dumps(value, protocol=5)
+        return by_value
 
 
 def encode(element: Element) -> bytes:
@@ -206,10 +207,9 @@ def _encode_arrow(records: ArrowRecords) -> bytes:
 
 def _encode_values(records: Records) -> bytes:
     values, timestamps = records.values, records.timestamps
-    first = type(values[0]) if values else object
     # A Row pickles through its constructor, several times slower than the plain tuple that it is.
-    if issubclass(first, Row) and len(set(map(type, values))) == 1:
-        return _ROWS + dumps((first._fields, list(map(tuple, values)), timestamps))
+    if values and isinstance(values[0], Row) and len(set(map(type, values))) == 1:
+        return _ROWS + dumps((values[0]._fields, list(map(tuple, values)), timestamps))
     return _PICKLED + dumps((values, timestamps))
 
 
@@ -231,7 +231,7 @@ def decode(payload: bytes) -> Element:
     body = memoryview(payload)[1:]
     if tag == _ROWS:
         fields, tuples, timestamps = pickle.loads(body)
-        return Records(list(map(row_class(fields)._make, tuples)), timestamps)
+        return Records(list(map(row_class(fields), tuples)), timestamps)
     if tag == _PICKLED:
         return Records(*pickle.loads(body))
     if tag == _WATERMARK:

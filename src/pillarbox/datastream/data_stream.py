@@ -185,7 +185,8 @@ class DataStream:
                         f" {', '.join(step.columns)}"
                     )
         keyed = KeyByTransformation(self._env._next(), "key_by", [self._plain_step()], keying=keying)
-        return KeyedStream(self._env, self._env._add(keyed), keying)
+        self._env._add(keyed)
+        return KeyedStream(self._env, keyed, keying)
 
     def get_side_output(self, tag: OutputTag) -> DataStream:
         """Give what the operator before sends to a side output."""
@@ -274,7 +275,11 @@ class KeyedStream(DataStream):
         self._keying = keying
 
     def process(
-        self, func: KeyedProcessFunction, output_type: Any = None, *, processing_time: bool | None = None
+        self,
+        func: KeyedProcessFunction | ProcessFunction,
+        output_type: Any = None,
+        *,
+        processing_time: bool | None = None,
     ) -> DataStream:
         """One record in, any number out, with keyed state and timers.
 
@@ -283,8 +288,6 @@ class KeyedStream(DataStream):
                 when there is no data; by default it is looked up in the function's code.
         """
         if isinstance(func, ProcessFunction):
-            keying = self._keying
-
             return self._apply("process", lambda name, uid: ProcessOperator(name, func, uid))
         _check(func, KeyedProcessFunction, "process")
         keying = self._keying

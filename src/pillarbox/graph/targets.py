@@ -23,10 +23,9 @@ def spark_hash(value: int) -> int:
     """Give Spark SQL's ``hash()`` of one ``bigint``: Murmur3 (x86, 32 bits) of its 8 bytes with seed 42, signed."""
     mixed = 42
     for word in (value & _M32, (value >> 32) & _M32):
-        word = (word * 0xCC9E2D51) & _M32
-        word = ((word << 15) | (word >> 17)) & _M32
-        word = (word * 0x1B873593) & _M32
-        mixed ^= word
+        scrambled = (word * 0xCC9E2D51) & _M32
+        scrambled = ((scrambled << 15) | (scrambled >> 17)) & _M32
+        mixed ^= (scrambled * 0x1B873593) & _M32
         mixed = ((mixed << 13) | (mixed >> 19)) & _M32
         mixed = (mixed * 5 + 0xE6546B64) & _M32
     mixed ^= 8

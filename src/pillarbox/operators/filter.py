@@ -24,7 +24,7 @@ class FilterOperator(FunctionOperator):
         try:
             keep = list(map(self.call, pending))
         except Exception as error:
-            raise self.failure(values, pending.__length_hint__(), error) from error
+            raise self.failure(values, pending, error) from error
         kept = list(compress(values, keep))
         if not kept:
             return

@@ -40,6 +40,6 @@ class FlatMapOperator(FunctionOperator):
                     out = []
                     out_timestamps = None if timestamps is None else []
         except Exception as error:
-            raise self.failure(values, pending.__length_hint__(), error) from error
+            raise self.failure(values, pending, error) from error
         if out:
             self.output.process_records(Records(out, out_timestamps))

@@ -13,6 +13,7 @@ import pyarrow as pa
 from pillarbox.elements import ArrowRecords, Records
 from pillarbox.errors import KeyTypeError, OperatorError, PillarboxError, ProgramError, describe, shorten
 from pillarbox.operators.functions import KeySelector
+from pillarbox.operators.operator import last_of
 from pillarbox.rows import Row, column_to_list
 from pillarbox.state.key_groups import key_groups_of_integers, owners, stable_hash
 
@@ -49,7 +50,7 @@ class Keying:
         if self.columns is None:
             return self._apply(self._function, records.values)
         if isinstance(records, ArrowRecords):
-            lists = [column_to_list(self._column(records.batch, name)) for name in self.columns]
+            lists = [column_to_list(self.column_of(records.batch, name)) for name in self.columns]
             return lists[0] if len(lists) == 1 else list(zip(*lists))
         values = records.values
         if not values:
@@ -57,7 +58,8 @@ class Keying:
         parts = [self._apply(self._getter(values[0], name), values) for name in self.columns]
         return parts[0] if len(parts) == 1 else list(zip(*parts))
 
-    def _column(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+    def column_of(self, batch: pa.RecordBatch, name: str) -> pa.Array:
+        """Give a key column of a columnar run."""
         position = batch.schema.get_field_index(name)
         if position < 0:
             raise ProgramError(
@@ -80,9 +82,9 @@ class Keying:
         except Exception as error:
             if isinstance(error, PillarboxError):
                 raise
-            value = shorten(values[len(values) - pending.__length_hint__() - 1])
             raise OperatorError(
-                f"operator {self.operator!r}: the key function failed at the record {value}: {describe(error)}"
+                f"operator {self.operator!r}: the key function failed at the record {last_of(values, pending)}:"
+                f" {describe(error)}"
             ) from error
 
 
@@ -100,7 +102,7 @@ class Router:
         """Give the subtask of each record."""
         columns = self._keying.columns
         if isinstance(records, ArrowRecords) and columns is not None and len(columns) == 1:
-            column = self._keying._column(records.batch, columns[0])
+            column = self._keying.column_of(records.batch, columns[0])
             if pa.types.is_integer(column.type) and column.null_count == 0:
                 integers = column.to_numpy(zero_copy_only=False)
                 if integers.dtype != np.uint64:

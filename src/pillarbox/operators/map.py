@@ -23,5 +23,5 @@ class MapOperator(FunctionOperator):
         try:
             mapped = list(map(self.call, pending))
         except Exception as error:
-            raise self.failure(values, pending.__length_hint__(), error) from error
+            raise self.failure(values, pending, error) from error
         self.output.process_records(Records(mapped, records.timestamps))

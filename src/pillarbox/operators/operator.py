@@ -8,8 +8,9 @@ Everything here belongs to the mailbox thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import length_hint
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pillarbox.elements import Records
@@ -191,13 +192,23 @@ class FunctionOperator(StreamOperator):
         """The callable that handles a record."""
         return getattr(self.function, self._method, self.function)  # type: ignore[no-any-return]
 
-    def failure(self, values: Sequence[Any], remaining: int, error: Exception) -> Exception:
-        """Give the error that names operator and record, when user code raised with ``remaining`` values to go."""
+    def failure(self, values: Sequence[Any], pending: Iterator[Any], error: Exception) -> Exception:
+        """Give the error that names operator and record, when user code raised in a pass over ``values``.
+
+        Args:
+            pending: the iterator over ``values``, at which the pass stopped.
+        """
         if isinstance(error, PillarboxError):
             return error
-        position = len(values) - remaining - 1
-        value = shorten(values[position]) if 0 <= position < len(values) else "?"
-        return OperatorError(f"operator {self.name!r} failed at the record {value}: {describe(error)}")
+        return OperatorError(
+            f"operator {self.name!r} failed at the record {last_of(values, pending)}: {describe(error)}"
+        )
+
+
+def last_of(values: Sequence[Any], pending: Iterator[Any]) -> str:
+    """Give, cut short, the value that an iterator over ``values`` gave last."""
+    position = len(values) - length_hint(pending) - 1
+    return shorten(values[position]) if 0 <= position < len(values) else "?"
 
 
 def with_context(operator: StreamOperator, what: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -224,12 +235,13 @@ class Collector:
     def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
         """Take the results of one call, all with one timestamp; ``(OutputTag, value)`` goes to a side output."""
         values = self.values
+        timestamps = self.timestamps
         for result in results:
             if type(result) is tuple and len(result) == 2 and type(result[0]) is OutputTag:
                 self.collect_side(result[0], result[1], timestamp)
             else:
                 values.append(result)
-                self.timestamps.append(timestamp)
+                timestamps.append(timestamp)
         if len(values) >= RUN_LIMIT:
             self.flush()
 
@@ -241,7 +253,8 @@ class Collector:
         values.append(value)
         timestamps.append(timestamp)
         if len(values) >= RUN_LIMIT:
-            self.flush()
+            del self._side[tag.tag_id]
+            self._operator.side_outputs[tag.tag_id].process_records(Records(values, timestamps))
 
     def flush(self) -> None:
         """Hand everything on."""

@@ -83,7 +83,7 @@ class ProcessOperator(FunctionOperator):
                 if results is not None:
                     collector.collect(results, timestamp)
         except Exception as error:
-            raise self.failure(values, pending.__length_hint__(), error) from error
+            raise self.failure(values, pending, error) from error
         collector.flush()
 
     def process_watermark(self, timestamp: int) -> None:

@@ -41,5 +41,5 @@ class ReduceOperator(FunctionOperator):
                 state.update(reduced)
                 out.append(reduced)
         except Exception as error:
-            raise self.failure(values, pending.__length_hint__(), error) from error
+            raise self.failure(values, pending, error) from error
         self.output.process_records(Records(out, records.timestamps))

@@ -6,21 +6,23 @@ is run again gives the same ones. Source of the behaviour: Flink's ``TimestampsA
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from pillarbox.elements import ArrowRecords, Records
 from pillarbox.errors import OperatorError, PillarboxError, ProgramError, describe, shorten
-from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.operator import StreamOperator, last_of
 from pillarbox.rows import Row, timestamps_ms
-from pillarbox.time import WatermarkGenerator, WatermarkStrategy, to_timestamp
+from pillarbox.time import WatermarkGenerator, WatermarkOutput, WatermarkStrategy, to_timestamp
 from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 __all__ = ["TimestampsAndWatermarksOperator"]
 
 
-class TimestampsAndWatermarksOperator(StreamOperator):
+class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
     """Runs a watermark strategy. Watermarks from upstream are not heeded, except the last one."""
 
     def __init__(self, name: str, strategy: WatermarkStrategy, uid: str = "") -> None:
@@ -37,12 +39,12 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     # -- what the generator calls (its WatermarkOutput) --
 
-    def emit_watermark(self, timestamp: int) -> None:
+    def emit_watermark(self, timestamp_ms: int) -> None:
         """Hand on a watermark of the generator if it goes forward."""
-        if timestamp > self._emitted:
-            self._emitted = timestamp
+        if timestamp_ms > self._emitted:
+            self._emitted = timestamp_ms
             self.mark_active()
-            self.output.process_watermark(timestamp)
+            self.output.process_watermark(timestamp_ms)
 
     def mark_idle(self) -> None:
         """Hand on that nothing is to be expected here for now."""
@@ -62,61 +64,41 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         """Give a run its timestamps, hand it on, then let the generator emit."""
         if not len(records):
             return
-        stamped = self._stamp(records)
-        generator = self._generator
-        if generator.batchable:
-            stamps = stamped.stamps if isinstance(stamped, ArrowRecords) else stamped.timestamps
-            assert stamps is not None
+        stamped, latest = self._stamp(records)
+        if self._generator.batchable:
             self.output.process_records(stamped)
-            generator.on_batch(int(np.max(stamps)) if isinstance(stamps, np.ndarray) else max(stamps), self)  # type: ignore[type-var]
+            self._generator.on_batch(latest, self)
         else:
-            # A generator of the user's may emit between two records: what came before must be out by then.
             self._punctuated(stamped)
-        generator.on_periodic_emit(self)
+        self._generator.on_periodic_emit(self)
 
     def _punctuated(self, records: Records) -> None:
+        """Show each record to a generator that may emit between two: what came before must be out by then."""
         values, timestamps = records.values, records.timestamps
         assert timestamps is not None
-        outer = self
-        start = 0
+        pending = _Pending(self, values, timestamps)
+        for value, timestamp in zip(values, timestamps):
+            pending.seen += 1
+            self._generator.on_event(value, timestamp, pending)  # type: ignore[arg-type]
+        pending.hand_on()
 
-        class _Output:
-            def emit_watermark(self, timestamp: int) -> None:
-                nonlocal start
-                if start <= position:
-                    outer.output.process_records(
-                        Records(values[start : position + 1], timestamps[start : position + 1])
-                    )
-                    start = position + 1
-                outer.emit_watermark(timestamp)
-
-            def mark_idle(self) -> None:
-                outer.mark_idle()
-
-            def mark_active(self) -> None:
-                outer.mark_active()
-
-        output = _Output()
-        on_event = self._generator.on_event
-        for position, (value, timestamp) in enumerate(zip(values, timestamps)):
-            on_event(value, timestamp, output)  # type: ignore[arg-type]
-        if start < len(values):
-            self.output.process_records(Records(values[start:], timestamps[start:]))
-
-    def _stamp(self, records: Records) -> Records:
+    def _stamp(self, records: Records) -> tuple[Records, int]:
+        """Give the records with their timestamps, and the latest of these."""
         column = self.strategy.timestamp_column
         assigner = self.strategy.timestamp_assigner
         if column is not None:
             if isinstance(records, ArrowRecords):
-                return ArrowRecords(records.batch, self._column(records, column))
-            return Records(records.values, [self._field(value, column) for value in records.values])
+                column_stamps = self._column(records, column)
+                return ArrowRecords(records.batch, column_stamps), int(column_stamps.max())
+            fields = [self._field(value, column) for value in records.values]
+            return Records(records.values, fields), max(fields)
         if assigner is None:
             if records.timestamps is None or None in records.timestamps:
                 raise ProgramError(
                     f"operator {self.name!r}: records have no timestamp: give the strategy"
                     " with_timestamp_assigner(...) a column name or a function"
                 )
-            return records
+            return records, max(_or_none_yet(records))
         previous = _or_none_yet(records)
         values = records.values
         pending = iter(values)
@@ -126,14 +108,13 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         except PillarboxError:
             raise
         except Exception as error:
-            value = values[len(values) - pending.__length_hint__() - 1]
             raise OperatorError(
-                f"operator {self.name!r}: the timestamp assigner failed at the record {shorten(value)}:"
+                f"operator {self.name!r}: the timestamp assigner failed at the record {last_of(values, pending)}:"
                 f" {describe(error)}"
             ) from error
-        return Records(values, stamps)
+        return Records(values, stamps), max(stamps)
 
-    def _column(self, records: ArrowRecords, column: str) -> Any:
+    def _column(self, records: ArrowRecords, column: str) -> npt.NDArray[np.int64]:
         position = records.batch.schema.get_field_index(column)
         if position < 0:
             raise ProgramError(
@@ -170,6 +151,35 @@ class TimestampsAndWatermarksOperator(StreamOperator):
     def begin_epoch(self) -> None:
         """Start anew: under Spark the records of another epoch come from other partitions."""
         self.open()
+
+
+class _Pending(WatermarkOutput):
+    """The part of a run that has been shown to the generator and not been handed on."""
+
+    def __init__(
+        self, operator: TimestampsAndWatermarksOperator, values: list[Any], timestamps: Sequence[int | None]
+    ) -> None:
+        self._operator = operator
+        self._values = values
+        self._timestamps = timestamps
+        self._handed_on = 0
+        self.seen = 0
+
+    def hand_on(self) -> None:
+        start, self._handed_on = self._handed_on, self.seen
+        if start < self.seen:
+            run = Records(self._values[start : self.seen], self._timestamps[start : self.seen])
+            self._operator.output.process_records(run)
+
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        self.hand_on()
+        self._operator.emit_watermark(timestamp_ms)
+
+    def mark_idle(self) -> None:
+        self._operator.mark_idle()
+
+    def mark_active(self) -> None:
+        self._operator.mark_active()
 
 
 def _or_none_yet(records: Records) -> list[int]:

@@ -82,7 +82,8 @@ def main_classes() -> bytes:
             except Exception:
                 continue
             found[name] = value
-    return cloudpickle.dumps(found, protocol=5)
+    pickled: bytes = cloudpickle.dumps(found, protocol=5)
+    return pickled
 
 
 def install_main_classes(pickled: bytes) -> None:

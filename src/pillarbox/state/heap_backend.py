@@ -117,10 +117,6 @@ class HeapKeyedStateBackend:
         self.key = key
         self.row = self.create_row(key) if row is None else row
 
-    def get_current_key(self) -> Any:
-        """Give the current key."""
-        return self.key
-
     def create_row(self, key: Any) -> Row:
         """Give a key its row; it stays only if it holds something when the epoch ends."""
         row = self._blank.copy()

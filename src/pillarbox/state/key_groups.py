@@ -119,7 +119,8 @@ def key_groups_of_integers(keys: npt.NDArray[np.int64], max_parallelism: int) ->
     hashes = np.where(negative, np.uint64(0) - magnitude, magnitude)
     hashes = np.where(negative & (magnitude == np.uint64(1)), np.uint64(_MASK - 1), hashes)
     mixed = (hashes * np.uint64(_GOLDEN)) >> np.uint64(32)
-    return (mixed % np.uint64(max_parallelism)).astype(np.int64)
+    groups: npt.NDArray[np.int64] = (mixed % np.uint64(max_parallelism)).astype(np.int64)
+    return groups
 
 
 def subtask_of(group: int, max_parallelism: int, parallelism: int) -> int:

@@ -247,7 +247,7 @@ class StateLog:
             mine.parallelism,
             mine.max_parallelism,
             mine.subtask,
-            [tuple(slot) for slot in self._backend.slots],
+            [(slot.name, slot.kind) for slot in self._backend.slots],
             self.version,
             self._stamps,
             self._chunks[0][0] if self._chunks else self._following,

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from pillarbox.mailbox import MailboxProcessor
+from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 from pillarbox.operators.operator import Discard, Fanout, Input, OperatorContext, StreamOperator
 from pillarbox.state import HeapKeyedStateBackend
 from pillarbox.task.record_writer import RecordWriter
 from pillarbox.task.vertex import Consumers, Vertex
-from pillarbox.time import ProcessingTimeService, ProcessingTimeServiceImpl
+from pillarbox.time import ProcessingTimeCallback, ProcessingTimeService, ProcessingTimeServiceImpl
 from pillarbox.time.internal_timer_service import InternalTimeServiceManager
 
 __all__ = ["OperatorChain"]
@@ -44,12 +45,7 @@ class OperatorChain:
 
         for index, node in enumerate(vertex.nodes):
             executor = processor.get_mailbox_executor(index)
-            operator_clock = ProcessingTimeServiceImpl(
-                clock,
-                lambda callback, timestamp, executor=executor: executor.execute(
-                    lambda: callback(timestamp), "timer callback at %d", timestamp
-                ),
-            )
+            operator_clock = ProcessingTimeServiceImpl(clock, _as_mail(executor))
             keyed = index == 0 and vertex.keyed
             if keyed:
                 assert backend is not None
@@ -121,3 +117,12 @@ class OperatorChain:
         """Give operators their own state back."""
         for operator in self.operators:
             operator.restore_state(states.get(operator.uid))
+
+
+def _as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:
+    """Give what makes a timer's callback a mail with the operator's priority."""
+
+    def defer(callback: ProcessingTimeCallback, timestamp: int) -> None:
+        executor.execute(lambda: callback(timestamp), "timer callback at %d", timestamp)
+
+    return defer

@@ -205,9 +205,7 @@ def _millis_of(value: object) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, datetime.timedelta):
-        exact = Fraction(
-            (value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds, 1000
-        )
+        exact = Fraction((value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds, 1000)
         return _cut(exact)
     for method in ("to_millis", "to_milliseconds"):  # PyFlink's own classes, for one
         convert = getattr(value, method, None)

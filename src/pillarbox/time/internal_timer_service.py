@@ -25,11 +25,10 @@ class KeyContext(Protocol):
     ``row[0]`` is the row's mark: at least 0 while the row has no unwritten change; ``touch`` notes one.
     """
 
+    key: Any
     row: list[Any]
 
     def set_current_key(self, key: Any) -> None: ...
-
-    def get_current_key(self) -> Any: ...
 
     def touch(self) -> None: ...
 
@@ -59,7 +58,8 @@ class TimerIndex:
         self.queue = TimerQueue()
         self.slot = keys.create_timer_slot(name, self)
 
-    def register(self, timestamp: int, namespace: Any) -> None:
+    def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Add a timer of the current key, unless it has it."""
         keys = self._keys
         row = keys.row
         slot = self.slot
@@ -77,12 +77,12 @@ class TimerIndex:
             row[slot] = {present, stamp}
         if row[0] >= 0:
             keys.touch()
-        key = keys.get_current_key()
-        self.queue.add(timestamp, (key, namespace) if self._namespaced else key)
+        self.queue.add(timestamp, (keys.key, namespace) if self._namespaced else keys.key)
 
-    def delete(self, timestamp: int, namespace: Any) -> None:
+    def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Remove a timer of the current key, if it has it."""
         if self._forget(timestamp, namespace):
-            key = self._keys.get_current_key()
+            key = self._keys.key
             self.queue.discard(timestamp, (key, namespace) if self._namespaced else key)
 
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
@@ -91,7 +91,10 @@ class TimerIndex:
         keys = self._keys
         while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
             for owner in queue.pop(timestamp):
-                key, namespace = owner if self._namespaced else (owner, VOID_NAMESPACE)  # type: ignore[misc]
+                key: Any = owner
+                namespace: Any = VOID_NAMESPACE
+                if self._namespaced:
+                    key, namespace = key
                 keys.set_current_key(key)
                 # A timer that was called before, at the same timestamp, may have deleted this one.
                 if self._forget(timestamp, namespace):
@@ -158,8 +161,8 @@ class InternalTimerService:
         self.current_watermark = MIN_TIMESTAMP
         self._triggerable = triggerable
         self._clock = processing_time_service
-        self._event = TimerIndex(f"{name}/event", keys, namespaced)
-        self._processing = TimerIndex(f"{name}/processing", keys, namespaced)
+        self.event_timers = TimerIndex(f"{name}/event", keys, namespaced)
+        self.processing_timers = TimerIndex(f"{name}/processing", keys, namespaced)
         self._scheduled: ScheduledTimer | None = None
         self._scheduled_at: int | None = None
 
@@ -169,41 +172,41 @@ class InternalTimerService:
 
     def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
         """Have the current key called when the watermark reaches ``timestamp`` (epoch ms)."""
-        self._event.register(timestamp, namespace)
+        self.event_timers.register(timestamp, namespace)
 
     def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
         """Remove an event-time timer of the current key; nothing happens when there is none."""
-        self._event.delete(timestamp, namespace)
+        self.event_timers.delete(timestamp, namespace)
 
     def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
         """Have the current key called when the clock has passed ``timestamp`` (epoch ms)."""
-        self._processing.register(timestamp, namespace)
+        self.processing_timers.register(timestamp, namespace)
         # Only the earliest timer is scheduled (T4): re-schedule when this one comes before it.
         if self._scheduled_at is None or timestamp < self._scheduled_at:
             self.schedule()
 
     def delete_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
         """Remove a processing-time timer of the current key; nothing happens when there is none."""
-        self._processing.delete(timestamp, namespace)
+        self.processing_timers.delete(timestamp, namespace)
 
     def advance_watermark(self, watermark: int) -> None:
         """Fire all event-time timers up to ``watermark`` in timestamp order (T5)."""
         self.current_watermark = watermark
-        self._event.fire(watermark, self._triggerable.on_event_time)
+        self.event_timers.fire(watermark, self._triggerable.on_event_time)
 
     def fire_due_processing_time_timers(self, now: int) -> None:
         """Fire all processing-time timers up to ``now``, in order, then schedule the next."""
         self._scheduled_at = None
-        self._processing.fire(now, self._triggerable.on_processing_time)
+        self.processing_timers.fire(now, self._triggerable.on_processing_time)
         self.schedule()
 
     def next_processing_time_timer(self) -> int | None:
         """Give the earliest processing-time timer's timestamp."""
-        return self._processing.queue.next_timestamp()
+        return self.processing_timers.queue.next_timestamp()
 
     def schedule(self) -> None:
         """Schedule the earliest processing-time timer with the clock."""
-        timestamp = self._processing.queue.next_timestamp()
+        timestamp = self.processing_timers.queue.next_timestamp()
         if timestamp == self._scheduled_at:
             return
         self.unschedule()
@@ -220,11 +223,11 @@ class InternalTimerService:
 
     def num_event_time_timers(self) -> int:
         """Give the number of event-time timers of all keys."""
-        return len(self._event.queue)
+        return len(self.event_timers.queue)
 
     def num_processing_time_timers(self) -> int:
         """Give the number of processing-time timers of all keys."""
-        return len(self._processing.queue)
+        return len(self.processing_timers.queue)
 
 
 class InternalTimeServiceManager:

@@ -217,9 +217,7 @@ class _HeapTimer(ScheduledTimer):
         return self.state is _TimerState.DONE or self.state is _TimerState.CANCELLED
 
     def __repr__(self) -> str:
-        return (
-            f"<timer at {self.timestamp} for {shorten(self.callback)}: {self.state.name.lower()}>"
-        )
+        return f"<timer at {self.timestamp} for {shorten(self.callback)}: {self.state.name.lower()}>"
 
 
 class _HeapTimerService(ProcessingTimeService):
@@ -289,9 +287,7 @@ class _HeapTimerService(ProcessingTimeService):
     def _register(self, timer: _HeapTimer) -> ScheduledTimer:
         with self._lock:
             if self._state is ServiceState.SHUTDOWN:
-                raise RuntimeError(
-                    "the processing-time service is shut down: no timer can be registered"
-                )
+                raise RuntimeError("the processing-time service is shut down: no timer can be registered")
             if self._state is ServiceState.QUIESCED:
                 return _NeverTimer()
             self._push(self._first_due(timer), timer)
@@ -444,11 +440,7 @@ class SystemProcessingTimeService(_HeapTimerService):
     def _first_due(self, timer: _HeapTimer) -> int:
         now = self._clock()
         # A periodic one is not bound to a timestamp, so its delay counts as it is.
-        delay = (
-            max(0, timer.timestamp - now)
-            if timer.period
-            else processing_time_delay(timer.timestamp, now)
-        )
+        delay = max(0, timer.timestamp - now) if timer.period else processing_time_delay(timer.timestamp, now)
         return time.monotonic_ns() + delay * 1_000_000
 
     def _next_due(self, timer: _HeapTimer, due: int) -> int:
@@ -533,9 +525,7 @@ class ManualProcessingTimeService(_HeapTimerService):
             ValueError: ``milliseconds`` is negative.
         """
         if milliseconds < 0:
-            raise ValueError(
-                f"the clock cannot advance by {milliseconds} ms: use set_current_time()"
-            )
+            raise ValueError(f"the clock cannot advance by {milliseconds} ms: use set_current_time()")
         self.set_current_time(self._now + milliseconds)
 
     def active_timer_timestamps(self) -> list[int]:
@@ -560,9 +550,7 @@ class _DeferredTimer(ScheduledTimer):
 
     __slots__ = ("_callback", "_inner", "_periodic", "_service", "_state")
 
-    def __init__(
-        self, service: ProcessingTimeServiceImpl, callback: ProcessingTimeCallback, periodic: bool
-    ) -> None:
+    def __init__(self, service: ProcessingTimeServiceImpl, callback: ProcessingTimeCallback, periodic: bool) -> None:
         self._service = service
         self._callback: ProcessingTimeCallback | None = callback
         self._periodic = periodic

@@ -179,9 +179,7 @@ class ColumnTimestampAssigner(TimestampAssigner):
             else:
                 found = getattr(value, column)
         except (KeyError, AttributeError, ValueError, IndexError):
-            raise ValueError(
-                f"no timestamp column {column!r} in the record {shorten(value)}"
-            ) from None
+            raise ValueError(f"no timestamp column {column!r} in the record {shorten(value)}") from None
         return to_timestamp(found, self, value)
 
     def __repr__(self) -> str:
@@ -213,9 +211,7 @@ def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
         return ColumnTimestampAssigner(assigner)
     if isinstance(assigner, type) and hasattr(assigner, "extract_timestamp"):
         name = assigner.__name__
-        raise TypeError(
-            f"a timestamp assigner is an instance, not a class: give {name}(), not {name}"
-        )
+        raise TypeError(f"a timestamp assigner is an instance, not a class: give {name}(), not {name}")
     if isinstance(
         assigner,
         (
@@ -248,8 +244,5 @@ def _wants_record_timestamp(function: Callable[..., Any]) -> bool:
     required = sum(p.default is p.empty for p in positional)
     keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     if required > 2 or keywords or not (positional or takes_any):
-        raise TypeError(
-            f"the timestamp function {shorten(function)} has to take (value) "
-            "or (value, record_timestamp)"
-        )
+        raise TypeError(f"the timestamp function {shorten(function)} has to take (value) or (value, record_timestamp)")
     return required == 2 or (len(positional) >= 2 and positional[1].name == "record_timestamp")

@@ -26,9 +26,7 @@ class _Channel:
 
     __slots__ = ("aligned", "idle", "watermark")
 
-    def __init__(
-        self, watermark: int = MIN_TIMESTAMP, idle: bool = False, aligned: bool = True
-    ) -> None:
+    def __init__(self, watermark: int = MIN_TIMESTAMP, idle: bool = False, aligned: bool = True) -> None:
         self.watermark = watermark
         self.idle = idle
         self.aligned = aligned
@@ -124,9 +122,7 @@ class StatusWatermarkValve:
             state.aligned = state.watermark >= self._output
             self._someone_came(sink)
 
-    def add_channel(
-        self, channel: Hashable, sink: WatermarkSink, *, hold_back: bool = True
-    ) -> None:
+    def add_channel(self, channel: Hashable, sink: WatermarkSink, *, hold_back: bool = True) -> None:
         """Add an active channel that has not sent a watermark yet.
 
         Args:
@@ -172,10 +168,7 @@ class StatusWatermarkValve:
         return {
             "watermark": self._output,
             "idle": self._idle,
-            "channels": {
-                name: (state.watermark, state.idle, state.aligned)
-                for name, state in self._channels.items()
-            },
+            "channels": {name: (state.watermark, state.idle, state.aligned) for name, state in self._channels.items()},
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:

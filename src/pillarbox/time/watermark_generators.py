@@ -89,9 +89,7 @@ class WatermarkGenerator(ABC):
         Raises:
             NotImplementedError: the generator calls itself batchable but is not.
         """
-        raise NotImplementedError(
-            f"{type(self).__name__} is batchable, so it has to implement on_batch()"
-        )
+        raise NotImplementedError(f"{type(self).__name__} is batchable, so it has to implement on_batch()")
 
 
 class BoundedOutOfOrdernessWatermarks(WatermarkGenerator):
@@ -166,9 +164,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
     none, ends idleness as well: the valve downstream waits until such a channel has caught up.)
     """
 
-    def __init__(
-        self, generator: WatermarkGenerator, idle_timeout: DurationLike, now_ms: Callable[[], int]
-    ) -> None:
+    def __init__(self, generator: WatermarkGenerator, idle_timeout: DurationLike, now_ms: Callable[[], int]) -> None:
         """Wrap a generator.
 
         Args:
@@ -265,9 +261,7 @@ class MonotoneWatermarkOutput(WatermarkOutput):
             self._sink.emit_status(False)
 
 
-def watermark_output(
-    sink: WatermarkSink, last_watermark: int = MIN_TIMESTAMP
-) -> MonotoneWatermarkOutput:
+def watermark_output(sink: WatermarkSink, last_watermark: int = MIN_TIMESTAMP) -> MonotoneWatermarkOutput:
     """Give the output to hand to a generator whose watermarks shall go to ``sink``.
 
     Args:

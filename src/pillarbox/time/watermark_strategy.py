@@ -152,8 +152,7 @@ class WatermarkStrategy:
         generator = self.generator_factory()
         if not isinstance(generator, WatermarkGenerator):
             raise TypeError(
-                f"{shorten(self.generator_factory)} has to make a WatermarkGenerator, "
-                f"not {shorten(generator)}"
+                f"{shorten(self.generator_factory)} has to make a WatermarkGenerator, not {shorten(generator)}"
             )
         if now_ms is None or self.idle_timeout is None:
             return generator

@@ -61,7 +61,7 @@ class _Plan:
         """Give the buffers that reach the end."""
         from pillarbox.runtime.spark.task_host import TaskHost
 
-        level0 = [df.mapInArrow(host, BUFFER_SCHEMA) for df, host in self._sources()]  # type: ignore[arg-type]
+        level0 = [df.mapInArrow(host, BUFFER_SCHEMA) for df, host in self._sources()]
         buffers = reduce(lambda left, right: left.unionAll(right), level0)
         for vertices in self.program.levels[1:]:
             numbers = {vertex.number for vertex in vertices}
@@ -79,9 +79,9 @@ class _Plan:
     def rows(self, decoder: OutputDecoder, schema: str | StructType) -> DataFrame:
         """Give decoded rows of the buffers that reach the end."""
         if len(self.program.levels) > 1:
-            return self.buffers().mapInArrow(decoder, schema)  # type: ignore[arg-type]
+            return self.buffers().mapInArrow(decoder, schema)
         # Without a shuffle, one pass through Python does it all.
-        fused = [df.mapInArrow(_Fused(host, decoder), schema) for df, host in self._sources()]  # type: ignore[arg-type]
+        fused = [df.mapInArrow(_Fused(host, decoder), schema) for df, host in self._sources()]
         return reduce(lambda left, right: left.unionAll(right), fused)
 
 

@@ -87,7 +87,8 @@ def check_packages() -> None:
             importlib.import_module(module)
         except ImportError as error:
             raise ConfigurationError(
-                f"Spark's stateful Python API needs {package}, which cannot be imported ({error}): pip install '{package}'"
+                f"Spark's stateful Python API needs {package}, which cannot be imported ({error}):"
+                f" pip install '{package}'"
             ) from error
     import pandas
 
