@@ -10,7 +10,7 @@ import pickle
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Union
+from typing import Any, NamedTuple
 
 import cloudpickle
 import numpy as np
@@ -143,7 +143,7 @@ class TaskReport:
     values: dict[str, Any] = field(default_factory=dict)
 
 
-Element = Union[Records, Watermark, WatermarkStatus, Barrier, EndOfData, TaskReport]
+Element = Records | Watermark | WatermarkStatus | Barrier | EndOfData | TaskReport
 
 
 class Buffer(NamedTuple):
