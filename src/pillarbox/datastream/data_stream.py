@@ -10,7 +10,6 @@ from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
     KeyByTransformation,
     OperatorTransformation,
-    Program,
     SideOutputTransformation,
     SinkTransformation,
     SourceTransformation,
@@ -42,6 +41,7 @@ from pillarbox.types import RowEncoder, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
     from pillarbox.datastream.environment import StreamExecutionEnvironment
 
@@ -222,16 +222,16 @@ class DataStream:
         Args:
             schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``.
         """
-        return to_dataframes(self._env, {"output": (self, schema)})["output"]
-
-    def _program_to(self, schema: Any) -> Program:
-        return self._env._compile("to_dataframe", [self._columns_sink("output", schema)])
-
-    def _columns_sink(self, output: str, schema: Any) -> SinkTransformation:
-        from pillarbox.runtime.spark.session import time_zone
+        from pillarbox.runtime.spark.plan import plan_output
 
         declared = resolve_schema(schema)
-        encoder = RowEncoder(declared, f"{self._step.name} -> {output}", time_zone())
+        program = self._env._compile("to_dataframe", [self._columns_sink("output", declared)])
+        return plan_output(program, declared)
+
+    def _columns_sink(self, output: str, schema: StructType) -> SinkTransformation:
+        from pillarbox.runtime.spark.session import time_zone
+
+        encoder = RowEncoder(schema, f"{self._step.name} -> {output}", time_zone())
         sink = SinkTransformation(
             self._env._next(),
             output,
@@ -306,15 +306,6 @@ class KeyedStream(DataStream):
 
     def _plain_step(self) -> Transformation:
         return self._step.inputs[0]
-
-
-def to_dataframes(env: StreamExecutionEnvironment, streams: dict[str, tuple[DataStream, Any]]) -> dict[str, DataFrame]:
-    """Give several streams of one program as DataFrames; batch only, where there is more than one."""
-    from pillarbox.runtime.spark.plan import plan_outputs
-
-    sinks = [stream._columns_sink(name, schema) for name, (stream, schema) in streams.items()]
-    encoders = {sink.output: resolve_schema(schema) for sink, (_, schema) in zip(sinks, streams.values())}
-    return plan_outputs(env._compile("to_dataframe", sinks), encoders)  # type: ignore[arg-type]
 
 
 def _check(func: Any, interface: type, method: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.datastream.data_stream import CollectedResults, DataStream
@@ -10,9 +10,11 @@ from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import Program, SinkTransformation, SourceTransformation, Transformation, compile_program
 from pillarbox.runtime.local import LocalJob
 from pillarbox.state.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
+from pillarbox.types import resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 __all__ = ["StreamExecutionEnvironment"]
 
@@ -111,6 +113,24 @@ class StreamExecutionEnvironment:
         """Run the program's own sinks, such as ``print()``, to the end of its bounded sources."""
         sinks = [sink for sink in self._sinks if sink.output is None]
         self._run(self._compile(job_name, sinks))
+
+    def for_each_batch(
+        self, function: Callable[[dict[str, DataFrame], int], None], outputs: Mapping[str, tuple[DataStream, Any]]
+    ) -> DataStreamWriter:
+        """Give the writer of one streaming query with several outputs.
+
+        Args:
+            function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id;
+                to be exactly-once, what it writes must be idempotent per batch id.
+            outputs: stream and columns (as in :meth:`DataStream.to_dataframe`) of each output, by name.
+        """
+        from pillarbox.runtime.spark.plan import plan_for_each_batch
+
+        if not outputs:
+            raise ProgramError("for_each_batch() takes at least one output")
+        schemas = {name: resolve_schema(schema) for name, (_, schema) in outputs.items()}
+        sinks = [stream._columns_sink(name, schemas[name]) for name, (stream, _) in outputs.items()]
+        return plan_for_each_batch(self._compile("for_each_batch", sinks), schemas, function)
 
     def _run(self, program: Program) -> dict[str, list[Any]]:
         if all(source.dataframe is None for source in program.sources.values()):

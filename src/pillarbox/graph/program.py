@@ -183,8 +183,9 @@ class _Compiler:
             report_target=REPORT_TARGET,
         )
         program.vertices.append(vertex)
-        for subtask in range(parallelism):
-            program.subtasks[self._codes.take(subtask)] = (vertex.number, subtask)
+        if vertex.keyed:
+            for subtask, code in enumerate(self._codes.take(vertex.number)):
+                program.subtasks[code] = (vertex.number, subtask)
         return vertex
 
     def _codes_of(self, vertex: Vertex) -> list[int]:
@@ -256,6 +257,9 @@ class _Compiler:
 
     def _set_levels(self) -> None:
         vertices = self._program.vertices
+        uids = tuple(sorted(vertex.uid for vertex in vertices if vertex.keyed))
+        for vertex in vertices:
+            vertex.program = uids
         for _ in vertices:
             for vertex in vertices:
                 for edge in vertex.inputs:

@@ -1,4 +1,4 @@
-"""Codes of subtasks: the grouping keys of the exchange, chosen so that subtask *i* is in Spark's partition *i*.
+"""Codes of subtasks: the grouping keys of the exchange, chosen so that each subtask has a Spark partition of its own.
 
 Spark puts a row into partition ``pmod(murmur3(key), n)``. With codes 0, 1, 2... several subtasks would meet in one
 partition while others stay empty; so the codes are searched for.
@@ -7,6 +7,9 @@ partition while others stay empty; so the codes are searched for.
 from __future__ import annotations
 
 __all__ = ["REPORT_TARGET", "SubtaskCodes", "output_target", "spark_hash"]
+
+# Codes below this are the vertices' numbers.
+_FIRST_FREE = 1 << 16
 
 # Negative codes never belong to a subtask: they go through to the end of the plan.
 REPORT_TARGET = -1
@@ -38,16 +41,24 @@ def spark_hash(value: int) -> int:
 
 
 class SubtaskCodes:
-    """Hands out codes: each once, for a wanted partition of ``partitions``."""
+    """Hands out codes: for the subtasks of a vertex, each in a partition of its own out of ``partitions``."""
 
     def __init__(self, partitions: int) -> None:
         self._partitions = partitions
-        self._next = 0
-        self._spare: dict[int, list[int]] = {}
+        self._next = _FIRST_FREE
 
-    def take(self, partition: int) -> int:
-        """Give the next code that Spark puts into ``partition``."""
-        while not self._spare.get(partition):
-            self._spare.setdefault(spark_hash(self._next) % self._partitions, []).append(self._next)
+    def take(self, vertex: int) -> list[int]:
+        """Give the codes of a vertex's subtasks, as many as there are partitions.
+
+        Subtask 0 has the vertex's number, whatever the parallelism: so a program that is started on a checkpoint of
+        another parallelism meets the state there, and is refused.
+        """
+        codes = [vertex]
+        taken = {spark_hash(vertex) % self._partitions}
+        while len(codes) < self._partitions:
+            partition = spark_hash(self._next) % self._partitions
+            if partition not in taken:
+                taken.add(partition)
+                codes.append(self._next)
             self._next += 1
-        return self._spare[partition].pop(0)
+        return codes

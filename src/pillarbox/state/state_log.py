@@ -75,12 +75,18 @@ class MemoryChunkStore:
 
 @dataclass(frozen=True)
 class LogIdentity:
-    """Whose state a log holds; a log of another one is refused."""
+    """Whose state a log holds; a log of another one is refused.
+
+    Attributes:
+        operator: uid of the operator.
+        program: uids of all operators of the program that have state.
+    """
 
     operator: str
     subtask: int
     parallelism: int
     max_parallelism: int
+    program: tuple[str, ...] = ()
 
 
 class Sync(Enum):
@@ -103,6 +109,7 @@ class _Meta:
     stamps: list[tuple[int, int]]
     first: int
     following: int
+    program: tuple[str, ...]
     task_state: dict[str, Any] = field(default_factory=dict)
 
 
@@ -184,6 +191,12 @@ class StateLog:
                     f"operator {mine.operator!r}: the checkpoint was written with {what} {theirs}, the program"
                     f" runs with {ours}: keep it at {theirs}, or start from a new checkpoint"
                 )
+        missing = sorted(set(meta.program) - set(mine.program))
+        if missing:
+            raise CheckpointMismatchError(
+                f"the checkpoint holds state of {', '.join(map(repr, missing))}, which the program does not have: run"
+                " the program that wrote it, set the operators' uid() to those in the checkpoint, or start from a new one"
+            )
         return meta
 
     def _load(self, store: ChunkStore, meta: _Meta) -> None:
@@ -252,6 +265,7 @@ class StateLog:
             self._stamps,
             self._chunks[0][0] if self._chunks else self._following,
             self._following,
+            mine.program,
             task_state,
         )
         self._put(store, META, _MAGIC + FORMAT.to_bytes(2, "little") + dumps(meta))

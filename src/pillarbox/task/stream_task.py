@@ -375,7 +375,7 @@ class KeyedStreamTask(StreamTask):
     def __init__(self, vertex: Vertex, subtask: int, **options: Any) -> None:
         super().__init__(vertex, subtask, **options)
         assert self.backend is not None
-        identity = LogIdentity(vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism)
+        identity = LogIdentity(vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program)
         self.log = StateLog(identity, self.backend)
         self.gate = InputGate(vertex.name, vertex.inputs)
         self._store: ChunkStore | None = None

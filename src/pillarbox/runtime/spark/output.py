@@ -22,15 +22,23 @@ REPORT_SCHEMA = (
 
 
 class OutputDecoder:
-    """The function for ``mapInArrow``: one output's columns, and a column with a task's metrics in JSON.
+    """The function for ``mapInArrow``: the columns of outputs, and a column with a task's metrics in JSON.
 
-    A row has either the columns or the metrics.
+    A row has either the columns of one output or the metrics. One output has its columns at the top; of several, each
+    has a struct column with its name.
+
+    Args:
+        outputs: name and columns of each output, by its code.
     """
 
-    def __init__(self, target: int, columns: pa.Schema) -> None:
-        self._target = target
-        self._columns = columns
-        self._schema = pa.schema([*(field.with_nullable(True) for field in columns), (REPORT_COLUMN, pa.string())])
+    def __init__(self, outputs: dict[int, tuple[str, pa.Schema]]) -> None:
+        self._outputs = outputs
+        self._nested = len(outputs) > 1
+        fields: list[pa.Field] = []
+        for name, columns in outputs.values():
+            nullable = [field.with_nullable(True) for field in columns]
+            fields += [pa.field(name, pa.struct(nullable))] if self._nested else nullable
+        self._schema = pa.schema([*fields, (REPORT_COLUMN, pa.string())])
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode Arrow batches of buffers."""
@@ -40,16 +48,23 @@ class OutputDecoder:
 
     def decode(self, target: int, payload: bytes) -> Iterator[pa.RecordBatch]:
         """Give a buffer's rows; those of other outputs are passed over."""
-        if target == self._target:
+        if target in self._outputs:
             records = decode(payload)
             assert isinstance(records, ArrowRecords)
             rows = records.batch
-            yield self._batch([*rows.columns, pa.nulls(rows.num_rows, pa.string())])
+            columns = dict(zip(rows.schema.names, rows.columns))
+            if self._nested:
+                name = self._outputs[target][0]
+                kind = self._schema.field(name).type
+                columns = {name: pa.StructArray.from_arrays(rows.columns, fields=list(kind))}
+            yield self._batch(rows.num_rows, columns)
         elif target == REPORT_TARGET:
             report = decode(payload)
             assert isinstance(report, TaskReport)
-            nothing = [pa.nulls(1, field.type) for field in self._columns]
-            yield self._batch([*nothing, pa.array([json.dumps(report.values)], pa.string())])
+            yield self._batch(1, {REPORT_COLUMN: pa.array([json.dumps(report.values)], pa.string())})
 
-    def _batch(self, columns: list[pa.Array]) -> pa.RecordBatch:
-        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+    def _batch(self, rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
+        arrays = [
+            columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in self._schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)

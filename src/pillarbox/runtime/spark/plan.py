@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,10 @@ from pillarbox.runtime.spark.source_host import BUFFER_SCHEMA, SourceHost
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
-__all__ = ["collect_objects", "plan_outputs"]
+__all__ = ["collect_objects", "plan_for_each_batch", "plan_output"]
 
 
 class _Plan:
@@ -98,27 +99,61 @@ class _Fused:
                 yield from self._decoder.decode(buffer.target, buffer.payload)
 
 
-def plan_outputs(program: Program, schemas: dict[str, StructType]) -> dict[str, DataFrame]:
-    """Give each output of a program as a DataFrame with the metrics of the tasks observed under ``pillarbox``.
+def plan_output(program: Program, schema: StructType) -> DataFrame:
+    """Give the one output of a program as a DataFrame; the tasks' metrics are observed under ``pillarbox``."""
+    from pyspark.sql import functions as F
+
+    observed = _observed(program, {program.outputs[0]: schema})
+    return observed.where(F.col(REPORT_COLUMN).isNull()).drop(REPORT_COLUMN)
+
+
+def plan_for_each_batch(
+    program: Program, schemas: dict[str, StructType], function: Callable[[dict[str, DataFrame], int], None]
+) -> DataStreamWriter:
+    """Give the writer of a query that calls ``function`` with the outputs of each micro-batch, by name.
 
     Raises:
-        ProgramError: a streaming program has several outputs.
+        ProgramError: the program reads no streaming DataFrame.
     """
+    from pyspark.sql import functions as F
+
+    observed = _observed(program, schemas)
+    if not observed.isStreaming:
+        raise ProgramError(
+            "for_each_batch() runs streaming programs; use to_dataframe() for each output of a batch one"
+        )
+
+    def call(batch: DataFrame, batch_id: int) -> None:
+        # Each output is read by itself: without this, the program would run once for each of them.
+        batch.persist()
+        try:
+            function({name: _frame(batch, name) for name in schemas}, batch_id)
+        finally:
+            batch.unpersist()
+
+    def _frame(batch: DataFrame, name: str) -> DataFrame:
+        if len(schemas) == 1:
+            return batch.where(F.col(REPORT_COLUMN).isNull()).drop(REPORT_COLUMN)
+        return batch.where(F.col(name).isNotNull()).select(f"`{name}`.*")
+
+    return observed.writeStream.foreachBatch(call)
+
+
+def _observed(program: Program, schemas: dict[str, StructType]) -> DataFrame:
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StringType, StructField, StructType
 
-    plan = _Plan(program)
-    frames: dict[str, DataFrame] = {}
+    outputs: dict[int, tuple[str, pa.Schema]] = {}
+    fields: list[StructField] = []
     for index, name in enumerate(program.outputs):
-        schema = schemas[name]
-        nullable = StructType([StructField(field.name, field.dataType, True) for field in schema.fields])
-        decoded = StructType([*nullable.fields, StructField(REPORT_COLUMN, StringType(), True)])
-        rows = plan.rows(OutputDecoder(output_target(index), to_arrow_schema(nullable)), decoded)
-        report = F.from_json(F.col(REPORT_COLUMN), REPORT_SCHEMA)
-        observed = rows.observe("pillarbox", F.collect_list(report).alias("tasks"))
-        frames[name] = observed.where(F.col(REPORT_COLUMN).isNull()).drop(REPORT_COLUMN)
-    return frames
+        nullable = StructType([StructField(field.name, field.dataType, True) for field in schemas[name].fields])
+        outputs[output_target(index)] = (name, to_arrow_schema(nullable))
+        fields += nullable.fields if len(schemas) == 1 else [StructField(name, nullable, True)]
+    decoded = StructType([*fields, StructField(REPORT_COLUMN, StringType(), True)])
+    rows = _Plan(program).rows(OutputDecoder(outputs), decoded)
+    report = F.from_json(F.col(REPORT_COLUMN), REPORT_SCHEMA)
+    return rows.observe("pillarbox", F.collect_list(report).alias("tasks"))
 
 
 def collect_objects(program: Program) -> dict[str, list[Any]]:

@@ -1,0 +1,257 @@
+"""The Spark runtime on a real local Spark: sources, levels, outputs, settings, metrics."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from pillarbox import (
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    OutputTag,
+    ProcessFunction,
+    ProgramError,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from pillarbox.graph.targets import SubtaskCodes, spark_hash
+
+
+class CountPerKey(KeyedProcessFunction):
+    """Counts records; on a timer at the end of each minute emits (key, minute end, count so far)."""
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
+
+    def process_element(self, value, ctx):
+        self.seen.update((self.seen.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer((ctx.timestamp() // 60_000 + 1) * 60_000)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp, self.seen.value()
+
+
+class SumOfCounts(KeyedProcessFunction):
+    """Second level: the sum of the last counts of the keys in one group."""
+
+    def open(self, runtime_context):
+        self.counts = runtime_context.get_map_state(MapStateDescriptor("counts"))
+
+    def process_element(self, value, ctx):
+        self.counts.put(value[0], value[2])
+        yield ctx.get_current_key(), sum(self.counts.values())
+
+
+def environment(spark, parallelism=2):
+    return StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parallelism)
+
+
+def events(spark, count=1000, keys=17):
+    return spark.range(count).select(
+        (F.col("id") % keys).alias("key"), (F.col("id") * 500).alias("at"), F.concat(F.lit("v"), "id").alias("name")
+    )
+
+
+BY_AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+
+
+def stream_of(spark, df, folder: Path, files: int):
+    df.repartitionByRange(files, "at").sortWithinPartitions("at").write.parquet(str(folder))
+    return spark.readStream.schema(df.schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def run(df, folder: Path):
+    """Run a streaming DataFrame to the end of what there is; give its rows and the query."""
+    rows = []
+    query = (
+        df.writeStream.foreachBatch(lambda batch, number: rows.extend(batch.collect()))
+        .option("checkpointLocation", str(folder))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return rows, query
+
+
+def test_codes_put_the_subtasks_of_a_vertex_into_partitions_of_their_own(spark):
+    hashed = spark.range(-50, 2000).select("id", F.hash("id")).collect()
+    assert all(spark_hash(value) == found for value, found in hashed)
+    codes = SubtaskCodes(7)
+    taken = [codes.take(vertex) for vertex in range(3)]
+    assert len({code for vertex in taken for code in vertex}) == 21
+    for vertex, own in enumerate(taken):
+        assert own[0] == vertex
+        rows = spark.createDataFrame([(code,) for code in own], "id long").select(F.expr("pmod(hash(id), 7)")).collect()
+        assert {row[0] for row in rows} == set(range(7))
+
+
+def test_several_outputs_of_a_streaming_program_in_one_query(spark, tmp_path):
+    tag = OutputTag("odd")
+
+    class Split(ProcessFunction):
+        def process_element(self, value, ctx):
+            if value.key % 2:
+                ctx.output(tag, value.name)
+            else:
+                yield value.key
+
+    env = environment(spark)
+    split = env.from_dataframe(stream_of(spark, events(spark, 100), tmp_path / "in", 2)).process(Split())
+    even = split.key_by(lambda key: key).reduce(max)
+    seen: dict[str, list[Any]] = {"even": [], "odd": []}
+
+    def write(frames, batch_id):
+        for name, frame in frames.items():
+            seen[name] += [tuple(row) for row in frame.collect()]
+
+    writer = env.for_each_batch(write, {"even": (even, "key LONG"), "odd": (split.get_side_output(tag), "name STRING")})
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    query.awaitTermination()
+    assert Counter(key for (key,) in seen["even"]) == Counter(i % 17 for i in range(100) if i % 17 % 2 == 0)
+    assert sorted(seen["odd"]) == sorted((f"v{i}",) for i in range(100) if i % 17 % 2)
+    assert "pillarbox" in query.recentProgress[0]["observedMetrics"]
+
+
+def test_batch_program_ends_with_the_maximum_watermark(spark):
+    stream = environment(spark).from_dataframe(events(spark)).assign_timestamps_and_watermarks(BY_AT)
+    out = stream.key_by("key").process(CountPerKey()).to_dataframe("key LONG, at LONG, n LONG")
+    found: Counter[int] = Counter()
+    for row in out.collect():
+        found[row.key] = max(found[row.key], row.n)
+    assert found == Counter(i % 17 for i in range(1000))
+
+
+def test_streaming_with_two_levels_equals_batch_and_keeps_state_over_epochs(spark, tmp_path):
+    def program(df):
+        stream = environment(spark).from_dataframe(df).assign_timestamps_and_watermarks(BY_AT)
+        counts = stream.key_by("key").process(CountPerKey()).uid("counts")
+        sums = counts.key_by(lambda value: value[0] % 2).process(SumOfCounts()).uid("sums")
+        return sums.to_dataframe("group LONG, total LONG")
+
+    # The end of a stream: a last file with an event far ahead, so that all timers before it fire.
+    data = events(spark).union(spark.createDataFrame([(0, 10**9, "end")], "key long, at long, name string"))
+    rows, query = run(program(stream_of(spark, data, tmp_path / "in", 5)), tmp_path / "checkpoint")
+    last = {row.group: row.total for row in rows}
+    keys = [i % 17 for i in range(1000)] + [0]  # the end's event counts as well
+    assert last == {0: sum(key % 2 == 0 for key in keys), 1: sum(key % 2 for key in keys)}
+    progress = [p for p in query.recentProgress if p["numInputRows"]]
+    assert len(progress) >= 4
+    reports = progress[-1]["observedMetrics"]["pillarbox"]["tasks"]
+    assert {report["uid"] for report in reports} >= {"counts", "sums"}
+    every = [report for p in progress for report in p["observedMetrics"]["pillarbox"]["tasks"]]
+    assert sum(report["records_in"] for report in every if report["uid"] == "counts") == 1001
+
+
+def test_a_program_without_shuffle_is_one_pass(spark):
+    tag = OutputTag("odd")
+
+    class Split(ProcessFunction):
+        def process_element(self, value, ctx):
+            if value.key % 2:
+                yield tag, value.name
+            else:
+                yield value.key, value["name"]
+
+    env = environment(spark)
+    split = env.from_dataframe(events(spark)).process(Split())
+    out = split.to_dataframe("key LONG, name STRING")
+    assert "transformWithState" not in out._jdf.queryExecution().toString()
+    assert {row.key % 2 for row in out.collect()} == {0}
+    odd = split.get_side_output(tag).map(lambda name: (name,)).to_dataframe("name STRING")
+    assert odd.count() == sum((i % 17) % 2 for i in range(1000))
+
+
+def test_union_of_sources_and_many_types(spark):
+    @dataclasses.dataclass
+    class Out:
+        key: int
+        tags: list[str]
+        extra: dict[str, float]
+
+    env = environment(spark, 3)
+    left = env.from_dataframe(events(spark, 50), name="left").map(lambda row: (row.key, row.name))
+    right = env.from_dataframe(events(spark, 70), name="right").map(lambda row: (row.key, row.name))
+    merged = left.union(right).key_by(lambda value: value[0]).reduce(lambda a, b: (a[0], a[1] + "," + b[1]))
+    out = merged.map(lambda value: Out(value[0], value[1].split(","), {"n": float(len(value[1]))})).to_dataframe(Out)
+    longest: Counter[int] = Counter()
+    for row in out.collect():
+        longest[row.key] = max(longest[row.key], len(row.tags))
+    assert longest == Counter(i % 17 for n in (50, 70) for i in range(n))
+    assert dict(out.dtypes) == {"key": "bigint", "tags": "array<string>", "extra": "map<string,double>"}
+
+
+def test_execute_and_collect_gives_python_objects(spark):
+    env = environment(spark)
+    results = env.from_dataframe(events(spark, 10)).map(lambda row: {row.name: row.key}).execute_and_collect()
+    assert sorted(results, key=str) == sorted(({f"v{i}": i} for i in range(10)), key=str)
+
+
+def test_the_users_session_is_left_alone(spark):
+    before = dict(spark.conf.getAll)
+    out = environment(spark, 5).from_dataframe(events(spark)).key_by("key").reduce(lambda a, b: b)
+    frame = out.to_dataframe("key LONG, at LONG, name STRING")
+    assert frame.sparkSession.conf.get("spark.sql.shuffle.partitions") == "5"
+    assert dict(spark.conf.getAll) == before
+    assert frame.count() == 1000
+    assert not [t for t in spark.catalog.listTables("global_temp") if t.name.startswith("pillarbox")]
+
+
+class Alarm(KeyedProcessFunction):
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
+
+    def process_element(self, value, ctx):
+        self.seen.update(value.name)
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time() + 1500)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), self.seen.value(), ctx.time_domain().name
+
+
+def test_processing_time_timers_fire_while_the_source_is_idle(spark, tmp_path):
+    stream = stream_of(spark, events(spark, 5, keys=5), tmp_path / "in", 1)
+    out = environment(spark).from_dataframe(stream).key_by("key").process(Alarm())
+    frame = out.to_dataframe("key LONG, name STRING, domain STRING")
+    rows = []
+    query = (
+        frame.writeStream.foreachBatch(lambda batch, number: rows.extend(batch.collect()))
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        deadline = time.monotonic() + 90
+        while len(rows) < 5 and time.monotonic() < deadline and query.isActive:
+            time.sleep(0.2)
+        batches = [p["batchId"] for p in query.recentProgress]
+    finally:
+        query.stop()
+    assert query.exception() is None
+    assert sorted(tuple(row) for row in rows) == [(i, f"v{i}", "PROCESSING_TIME") for i in range(5)]
+    assert len(batches) > 1
+
+
+def test_streaming_cannot_be_collected_and_says_so(spark, tmp_path):
+    stream = stream_of(spark, events(spark, 5), tmp_path / "in", 1)
+    with pytest.raises(ProgramError, match="has no end: use to_dataframe"):
+        environment(spark).from_dataframe(stream).map(lambda row: row).execute_and_collect()
+
+
+@pytest.mark.parametrize(
+    ("column", "says"), [("nowhere", "no timestamp column 'nowhere'"), ("name", "'name' of 'dataframe' is string")]
+)
+def test_a_wrong_timestamp_column_is_refused_while_building(spark, column, says):
+    stream = environment(spark).from_dataframe(events(spark))
+    with pytest.raises(ProgramError, match=says):
+        stream.assign_timestamps_and_watermarks(
+            WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(column)
+        )
+    with pytest.raises(ProgramError, match="no column 'card' in 'dataframe'; the columns are key, at, name"):
+        stream.key_by("card")
