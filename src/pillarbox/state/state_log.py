@@ -195,7 +195,7 @@ class StateLog:
         if missing:
             raise CheckpointMismatchError(
                 f"the checkpoint holds state of {', '.join(map(repr, missing))}, which the program does not have: run"
-                " the program that wrote it, set the operators' uid() to those in the checkpoint, or start from a new one"
+                " the program that wrote it, set uid() of the operators to those in the checkpoint, or start anew"
             )
         return meta
 

@@ -13,7 +13,7 @@ from pillarbox.task.vertex import Consumers, Vertex
 from pillarbox.time import ProcessingTimeCallback, ProcessingTimeService, ProcessingTimeServiceImpl
 from pillarbox.time.internal_timer_service import InternalTimeServiceManager
 
-__all__ = ["OperatorChain"]
+__all__ = ["OperatorChain", "as_mail"]
 
 
 class OperatorChain:
@@ -45,7 +45,7 @@ class OperatorChain:
 
         for index, node in enumerate(vertex.nodes):
             executor = processor.get_mailbox_executor(index)
-            operator_clock = ProcessingTimeServiceImpl(clock, _as_mail(executor))
+            operator_clock = ProcessingTimeServiceImpl(clock, as_mail(executor))
             keyed = index == 0 and vertex.keyed
             if keyed:
                 assert backend is not None
@@ -119,7 +119,7 @@ class OperatorChain:
             operator.restore_state(states.get(operator.uid))
 
 
-def _as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:
+def as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:
     """Give what makes a timer's callback a mail with the operator's priority."""
 
     def defer(callback: ProcessingTimeCallback, timestamp: int) -> None:

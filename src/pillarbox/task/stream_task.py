@@ -9,6 +9,7 @@ Source of the behaviour: Flink's ``StreamTask``, ``SourceStreamTask`` and ``OneI
 from __future__ import annotations
 
 import gc
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
@@ -30,7 +31,7 @@ from pillarbox.state import ChunkStore, HeapKeyedStateBackend, LogIdentity, Stat
 from pillarbox.task.checkpoint import CheckpointMetaData, CheckpointOptions, SubtaskCheckpointCoordinator
 from pillarbox.task.input_gate import InputGate
 from pillarbox.task.metrics import TaskMetrics
-from pillarbox.task.operator_chain import OperatorChain
+from pillarbox.task.operator_chain import OperatorChain, as_mail
 from pillarbox.task.record_writer import RecordWriter
 from pillarbox.task.task_input import (
     EXHAUSTED,
@@ -40,10 +41,17 @@ from pillarbox.task.task_input import (
     ThreadedReader,
 )
 from pillarbox.task.vertex import Vertex, channel_code
-from pillarbox.time import ProcessingTimeService, SystemProcessingTimeService
+from pillarbox.time import (
+    ProcessingTimeService,
+    ProcessingTimeServiceImpl,
+    ScheduledTimer,
+    SystemProcessingTimeService,
+)
 from pillarbox.time.timestamps import MAX_WATERMARK
 
 __all__ = ["KeyedStreamTask", "SourceStreamTask", "StreamTask", "TaskState"]
+
+_log = logging.getLogger("pillarbox")
 
 # While an epoch runs. Records and keyed state are many, long-lived and without cycles: at Python's own thresholds the
 # collector walks over them every few hundred records, and takes a third of the time.
@@ -370,10 +378,17 @@ class SourceStreamTask(StreamTask):
 
 
 class KeyedStreamTask(StreamTask):
-    """A keyed operator and those chained to it, with state in a log."""
+    """A keyed operator and those chained to it, with state in a log.
 
-    def __init__(self, vertex: Vertex, subtask: int, **options: Any) -> None:
+    Args:
+        alignment_limit: milliseconds from the first barrier of an epoch to the last, after which the task warns of the
+            channels that it waits for; None: never.
+    """
+
+    def __init__(self, vertex: Vertex, subtask: int, *, alignment_limit: int | None = None, **options: Any) -> None:
         super().__init__(vertex, subtask, **options)
+        self._alignment_limit = alignment_limit
+        self._alignment_timer: ScheduledTimer | None = None
         assert self.backend is not None
         identity = LogIdentity(vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program)
         self.log = StateLog(identity, self.backend)
@@ -465,8 +480,25 @@ class KeyedStreamTask(StreamTask):
                     gate.watermark(channel, element.timestamp, self)
                 elif isinstance(element, WatermarkStatus):
                     gate.status(channel, element.idle, self)
-            if gate.any_barrier:
+            if gate.any_barrier and not self.metrics.alignment.is_running:
                 self.metrics.alignment.mark_start()
+                self._limit_alignment()
+
+    def _limit_alignment(self) -> None:
+        if self._alignment_limit is not None:
+            clock = ProcessingTimeServiceImpl(self.clock, as_mail(self.processor.get_main_mailbox_executor()))
+            due = clock.current_processing_time() + self._alignment_limit
+            self._alignment_timer = clock.register_timer(due, self._alignment_is_overdue)
+
+    def _alignment_is_overdue(self, timestamp: int) -> None:
+        self.metrics.alignments_overdue += 1
+        _log.warning(
+            "task %r, epoch %d: the barriers of channels %s have not come within %d ms of the first",
+            self.vertex.name,
+            self._checkpoint_id,
+            self.gate.awaited,
+            self._alignment_limit,
+        )
 
     # -- what the valve tells (its sink) --
 
@@ -481,6 +513,9 @@ class KeyedStreamTask(StreamTask):
     def _end_epoch(self) -> DataInputStatus:
         barrier, ended = self.gate.aligned()
         self.metrics.alignment.mark_end()
+        if self._alignment_timer is not None:
+            self._alignment_timer.cancel()
+            self._alignment_timer = None
         now = self.clock.current_processing_time()
         if self._end_of_data:
             self._checkpoint_on_barrier(barrier.timestamp if barrier else now)

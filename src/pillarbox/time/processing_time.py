@@ -558,10 +558,8 @@ class _DeferredTimer(ScheduledTimer):
         self._inner: ScheduledTimer | None = None
 
     def attach(self, inner: ScheduledTimer) -> None:
-        # A timer that was cancelled (by its own first call) before it knew what to cancel.
+        # Nobody can cancel before that: nobody has been given this timer yet.
         self._inner = inner
-        if self._state is _TimerState.CANCELLED:
-            inner.cancel()
 
     def fire(self, timestamp: int) -> None:
         service = self._service
