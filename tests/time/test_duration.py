@@ -29,6 +29,7 @@ DAY = 86_400_000
         (Duration.of_minutes(2), 120_000),
         (Duration.of_seconds(3), 3000),
         (Duration.of_millis(4), 4),
+        (Duration.of_nanos(1_000_000), 1),
         (Duration.of_nanos(1_999_999), 1),
         (Time.days(2), 2 * DAY),
         (Time.hours(1), 3_600_000),
@@ -47,6 +48,7 @@ DAY = 86_400_000
         ("0.1 seconds", 100),
         ("1 day -1 hour", DAY - 3_600_000),
         ("2500 microseconds", 2),
+        ("1000 us", 1),
         ("0 s", 0),
     ],
 )
@@ -84,9 +86,7 @@ def test_nonsense_is_one_clear_value_error(value):
     assert repr(value)[:20] in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "value", [-1, "-5 seconds", Time.hours(-8), datetime.timedelta(microseconds=-1)]
-)
+@pytest.mark.parametrize("value", [-1, "-5 seconds", Time.hours(-8), datetime.timedelta(microseconds=-1)])
 def test_negative_is_an_error_except_for_offsets(value):
     with pytest.raises(ValueError, match="cannot be negative: "):
         to_millis(value)

@@ -237,11 +237,48 @@ class TestManual:
         assert self.service.state is ServiceState.SHUTDOWN
 
     def test_nobody_can_cancel_the_future_of_all(self):
-        self.service.register_timer(1000, lambda t: futures.append(self.service.quiesce()))
-        futures: list[Future[None]] = []
-        self.service.register_timer(1000, never)
+        view = ProcessingTimeServiceImpl(self.service, lambda callback, t: callback(t))
+        answers = []
+        view.register_timer(1000, lambda t: answers.append(view.quiesce().cancel()))
+        self.service.register_timer(1000, lambda t: answers.append(self.service.quiesce().cancel()))
+        view.register_timer(1000, never)
         self.service.advance(0)
-        assert not futures[0].cancel()
+        assert answers == [False, False]
+
+    def test_timers_keep_their_order_when_many_are_cancelled(self):
+        times = [1000 + i * 37 % 300 for i in range(300)]
+        timers = [self.service.register_timer(t, self.log) for t in times]
+        for timestamp, timer in zip(times, timers, strict=True):
+            if timestamp % 3:
+                timer.cancel()
+        assert self.service.num_active_timers == 100
+        self.service.advance(300)
+        assert self.log.calls == list(range(1002, 1300, 3))
+
+    def test_none_is_active_after_the_end_whatever_was_cancelled(self):
+        self.service.register_timer(1100, never).cancel()
+        self.service.quiesce()
+        assert self.service.num_active_timers == 0
+
+    def test_a_handle_does_not_keep_its_callback(self):
+        class Big:
+            def __call__(self, timestamp):
+                pass
+
+        fired, waiting = Big(), Big()
+        dead = [weakref.ref(fired), weakref.ref(waiting)]
+        view = ProcessingTimeServiceImpl(self.service, lambda callback, t: callback(t))
+        handles = [
+            self.service.register_timer(1000, fired),
+            view.register_timer(1000, fired),
+            self.service.register_timer(1100, waiting),
+        ]
+        del fired, waiting
+        self.service.advance(0)
+        self.service.quiesce()
+        gc.collect()
+        assert [ref() for ref in dead] == [None, None]
+        assert all(handle.done() for handle in handles)
 
     def test_cancelled_timers_leave_nothing_behind(self):
         class Big:
@@ -304,9 +341,7 @@ class ManualMachine(RuleBasedStateMachine):
     @rule(target=timers, delay=st.integers(0, 20), period=st.integers(1, 20), rate=st.booleans())
     def schedule(self, delay, period, rate):
         name = self.new_name()
-        schedule = (
-            self.service.schedule_at_fixed_rate if rate else self.service.schedule_with_fixed_delay
-        )
+        schedule = self.service.schedule_at_fixed_rate if rate else self.service.schedule_with_fixed_delay
         self.enter(self.now + delay, name, period)
         return name, schedule(lambda t: self.calls.append((t, name)), delay, period)
 
@@ -456,9 +491,17 @@ class TestSystem:
     @pytest.mark.parametrize("kind", ["schedule_at_fixed_rate", "schedule_with_fixed_delay"])
     def test_periodic_timers_go_on_even_after_an_error(self, kind):
         calls = []
+        begins, ends = [], []
         end = threading.Event()
 
         def tick(timestamp):
+            begins.append(time.monotonic_ns())
+            try:
+                count(timestamp)
+            finally:
+                ends.append(time.monotonic_ns())
+
+        def count(timestamp):
             calls.append(timestamp)
             if len(calls) == 3:
                 raise KeyError("third")
@@ -468,6 +511,7 @@ class TestSystem:
 
         registered = threading.Event()
         self.service.register_timer(0, lambda t: registered.wait(PATIENCE))
+        start = time.monotonic_ns()
         timer = getattr(self.service, kind)(tick, 1, 2)
         registered.set()
         assert end.wait(PATIENCE)
@@ -477,6 +521,9 @@ class TestSystem:
         steps = [b - a for a, b in pairwise(calls)]
         if kind == "schedule_at_fixed_rate":
             assert steps == [2] * 5
+            assert all(t - start >= (1 + 2 * i) * 1_000_000 for i, t in enumerate(begins))
+        else:
+            assert all(b - a >= 2_000_000 for a, b in zip(ends, begins[1:], strict=False))
 
     def test_a_fixed_rate_catches_up_and_a_fixed_delay_does_not(self):
         clock = iter(range(1000, 100_000, 1000))
@@ -509,7 +556,8 @@ class TestSystem:
         second = service.schedule_with_fixed_delay(tick_delay, 0, 1)
         ready.set()
         assert end.wait(PATIENCE)
-        # By the clock after each call, which goes a second at each look.
+        # By the clock after each call, which goes a second at each look, and the delay of 1 ms.
+        assert [t % 1000 for t in delay[1:]] == [1, 1, 1]
         assert [b - a for a, b in pairwise(delay[1:])] == [1000, 1000]
         assert service.await_shutdown(60_000)
         assert not self.errors
@@ -553,9 +601,7 @@ class TestSystem:
 
     def test_a_callback_cannot_wait_for_its_own_end(self):
         answers: Future[bool] = Future()
-        self.service.register_timer(
-            0, lambda t: answers.set_result(self.service.await_shutdown(60_000))
-        )
+        self.service.register_timer(0, lambda t: answers.set_result(self.service.await_shutdown(60_000)))
         assert answers.result(PATIENCE) is False
 
     def test_many_threads_register_and_cancel(self):
@@ -664,9 +710,7 @@ class TestOperatorsView:
 
     def test_a_timer_that_runs_or_has_run_cannot_be_cancelled(self):
         answers = []
-        timer = self.service.register_timer(
-            10, lambda t: answers.append((timer.cancel(), timer.done()))
-        )
+        timer = self.service.register_timer(10, lambda t: answers.append((timer.cancel(), timer.done())))
         self.clock.advance(10)
         self.mailbox.run()
         assert answers == [(False, False)]
@@ -696,6 +740,7 @@ class TestOperatorsView:
         assert self.other.state is ServiceState.ALIVE
 
     def test_t6_quiesced_with_nothing_under_way(self):
+        assert self.service.quiesce().done()
         assert self.service.quiesce().done()
 
     def test_t6_quiesced_by_its_own_callback(self):
@@ -750,6 +795,17 @@ class TestOperatorsView:
         assert self.service.num_pending_callbacks == 0
         assert timer.cancelled()
         assert self.service.quiesce().done()
+
+    def test_a_periodic_timer_goes_on_after_a_mail_that_could_not_be_posted(self):
+        timer = self.service.schedule_at_fixed_rate(self.log, 10, 10)
+        self.mailbox.closed = True
+        with pytest.raises(RuntimeError, match="the mailbox is closed"):
+            self.clock.advance(10)
+        self.mailbox.closed = False
+        self.clock.advance(10)
+        self.mailbox.run()
+        assert self.log.calls == [20]
+        assert not timer.done()
 
     def test_when_the_clock_is_closed_its_timers_are_done(self):
         fired = self.service.register_timer(10, self.log)

@@ -149,9 +149,7 @@ class TestIdleness:
     def setup_method(self):
         self.now = 1000
         self.output = Recorder()
-        self.generator = WatermarksWithIdleness(
-            AscendingTimestampsWatermarks(), "100 ms", lambda: self.now
-        )
+        self.generator = WatermarksWithIdleness(AscendingTimestampsWatermarks(), "100 ms", lambda: self.now)
 
     def emit_at(self, now):
         self.now = now
@@ -261,9 +259,7 @@ class TestMonotoneOutput:
         watermarks = [w for w in sink.got if isinstance(w, int)]
         statuses = [w for w in sink.got if isinstance(w, str)]
         assert watermarks == sorted(set(watermarks))
-        assert max(watermarks, default=None) == max(
-            (w for w in said if isinstance(w, int)), default=None
-        )
+        assert max(watermarks, default=None) == max((w for w in said if isinstance(w, int)), default=None)
         assert statuses == (["idle", "active"] * len(said))[: len(statuses)]
         # No watermark goes out while the stream is said to be idle.
         idle = False

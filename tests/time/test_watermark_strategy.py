@@ -55,9 +55,7 @@ def extract(assigner, value, record_timestamp=MIN_TIMESTAMP):
 
 class TestStrategy:
     def test_the_generators(self):
-        assert type(WatermarkStrategy.for_monotonous_timestamps().create_generator()) is (
-            AscendingTimestampsWatermarks
-        )
+        assert type(WatermarkStrategy.for_monotonous_timestamps().create_generator()) is (AscendingTimestampsWatermarks)
         assert type(WatermarkStrategy.no_watermarks().create_generator()) is NoWatermarksGenerator
         assert type(WatermarkStrategy.for_generator(Own).create_generator()) is Own
         strategy = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_seconds(5))
@@ -105,11 +103,7 @@ class TestStrategy:
 
     @pytest.mark.parametrize("dumps", [pickle.dumps, cloudpickle.dumps])
     def test_it_is_pickled(self, dumps):
-        strategy = (
-            WatermarkStrategy.for_bounded_out_of_orderness(7)
-            .with_timestamp_assigner("ts")
-            .with_idleness(9)
-        )
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(7).with_timestamp_assigner("ts").with_idleness(9)
         copy = pickle.loads(dumps(strategy))
         assert repr(copy) == repr(strategy)
         assert copy.create_generator()._distance == 8
@@ -139,9 +133,7 @@ class TestStrategy:
 
     def test_it_shows_how_it_was_made(self):
         strategy = (
-            WatermarkStrategy.for_bounded_out_of_orderness("5 s")
-            .with_timestamp_assigner("ts")
-            .with_idleness("1 min")
+            WatermarkStrategy.for_bounded_out_of_orderness("5 s").with_timestamp_assigner("ts").with_idleness("1 min")
         )
         assert repr(strategy) == (
             "WatermarkStrategy.for_bounded_out_of_orderness(5000 ms)"
@@ -221,6 +213,10 @@ class TestAssigners:
 
 
 class TestTimestamps:
+    def test_the_limits_are_those_of_64_bits(self):
+        limits = np.iinfo(np.int64)
+        assert (limits.min, limits.max) == (MIN_TIMESTAMP, MAX_WATERMARK)
+
     @pytest.mark.parametrize(
         ("value", "expected"),
         [
@@ -232,9 +228,7 @@ class TestTimestamps:
             (datetime.datetime(1970, 1, 1, 0, 0, 1), 1000),
             (datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), 1000),
             (
-                datetime.datetime(
-                    1970, 1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1))
-                ),
+                datetime.datetime(1970, 1, 1, 1, tzinfo=datetime.timezone(datetime.timedelta(hours=1))),
                 0,
             ),
             (datetime.datetime(1969, 12, 31, 23, 59, 59, 999_999), -1),
@@ -248,15 +242,11 @@ class TestTimestamps:
 
     @given(st.integers(-62_135_596_800_000, 253_402_300_799_999), st.integers(0, 999))
     def test_datetimes_are_exact(self, millis, micros):
-        moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(
-            milliseconds=millis, microseconds=micros
-        )
+        moment = datetime.datetime(1970, 1, 1) + datetime.timedelta(milliseconds=millis, microseconds=micros)
         assert to_timestamp(moment) == millis
         assert to_timestamp(moment.replace(tzinfo=UTC)) == millis
 
-    @pytest.mark.parametrize(
-        "value", [None, True, np.True_, 1.0, "5", pd.NaT, datetime.date(2026, 1, 1), [5]]
-    )
+    @pytest.mark.parametrize("value", [None, True, np.True_, 1.0, "5", pd.NaT, datetime.date(2026, 1, 1), [5]])
     @pytest.mark.parametrize("kind", ["object", "f(value)", "f(value, before)", "column"])
     def test_a_bad_one_is_named(self, value, kind):
         class Bad(TimestampAssigner):
