@@ -106,17 +106,17 @@ class DataStream:
     def map(self, func: Callable[[Any], Any] | MapFunction, output_type: Any = None) -> DataStream:
         """One record in, one out."""
         _check(func, MapFunction, "map")
-        return self._apply("map", lambda name, uid: MapOperator(name, func, uid))
+        return self._apply("map", func, lambda name, uid: MapOperator(name, func, uid))
 
     def flat_map(self, func: Callable[[Any], Any] | FlatMapFunction, output_type: Any = None) -> DataStream:
         """One record in, any number out."""
         _check(func, FlatMapFunction, "flat_map")
-        return self._apply("flat_map", lambda name, uid: FlatMapOperator(name, func, uid))
+        return self._apply("flat_map", func, lambda name, uid: FlatMapOperator(name, func, uid))
 
     def filter(self, func: Callable[[Any], bool] | FilterFunction) -> DataStream:
         """Keep the records for which ``func`` is true."""
         _check(func, FilterFunction, "filter")
-        return self._apply("filter", lambda name, uid: FilterOperator(name, func, uid))
+        return self._apply("filter", func, lambda name, uid: FilterOperator(name, func, uid))
 
     def process(self, func: ProcessFunction, output_type: Any = None) -> DataStream:
         """One record in, any number out, with side outputs."""
@@ -126,7 +126,7 @@ class DataStream:
                 " timers belong to a key; put key_by(...) before it"
             )
         _check(func, ProcessFunction, "process")
-        return self._apply("process", lambda name, uid: ProcessOperator(name, func, uid))
+        return self._apply("process", func, lambda name, uid: ProcessOperator(name, func, uid))
 
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
         """Give records event time, and emit watermarks."""
@@ -135,6 +135,7 @@ class DataStream:
         self._check_timestamp_column(strategy.timestamp_column)
         return self._apply(
             "timestamps",
+            None,
             lambda name, uid: TimestampsAndWatermarksOperator(name, strategy, uid),
             idle_timeout=strategy.idle_timeout,
         )
@@ -248,7 +249,8 @@ class DataStream:
 
     def _apply(
         self,
-        name: str,
+        kind: str,
+        func: Any,
         factory: Callable[[str, str], StreamOperator],
         *,
         idle_timeout: int | None = None,
@@ -257,8 +259,9 @@ class DataStream:
     ) -> DataStream:
         step = OperatorTransformation(
             self._env._next(),
-            name,
+            _name_of(kind, func),
             [self._step],
+            kind=kind,
             factory=factory,
             keyed=keyed,
             uses_processing_time=uses_processing_time,
@@ -288,11 +291,12 @@ class KeyedStream(DataStream):
                 when there is no data; by default it is looked up in the function's code.
         """
         if isinstance(func, ProcessFunction):
-            return self._apply("process", lambda name, uid: ProcessOperator(name, func, uid))
+            return self._apply("process", func, lambda name, uid: ProcessOperator(name, func, uid))
         _check(func, KeyedProcessFunction, "process")
         keying = self._keying
         return self._apply(
             "process",
+            func,
             lambda name, uid: KeyedProcessOperator(name, func, keying, uid),
             keyed=True,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
@@ -302,10 +306,16 @@ class KeyedStream(DataStream):
         """Fold the records of a key; the new value is emitted after every record."""
         _check(func, ReduceFunction, "reduce")
         keying = self._keying
-        return self._apply("reduce", lambda name, uid: ReduceOperator(name, func, keying, uid), keyed=True)
+        return self._apply("reduce", func, lambda name, uid: ReduceOperator(name, func, keying, uid), keyed=True)
 
     def _plain_step(self) -> Transformation:
         return self._step.inputs[0]
+
+
+def _name_of(kind: str, func: Any) -> str:
+    """Give an operator's name: the method, and the function's own name where it has one."""
+    name = getattr(func, "__name__", type(func).__name__) if func is not None else "<lambda>"
+    return kind if name == "<lambda>" else f"{kind}: {name}"
 
 
 def _check(func: Any, interface: type, method: str) -> None:

@@ -55,6 +55,7 @@ class OperatorTransformation(Transformation):
     """An operator on a stream.
 
     Attributes:
+        kind: the method that made it: what a derived uid starts with.
         factory: makes the operator, given name and uid.
         uid: what its state is stored under; None: derived.
         keyed: it has keyed state or timers, so its input must be keyed.
@@ -62,6 +63,7 @@ class OperatorTransformation(Transformation):
         idle_timeout: of its watermark strategy, in milliseconds.
     """
 
+    kind: str = "sink"
     factory: Callable[[str, str], StreamOperator] = PassThroughOperator
     uid: str | None = None
     keyed: bool = False
@@ -71,7 +73,7 @@ class OperatorTransformation(Transformation):
     @property
     def effective_uid(self) -> str:
         """The uid given, or one from the operator's kind and place."""
-        return self.uid if self.uid is not None else f"{self.name}-{self.number}"
+        return self.uid if self.uid is not None else f"{self.kind}-{self.number}"
 
 
 @dataclass(eq=False)
