@@ -61,6 +61,10 @@ bench-keyed: setup ## Measure keyed processing on Spark
 bench-state: setup ## Measure state and checkpoints
 	@$(RUN) $(BIN)/python benchmarks/bench_state.py $(ARGS)
 
+.PHONY: bench-memory
+bench-memory: setup ## Measure the memory of Spark's Python workers
+	@$(RUN) $(BIN)/python benchmarks/bench_memory.py $(ARGS)
+
 .PHONY: lock
 lock: setup ## Write the lock files anew (newer versions: ARGS=--upgrade)
 	@scripts/lock.sh $(ARGS)

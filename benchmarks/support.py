@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the benchmarks share: the machine, tables, processes and what they use, other processes that obey commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src"
+
+_ANSWER = "@answer "
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def find_pillarbox() -> None:
+    """Make ``import pillarbox`` work here and in Spark's workers, also from a checkout that is not installed."""
+    try:
+        import pillarbox  # noqa: F401
+    except ImportError:
+        sys.path.insert(0, str(SOURCE))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
+
+
+# -- reports --
+
+
+def machine() -> dict[str, Any]:
+    """Describe what the numbers were taken on."""
+    return {
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load": round(os.getloadavg()[0], 1),
+    }
+
+
+def spark_version() -> str:
+    """Give pyspark's version."""
+    import pyspark
+
+    return str(pyspark.__version__)
+
+
+def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print rows of which the first cell is a name and the others are numbers."""
+    cells = [[str(cell) for cell in row] for row in (head, *rows)]
+    first = max(len(row[0]) for row in cells)
+    widths = [max(len(row[i]) for row in cells if i < len(row)) for i in range(1, len(head))]
+    for row in cells:
+        print(row[0].ljust(first) + "".join("  " + cell.rjust(width) for cell, width in zip(row[1:], widths)))
+
+
+def spread(values: Sequence[float], digits: int = 0) -> list[str]:
+    """Give median, lowest and highest as cells of a table."""
+    return [f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
+
+
+def finish(name: str, ratio: float, **more: Any) -> None:
+    """Print the last line: one JSON object."""
+    print(json.dumps({"name": name, "ratio": round(ratio, 3), **more, **machine()}))
+
+
+# -- processes, as /proc tells of them (Linux) --
+
+
+def descendants(pid: int) -> list[int]:
+    """Give the processes below one."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = [int(child) for child in task.read_text().split()]
+        except OSError:
+            continue
+        for child in children:
+            found += [child, *descendants(child)]
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    """Give the processor time that a process and all below it have used, also those that have ended."""
+    ticks = 0
+    for each in (pid, *descendants(pid)):
+        try:
+            stat = Path(f"/proc/{each}/stat").read_text()
+        except OSError:
+            continue
+        ticks += sum(int(field) for field in stat.rpartition(")")[2].split()[11:15])
+    return ticks / _TICKS
+
+
+def memory_kib(pid: int, *names: str) -> list[int]:
+    """Give lines of ``/proc/pid/status`` such as ``VmHWM``; nothing when the process has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return []
+    values = dict(line.split(":", 1) for line in lines)
+    return [int(values[name].split()[0]) for name in names if name in values]
+
+
+def is_python_worker(pid: int) -> bool:
+    """Tell whether a process is one of PySpark's workers: a child of its daemon."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+        return b"pyspark.daemon" in command and b"pyspark.daemon" in Path(f"/proc/{parent}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+# -- a streaming query that gets its micro-batches one by one --
+
+
+class SteppedQuery:
+    """A streaming query over Parquet files: each directory that is moved in is one micro-batch."""
+
+    def __init__(self, spark: SparkSession, directory: Path, schema: str) -> None:
+        self._directory = directory
+        self._arrived = directory / "in"
+        # Spark looks up the files of a pattern anew each time; a directory comes in one piece. The pattern must
+        # match something from the start.
+        (self._arrived / "nothing").mkdir(parents=True)
+        self._number = 0
+        self.source = spark.readStream.schema(schema).parquet(str(self._arrived / "*"))
+
+    def start(self, result: DataFrame) -> None:
+        """Start to consume ``result`` as cheaply as it can be."""
+        self._query = (
+            result.writeStream.foreachBatch(lambda batch, _: batch.write.format("noop").mode("overwrite").save())
+            .option("checkpointLocation", str(self._directory / "checkpoint"))
+            .start()
+        )
+
+    def step(self, batch: str | Path) -> StreamingQueryProgress:
+        """Run the micro-batch whose files are in the directory ``batch``, which is moved."""
+        shutil.move(batch, self._arrived / Path(batch).name)
+        self._query.processAllAvailable()
+        number, self._number = self._number, self._number + 1
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            for progress in self._query.recentProgress:
+                if progress.batchId == number and progress.numInputRows:
+                    return progress
+            time.sleep(0.02)
+        raise SystemExit(f"Spark reported no progress of micro-batch {number}")
+
+    def stop(self) -> None:
+        """Stop the query."""
+        self._query.stop()
+
+
+def step_settings(directory: Path, memory: str) -> dict[str, str]:
+    """Give the settings for a session with a stepped query, with ``__`` for dots."""
+    return {
+        "spark__driver__memory": memory,
+        "spark__local__dir": str(directory / "local"),
+        "spark__sql__streaming__noDataMicroBatches__enabled": "false",
+        "spark__sql__streaming__pollingDelay": "50ms",
+        "spark__log__level": "ERROR",
+    }
+
+
+def task_reports(progress: StreamingQueryProgress) -> list[Row]:
+    """Give pillarbox's metrics of the stateful subtasks in a micro-batch."""
+    observed = progress.observedMetrics.get("pillarbox")
+    return [task for task in observed.tasks if task["level"] == 1] if observed is not None else []
+
+
+# -- one side of a comparison in a process of its own --
+
+
+class Side:
+    """A process that runs this very benchmark with other arguments, and answers one line to each that it is sent.
+
+    Each side has its own Spark and its own Python workers, so that neither lives on what the other has warmed up;
+    while one is asked the others wait.
+    """
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, os.path.abspath(sys.argv[0]), *arguments]
+        # Spark's workers tell much on their standard error; it is of interest when something fails.
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+
+    def ask(self, **question: Any) -> dict[str, Any]:
+        """Send a command and wait for the answer."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            if line.startswith(_ANSWER):
+                answer: dict[str, Any] = json.loads(line[len(_ANSWER) :])
+                return answer
+        status = self._process.wait()
+        self._errors.seek(0)
+        raise SystemExit(f"{self._errors.read()[-4000:]}\na side of the benchmark ended with {status}")
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    def close(self) -> None:
+        """Let the process end."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+
+
+def questions() -> Iterable[dict[str, Any]]:
+    """In a side's process: what it is asked."""
+    for line in sys.stdin:
+        yield json.loads(line)
+
+
+def answer(**values: Any) -> None:
+    """In a side's process: answer what was asked last."""
+    print(_ANSWER + json.dumps(values), flush=True)
