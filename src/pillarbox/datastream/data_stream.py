@@ -106,12 +106,12 @@ class DataStream:
     def map(self, func: Callable[[Any], Any] | MapFunction, output_type: Any = None) -> DataStream:
         """One record in, one out."""
         _check(func, MapFunction, "map")
-        return self._apply("map", func, lambda name, uid: MapOperator(name, func, uid))
+        return self._apply("map", func, lambda name, uid: MapOperator(name, func, uid), output_type)
 
     def flat_map(self, func: Callable[[Any], Any] | FlatMapFunction, output_type: Any = None) -> DataStream:
         """One record in, any number out."""
         _check(func, FlatMapFunction, "flat_map")
-        return self._apply("flat_map", func, lambda name, uid: FlatMapOperator(name, func, uid))
+        return self._apply("flat_map", func, lambda name, uid: FlatMapOperator(name, func, uid), output_type)
 
     def filter(self, func: Callable[[Any], bool] | FilterFunction) -> DataStream:
         """Keep the records for which ``func`` is true."""
@@ -126,7 +126,7 @@ class DataStream:
                 " timers belong to a key; put key_by(...) before it"
             )
         _check(func, ProcessFunction, "process")
-        return self._apply("process", func, lambda name, uid: ProcessOperator(name, func, uid))
+        return self._apply("process", func, lambda name, uid: ProcessOperator(name, func, uid), output_type)
 
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
         """Give records event time, and emit watermarks."""
@@ -217,15 +217,21 @@ class DataStream:
         results = self._env._collect(self._plain_step())
         return results if limit is None else CollectedResults(results[:limit])
 
-    def to_dataframe(self, schema: Any) -> DataFrame:
+    def to_dataframe(self, schema: Any = None) -> DataFrame:
         """Give the stream as a DataFrame: streaming if a source is, to go on with any Spark sink, trigger or SQL.
 
         Args:
-            schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``.
+            schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``; by default the
+                ``output_type`` of the operator before.
         """
         from pillarbox.runtime.spark.plan import plan_output
 
-        declared = resolve_schema(schema)
+        if schema is None and self._step.output_type is None:
+            raise ProgramError(
+                f"to_dataframe() needs the columns, such as to_dataframe('card STRING, n LONG'): {self._step.name!r}"
+                " declares no output_type"
+            )
+        declared = resolve_schema(self._step.output_type if schema is None else schema)
         program = self._env._compile("to_dataframe", [self._columns_sink("output", declared)])
         return plan_output(program, declared)
 
@@ -252,6 +258,7 @@ class DataStream:
         kind: str,
         func: Any,
         factory: Callable[[str, str], StreamOperator],
+        output_type: Any = None,
         *,
         idle_timeout: int | None = None,
         keyed: bool = False,
@@ -261,6 +268,7 @@ class DataStream:
             self._env._next(),
             _name_of(kind, func),
             [self._step],
+            output_type,
             kind=kind,
             factory=factory,
             keyed=keyed,
@@ -291,13 +299,14 @@ class KeyedStream(DataStream):
                 when there is no data; by default it is looked up in the function's code.
         """
         if isinstance(func, ProcessFunction):
-            return self._apply("process", func, lambda name, uid: ProcessOperator(name, func, uid))
+            return self._apply("process", func, lambda name, uid: ProcessOperator(name, func, uid), output_type)
         _check(func, KeyedProcessFunction, "process")
         keying = self._keying
         return self._apply(
             "process",
             func,
             lambda name, uid: KeyedProcessOperator(name, func, keying, uid),
+            output_type,
             keyed=True,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
         )
@@ -306,7 +315,9 @@ class KeyedStream(DataStream):
         """Fold the records of a key; the new value is emitted after every record."""
         _check(func, ReduceFunction, "reduce")
         keying = self._keying
-        return self._apply("reduce", func, lambda name, uid: ReduceOperator(name, func, keying, uid), keyed=True)
+        return self._apply(
+            "reduce", func, lambda name, uid: ReduceOperator(name, func, keying, uid), output_type, keyed=True
+        )
 
     def _plain_step(self) -> Transformation:
         return self._step.inputs[0]

@@ -28,11 +28,13 @@ class Transformation:
     Attributes:
         number: position in the order in which the program was built.
         inputs: the steps whose streams it takes.
+        output_type: what the user declared its records to be, or None.
     """
 
     number: int
     name: str
     inputs: list[Transformation]
+    output_type: Any = None
 
 
 @dataclass(eq=False)

@@ -72,6 +72,7 @@ class LocalJob:
         self.reports: list[dict[str, Any]] = []
         self._clock = clock
         self._shipped = [ship(vertex) for vertex in program.vertices]
+        self._codes = {place: code for code, place in program.subtasks.items()}
         self._stores: Savepoint = {place: store.copy() for place, store in (savepoint or {}).items()}
         self._keyed: dict[tuple[int, int], KeyedStreamTask] = {}
         self._sources: dict[int, SourceStreamTask] = {}
@@ -121,10 +122,7 @@ class LocalJob:
                         store = _EpochStore(self._store(vertex.uid, subtask))
                         stores.append(store)
                         task_ = self._task(vertex.number, subtask, store)
-                        code = next(
-                            c for c, place in self.program.subtasks.items() if place == (vertex.number, subtask)
-                        )
-                        arrived = travelling.pop(code, [])
+                        arrived = travelling.pop(self._codes[vertex.number, subtask], [])
                         for part in task_.run_epoch([arrived] if arrived else [], store):
                             carry(part)
         except BaseException:

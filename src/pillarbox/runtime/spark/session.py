@@ -185,12 +185,13 @@ def move(df: DataFrame, session: SparkSession) -> DataFrame:
     """Give a DataFrame, streaming or not, as one of another session of the same application."""
     if df.sparkSession is session:
         return df
+    from pyspark.sql.utils import is_remote
+
     name = f"pillarbox_{uuid.uuid4().hex}"
     df.createGlobalTempView(name)
-    try:
-        moved = session.table(f"global_temp.{name}")
-        # Resolved while the view is still there.
-        _ = moved.schema
-        return moved
-    finally:
+    database = session.conf.get("spark.sql.globalTempDatabase", "global_temp")
+    moved = session.table(f"{database}.{name}")
+    # Spark Connect looks the view up whenever the plan is used, so there it has to stay.
+    if not is_remote():
         session.catalog.dropGlobalTempView(name)
+    return moved
