@@ -203,31 +203,42 @@ class _Compiler:
             elif isinstance(child, OperatorTransformation):
                 yield _Link(child, None, tag_id)
 
+    def _chain(self, start: Transformation) -> list[Transformation]:
+        """Give ``start`` and all steps behind it up to the next shuffle, each behind those that it takes from."""
+        backwards: list[Transformation] = []
+        seen: set[Transformation] = set()
+
+        def visit(step: Transformation) -> None:
+            seen.add(step)
+            for link in reversed(list(self._links(step))):
+                if link.keying is None and link.consumer not in seen:
+                    visit(link.consumer)
+            backwards.append(step)
+
+        visit(start)
+        return backwards[::-1]
+
     def _grow(self, vertex: Vertex, start: Transformation) -> None:
         """Chain to the vertex everything behind ``start`` up to the next shuffle."""
-        nodes: dict[Transformation, int] = {start: 0}
-        queue = [start]
+        steps = self._chain(start)
+        nodes = {step: index for index, step in enumerate(steps)}
         idle_timeouts: list[int] = []
-        while queue:
-            step = queue.pop(0)
-            node = vertex.nodes[nodes[step]]
+        for step in steps[1:]:
+            assert isinstance(step, OperatorTransformation)
+            vertex.nodes.append(ChainNode(step.factory(step.name, step.effective_uid)))
+            if step.idle_timeout is not None:
+                idle_timeouts.append(step.idle_timeout)
+            if isinstance(step, SinkTransformation) and step.output is not None:
+                self._connect_output(vertex, vertex.nodes[-1].output, step.output)
+        for step, node in zip(steps, vertex.nodes):
             for link in self._links(step):
                 consumers = node.output
                 if link.tag_id is not None:
                     consumers = node.side_outputs.setdefault(link.tag_id, Consumers())
-                if link.keying is not None:
+                if link.keying is None:
+                    consumers.nodes.append(nodes[link.consumer])
+                else:
                     self._connect(vertex, consumers, link)
-                    continue
-                consumer = link.consumer
-                if consumer not in nodes:
-                    nodes[consumer] = len(vertex.nodes)
-                    vertex.nodes.append(ChainNode(consumer.factory(consumer.name, consumer.effective_uid)))
-                    queue.append(consumer)
-                    if consumer.idle_timeout is not None:
-                        idle_timeouts.append(consumer.idle_timeout)
-                    if isinstance(consumer, SinkTransformation) and consumer.output is not None:
-                        self._connect_output(vertex, vertex.nodes[nodes[consumer]].output, consumer.output)
-                consumers.nodes.append(nodes[consumer])
         vertex.name = " -> ".join(node.operator.name for node in vertex.nodes)
         if idle_timeouts:
             self._idle[vertex.number] = max(idle_timeouts)
@@ -242,13 +253,17 @@ class _Compiler:
             self._heads[consumer] = head
             if isinstance(consumer, SinkTransformation) and consumer.output is not None:
                 self._connect_output(head, head.nodes[0].output, consumer.output)
-        if all(edge.vertex != vertex.number for edge in head.inputs):
-            head.inputs.append(InputEdge(vertex.number, vertex.parallelism or None))
         assert link.keying is not None
-        consumers.edges.append(len(vertex.edges))
-        columns = link.keying.columns
-        label = "key by " + (", ".join(columns) if columns else "function")
-        vertex.edges.append(Edge(self._codes_of(head), link.keying, vertex.max_parallelism, label))
+        codes = self._codes_of(head)
+        # Streams of this vertex that meet in a union before the shuffle share one edge: a channel has one barrier.
+        index = next((index for index, edge in enumerate(vertex.edges) if edge.targets == codes), None)
+        if index is None:
+            index = len(vertex.edges)
+            head.inputs.append(InputEdge(vertex.number, vertex.parallelism or None))
+            columns = link.keying.columns
+            label = "key by " + (", ".join(columns) if columns else "function")
+            vertex.edges.append(Edge(codes, link.keying, vertex.max_parallelism, label))
+        consumers.edges.append(index)
 
     def _connect_output(self, vertex: Vertex, consumers: Consumers, output: str) -> None:
         consumers.edges.append(len(vertex.edges))

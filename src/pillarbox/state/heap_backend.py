@@ -8,6 +8,7 @@ restored and dropped together. Only the mailbox thread may touch any of it.
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
+from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.errors import CheckpointMismatchError, ProgramError, shorten
@@ -139,10 +140,11 @@ class HeapKeyedStateBackend:
         changed: list[Any] = []
         removed: list[Any] = []
         rows = self.rows
-        width = len(self.slots)
+        blank = self._blank[1:]
         for key in self.dirty:
             row = rows[key]
-            if row.count(None) == width:
+            # By identity: a state may hold what does not compare to a bool, such as a numpy array.
+            if all(map(is_, row[1:], blank)):
                 del rows[key]
                 if row[0] == DIRTY:
                     removed.append(key)

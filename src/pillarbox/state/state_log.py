@@ -21,7 +21,7 @@ from enum import Enum
 from typing import Any, Protocol
 
 from pillarbox.elements import dumps
-from pillarbox.errors import CheckpointMismatchError
+from pillarbox.errors import CheckpointMismatchError, OperatorError, describe, shorten
 from pillarbox.state.heap_backend import HeapKeyedStateBackend, SlotSpec
 
 __all__ = ["FORMAT", "ChunkStore", "LogIdentity", "MemoryChunkStore", "StateLog", "Sync"]
@@ -104,7 +104,8 @@ class _Meta:
     parallelism: int
     max_parallelism: int
     subtask: int
-    slots: list[tuple[str, str]]
+    # What the slots of a row hold, in the chunks from a number on: it changes when a program gets another state.
+    layouts: list[tuple[int, list[tuple[str, str]]]]
     version: int
     stamps: list[tuple[int, int]]
     first: int
@@ -137,6 +138,7 @@ class StateLog:
         self._chunks: deque[tuple[int, list[Any]]] = deque()
         self._entries = 0
         self._following = META + 1
+        self._layouts: list[tuple[int, list[tuple[str, str]]]] = []
 
     # -- reading --
 
@@ -200,13 +202,17 @@ class StateLog:
         return meta
 
     def _load(self, store: ChunkStore, meta: _Meta) -> None:
-        positions = self._backend.adopt_slots([SlotSpec(*slot) for slot in meta.slots])
+        adopt = self._backend.adopt_slots
+        layouts = deque((start, adopt([SlotSpec(*slot) for slot in slots])) for start, slots in meta.layouts)
         # Millions of new, live objects: the cycle collector would only walk over them, again and again.
         collecting = gc.isenabled()
         gc.disable()
         try:
             for number in range(meta.first, meta.following):
                 keys, rows, removed = self._read_chunk(store, number)
+                while len(layouts) > 1 and layouts[1][0] <= number:
+                    layouts.popleft()
+                positions = layouts[0][1]
                 if positions is not None:
                     rows = [_rearranged(row, positions) for row in rows]
                 self._backend.load(keys, rows, removed)
@@ -238,6 +244,7 @@ class StateLog:
         self.task_state = meta.task_state
         self._stamps = meta.stamps
         self._following = meta.following
+        self._layouts = meta.layouts
 
     def _remember(self, number: int, keys: list[Any]) -> None:
         self._chunks.append((number, keys))
@@ -249,21 +256,27 @@ class StateLog:
         """Write what the epoch changed, and step to the next version."""
         self.bytes_written = 0
         changed, removed = self._backend.take_changes()
+        slots = [(slot.name, slot.kind) for slot in self._backend.slots]
+        if not self._layouts or self._layouts[-1][1] != slots:
+            self._layouts = [*self._layouts, (self._following, slots)]
         self._clean(store, changed, 2 * (len(changed) + len(removed)) + self._chunk_rows)
         self._append(store, changed, removed)
         self.version += 1
         self.task_state = task_state
         self._stamps = [*self._stamps[-_HISTORY + 1 :], (self.version, random.getrandbits(63))]
         mine = self._identity
+        first = self._chunks[0][0] if self._chunks else self._following
+        while len(self._layouts) > 1 and self._layouts[1][0] <= first:
+            self._layouts = self._layouts[1:]
         meta = _Meta(
             mine.operator,
             mine.parallelism,
             mine.max_parallelism,
             mine.subtask,
-            [(slot.name, slot.kind) for slot in self._backend.slots],
+            self._layouts,
             self.version,
             self._stamps,
-            self._chunks[0][0] if self._chunks else self._following,
+            first,
             self._following,
             mine.program,
             task_state,
@@ -296,7 +309,10 @@ class StateLog:
             chunk = [rows[key] for key in keys]
             for row in chunk:
                 row[0] = self._following
-            payload = dumps((keys, chunk, removed))
+            try:
+                payload = dumps((keys, chunk, removed))
+            except Exception as error:
+                raise self._unwritable(keys, chunk, error) from error
             if len(payload) > 4 * _CHUNK_BYTES and len(keys) > 1:
                 self._chunk_rows = max(1, len(keys) * _CHUNK_BYTES // len(payload))
                 continue
@@ -308,6 +324,21 @@ class StateLog:
             if keys:
                 wanted = len(keys) * _CHUNK_BYTES // len(payload)
                 self._chunk_rows = min(max(1, wanted), _CHUNK_ROWS)
+
+    def _unwritable(self, keys: list[Any], rows: list[list[Any]], error: Exception) -> Exception:
+        """Give the error that names the state that cannot be pickled."""
+        for key, row in zip(keys, rows):
+            for slot, value in zip(self._backend.slots, row[1:]):
+                try:
+                    dumps((key, value))
+                except Exception:
+                    name = slot.name.partition("/")[2]
+                    return OperatorError(
+                        f"operator {self._identity.operator!r}: the {slot.kind} state {name!r} of key {shorten(key)}"
+                        f" cannot be written: {describe(error)}; what cannot be pickled (connections, locks,"
+                        " generators) belongs into the function, made in open()"
+                    )
+        return error
 
     def _put(self, store: ChunkStore, number: int, payload: bytes) -> None:
         store.put(number, payload)
