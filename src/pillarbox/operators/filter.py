@@ -6,6 +6,7 @@ from itertools import compress
 from typing import Any
 
 from pillarbox.elements import Records
+from pillarbox.errors import PillarboxError
 from pillarbox.operators.operator import FunctionOperator
 
 __all__ = ["FilterOperator"]
@@ -23,6 +24,8 @@ class FilterOperator(FunctionOperator):
         pending = iter(values)
         try:
             keep = list(map(self.call, pending))
+        except PillarboxError:
+            raise
         except Exception as error:
             raise self.failure(values, pending, error) from error
         kept = list(compress(values, keep))

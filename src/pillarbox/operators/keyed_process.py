@@ -110,6 +110,8 @@ class KeyedProcessOperator(FunctionOperator):
                 results = call(value, ctx)
                 if results is not None:
                     collector.collect(results, timestamp)
+        except PillarboxError:
+            raise
         except Exception as error:
             raise self.failure(values, pending, error) from error
         collector.flush()
@@ -130,6 +132,8 @@ class KeyedProcessOperator(FunctionOperator):
             results = self.function.on_timer(timestamp, ctx)
             if results is not None:
                 self._collector.collect(results, timestamp)
+        except PillarboxError:
+            raise
         except Exception as error:
             raise self._timer_failure(timestamp, error) from error
 
@@ -142,13 +146,13 @@ class KeyedProcessOperator(FunctionOperator):
             results = self.function.on_timer(timestamp, ctx)
             if results is not None:
                 self._collector.collect(results, None)
+        except PillarboxError:
+            raise
         except Exception as error:
             raise self._timer_failure(timestamp, error) from error
         self._collector.flush()
 
-    def _timer_failure(self, timestamp: int, error: Exception) -> Exception:
-        if isinstance(error, PillarboxError):
-            return error
+    def _timer_failure(self, timestamp: int, error: Exception) -> OperatorError:
         return OperatorError(
             f"operator {self.name!r} failed in the {self._ctx.domain.value} timer at {timestamp} of key"
             f" {shorten(self._backend.key)}: {describe(error)}"

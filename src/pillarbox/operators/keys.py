@@ -70,7 +70,8 @@ class Keying:
 
     def _getter(self, value: Any, name: str) -> Callable[[Any], Any]:
         if isinstance(value, Row):
-            return attrgetter(name) if hasattr(type(value), name) else itemgetter(name)
+            # By attribute is faster; but a row has attributes, such as `count`, that are no columns.
+            return attrgetter(name) if name in value._fields and hasattr(type(value), name) else itemgetter(name)
         if isinstance(value, dict):
             return itemgetter(name)
         return attrgetter(name)
@@ -79,9 +80,9 @@ class Keying:
         pending = iter(values)
         try:
             return list(map(function, pending))
+        except PillarboxError:
+            raise
         except Exception as error:
-            if isinstance(error, PillarboxError):
-                raise
             raise OperatorError(
                 f"operator {self.operator!r}: the key function failed at the record {last_of(values, pending)}:"
                 f" {describe(error)}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pillarbox.elements import Records
+from pillarbox.errors import PillarboxError
 from pillarbox.operators.operator import FunctionOperator
 
 __all__ = ["MapOperator"]
@@ -22,6 +23,8 @@ class MapOperator(FunctionOperator):
         pending = iter(values)
         try:
             mapped = list(map(self.call, pending))
+        except PillarboxError:
+            raise
         except Exception as error:
             raise self.failure(values, pending, error) from error
         self.output.process_records(Records(mapped, records.timestamps))

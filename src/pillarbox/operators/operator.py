@@ -192,14 +192,12 @@ class FunctionOperator(StreamOperator):
         """The callable that handles a record."""
         return getattr(self.function, self._method, self.function)  # type: ignore[no-any-return]
 
-    def failure(self, values: Sequence[Any], pending: Iterator[Any], error: Exception) -> Exception:
+    def failure(self, values: Sequence[Any], pending: Iterator[Any], error: Exception) -> OperatorError:
         """Give the error that names operator and record, when user code raised in a pass over ``values``.
 
         Args:
             pending: the iterator over ``values``, at which the pass stopped.
         """
-        if isinstance(error, PillarboxError):
-            return error
         return OperatorError(
             f"operator {self.name!r} failed at the record {last_of(values, pending)}: {describe(error)}"
         )

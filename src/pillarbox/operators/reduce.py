@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pillarbox.elements import Records
+from pillarbox.errors import PillarboxError
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import FunctionOperator
 from pillarbox.state import ValueState, ValueStateDescriptor
@@ -40,6 +41,8 @@ class ReduceOperator(FunctionOperator):
                 reduced = value if previous is None else call(previous, value)
                 state.update(reduced)
                 out.append(reduced)
+        except PillarboxError:
+            raise
         except Exception as error:
             raise self.failure(values, pending, error) from error
         self.output.process_records(Records(out, records.timestamps))
