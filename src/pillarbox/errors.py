@@ -15,6 +15,7 @@ __all__ = [
     "OperatorError",
     "PillarboxError",
     "ProgramError",
+    "TaskCanceledError",
     "shorten",
 ]
 
@@ -45,6 +46,10 @@ class ExchangeError(PillarboxError):
 
 class CheckpointMismatchError(PillarboxError):
     """The state at hand was written by another program, parallelism, or newer version of pillarbox."""
+
+
+class TaskCanceledError(PillarboxError):
+    """A task was cancelled while it ran an epoch."""
 
 
 def shorten(value: object, limit: int = 80) -> str:

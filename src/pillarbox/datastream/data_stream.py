@@ -21,6 +21,7 @@ from pillarbox.operators.flat_map import FlatMapOperator
 from pillarbox.operators.functions import (
     FilterFunction,
     FlatMapFunction,
+    Function,
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
@@ -330,8 +331,10 @@ def _name_of(kind: str, func: Any) -> str:
 
 
 def _check(func: Any, interface: type, method: str) -> None:
-    if not isinstance(func, interface) and (isinstance(func, type) or not callable(func)):
-        hint = f"an instance: {func.__name__}()" if isinstance(func, type) else f"a function or {interface.__name__}"
+    # A class of another kind, such as `str`, is a function like any other.
+    forgotten = isinstance(func, type) and issubclass(func, Function)
+    if not isinstance(func, interface) and (forgotten or not callable(func)):
+        hint = f"an instance: {func.__name__}()" if forgotten else f"a function or {interface.__name__}"
         raise ProgramError(f"{method}() got {shorten(func)}: give it {hint}")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pillarbox.elements import Buffer, Records, TaskReport, decode
+from pillarbox.errors import CheckpointMismatchError
 from pillarbox.graph import REPORT_TARGET, Program, output_target
 from pillarbox.runtime.shipping import ship
 from pillarbox.state import MemoryChunkStore
@@ -74,6 +75,14 @@ class LocalJob:
         self._shipped = [ship(vertex) for vertex in program.vertices]
         self._codes = {place: code for code, place in program.subtasks.items()}
         self._stores: Savepoint = {place: store.copy() for place, store in (savepoint or {}).items()}
+        places = {(vertex.uid, subtask) for vertex in program.vertices for subtask in range(vertex.parallelism)}
+        homeless = sorted(self._stores.keys() - places)
+        if homeless:
+            uid, subtask = homeless[0]
+            raise CheckpointMismatchError(
+                f"the savepoint holds state of operator {uid!r}, subtask {subtask}, which the program does not have:"
+                " run the program that wrote it, with its parallelism, and set uid() of the operators to those in it"
+            )
         self._keyed: dict[tuple[int, int], KeyedStreamTask] = {}
         self._sources: dict[int, SourceStreamTask] = {}
 

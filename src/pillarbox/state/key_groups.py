@@ -71,8 +71,6 @@ def stable_hash(key: Any) -> int:
 def _seed(key: Any) -> int:
     if key is None:
         return _NONE_HASH
-    if isinstance(key, enum.Enum):
-        return zlib.crc32(f"{type(key).__qualname__}.{key.name}".encode())
     if isinstance(key, (int, float, Decimal, Fraction)):
         if key != key:
             raise KeyTypeError("a key is NaN, which equals no other key: map it to None in the key function")
@@ -91,12 +89,16 @@ def _seed(key: Any) -> int:
     if isinstance(key, datetime.timedelta):
         return key // datetime.timedelta(microseconds=1)
     if isinstance(key, datetime.time):
-        return zlib.crc32(key.isoformat().encode())
+        since = datetime.datetime.combine(_NAIVE_EPOCH, key.replace(tzinfo=None)) - _NAIVE_EPOCH
+        return (since - (key.utcoffset() or datetime.timedelta())) // datetime.timedelta(microseconds=1)
     if isinstance(key, uuid.UUID):
         return hash(key.int)
+    # Behind the types that a member may be as well: a member of a `str` enum equals its string.
+    if isinstance(key, enum.Enum):
+        return zlib.crc32(f"{type(key).__qualname__}.{key.name}".encode())
     params = getattr(type(key), "__dataclass_params__", None)
-    if params is not None and params.frozen:
-        return stable_hash(tuple(getattr(key, field.name) for field in dataclasses.fields(key)))
+    if params is not None and params.frozen and params.eq:
+        return stable_hash(tuple(getattr(key, field.name) for field in dataclasses.fields(key) if field.compare))
     raise KeyTypeError(
         f"cannot key by {shorten(key)} of type {type(key).__qualname__}: its hash is not the same in every"
         " process; let the key function give a string, a number, a date, a tuple or a frozen dataclass of them"

@@ -88,6 +88,9 @@ class OperatorChain:
 
     def close(self) -> list[Exception]:
         """Close all operators; give what went wrong, having closed the others nevertheless."""
+        for operator in self.operators:
+            # The clock may outlive the task: no timer of a dead one may reach its closed mailbox.
+            operator.context.processing_time_service.quiesce()
         if not self._opened:
             return []
         self._opened = False

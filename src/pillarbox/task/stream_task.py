@@ -17,8 +17,10 @@ from enum import Enum
 from typing import Any
 
 from pillarbox.elements import Buffer, EndOfData, Records, TaskReport, Watermark, WatermarkStatus
+from pillarbox.errors import TaskCanceledError
 from pillarbox.mailbox import (
     MAX_PRIORITY,
+    MailboxClosedError,
     MailboxController,
     MailboxMetrics,
     MailboxProcessor,
@@ -172,12 +174,22 @@ class StreamTask(ABC):
         """Die of ``error``, unless the task is dead already: close the operators, keep the first cause."""
         if self.state in (TaskState.FAILED, TaskState.CANCELED, TaskState.FINISHED):
             return
-        self.failure = error
-        self._end(TaskState.FAILED)
+        if isinstance(error, TaskCanceledError):
+            self._end(TaskState.CANCELED)
+        else:
+            self.failure = error
+            self._end(TaskState.FAILED)
 
     def cancel(self) -> None:
-        """End the task from outside, without finishing."""
-        if self.state not in (TaskState.FAILED, TaskState.CANCELED, TaskState.FINISHED):
+        """End the task from outside, without finishing. Any thread: a running loop is left by an error in it."""
+        if self.state in (TaskState.FAILED, TaskState.CANCELED, TaskState.FINISHED):
+            return
+        if self.state is TaskState.RUNNING and not self.processor.is_mailbox_thread():
+            try:
+                self.processor.report_throwable(TaskCanceledError(f"task {self.vertex.name!r} was cancelled"))
+            except MailboxClosedError:
+                pass  # it has just ended by itself
+        else:
             self._end(TaskState.CANCELED)
 
     def close(self) -> None:
@@ -273,17 +285,19 @@ class StreamTask(ABC):
     ) -> Future[bool]:
         """Take a checkpoint, as a mail; its outcome reaches the future, and a failure the task as well (C1)."""
         mail = MailOptions.urgent() if options is not None and options.unaligned else MailOptions.DEFAULT
-        outcome: Future[bool] = Future()
 
-        def run() -> None:
-            try:
-                self._perform_checkpoint(metadata)
-            except BaseException as error:
-                outcome.set_exception(error)
-                raise
-            outcome.set_result(True)
+        def run() -> bool:
+            self._perform_checkpoint(metadata)
+            return True
 
-        self.processor.get_main_mailbox_executor().execute(run, "checkpoint %s", metadata.checkpoint_id, options=mail)
+        def fail_the_task(outcome: Future[bool]) -> None:
+            error = None if outcome.cancelled() else outcome.exception()
+            if error is not None:
+                self.processor.report_throwable(error)
+
+        executor = self.processor.get_main_mailbox_executor()
+        outcome = executor.submit(run, "checkpoint %s", metadata.checkpoint_id, options=mail)
+        outcome.add_done_callback(fail_the_task)
         return outcome
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
@@ -406,7 +420,8 @@ class KeyedStreamTask(StreamTask):
             CheckpointMismatchError: the store holds something else's state.
         """
         self.metrics.begin_epoch()
-        if self.state is TaskState.CREATED:
+        first = self.state is TaskState.CREATED
+        if first:
             self._open()
         self.processor.rebind_to_current_thread()
         self.metrics.state.mark_start()
@@ -420,7 +435,7 @@ class KeyedStreamTask(StreamTask):
         self._sync = sync
         if sync is Sync.DIVERGED:
             return False
-        if sync is not Sync.IN_STEP:
+        if first or sync is not Sync.IN_STEP:
             self._take_back(self.log.task_state)
         self.state = TaskState.RESTORED
         return True
@@ -459,8 +474,8 @@ class KeyedStreamTask(StreamTask):
     def _begin_epoch(self) -> None:
         self.metrics.state.total += self._restore_seconds
         self.metrics.epoch.total += self._restore_seconds
-        if self.vertex.uses_processing_time:
-            self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
+        # Also where nothing tells that the functions use processing time: what they have set fires with the next data.
+        self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
 
     def _start_timers(self) -> None:
         assert self.chain.time_services is not None
@@ -500,6 +515,16 @@ class KeyedStreamTask(StreamTask):
             self._alignment_limit,
         )
 
+    def _cancel_alignment_timer(self) -> None:
+        if self._alignment_timer is not None:
+            self._alignment_timer.cancel()
+            self._alignment_timer = None
+
+    def _end(self, state: TaskState) -> list[Exception]:
+        self._cancel_alignment_timer()
+        self.gate.close()
+        return super()._end(state)
+
     # -- what the valve tells (its sink) --
 
     def emit_watermark(self, timestamp: int) -> None:
@@ -513,9 +538,7 @@ class KeyedStreamTask(StreamTask):
     def _end_epoch(self) -> DataInputStatus:
         barrier, ended = self.gate.aligned()
         self.metrics.alignment.mark_end()
-        if self._alignment_timer is not None:
-            self._alignment_timer.cancel()
-            self._alignment_timer = None
+        self._cancel_alignment_timer()
         now = self.clock.current_processing_time()
         if self._end_of_data:
             self._checkpoint_on_barrier(barrier.timestamp if barrier else now)
