@@ -7,6 +7,9 @@ timer. Before that every key is written once and then as many again, twice, draw
 the length at which epochs clean up, and what they find is in part still current. What counts is the median; the means
 are there as well, because cleaning comes in portions.
 
+More keys take more memory, and more of it is out of the processor's caches. How much of the ratio is due to that alone
+shows in the same touches of a plain dictionary of lists.
+
 Then each job forgets its live state and runs an epoch more: the cold start. It is compared with ``pickle.loads`` of
 the same chunks, which no reader of them can beat.
 
@@ -132,6 +135,8 @@ def serve_local(keys: int, touched: int) -> None:
                 (task,) = (task for task in job.reports if task["level"] == 1)
                 report = {"ms": seconds * 1000, "cpu_ms": cpu * 1000, "bytes": task["state_bytes_written"]}
                 report["state_ms"] = task["state_ms"]
+            elif question["what"] == "plain":
+                report = {"ns": _plain_dictionary(epochs, keys, touched)}
             else:
                 (store,) = job.savepoint().values()
                 chunks = [chunk for number, chunk in store.chunks.items() if number]
@@ -148,6 +153,24 @@ def serve_local(keys: int, touched: int) -> None:
                 seconds, _ = run(epochs.touch())
                 report = {"seconds": seconds, "plain_seconds": plain, "entries": entries}
             answer(**report)
+
+
+def _plain_dictionary(epochs: Epochs, keys: int, touched: int) -> float:
+    """Touch keys of a plain dictionary: what caches and memory make of more keys, without any of our doing.
+
+    Returns:
+        nanoseconds to look up a key's list and change an item of it.
+    """
+    rows: dict[int, list[Any]] = {int(key): [0, 0, None] for key in np.random.default_rng(2).permutation(keys)}
+    rounds = []
+    for _ in range(50):
+        touch = epochs.touch().tolist()
+        started = time.perf_counter()
+        for key in touch:
+            row = rows[key]
+            row[1] += 1
+        rounds.append(time.perf_counter() - started)
+    return statistics.median(rounds) / touched * 1e9
 
 
 def _rss() -> int:
@@ -244,6 +267,7 @@ def compare(arguments: argparse.Namespace, directory: Path) -> None:
             if index >= 5:
                 epochs[keys].append(said)
     recovered = {} if arguments.spark else {keys: side.ask(what="recover") for keys, side in sides.items()}
+    plain = {} if arguments.spark else {keys: side.ask(what="plain")["ns"] for keys, side in sides.items()}
     for side in sides.values():
         side.close()
 
@@ -316,6 +340,12 @@ def compare(arguments: argparse.Namespace, directory: Path) -> None:
             ],
         )
         said = recovered[arguments.many]
+        few, many = plain[arguments.few], plain[arguments.many]
+        print(
+            f"\nOf this the machine's caches: to touch a key of a plain dictionary of lists takes {few:.0f} ns with"
+            f" {arguments.few:,} keys, {many:.0f} ns with {arguments.many:,}: {many / few:.1f}"
+        )
+        more["plain_dict_ratio"] = round(many / few, 2)
         more["recovery_us_per_key"] = round((said["seconds"] - usual[arguments.many]) / arguments.many * 1e6, 3)
         more["recovery_over_pickle"] = round((said["seconds"] - usual[arguments.many]) / said["plain_seconds"], 2)
         more["memory_bytes_per_key"] = round(loaded[arguments.many]["bytes_per_key"])

@@ -11,6 +11,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -136,6 +137,7 @@ class SteppedQuery:
         # match something from the start.
         (self._arrived / "nothing").mkdir(parents=True)
         self._number = 0
+        self._busy = False
         self.source = spark.readStream.schema(schema).parquet(str(self._arrived / "*"))
 
     def start(self, result: DataFrame) -> None:
@@ -148,8 +150,10 @@ class SteppedQuery:
 
     def step(self, batch: str | Path) -> StreamingQueryProgress:
         """Run the micro-batch whose files are in the directory ``batch``, which is moved."""
+        self._busy = True
         shutil.move(batch, self._arrived / Path(batch).name)
         self._query.processAllAvailable()
+        self._busy = False
         number, self._number = self._number, self._number + 1
         deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
@@ -158,6 +162,22 @@ class SteppedQuery:
                     return progress
             time.sleep(0.02)
         raise SystemExit(f"Spark reported no progress of micro-batch {number}")
+
+    def keep_workers(self) -> None:
+        """While nothing is asked, keep the Python workers alive, which Spark ends when none worked for a minute.
+
+        The job for it goes to any of them, and so changes which of them is next: of no matter for workers without
+        state of their own.
+        """
+        spark = self.source.sparkSession
+
+        def run() -> None:
+            while True:
+                time.sleep(15)
+                if not self._busy:
+                    spark.range(0, 2, 1, 2).mapInArrow(lambda batches: batches, "id LONG").collect()
+
+        threading.Thread(target=run, daemon=True).start()
 
     def stop(self) -> None:
         """Stop the query."""

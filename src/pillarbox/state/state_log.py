@@ -79,14 +79,15 @@ class LogIdentity:
 
     Attributes:
         operator: uid of the operator.
-        program: uids of all operators of the program that have state.
+        program: uid, vertex number and level of all operators of the program that have state: where a store is found
+            depends on these two.
     """
 
     operator: str
     subtask: int
     parallelism: int
     max_parallelism: int
-    program: tuple[str, ...] = ()
+    program: tuple[tuple[str, int, int], ...] = ()
 
 
 class Sync(Enum):
@@ -110,7 +111,7 @@ class _Meta:
     stamps: list[tuple[int, int]]
     first: int
     following: int
-    program: tuple[str, ...]
+    program: tuple[tuple[str, int, int], ...]
     task_state: dict[str, Any] = field(default_factory=dict)
 
 
@@ -193,11 +194,20 @@ class StateLog:
                     f"operator {mine.operator!r}: the checkpoint was written with {what} {theirs}, the program"
                     f" runs with {ours}: keep it at {theirs}, or start from a new checkpoint"
                 )
-        missing = sorted(set(meta.program) - set(mine.program))
+        places = {uid: place for uid, *place in mine.program}
+        missing = sorted(uid for uid, *_ in meta.program if uid not in places)
         if missing:
             raise CheckpointMismatchError(
                 f"the checkpoint holds state of {', '.join(map(repr, missing))}, which the program does not have: run"
                 " the program that wrote it, set uid() of the operators to those in the checkpoint, or start anew"
+            )
+        moved = sorted(uid for uid, *place in meta.program if places[uid] != place)
+        if moved:
+            # Their state would not be found: they would start anew, in silence.
+            raise CheckpointMismatchError(
+                f"the checkpoint holds state of {', '.join(map(repr, moved))}, which the program has in another place:"
+                " operators with state were added before it; run the program that wrote it, add operators behind the"
+                " others, or start from a new checkpoint"
             )
         return meta
 
@@ -286,7 +296,9 @@ class StateLog:
     def _clean(self, store: ChunkStore, changed: list[Any], budget: int) -> None:
         """Remove chunks from the old end; their current rows join ``changed``, to be written again."""
         rows = self._backend.rows
-        most_chunks = _SPARE_CHUNKS + 2 * len(rows) // self._chunk_rows
+        # Epochs that touch few keys write small chunks. Gathering them costs rewriting, up to an eighth of a full chunk
+        # an epoch; leaving them costs reads of a cold start. Chunks that are full by a quarter never come to this.
+        most_chunks = _SPARE_CHUNKS + 8 * len(rows) // self._chunk_rows
         while (
             budget > 0
             and self._chunks
@@ -334,7 +346,7 @@ class StateLog:
                 except Exception:
                     name = slot.name.partition("/")[2]
                     return OperatorError(
-                        f"operator {self._identity.operator!r}: the {slot.kind} state {name!r} of key {shorten(key)}"
+                        f"operator {self._backend.operator!r}: the {slot.kind} state {name!r} of key {shorten(key)}"
                         f" cannot be written: {describe(error)}; what cannot be pickled (connections, locks,"
                         " generators) belongs into the function, made in open()"
                     )
