@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 from pillarbox.datastream.data_stream import CollectedResults, DataStream
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import Program, SinkTransformation, SourceTransformation, Transformation, compile_program
-from pillarbox.runtime.local import LocalJob
+from pillarbox.runtime.local import LocalJob, Savepoint
 from pillarbox.state.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
+from pillarbox.time import ProcessingTimeService
 from pillarbox.types import resolve_schema
 
 if TYPE_CHECKING:
@@ -114,6 +115,26 @@ class StreamExecutionEnvironment:
         sinks = [sink for sink in self._sinks if sink.output is None]
         self._run(self._compile(job_name, sinks))
 
+    def local_job(
+        self,
+        *,
+        clock: ProcessingTimeService | None = None,
+        savepoint: Savepoint | None = None,
+        **outputs: DataStream,
+    ) -> LocalJob:
+        """Give the program that leads to ``outputs`` as a job of the local runtime, to be run epoch by epoch.
+
+        Args:
+            clock: processing time; the system's by default.
+            savepoint: state to start from.
+            outputs: the streams whose records each epoch gives, by name.
+        """
+        sinks = [
+            SinkTransformation(self._next(), name, [stream._plain_step()], uid=f"collect-{name}", output=name)
+            for name, stream in outputs.items()
+        ]
+        return LocalJob(self._compile("local job", sinks), clock=clock, savepoint=savepoint)
+
     def for_each_batch(
         self, function: Callable[[dict[str, DataFrame], int], None], outputs: Mapping[str, tuple[DataStream, Any]]
     ) -> DataStreamWriter:
@@ -141,7 +162,7 @@ class StreamExecutionEnvironment:
         return collect_objects(program)
 
     def _collect(self, step: Transformation) -> CollectedResults:
-        sink = SinkTransformation(self._next(), "collect", [step], output="collect")
+        sink = SinkTransformation(self._next(), "collect", [step], uid="collect", output="collect")
         return CollectedResults(self._run(self._compile("collect", [sink]))["collect"])
 
     def _compile(self, name: str, sinks: list[SinkTransformation]) -> Program:

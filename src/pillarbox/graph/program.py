@@ -272,13 +272,13 @@ class _Compiler:
 
     def _set_levels(self) -> None:
         vertices = self._program.vertices
-        uids = tuple(sorted(vertex.uid for vertex in vertices if vertex.keyed))
-        for vertex in vertices:
-            vertex.program = uids
         for _ in vertices:
             for vertex in vertices:
                 for edge in vertex.inputs:
                     vertex.level = max(vertex.level, vertices[edge.vertex].level + 1)
+        places = tuple(sorted((vertex.uid, vertex.number, vertex.level) for vertex in vertices if vertex.keyed))
+        for vertex in vertices:
+            vertex.program = places
         for vertex in vertices:
             vertex.inputs = [
                 InputEdge(edge.vertex, edge.parallelism, self._idle.get(edge.vertex)) for edge in vertex.inputs

@@ -106,7 +106,7 @@ class StreamTask(ABC):
         self.clock = clock or SystemProcessingTimeService(self.processor.report_throwable)
         self._owns_clock = clock is None
         self.writer = RecordWriter(vertex.edges, channel_code(vertex.number, subtask))
-        self.backend = HeapKeyedStateBackend(vertex.name) if vertex.keyed else None
+        self.backend = HeapKeyedStateBackend(vertex.nodes[0].operator.name) if vertex.keyed else None
         self.chain = OperatorChain(vertex, subtask, self.processor, self.clock, self.writer, self.backend)
         self.coordinator = SubtaskCheckpointCoordinator(self.chain, self.writer)
         self._reader: AnyReader = IteratorReader(())

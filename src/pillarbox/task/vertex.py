@@ -87,7 +87,7 @@ class Vertex:
         inputs: where it gets records from; empty for a source.
         report_target: the buffer code of the metrics.
         uses_processing_time: whether something in it has to happen by the wall clock.
-        program: uids of all vertices of the program that have state.
+        program: uid, number and level of all vertices of the program that have state.
     """
 
     number: int
@@ -102,4 +102,4 @@ class Vertex:
     inputs: list[InputEdge]
     report_target: int
     uses_processing_time: bool = False
-    program: tuple[str, ...] = ()
+    program: tuple[tuple[str, int, int], ...] = ()

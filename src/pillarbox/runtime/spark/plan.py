@@ -15,6 +15,7 @@ from pillarbox.runtime.shipping import ShippedVertex, ship
 from pillarbox.runtime.spark.output import REPORT_COLUMN, REPORT_SCHEMA, OutputDecoder
 from pillarbox.runtime.spark.session import move, program_session
 from pillarbox.runtime.spark.source_host import BUFFER_SCHEMA, SourceHost
+from pillarbox.types import RowEncoder
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -141,14 +142,13 @@ def plan_for_each_batch(
 
 def _observed(program: Program, schemas: dict[str, StructType]) -> DataFrame:
     from pyspark.sql import functions as F
-    from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StringType, StructField, StructType
 
     outputs: dict[int, tuple[str, pa.Schema]] = {}
     fields: list[StructField] = []
     for index, name in enumerate(program.outputs):
         nullable = StructType([StructField(field.name, field.dataType, True) for field in schemas[name].fields])
-        outputs[output_target(index)] = (name, to_arrow_schema(nullable))
+        outputs[output_target(index)] = (name, RowEncoder(nullable, name).arrow_schema)
         fields += nullable.fields if len(schemas) == 1 else [StructField(name, nullable, True)]
     decoded = StructType([*fields, StructField(REPORT_COLUMN, StringType(), True)])
     rows = _Plan(program).rows(OutputDecoder(outputs), decoded)

@@ -52,6 +52,10 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # Workers find the program's own modules where the driver does: beside the script.
+    beside = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
+    paths = [*beside, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     builder: Any = SparkSession.builder.appName(app_name)
     merged = {
         # Four attempts a task: plain local[n] never tries again.
