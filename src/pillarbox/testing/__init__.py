@@ -1,0 +1,97 @@
+"""Testing programs in milliseconds: no JVM, no threads of one's own, no sleeping.
+
+Three things make stream processing hard to test: state, time and failure. Here a test holds all three in its hand.
+*Time* stands still until the test moves it: event time by watermarks, processing time by setting a clock. *State* can
+be looked at, taken as a snapshot and started from. *Failure* is a method call. And nothing is a mock: the mailbox, the
+state, the timers and the operators are those that run under Spark.
+
+A function alone goes into a harness of its own:
+
+>>> from pillarbox import KeyedProcessFunction, ValueStateDescriptor
+>>> from pillarbox.testing import harness_for, row
+>>> class Sessions(KeyedProcessFunction):
+...     '''Counts the payments of a card until it has been silent for a minute.'''
+...
+...     def open(self, runtime_context):
+...         self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+...         self.end = runtime_context.get_state(ValueStateDescriptor("end"))
+...
+...     def process_element(self, payment, ctx):
+...         if self.end.value() is not None:
+...             ctx.timer_service().delete_event_time_timer(self.end.value())
+...         self.count.update((self.count.value() or 0) + 1)
+...         self.end.update(ctx.timestamp() + 60_000)
+...         ctx.timer_service().register_event_time_timer(self.end.value())
+...
+...     def on_timer(self, timestamp, ctx):
+...         yield ctx.get_current_key(), self.count.value()
+...         self.count.clear()
+...         self.end.clear()
+
+>>> with harness_for(Sessions(), key_by="card") as harness:
+...     harness.push(row(card="c1", amount=5), timestamp=0)
+...     harness.push(row(card="c1", amount=7), timestamp=30_000)
+...     harness.push_watermark(60_000)
+...     early = harness.get_output()
+...     state = harness.state_of("c1")
+...     snapshot = harness.snapshot()
+>>> early, state
+([], {'count': 2, 'end': 90000})
+
+A snapshot, here of a harness that is gone, is what another one starts from; timers are part of it:
+
+>>> with harness_for(Sessions(), key_by="card", snapshot=snapshot) as harness:
+...     harness.push_watermark(90_000)
+...     harness.get_records(), harness.num_keyed_state_entries()
+([StreamRecord(value=('c1', 2), timestamp=90000)], 0)
+
+A whole program, with its own watermark strategy, shuffles and as many subtasks as one likes, goes into a
+:class:`ProgramTestHarness`. It runs epoch by epoch; an epoch is what a micro-batch is under Spark:
+
+>>> from pillarbox import WatermarkStrategy
+>>> from pillarbox.testing import ProgramTestHarness
+>>> def build(env, payments):
+...     strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("at")
+...     return payments.assign_timestamps_and_watermarks(strategy).key_by("card").process(Sessions())
+
+>>> with ProgramTestHarness(build, parallelism=2) as harness:
+...     harness.push("payments", row(card="c1", at=0), row(card="c2", at=1_000))
+...     harness.fail_epoch()  # the worker dies: no trace of it, and the payments come again
+...     first = harness.run_epoch()["output"]
+...     harness.push("payments", row(card="c3", at=80_000))
+...     second = harness.run_epoch()["output"]
+...     last = harness.end_input()["output"]
+>>> first, sorted(second), last
+([], [('c1', 1), ('c2', 1)], [('c3', 1)])
+"""
+
+from typing import Any
+
+from pillarbox.rows import Row
+from pillarbox.testing.harnesses import ProcessFunctionTestHarnesses, harness_for
+from pillarbox.testing.operator_harness import (
+    KeyedOneInputStreamOperatorTestHarness,
+    OneInputStreamOperatorTestHarness,
+    OperatorSnapshot,
+    StreamRecord,
+)
+from pillarbox.testing.program_harness import ProgramSnapshot, ProgramTestHarness
+from pillarbox.time import ManualProcessingTimeService
+
+__all__ = [
+    "KeyedOneInputStreamOperatorTestHarness",
+    "ManualProcessingTimeService",
+    "OneInputStreamOperatorTestHarness",
+    "OperatorSnapshot",
+    "ProcessFunctionTestHarnesses",
+    "ProgramSnapshot",
+    "ProgramTestHarness",
+    "StreamRecord",
+    "harness_for",
+    "row",
+]
+
+
+def row(**columns: Any) -> Row:
+    """Give the row with these columns, as records of a DataFrame are."""
+    return Row.of(**columns)

@@ -1,0 +1,110 @@
+"""From a function to the harness of the operator that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.operators.filter import FilterOperator
+from pillarbox.operators.flat_map import FlatMapOperator
+from pillarbox.operators.functions import (
+    FilterFunction,
+    FlatMapFunction,
+    Function,
+    KeyedProcessFunction,
+    KeySelector,
+    MapFunction,
+    ProcessFunction,
+    ReduceFunction,
+)
+from pillarbox.operators.keyed_process import KeyedProcessOperator
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.map import MapOperator
+from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.process import ProcessOperator
+from pillarbox.operators.reduce import ReduceOperator
+from pillarbox.testing.operator_harness import (
+    KeyedOneInputStreamOperatorTestHarness,
+    OneInputStreamOperatorTestHarness,
+)
+
+__all__ = ["Key", "ProcessFunctionTestHarnesses", "harness_for"]
+
+Key = Callable[[Any], Any] | KeySelector | str | Sequence[str]
+
+_PLAIN: dict[type[Function], Callable[[str, Any], StreamOperator]] = {
+    MapFunction: MapOperator,
+    FlatMapFunction: FlatMapOperator,
+    FilterFunction: FilterOperator,
+    ProcessFunction: ProcessOperator,
+}
+_KEYED: dict[type[Function], Callable[[str, Any, Keying], StreamOperator]] = {
+    KeyedProcessFunction: KeyedProcessOperator,
+    ReduceFunction: ReduceOperator,
+}
+
+
+class ProcessFunctionTestHarnesses:
+    """Makes harnesses of process functions (Flink's class of this name)."""
+
+    @staticmethod
+    def for_process_function(function: ProcessFunction, **options: Any) -> OneInputStreamOperatorTestHarness:
+        """Give the harness of a function on a stream without key.
+
+        Args:
+            options: as :class:`OneInputStreamOperatorTestHarness` takes them.
+        """
+        return OneInputStreamOperatorTestHarness(ProcessOperator("process", function), **options)
+
+    @staticmethod
+    def for_keyed_process_function(
+        function: KeyedProcessFunction, key_by: Key, **options: Any
+    ) -> KeyedOneInputStreamOperatorTestHarness:
+        """Give the harness of a function on a keyed stream.
+
+        Args:
+            key_by: what ``DataStream.key_by`` takes: a function, or names of columns.
+            options: as :class:`KeyedOneInputStreamOperatorTestHarness` takes them.
+        """
+        operator = KeyedProcessOperator("process", function, Keying(key_by, "process"))
+        return KeyedOneInputStreamOperatorTestHarness(operator, **options)
+
+
+@overload
+def harness_for(
+    function: KeyedProcessFunction | ReduceFunction, key_by: Key, **options: Any
+) -> KeyedOneInputStreamOperatorTestHarness: ...
+
+
+@overload
+def harness_for(function: Function, key_by: Key | None = None, **options: Any) -> OneInputStreamOperatorTestHarness: ...
+
+
+def harness_for(
+    function: Function, key_by: Key | None = None, **options: Any
+) -> OneInputStreamOperatorTestHarness | KeyedOneInputStreamOperatorTestHarness:
+    """Give the opened harness of a function: a keyed one where there is a ``key_by``.
+
+    Args:
+        function: a map, flat map, filter or process function; with ``key_by`` also a keyed process or reduce function.
+        key_by: what ``DataStream.key_by`` takes: a function, or names of columns.
+        options: as :class:`OneInputStreamOperatorTestHarness` takes them: ``processing_time``, ``snapshot``, ...
+
+    Raises:
+        ProgramError: the function is of no such kind, or is a keyed one without ``key_by``.
+    """
+    name = type(function).__name__
+    for kind, make_keyed in _KEYED.items():
+        if isinstance(function, kind):
+            if key_by is None:
+                raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
+            operator = make_keyed(name, function, Keying(key_by, name))
+            return KeyedOneInputStreamOperatorTestHarness(operator, **options)
+    for kind, make in _PLAIN.items():
+        if isinstance(function, kind):
+            return OneInputStreamOperatorTestHarness(make(name, function), **options)
+    raise ProgramError(
+        f"harness_for() got {shorten(function)}: give it an instance of a function class such as MapFunction or"
+        " KeyedProcessFunction; plain functions are tested by calling them, or in a ProgramTestHarness"
+    )

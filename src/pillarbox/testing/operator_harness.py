@@ -1,0 +1,344 @@
+"""One operator alone: a real mailbox, real state and real timers, a clock that stands still until it is set.
+
+Source of the names: Flink's ``OneInputStreamOperatorTestHarness`` and ``KeyedOneInputStreamOperatorTestHarness``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from pillarbox.elements import Records
+from pillarbox.mailbox import MailboxController, MailboxProcessor
+from pillarbox.operators.functions import OutputTag
+from pillarbox.operators.keys import Keying, Router
+from pillarbox.operators.operator import Input, OperatorContext, StreamOperator
+from pillarbox.state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox.state.key_groups import DEFAULT_MAX_PARALLELISM
+from pillarbox.task.operator_chain import as_mail
+from pillarbox.time import MAX_WATERMARK, MIN_TIMESTAMP, ManualProcessingTimeService, ProcessingTimeServiceImpl
+from pillarbox.time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
+
+__all__ = [
+    "KeyedOneInputStreamOperatorTestHarness",
+    "OneInputStreamOperatorTestHarness",
+    "OperatorSnapshot",
+    "StreamRecord",
+]
+
+
+class StreamRecord(NamedTuple):
+    """A record that came out.
+
+    Attributes:
+        value: the record.
+        timestamp: its event time in epoch milliseconds, or None.
+    """
+
+    value: Any
+    timestamp: int | None
+
+
+@dataclass(frozen=True)
+class OperatorSnapshot:
+    """An operator's state after a checkpoint: to be given to another harness, and to be pickled."""
+
+    chunks: dict[int, bytes]
+
+
+class _Recorder:
+    """An output that keeps what it gets."""
+
+    def __init__(self) -> None:
+        self.records: list[StreamRecord] = []
+        self.watermarks: list[int] = []
+        self.idle = False
+
+    def process_records(self, records: Records) -> None:
+        stamps: Sequence[int | None] = records.timestamps or [None] * len(records)
+        self.records += map(StreamRecord, records.values, stamps)
+
+    def process_watermark(self, timestamp: int) -> None:
+        self.watermarks.append(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        self.idle = idle
+
+
+class _SideOutputs(dict[str, Input]):
+    """Every side output has somebody who takes it: nothing is dropped in a test."""
+
+    def __contains__(self, tag_id: object) -> bool:
+        return True
+
+    def __missing__(self, tag_id: str) -> Input:
+        recorder = self[tag_id] = _Recorder()
+        return recorder
+
+
+class OneInputStreamOperatorTestHarness:
+    """Runs an operator on a stream without key.
+
+    The operator is opened at once, and closed by :meth:`close` or at the end of a ``with`` block. Everything happens
+    in the calling thread, at the call: when a method returns, all that follows from it has been done.
+
+    Args:
+        operator: the operator; the harness uses it itself, not a copy, so a test may look into its function.
+        processing_time: where the clock stands at first, epoch milliseconds.
+        snapshot: state to start from, as :meth:`snapshot` gave it.
+        subtask: index of the parallel instance that the function is told.
+        parallelism: number of instances that the function is told.
+
+    Attributes:
+        operator: the operator.
+        processing_time_service: the clock.
+
+    Raises:
+        CheckpointMismatchError: the snapshot is one of another operator.
+    """
+
+    _keyed = False
+
+    def __init__(
+        self,
+        operator: StreamOperator,
+        *,
+        processing_time: int = 0,
+        snapshot: OperatorSnapshot | None = None,
+        subtask: int = 0,
+        parallelism: int = 1,
+    ) -> None:
+        self.operator = operator
+        self.processing_time_service = ManualProcessingTimeService(processing_time)
+        self._processor = MailboxProcessor(_nothing_to_do)
+        self._output = _Recorder()
+        self._side_outputs = _SideOutputs()
+        self._current_watermark = MIN_TIMESTAMP
+        self._checkpoints = 0
+        self._closed = False
+        executor = self._processor.get_mailbox_executor(0)
+        clock = ProcessingTimeServiceImpl(self.processing_time_service, as_mail(executor))
+        self._backend = HeapKeyedStateBackend(operator.name)
+        self._time_services = InternalTimeServiceManager(self._backend, clock)
+        context = OperatorContext(operator.name, operator.uid, subtask, parallelism, executor, clock)
+        if self._keyed:
+            context.backend, context.time_services = self._backend, self._time_services
+        operator.setup(context, self._output, self._side_outputs)
+        operator.open()
+        self._backend.seal()
+        identity = LogIdentity(operator.uid or operator.name, 0, 1, DEFAULT_MAX_PARALLELISM)
+        self._log = StateLog(identity, self._backend)
+        self._store = MemoryChunkStore()
+        if snapshot is not None:
+            self._store.chunks = dict(snapshot.chunks)
+        self._restore()
+
+    def _restore(self) -> None:
+        self._log.sync(self._store)
+        self._current_watermark = self._log.task_state.get("watermark", MIN_TIMESTAMP)
+        self._checkpoints = self._log.version
+        self.operator.restore_state(self._log.task_state.get("operator"))
+        for service in self._time_services.services():
+            service.current_watermark = self._current_watermark
+            service.schedule()
+        self._settle()
+
+    # -- what goes in --
+
+    def push(self, value: Any, timestamp: int | None = None) -> None:
+        """Give the operator one record, with an event time in epoch milliseconds or none.
+
+        Raises:
+            OperatorError: the function raised.
+        """
+        self._process(Records([value], None if timestamp is None else [timestamp]))
+
+    def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
+        """Give the operator records in one run, as a task does.
+
+        Raises:
+            OperatorError: the function raised.
+            ValueError: there are not as many timestamps as values.
+        """
+        run, stamps = list(values), None if timestamps is None else list(timestamps)
+        if stamps is not None and len(stamps) != len(run):
+            raise ValueError(f"{len(run)} values with {len(stamps)} timestamps")
+        self._process(Records(run, stamps))
+
+    def _process(self, records: Records) -> None:
+        self.operator.process_records(records)
+        self._settle()
+
+    def push_watermark(self, timestamp: int) -> None:
+        """Advance event time to ``timestamp`` (epoch milliseconds): the timers up to it fire, in order (T5).
+
+        Raises:
+            ValueError: event time would go back, which no task lets happen.
+        """
+        if timestamp < self._current_watermark:
+            raise ValueError(f"the watermark cannot go back from {self._current_watermark} to {timestamp}")
+        self._current_watermark = timestamp
+        self.operator.process_watermark(timestamp)
+        self._settle()
+
+    process_element = push
+    process_watermark = push_watermark
+
+    def set_processing_time(self, timestamp: int) -> None:
+        """Set the clock (epoch milliseconds): the processing-time timers up to it fire, in order (T4)."""
+        self.processing_time_service.set_current_time(timestamp)
+        self._settle()
+
+    def advance_processing_time(self, milliseconds: int) -> None:
+        """Set the clock forward.
+
+        Raises:
+            ValueError: ``milliseconds`` is negative.
+        """
+        self.processing_time_service.advance(milliseconds)
+        self._settle()
+
+    def get_processing_time(self) -> int:
+        """Give the clock's time, epoch milliseconds."""
+        return self.processing_time_service.current_processing_time()
+
+    def end_input(self) -> None:
+        """End the input for good: event time comes to its end, and the operator emits what it has left."""
+        self.push_watermark(MAX_WATERMARK)
+        self.operator.finish()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Run the mails, and the timers that they lead to, until there is none."""
+        while True:
+            ran = 0
+            while self._processor.mailbox.has_mail() and self._processor.run_mailbox_step():
+                ran += 1
+            if not ran:
+                return
+            # A mail may have set a timer that is due already.
+            self.processing_time_service.set_current_time(self.get_processing_time())
+
+    # -- what came out --
+
+    def get_output(self) -> list[Any]:
+        """Give the values of the main output since the start or :meth:`clear_output`."""
+        return [record.value for record in self._output.records]
+
+    def get_records(self) -> list[StreamRecord]:
+        """Give the records of the main output, with their timestamps."""
+        return list(self._output.records)
+
+    def get_watermarks(self) -> list[int]:
+        """Give the watermarks that came out, epoch milliseconds."""
+        return list(self._output.watermarks)
+
+    def get_side_output(self, tag: OutputTag | str) -> list[Any]:
+        """Give the values of a side output."""
+        return [record.value for record in self.get_side_records(tag)]
+
+    def get_side_records(self, tag: OutputTag | str) -> list[StreamRecord]:
+        """Give the records of a side output, with their timestamps."""
+        recorder = self._side_outputs.get(tag.tag_id if isinstance(tag, OutputTag) else tag)
+        return list(recorder.records) if isinstance(recorder, _Recorder) else []
+
+    def clear_output(self) -> None:
+        """Forget what came out so far, also of the side outputs."""
+        for recorder in (self._output, *self._side_outputs.values()):
+            if isinstance(recorder, _Recorder):
+                recorder.records, recorder.watermarks = [], []
+
+    # -- checkpoints --
+
+    def snapshot(self) -> OperatorSnapshot:
+        """Take a checkpoint (C4): give the state as it would be written at a barrier now. The operator goes on."""
+        self._checkpoints += 1
+        self.operator.prepare_snapshot_pre_barrier(self._checkpoints)
+        self._settle()
+        state = {"watermark": self._current_watermark, "operator": self.operator.snapshot_state(self._checkpoints)}
+        self._log.commit(self._store, state)
+        return OperatorSnapshot(dict(self._store.chunks))
+
+    def notify_of_completed_checkpoint(self, checkpoint_id: int) -> None:
+        """Tell the operator that a checkpoint is committed; they count from 1."""
+        self.operator.notify_checkpoint_complete(checkpoint_id)
+        self._settle()
+
+    # -- the end --
+
+    def close(self) -> None:
+        """Close the operator; nothing happens the second time."""
+        if self._closed:
+            return
+        self._closed = True
+        self.operator.context.processing_time_service.quiesce()
+        try:
+            self.operator.close()
+        finally:
+            self._processor.prepare_close()
+            self._processor.close()
+
+    def __enter__(self) -> OneInputStreamOperatorTestHarness:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
+    """Runs an operator on a keyed stream: with keyed state and timers, and a look into both.
+
+    Raises:
+        KeyTypeError: (by ``push``) the record's key could not be routed in a program.
+    """
+
+    _keyed = True
+
+    def _process(self, records: Records) -> None:
+        keying: Keying | None = getattr(self.operator, "keying", None)
+        if keying is not None:
+            # As the writer before the operator would: a key that cannot be routed must not pass a test.
+            Router(keying, 1, DEFAULT_MAX_PARALLELISM).subtasks_of(records)
+        super()._process(records)
+
+    def __enter__(self) -> KeyedOneInputStreamOperatorTestHarness:
+        return self
+
+    def num_keyed_state_entries(self) -> int:
+        """Give the number of states that are not empty, of all keys together."""
+        return sum(len(self.state_of(key)) for key in self._backend.rows)
+
+    def num_event_time_timers(self) -> int:
+        """Give the number of event-time timers of all keys."""
+        return sum(service.num_event_time_timers() for service in self._services)
+
+    def num_processing_time_timers(self) -> int:
+        """Give the number of processing-time timers of all keys."""
+        return sum(service.num_processing_time_timers() for service in self._services)
+
+    @property
+    def _services(self) -> Iterable[InternalTimerService]:
+        return self._time_services.services()
+
+    def state_of(self, key: Any) -> dict[str, Any]:
+        """Give what a key's states hold, by name: a value, list, dict, folded value or accumulator.
+
+        A state that is empty is absent. It is for looking at: what is changed in it does not change the state.
+        """
+        row = self._backend.rows.get(key)
+        if row is None:
+            return {}
+        return {
+            slot.name.removeprefix("state/"): copy.deepcopy(value)
+            for slot, value in zip(self._backend.slots, row[1:])
+            if slot.kind != "timers" and value is not None
+        }
+
+
+def _nothing_to_do(controller: MailboxController) -> None:
+    controller.suspend_default_action()

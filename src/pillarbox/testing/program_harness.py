@@ -1,0 +1,224 @@
+"""A whole program in this process: the local runtime, epoch by epoch, with a clock that a test sets."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from pillarbox.datastream import DataStream, StreamExecutionEnvironment
+from pillarbox.elements import Records
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.graph import SinkTransformation, SourceTransformation
+from pillarbox.runtime.local import LocalJob, Savepoint
+from pillarbox.time import ManualProcessingTimeService
+
+__all__ = ["ProgramSnapshot", "ProgramTestHarness"]
+
+
+@dataclass(frozen=True)
+class ProgramSnapshot:
+    """A program's committed state: to be given to another harness, and to be pickled."""
+
+    epoch: int
+    stores: Savepoint
+
+
+class ProgramTestHarness:
+    """Runs a program on elements that a test pushes, with the same vertices, shuffles and barriers as under Spark.
+
+    Elements are queued until :meth:`run_epoch`: an epoch is what a micro-batch is under Spark. Functions are copied
+    on the way into the tasks, as they are on the way to Spark's workers.
+
+    Args:
+        build: builds the program: ``build(env, payments, limits)`` gets a stream for each parameter behind the first,
+            whose name is the source's, and gives the stream to look at (its output is called ``"output"``), or
+            several of them, side outputs too, in a dict by name.
+        parallelism: number of subtasks behind a shuffle.
+        processing_time: where the clock stands at first, epoch milliseconds.
+        snapshot: state to start from, as :meth:`snapshot` gave it.
+
+    Attributes:
+        epoch: number of epochs that were committed.
+        processing_time_service: the clock.
+
+    Raises:
+        ProgramError: ``build`` takes no source, gives no stream, or the program cannot run.
+        CheckpointMismatchError: (in the first epoch) the snapshot is one of another program or parallelism.
+    """
+
+    def __init__(
+        self,
+        build: Callable[..., DataStream | Mapping[str, DataStream]],
+        *,
+        parallelism: int = 1,
+        processing_time: int = 0,
+        snapshot: ProgramSnapshot | None = None,
+    ) -> None:
+        names = list(inspect.signature(build).parameters)[1:]
+        if not names:
+            raise ProgramError(
+                f"{shorten(build)} takes no source: build(env, payments) gets one stream for each parameter behind env"
+            )
+        env = StreamExecutionEnvironment().set_parallelism(parallelism)
+        sources = {name: env.from_collection([]).name(name) for name in names}
+        built = build(env, *sources.values())
+        outputs = built if isinstance(built, Mapping) else {"output": built}
+        for name, stream in outputs.items():
+            if not isinstance(stream, DataStream):
+                raise ProgramError(
+                    f"{shorten(build)} gave {shorten(stream)} for the output {name!r}: it gives a stream, or a dict of"
+                    " streams by name"
+                )
+        sinks = [
+            SinkTransformation(env._next(), name, [stream._plain_step()], output=name, uid=f"output-{name}")
+            for name, stream in outputs.items()
+        ]
+        self._program = env._compile("test", sinks)
+        numbers: dict[SourceTransformation, int] = {step: n for n, step in self._program.sources.items()}
+        self._vertices = {name: numbers.get(stream._step) for name, stream in sources.items()}  # type: ignore[call-overload]
+        self._pending: dict[str, dict[int, list[Any]]] = {name: {} for name in names}
+        self._outputs: dict[str, list[Any]] = {name: [] for name in outputs}
+        self.processing_time_service = ManualProcessingTimeService(processing_time)
+        self._job = self._start(snapshot)
+
+    def _start(self, snapshot: ProgramSnapshot | None) -> LocalJob:
+        job = LocalJob(
+            self._program,
+            clock=self.processing_time_service,
+            savepoint=None if snapshot is None else snapshot.stores,
+        )
+        job.epoch = 0 if snapshot is None else snapshot.epoch
+        return job
+
+    @property
+    def epoch(self) -> int:
+        """The number of epochs that were committed."""
+        return self._job.epoch
+
+    # -- what goes in --
+
+    def push(self, source: str, *elements: Any, partition: int = 0) -> None:
+        """Queue elements of a source for the next epoch.
+
+        Args:
+            source: name of the source: of the parameter of ``build``.
+            elements: any Python objects; ``row(card="c1")`` makes what comes out of a DataFrame.
+            partition: which partition of the source they are in: watermarks are made for each of its own.
+
+        Raises:
+            ProgramError: there is no such source, or no output depends on it.
+        """
+        self.push_all(source, elements, partition=partition)
+
+    def push_all(self, source: str, elements: Iterable[Any], *, partition: int = 0) -> None:
+        """Queue elements of a source for the next epoch; as :meth:`push`."""
+        if source not in self._pending:
+            raise ProgramError(f"there is no source {source!r}; the sources are {', '.join(self._pending)}")
+        if self._vertices[source] is None:
+            raise ProgramError(f"no output depends on the source {source!r}: what is pushed there would be lost")
+        self._pending[source].setdefault(partition, []).extend(elements)
+
+    def set_processing_time(self, timestamp: int) -> None:
+        """Set the clock (epoch milliseconds). Timers that are due fire in the next epoch, as they do under Spark."""
+        self.processing_time_service.set_current_time(timestamp)
+
+    def advance_processing_time(self, milliseconds: int) -> None:
+        """Set the clock forward.
+
+        Raises:
+            ValueError: ``milliseconds`` is negative.
+        """
+        self.processing_time_service.advance(milliseconds)
+
+    # -- epochs --
+
+    def run_epoch(self) -> dict[str, list[Any]]:
+        """Run what is queued, and the timers that are due, as one epoch; give what reached each output in it.
+
+        An epoch that raises leaves no trace: state is as before, nothing came out, its elements are gone.
+
+        Raises:
+            OperatorError: a function raised.
+        """
+        return self._run(bounded=False)
+
+    def end_input(self) -> dict[str, list[Any]]:
+        """Run what is queued as the last epoch: event time comes to its end, so all its timers fire."""
+        return self._run(bounded=True)
+
+    def fail_epoch(self) -> None:
+        """Run what is queued, but lose the outcome, as when a worker dies right before the commit.
+
+        State is as before, nothing came out, the tasks start anew. The elements stay queued: the next epoch runs them
+        again, as Spark does.
+        """
+        before = self.snapshot()
+        try:
+            self._job.run_epoch(self._inputs())
+        finally:
+            self.restore(before)
+
+    def _run(self, *, bounded: bool) -> dict[str, list[Any]]:
+        inputs = self._inputs()
+        self._pending = {name: {} for name in self._pending}
+        outputs = self._job.run_epoch(inputs, bounded=bounded)
+        for name, values in outputs.items():
+            self._outputs[name] += values
+        return outputs
+
+    def _inputs(self) -> dict[int, list[list[Records]]]:
+        inputs: dict[int, list[list[Records]]] = {}
+        for name, partitions in self._pending.items():
+            vertex = self._vertices[name]
+            if vertex is not None and partitions:
+                inputs[vertex] = [
+                    [Records(list(partitions[number]))] if number in partitions else []
+                    for number in range(max(partitions) + 1)
+                ]
+        return inputs
+
+    # -- what came out --
+
+    def get_output(self, name: str = "output") -> list[Any]:
+        """Give what reached an output since the start or :meth:`clear_output`.
+
+        Raises:
+            ProgramError: there is no such output.
+        """
+        if name not in self._outputs:
+            raise ProgramError(f"there is no output {name!r}; the outputs are {', '.join(self._outputs)}")
+        return list(self._outputs[name])
+
+    def clear_output(self) -> None:
+        """Forget what came out so far."""
+        self._outputs = {name: [] for name in self._outputs}
+
+    def get_plan(self) -> str:
+        """Give the program's plan as text."""
+        return self._program.to_text()
+
+    # -- state --
+
+    def snapshot(self) -> ProgramSnapshot:
+        """Give the committed state. What is queued is not in it."""
+        return ProgramSnapshot(self._job.epoch, self._job.savepoint())
+
+    def restore(self, snapshot: ProgramSnapshot) -> None:
+        """Go back to a snapshot: the tasks start anew from it, as when a query is started again."""
+        self._job.reset()
+        self._job = self._start(snapshot)
+
+    def close(self) -> None:
+        """End the tasks: their functions are closed."""
+        self._job.close()
+
+    def __enter__(self) -> ProgramTestHarness:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
