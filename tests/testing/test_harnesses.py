@@ -180,7 +180,7 @@ def test_a_snapshot_of_another_operator_is_refused():
     with keyed() as harness:
         harness.push(("a", "x"))
         snapshot = harness.snapshot()
-    with pytest.raises(CheckpointMismatchError, match="'process'.*'Other'"):
+    with pytest.raises(CheckpointMismatchError, match=r"'process'.*'Other'"):
         harness_for(Other(), key_by=lambda value: value, snapshot=snapshot)
 
 
@@ -237,7 +237,7 @@ def test_harness_for_all_kinds():
     assert run(Odd()) == [1, 3]
     assert run(Halves()) == [0, 1, 1]
     assert run(Sum(), key_by=lambda value: value % 2) == [1, 2, 4]
-    with pytest.raises(ProgramError, match="give harness_for.* a key_by"):
+    with pytest.raises(ProgramError, match=r"give harness_for.* a key_by"):
         harness_for(Sum())
     for wrong in (lambda value: value, Double, 5):
         with pytest.raises(ProgramError, match="give it an instance of a function class"):

@@ -1,0 +1,163 @@
+"""States as a function sees them."""
+
+from __future__ import annotations
+
+import pytest
+
+from pillarbox.errors import ProgramError
+from pillarbox.state import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    HeapKeyedStateBackend,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueStateDescriptor,
+)
+
+
+@pytest.fixture
+def backend():
+    return HeapKeyedStateBackend("op")
+
+
+def state_of(backend, descriptor):
+    state = backend.get_state(descriptor)
+    backend.seal()
+    backend.set_current_key("k")
+    return state
+
+
+def test_value_state(backend):
+    state = state_of(backend, ValueStateDescriptor("s"))
+    assert state.value() is None
+    value: object
+    for value in (0, "", False, []):  # what is false is not what is absent
+        state.update(value)
+        assert state.value() == value and state.value() is not None
+    state.clear()
+    assert state.value() is None
+
+
+def test_list_state(backend):
+    state = state_of(backend, ListStateDescriptor("s"))
+    assert list(state.get()) == list(state) == []
+    state.add(1)
+    state.add_all(x for x in (2, 3))
+    assert list(state) == [1, 2, 3]
+    state.update(x for x in (4,))
+    assert list(state) == [4]
+    source = [5]
+    state.update(source)
+    source.append(6)
+    assert list(state) == [5]
+    state.clear()
+    assert list(state) == []
+
+
+def test_map_state(backend):
+    state = state_of(backend, MapStateDescriptor("s"))
+    assert state.is_empty() and "a" not in state and state.get("a") is None and list(state) == []
+    with pytest.raises(KeyError):
+        state["a"]
+    state["a"] = 1
+    state.put_all({"b": 2, "c": None})
+    assert (state["a"], state["c"], state.contains("c")) == (1, None, True)
+    assert sorted(state.keys()) == list("abc") and dict(state.items())["b"] == 2 and 2 in state.values()
+    del state["a"]
+    state.remove("zzz")
+    assert sorted(state) == ["b", "c"]
+    state.remove("b")
+    state.remove("c")
+    assert state.is_empty()
+
+
+def test_reducing_and_aggregating_state(backend):
+    class Longest(AggregateFunction):
+        def create_accumulator(self):
+            return ""
+
+        def add(self, value, accumulator):
+            return max(accumulator, value, key=len)
+
+        def get_result(self, accumulator):
+            return len(accumulator)
+
+    reducing = backend.get_state(ReducingStateDescriptor("r", max))
+    aggregating = backend.get_state(AggregatingStateDescriptor("a", Longest()))
+    backend.seal()
+    backend.set_current_key("k")
+    assert reducing.get() is None and aggregating.get() is None
+    for value in (0, 3, 2):
+        reducing.add(value)
+        aggregating.add("x" * value)
+    assert (reducing.get(), aggregating.get()) == (3, 3)
+    reducing.clear()
+    assert reducing.get() is None and aggregating.get() == 3
+
+
+def test_states_belong_to_the_key(backend):
+    state = state_of(backend, ValueStateDescriptor("s"))
+    state.update(1)
+    backend.set_current_key("other")
+    assert state.value() is None
+    backend.set_current_key("k")
+    assert state.value() == 1
+
+
+def test_equal_keys_are_one_key(backend):
+    state = state_of(backend, ValueStateDescriptor("s"))
+    backend.set_current_key(1)
+    state.update("one")
+    backend.set_current_key(1.0)
+    assert state.value() == "one"
+
+
+def test_the_same_name_gives_the_same_state(backend):
+    assert backend.get_state(ValueStateDescriptor("s")) is backend.get_state(ValueStateDescriptor("s"))
+    with pytest.raises(ProgramError, match="'op' declares the state 's' twice: as a value state and as a list state"):
+        backend.get_state(ListStateDescriptor("s"))
+
+
+def test_states_are_declared_in_open(backend):
+    known = state_of(backend, ValueStateDescriptor("s"))
+    assert backend.get_state(ValueStateDescriptor("s")) is known
+    with pytest.raises(ProgramError, match=r"'op' asks for the state 'new' while records.*declare all states in open"):
+        backend.get_state(ValueStateDescriptor("new"))
+
+
+def test_wrong_descriptors(backend):
+    with pytest.raises(ProgramError, match="not a descriptor of keyed state"):
+        backend.get_state(StateDescriptor("s"))
+    for name in ("", None, 5):
+        with pytest.raises(ProgramError, match="non-empty string"):
+            ValueStateDescriptor(name)  # type: ignore[arg-type]
+
+
+def test_a_key_is_dirty_once(backend):
+    state = state_of(backend, ListStateDescriptor("s"))
+    for _ in range(3):
+        state.add(1)
+    assert backend.take_changes() == (["k"], [])
+    backend.rows["k"][0] = 1  # the log's mark
+    assert backend.take_changes() == ([], [])
+    backend.set_current_key("k")
+    list(state)
+    assert backend.take_changes() == ([], [])
+    state.add(2)
+    state.clear()
+    assert backend.take_changes() == ([], ["k"])
+
+
+CHANGES = {"add": [2], "clear": [], "update": [[3]], "add_all": [[4]]}
+
+
+@pytest.mark.parametrize(("method", "arguments"), CHANGES.items())
+def test_every_change_is_noted(backend, method, arguments):
+    state = state_of(backend, ListStateDescriptor("s"))
+    state.add(1)
+    backend.take_changes()
+    backend.rows["k"][0] = 1
+    getattr(state, method)(*arguments)
+    assert backend.dirty == ["k"]

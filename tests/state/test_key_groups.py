@@ -1,0 +1,187 @@
+"""Key groups: every process, and every way to the hash, gives the same one."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import enum
+import os
+import subprocess
+import sys
+import uuid
+from collections import namedtuple
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pillarbox import Row
+from pillarbox.errors import KeyTypeError
+from pillarbox.state.key_groups import (
+    MAX_MAX_PARALLELISM,
+    default_max_parallelism,
+    key_group,
+    key_group_range,
+    key_groups_of_integers,
+    owners,
+    stable_hash,
+    subtask_of,
+)
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+PRIME = 2**61 - 1
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Word(str, enum.Enum):
+    RED = "red"
+
+
+class Level(enum.IntEnum):
+    LOW = 7
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    x: int
+    note: str = dataclasses.field(default="", compare=False)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class ById:
+    x: int
+
+
+@dataclasses.dataclass
+class Mutable:
+    x: int
+
+
+Pair = namedtuple("Pair", "a b")
+UTC = dt.timezone.utc
+CET = dt.timezone(dt.timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    "equal",
+    [
+        (1, 1.0, True, Decimal(1), Fraction(1), np.int8(1), np.float32(1), np.bool_(True), 1 + 0 * 2**70),
+        (0, 0.0, -0.0, False, Decimal("0.00"), np.uint64(0)),
+        (-1, -1.0, Decimal(-1), np.int64(-1)),
+        (2**70, float(2**70), Decimal(2**70)),
+        (0.5, Fraction(1, 2), Decimal("0.5"), np.float64(0.5)),
+        ("red", Word.RED, np.str_("red")),
+        (7, Level.LOW, 7.0),
+        (b"ab", np.bytes_(b"ab")),
+        ((1, "a"), (1.0, "a"), Pair(1, "a"), Row.of(p=1, q="a"), (True, np.str_("a"))),
+        (dt.datetime(2020, 1, 1, 12, tzinfo=UTC), dt.datetime(2020, 1, 1, 13, tzinfo=CET)),
+        (dt.time(12, tzinfo=UTC), dt.time(13, tzinfo=CET)),
+        (dt.timedelta(hours=24), dt.timedelta(days=1)),
+        (Point(1), Point(1, "seen"), Point(True)),
+        (uuid.UUID(int=5), uuid.UUID(int=5)),
+        (float("inf"), Decimal("Infinity")),
+    ],
+    ids=lambda equal: repr(equal[0])[:30],
+)
+def test_equal_keys_share_the_hash(equal):
+    for key in equal:
+        assert key == equal[0]
+        assert stable_hash(key) == stable_hash(equal[0]), key
+
+
+@given(st.floats(allow_nan=False) | INT64 | st.decimals(allow_nan=False) | st.fractions())
+def test_equal_numbers_share_the_hash(number):
+    for convert in (float, int, Decimal, Fraction):
+        try:
+            other = convert(number)
+        except (OverflowError, TypeError, ValueError):
+            continue
+        if other == number:
+            assert stable_hash(other) == stable_hash(number)
+
+
+# Written down, so that no version of pillarbox or Python changes where state is: that would lose it.
+GOLDEN = {
+    "None": 3192974718,
+    "1": 2654435769,
+    "-1": 3281063053,
+    "'card-17'": 1582235763,
+    "'\\ud800'": 2945480988,
+    "b'x'": 3353303738,
+    "(1, 'a', None)": 4145792956,
+    "3.25": 2191945004,
+    "datetime.date(2020, 2, 29)": 765188055,
+    "datetime.datetime(2020, 2, 29, 12, 30)": 1274713337,
+    "datetime.time(12, 30)": 3200902403,
+    "datetime.timedelta(days=1)": 4255947004,
+    "decimal.Decimal('1.10')": 2946806257,
+    "uuid.UUID(int=5)": 387276959,
+}
+
+
+def test_the_hash_is_the_same_in_every_process():
+    program = (
+        "import datetime, decimal, sys, uuid; from pillarbox.state.key_groups import stable_hash;"
+        f"print([stable_hash(eval(text)) for text in {list(GOLDEN)!r}])"
+    )
+    answers = set()
+    for seed in ("0", "1", "12345"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        answers.add(
+            subprocess.run([sys.executable, "-c", program], env=environment, check=True, capture_output=True).stdout
+        )
+    assert len(answers) == 1
+    assert eval(answers.pop()) == list(GOLDEN.values())
+
+
+@given(st.lists(INT64, max_size=50), st.integers(1, MAX_MAX_PARALLELISM))
+@example([0, 1, -1, -2, PRIME, PRIME - 1, PRIME + 1, -PRIME, -PRIME - 1, 2**63 - 1, -(2**63), 2 * PRIME], 128)
+@example([4 * PRIME + 3, -(4 * PRIME) - 3, 2**62, -(2**62)], 32768)
+def test_columns_of_integers_go_where_each_goes(keys, max_parallelism):
+    groups = key_groups_of_integers(np.array(keys, dtype=np.int64), max_parallelism)
+    assert groups.tolist() == [key_group(key, max_parallelism) for key in keys]
+    assert groups.dtype == np.int64
+
+
+@given(st.integers(1, 300).flatmap(lambda p: st.tuples(st.just(p), st.integers(p, max(p, 2000)))))
+def test_ranges_partition_the_key_groups(parallelisms):
+    parallelism, max_parallelism = parallelisms
+    ranges = [key_group_range(subtask, max_parallelism, parallelism) for subtask in range(parallelism)]
+    assert [group for one in ranges for group in one] == list(range(max_parallelism))
+    assert all(len(one) for one in ranges)
+    assert max(map(len, ranges)) - min(map(len, ranges)) <= 1
+    table = owners(max_parallelism, parallelism)
+    for subtask, one in enumerate(ranges):
+        assert (
+            {table[group] for group in one} == {subtask} == {subtask_of(g, max_parallelism, parallelism) for g in one}
+        )
+
+
+def test_keys_spread_evenly():
+    for keys in (range(10_000), [f"card-{n}" for n in range(10_000)], [float(n) / 8 for n in range(10_000)]):
+        counts = np.bincount([key_group(key, 128) for key in keys], minlength=128)
+        assert counts.max() < 2 * 10_000 / 128
+
+
+@pytest.mark.parametrize("key", [float("nan"), Decimal("NaN"), np.float32("nan"), (1, float("nan"))])
+def test_nan_is_refused(key):
+    with pytest.raises(KeyTypeError, match="NaN"):
+        stable_hash(key)
+
+
+@pytest.mark.parametrize("key", [[], {}, set(), object(), frozenset(), Mutable(1), ById(1), (1, []), lambda: 0, int])
+def test_what_has_no_common_hash_is_refused(key):
+    with pytest.raises(KeyTypeError, match=r"cannot key by .* of type .*let the key function give"):
+        stable_hash(key)
+
+
+def test_default_max_parallelism_is_flinks():
+    assert [default_max_parallelism(p) for p in (1, 85, 86, 128, 200, 10_000, 40_000)] == [
+        128, 128, 256, 256, 512, 16384, 32768,
+    ]  # fmt: skip

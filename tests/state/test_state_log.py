@@ -1,0 +1,311 @@
+"""The state log: what is refused, what is written, and programs that get another state."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from pillarbox.errors import CheckpointMismatchError, OperatorError
+from pillarbox.state import (
+    HeapKeyedStateBackend,
+    ListStateDescriptor,
+    LogIdentity,
+    MapStateDescriptor,
+    MemoryChunkStore,
+    StateLog,
+    Sync,
+    ValueStateDescriptor,
+    state_log,
+)
+
+KINDS = {"value": ValueStateDescriptor, "list": ListStateDescriptor, "map": MapStateDescriptor}
+
+
+class Task:
+    """Backend and log of a program with some states, ``name="value"`` and so on."""
+
+    def __init__(self, store, identity=None, **states):
+        self.store = store
+        self.backend = HeapKeyedStateBackend("op")
+        self.states = {name: self.backend.get_state(KINDS[kind](name)) for name, kind in states.items()}
+        self.backend.seal()
+        self.log = StateLog(identity or LogIdentity("op", 0, 2, 128, (("op", 1, 1),)), self.backend)
+        self.sync = self.log.sync(store)
+
+    def put(self, key, **values):
+        self.backend.set_current_key(key)
+        for name, value in values.items():
+            self.states[name].update(value)
+
+    def commit(self):
+        self.log.commit(self.store, {})
+        return self
+
+    def get(self, name):
+        found = {}
+        for key in list(self.backend.rows):
+            self.backend.set_current_key(key)
+            value = self.states[name].value()
+            if value is not None:
+                found[key] = value
+        return found
+
+
+def written(count=3, **states):
+    task = Task(MemoryChunkStore(), **(states or {"a": "value"}))
+    for key in range(count):
+        task.put(key, a=key)
+    return task.commit().store
+
+
+# -- what is refused --
+
+
+@pytest.mark.parametrize(
+    ("identity", "words"),
+    [
+        (
+            LogIdentity("other", 0, 2, 128, (("other", 1, 1), ("op", 2, 1))),
+            ["state of operator 'op'", "program has 'other'", "uid()"],
+        ),
+        (LogIdentity("op", 0, 3, 128, (("op", 1, 1),)), ["written with parallelism 2", "runs with 3", "keep it at 2"]),
+        (LogIdentity("op", 0, 2, 256, (("op", 1, 1),)), ["written with max_parallelism 128", "runs with 256"]),
+        (LogIdentity("op", 1, 2, 128, (("op", 1, 1),)), ["written with subtask 0", "runs with 1"]),
+    ],
+)
+def test_the_state_of_something_else_is_refused(identity, words):
+    with pytest.raises(CheckpointMismatchError) as caught:
+        Task(written(), identity, a="value")
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_program_that_lost_an_operator_is_refused():
+    task = Task(MemoryChunkStore(), LogIdentity("op", 0, 2, 128, (("gone", 1, 1), ("op", 2, 2))), a="value")
+    task.put(1, a=1)
+    with pytest.raises(CheckpointMismatchError, match="state of 'gone', which the program does not have"):
+        Task(task.commit().store, a="value")
+
+
+def test_an_operator_that_moved_is_refused():
+    """Its state would not be found under Spark: the key of the store is the place."""
+    with pytest.raises(CheckpointMismatchError, match="holds state of 'op', which the program has in another place"):
+        Task(written(), LogIdentity("op", 0, 2, 128, (("new", 1, 1), ("op", 2, 1))), a="value")
+
+
+def test_a_removed_state_is_refused():
+    with pytest.raises(CheckpointMismatchError, match="holds value 'a' of operator 'op', which the program does not"):
+        Task(written(), b="value")
+
+
+def test_a_state_of_another_kind_is_refused():
+    with pytest.raises(
+        CheckpointMismatchError, match="'a' of operator 'op' as value state, the program declares it as"
+    ):
+        Task(written(), a="list")
+
+
+def test_a_newer_format_is_refused():
+    store = written()
+    meta = bytearray(store.chunks[state_log.META])
+    meta[len(b"pillarbox")] = state_log.FORMAT + 1
+    store.chunks[state_log.META] = bytes(meta)
+    with pytest.raises(
+        CheckpointMismatchError, match=f"format {state_log.FORMAT + 1}.*up to {state_log.FORMAT}.*updat"
+    ):
+        Task(store, a="value")
+
+
+def test_what_is_not_pillarboxs_is_refused():
+    store = written()
+    store.chunks[state_log.META] = pickle.dumps({"hello": "world"})
+    with pytest.raises(CheckpointMismatchError, match="'op': the state at hand was not written by pillarbox"):
+        Task(store, a="value")
+
+
+def test_a_missing_chunk_is_named():
+    store = written()
+    store.remove(1)
+    with pytest.raises(CheckpointMismatchError, match="'op': chunk 1 of the state is missing"):
+        Task(store, a="value")
+
+
+# -- programs that change --
+
+
+@pytest.mark.parametrize("states", [("a", "b"), ("b", "a"), ("b", "a", "c")])
+def test_an_added_state_starts_empty(states):
+    """Rows in the log have two layouts from the first epoch of the changed program on."""
+    store = written()
+    for _ in range(3):
+        task = Task(store, **dict.fromkeys(states, "value"))
+        assert task.sync is Sync.LOADED
+        assert task.get("a") == {0: 0, 1: 1, 2: 2}
+        task.put(1, b=10)
+        task.commit()
+        assert task.get("b") == {1: 10}
+    task = Task(store, **dict.fromkeys((*states, "d"), "value"))
+    assert (task.get("a"), task.get("b"), task.get("d")) == ({0: 0, 1: 1, 2: 2}, {1: 10}, {})
+
+
+def test_layouts_are_forgotten_with_their_chunks(monkeypatch):
+    monkeypatch.setattr(state_log, "_CHUNK_ROWS", 2)
+    store = written(count=3)
+    task = Task(store, b="value", a="value")
+    assert len(task.log._layouts) == 1
+    for epoch in range(30):
+        task.put(epoch % 3, a=epoch, b=epoch)
+        task.commit()
+    assert len(task.log._layouts) == 1
+    again = Task(store, b="value", a="value")
+    assert again.get("a") == again.get("b") == {0: 27, 1: 28, 2: 29}
+
+
+# -- what is written --
+
+
+def test_an_epoch_costs_what_it_touches():
+    few, many = Task(written(count=10), a="value"), Task(written(count=20_000), a="value")
+    costs = []
+    for task in (few, many):
+        for key in range(5):
+            task.put(key, a=-1)
+        costs.append(task.commit().log.bytes_written)
+    assert costs[1] < costs[0] + 200
+    for task in (few, many):
+        task.commit()
+        assert task.log.bytes_written < 500  # nothing touched: the meta entry alone
+
+
+def test_reading_costs_nothing():
+    task = Task(written(count=100), a="value")
+    for key in range(200):
+        task.backend.set_current_key(key)
+        assert task.states["a"].value() == (key if key < 100 else None)
+    assert task.commit().log.bytes_written < 500
+    assert len(task.backend.rows) == 100
+
+
+def test_all_that_was_written_can_be_removed():
+    task = Task(written(count=1000), a="value")
+    for key in range(1000):
+        task.put(key, a=None)
+    task.commit()
+    assert not task.backend.rows
+    for epoch in range(20):
+        task.put("x", a=epoch)
+        task.commit()
+    assert sum(map(len, task.store.chunks.values())) < 20_000
+    assert Task(task.store, a="value").get("a") == {"x": 19}
+
+
+def test_a_key_that_comes_and_goes_within_an_epoch_is_never_written():
+    task = Task(MemoryChunkStore(), a="value")
+    task.put(1, a=1)
+    task.put(1, a=None)
+    task.commit()
+    assert list(task.store.chunks) == [state_log.META]
+
+
+def test_removed_and_set_again_across_epochs():
+    task = Task(MemoryChunkStore(), a="value")
+    for value in (1, None, 2, None, None, 3):
+        task.put("k", a=value)
+        task.commit()
+        assert Task(task.store, a="value").get("a") == ({} if value is None else {"k": value})
+
+
+def test_large_rows_go_into_small_chunks():
+    task = Task(MemoryChunkStore(), a="value")
+    for key in range(60):
+        task.put(key, a=bytes(100_000))
+    task.commit()
+    assert max(map(len, task.store.chunks.values())) < 3 * 1024 * 1024
+    assert len(Task(task.store, a="value").get("a")) == 60
+
+
+def test_values_that_do_not_compare_to_a_bool():
+    task = Task(MemoryChunkStore(), a="value", b="value")
+    task.put(1, a=np.arange(3))
+    task.put(2, b=np.arange(3))
+    again = Task(task.commit().store, a="value", b="value")
+    assert again.get("a")[1].tolist() == again.get("b")[2].tolist() == [0, 1, 2]
+
+
+def test_what_cannot_be_written_is_named():
+    task = Task(MemoryChunkStore(), a="value", b="value")
+    task.put(1, a=1)
+    task.put("guilty", a=1, b=threading.Lock())
+    with pytest.raises(OperatorError, match=r"'op': the value state 'b' of key 'guilty' cannot be written: TypeError"):
+        task.commit()
+
+
+# -- several residents --
+
+
+def test_the_four_ways_to_be_in_step():
+    store = MemoryChunkStore()
+    first, second = Task(store, a="value"), Task(store, a="value")
+    assert first.sync is second.sync is Sync.IN_STEP
+    first.put(1, a=1)
+    first.commit()
+    first.put(2, a=2)
+    first.commit()
+    assert first.log.sync(store) is Sync.IN_STEP
+    assert second.log.sync(store) is Sync.LOADED
+    first.put(1, a=None)
+    first.put(3, a=3)
+    first.commit()
+    before = store.bytes_put
+    assert second.log.sync(store) is Sync.CAUGHT_UP
+    assert store.bytes_put == before
+    assert second.get("a") == first.get("a") == {2: 2, 3: 3}
+    second.put(4, a=4)
+    second.log.commit(store.copy(), {})
+    assert second.log.sync(store) is Sync.DIVERGED
+    assert Task(store, a="value").sync is Sync.LOADED
+
+
+def test_an_uncommitted_first_epoch_is_noticed():
+    task = Task(MemoryChunkStore(), a="value")
+    task.put(1, a=1)
+    task.log.commit(MemoryChunkStore(), {})
+    assert task.log.sync(task.store) is Sync.DIVERGED
+
+
+def test_a_resident_that_is_too_far_behind_is_made_anew(monkeypatch):
+    monkeypatch.setattr(state_log, "_HISTORY", 3)
+    store = written()
+    late = Task(store, a="value")
+    busy = Task(store, a="value")
+    for epoch in range(2):
+        busy.put(0, a=epoch)
+        busy.commit()
+    assert late.log.sync(store) is Sync.CAUGHT_UP
+    for epoch in range(3):
+        busy.put(0, a=epoch)
+        busy.commit()
+    assert late.log.sync(store) is Sync.DIVERGED
+
+
+def test_catching_up_reads_only_what_is_new():
+    store = written(count=5000)
+
+    class Counting(MemoryChunkStore):
+        reads = 0
+
+        def get(self, number):
+            Counting.reads += 1
+            return super().get(number)
+
+    counting = Counting()
+    counting.chunks = store.chunks
+    late, busy = Task(counting, a="value"), Task(counting, a="value")
+    busy.put(0, a=-1)
+    busy.commit()
+    Counting.reads = 0
+    assert late.log.sync(counting) is Sync.CAUGHT_UP
+    assert Counting.reads == 2
+    assert late.get("a")[0] == -1
