@@ -26,6 +26,10 @@ setup: ## Make .venv from the lock files, and see to a Java 17 or newer
 demo: setup ## Run the flights demo
 	@$(RUN) $(BIN)/python examples/flights/demo.py $(ARGS)
 
+.PHONY: equality
+equality: setup ## Run the flights every way there is, and compare each with the oracle (15 minutes)
+	@$(RUN) $(BIN)/python examples/flights/equality.py $(ARGS)
+
 .PHONY: test
 test: export HYPOTHESIS_PROFILE ?= ci
 test: lint types ## Everything: lint, types and all tests (what CI runs)

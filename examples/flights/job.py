@@ -5,8 +5,8 @@
   departure from any of the three airports within a day.
 - *Silent aircraft*: one that does not leave New York again within two weeks.
 
-Flights of an aircraft reach its subtask in any order: several files are read at once. So a flight waits in the state until
-the watermark has passed its departure, then flights are handled in the order in which they left.
+Flights of an aircraft reach its subtask in any order: several files are read at once. So a flight waits in the state
+until the watermark has passed its departure, then flights are handled in the order in which they left.
 """
 
 from __future__ import annotations

@@ -19,8 +19,8 @@ def expected(rows: list[dict[str, Any]]) -> list[Event]:
             at = round(row["departed"].timestamp() * 1000)
             aircraft[row["tail"]].append(departure_of(Row.of(**row), at))
     events = []
-    for tail, departures in aircraft.items():
-        departures = in_order(departures)
+    for tail, unsorted in aircraft.items():
+        departures = in_order(unsorted)
         for before, after in pairwise(departures):
             event = propagated(tail, before, after)
             if event is not None:

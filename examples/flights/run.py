@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from data import COLUMNS, SCHEMA, heartbeat, slices, write_files
+from data import SCHEMA, heartbeat, slices, write_files
 from job import Event, build
 from oracle import sort
 from pyspark.sql import SparkSession
