@@ -1,0 +1,127 @@
+"""Seeds and rounds of the fault tests, and runs of their program."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from tests.faults.job import Epoch, Fault, Faults, FileSink, build, make_events, read_events, write_events
+from tests.faults.oracle import Answer, answer
+
+_FIRST_SEED = int(os.environ.get("PILLARBOX_FAULT_SEED") or random.SystemRandom().randrange(1_000_000))
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run a test that asks for a seed once a round."""
+    if "seed" in metafunc.fixturenames:
+        rounds = int(os.environ.get("PILLARBOX_FAULT_ROUNDS", "1"))
+        # The id does not show the seed: the names of tests stay the same from run to run.
+        seeds = [_FIRST_SEED + 100 * i for i in range(rounds)]
+        metafunc.parametrize("seed", seeds, ids=[f"round{i}" for i in range(rounds)])
+
+
+@pytest.fixture(autouse=True)
+def _print_seed(request: pytest.FixtureRequest) -> None:
+    if "seed" in request.fixturenames:
+        seed = request.getfixturevalue("seed")
+        print(f"to do this again: PILLARBOX_FAULT_SEED={seed} PILLARBOX_FAULT_ROUNDS=1")
+
+
+@dataclass
+class Run:
+    """One checkpoint, with input, output and faults."""
+
+    spark: SparkSession
+    home: Path
+    epochs: list[Epoch]
+    right: Answer
+    faults: Faults
+    sink: FileSink
+    input: Path | None = None
+
+    def start(self, *, trigger: dict[str, Any] | None = None, **program: Any) -> StreamingQuery:
+        """Start the query on its checkpoint, wherever it is."""
+        df = build(read_events(self.spark, self.input or self.home / "in"), self.faults, **program)
+        writer: Any = df.writeStream.foreachBatch(self.sink).option("checkpointLocation", str(self.home / "checkpoint"))
+        query: StreamingQuery = writer.trigger(**(trigger or {"availableNow": True})).start()
+        return query
+
+    def to_the_end(self, **program: Any) -> StreamingQuery:
+        """Run the query until it has read all that there is."""
+        for attempt in range(4):
+            query = self.start(**program)
+            try:
+                query.awaitTermination()
+                break
+            except StreamingQueryException as error:
+                # The driver's own worker has ten seconds to start: too little on a machine that is busy with others.
+                if "Python worker failed to connect back" not in str(error) or attempt == 3:
+                    raise
+        return query
+
+    def plan(self, faults: Sequence[Fault]) -> None:
+        """Put faults into the program."""
+        directory = self.home / "faults"
+        directory.mkdir()
+        self.faults = Faults(directory, faults)
+        for fault in faults:
+            print("planned:", fault)
+
+    def check(self) -> None:
+        """Compare the output with what is right, and look whether all faults have happened."""
+        output = self.sink.output()
+        assert sorted(output) == sorted(self.right.output), "batches are missing"
+        for batch, rows in self.right.output.items():
+            _same(output[batch], rows, f"batch {batch}")
+        for batch, found in self.sink.earlier():
+            _same(found, self.right.output[batch], f"an earlier attempt at batch {batch}")
+        if self.faults.expected():
+            assert self.faults.happened() == self.faults.expected()
+
+
+def _same(found: list[Any], right: list[Any], what: str) -> None:
+    extra = [row for row in found if row not in right]
+    missing = [row for row in right if row not in found]
+    assert not extra and not missing, f"{what}: too much {extra[:5]}, missing {missing[:5]}"
+    assert found == right, f"{what}: rows came more than once"
+
+
+MakeRun = Callable[..., Run]
+
+
+@pytest.fixture
+def make_run(spark: SparkSession, tmp_path: Path) -> Iterator[MakeRun]:
+    """Make a run of its own with the seed's input."""
+    made: list[Run] = []
+
+    def make(
+        seed: int, *, before: Callable[[DataFrame, int], None] | None = None, written: int | None = None, **shape: int
+    ) -> Run:
+        home = tmp_path / f"run{len(made)}"
+        epochs = make_events(seed, **shape)
+        write_events(epochs[:written], home / "in")
+        run = Run(spark, home, epochs, answer(epochs), Faults(home), FileSink(home / "out", before))
+        made.append(run)
+        return run
+
+    yield make
+    for query in spark.streams.active:
+        query.stop()
+
+
+def tasks(query: StreamingQuery) -> list[Any]:
+    """Give the metrics of all tasks in all epochs that the query ran since it was started."""
+    found: list[Any] = []
+    for progress in query.recentProgress:
+        metrics = progress["observedMetrics"].get("pillarbox")
+        found.extend(metrics.tasks if metrics is not None else ())
+    return found

@@ -1,0 +1,135 @@
+"""A program that was changed, on the checkpoint of the old one: it goes on rightly, or says what is wrong; state is
+never lost in silence."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from pillarbox import KeyedProcessFunction, RuntimeContext, ValueStateDescriptor
+from tests.faults.conftest import Run
+from tests.faults.job import NO_FAULTS, FileSink, Ledger, make_events, write_events
+from tests.faults.oracle import answer
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
+
+
+@pytest.fixture(scope="module")
+def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A program's first epoch; the second is there to be read."""
+    home = tmp_path_factory.mktemp("written")
+    epochs = make_events(7, epochs=2)
+    write_events(epochs[:1], home / "in")
+    run = Run(spark, home, epochs, answer(epochs), NO_FAULTS, FileSink(home / "out"))
+    run.to_the_end()
+    assert run.sink.batches() == [0]
+    write_events(epochs[1:], home / "in", first=1)
+    return run
+
+
+@pytest.fixture
+def old(written: Run, tmp_path: Path) -> Run:
+    """A copy of it."""
+    home = tmp_path / "home"
+    shutil.copytree(written.home, home)
+    # Spark's log of the files that it has read has their whole paths: the input stays where it is.
+    return dataclasses.replace(written, home=home, sink=FileSink(home / "out"), input=written.home / "in")
+
+
+class WithoutMean(Ledger):
+    """The state ``mean`` is gone."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        class Spy:
+            def get_aggregating_state(self, descriptor: Any) -> None:
+                return None
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(runtime_context, name)
+
+        super().open(Spy())  # type: ignore[arg-type]
+
+
+class OtherKind(Ledger):
+    """The state ``recent`` was a list."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        class Spy:
+            def get_list_state(self, descriptor: Any) -> Any:
+                return runtime_context.get_state(ValueStateDescriptor(descriptor.name))
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(runtime_context, name)
+
+        super().open(Spy())  # type: ignore[arg-type]
+
+
+class MoreState(Ledger):
+    """One state more, before those that there were."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.more = runtime_context.get_state(ValueStateDescriptor("more"))
+        super().open(runtime_context)
+
+    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+        self.more.update(value.id)
+        return super().process_element(value, ctx)
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        pytest.param(
+            {"uid": "other"},
+            "the checkpoint holds state of operator 'ledger' where the program has 'other': set the operator's uid()",
+            id="uid",
+        ),
+        pytest.param(
+            {"ledger": WithoutMean(NO_FAULTS)},
+            "the checkpoint holds aggregating 'mean' of operator ",
+            id="state removed",
+        ),
+        pytest.param(
+            {"ledger": OtherKind(NO_FAULTS)},
+            "as list state, the program declares it as value state: give it another name",
+            id="kind of state",
+        ),
+        pytest.param(
+            {"parallelism": 3},
+            "operator 'ledger': the checkpoint was written with parallelism 2, the program runs with 3: keep it at 2",
+            id="parallelism",
+        ),
+        pytest.param(
+            {"max_parallelism": 64},
+            "operator 'ledger': the checkpoint was written with max_parallelism 128, the program runs with 64",
+            id="max parallelism",
+        ),
+        pytest.param(
+            {"branch": True},
+            "the checkpoint holds state of 'region', which the program has in another place",
+            id="operator added",
+        ),
+    ],
+)
+def test_a_change_is_refused(old: Run, program: dict[str, Any], says: str) -> None:
+    with pytest.raises(StreamingQueryException) as caught:
+        old.to_the_end(**program)
+    assert says in str(caught.value)
+    assert "CheckpointMismatchError" in str(caught.value)
+    assert old.sink.batches() == [0], "something came out nevertheless"
+    # The checkpoint has not suffered: the old program goes on with it.
+    if "branch" in program:
+        old.to_the_end()
+        old.check()
+
+
+def test_state_can_be_added(old: Run) -> None:
+    old.to_the_end(ledger=MoreState(NO_FAULTS))
+    old.check()

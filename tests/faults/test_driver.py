@@ -1,0 +1,124 @@
+"""The driver dies, with all that belongs to it or in part; started again, it goes on from its checkpoint."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.faults.job import FileSink, make_events, write_fixed_epochs
+from tests.faults.oracle import answer
+
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
+]
+
+ROOT = Path(__file__).parents[2]
+EPOCHS = 6
+KILLS = 2
+START_SECONDS = 120
+
+
+def members(session: int) -> dict[int, str]:
+    """Give the processes of a session, with the names of their programs. Spark's daemon of Python workers leaves the
+    driver's process group, but not its session."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            name, _, rest = path.read_text().partition("(")[2].rpartition(")")
+            state, _, _, member_of = rest.split()[:4]
+            if int(member_of) == session and state != "Z":
+                found[int(path.parent.name)] = name
+    return found
+
+
+def kill(session: int, victim: str) -> None:
+    """Kill what ``victim`` says of a driver's processes; the others have a while to see it and end by themselves."""
+    for process, name in members(session).items():
+        wanted = victim == "all" or (victim == "jvm" and name == "java") or (victim == "driver" and process == session)
+        if wanted:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+    patience = time.monotonic() + 20
+    while members(session) and time.monotonic() < patience:
+        time.sleep(0.1)
+    while left := members(session):
+        for process in left:
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def start(home: Path, log: Path, epochs: int) -> subprocess.Popen[bytes]:
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")])),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # The state log is cleaned in nearly every epoch.
+        "PILLARBOX_FAULT_SMALL_LOG": "1",
+    }
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.driver", str(home), str(epochs)],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def test_the_driver_is_killed(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    epochs = make_events(seed, epochs=EPOCHS)
+    right = answer(epochs)
+    write_fixed_epochs(epochs, tmp_path / "in.parquet")
+    (tmp_path / "faults").mkdir()
+    sink = FileSink(tmp_path / "out")
+    log = tmp_path / "log"
+    kills = 0
+    driver = start(tmp_path, log, len(epochs))
+    try:
+        while kills < KILLS:
+            # A moment within a few batches from here; the sharp ones are around a batch's end.
+            until = len(sink.batches()) + rng.choice([1, 1, 2, 3])
+            moment = rng.choice([0.0, rng.uniform(0, 0.3), rng.uniform(0, 2)])
+            victim = rng.choice(["all", "all", "jvm", "driver"])
+            if until > EPOCHS:
+                break
+            patience = time.monotonic() + START_SECONDS
+            while len(sink.batches()) < until and driver.poll() is None and time.monotonic() < patience:
+                time.sleep(0.02)
+            time.sleep(moment)
+            if driver.poll() is not None:
+                break
+            print(f"kill {kills}: {victim}, {moment:.2f} s after batch {sink.batches()[-1:]}")
+            kill(driver.pid, victim)
+            driver.wait()
+            kills += 1
+            driver = start(tmp_path, log, len(epochs))
+        driver.wait(timeout=400)
+    finally:
+        kill(driver.pid, "all")
+        driver.wait()
+    assert (tmp_path / "done").exists(), log.read_text()[-4000:]
+    assert kills > 0
+    # The source has no end: there may be epochs without events behind the last.
+    output = sink.output()
+    assert sorted(output)[: len(epochs)] == sorted(right.output)
+    for batch, rows in [*output.items(), *sink.earlier()]:
+        expected = right.output.get(batch, [])
+        extra = [row for row in rows if row not in expected]
+        missing = [row for row in expected if row not in rows]
+        assert not extra and not missing, f"batch {batch}: too much {extra[:5]}, missing {missing[:5]}"
+        assert rows == expected, f"batch {batch}: rows came more than once"

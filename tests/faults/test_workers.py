@@ -1,0 +1,71 @@
+"""Faults in Python workers: killed, or a function raises; Spark tries the task again, and nothing of the first
+attempt is left."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.faults.conftest import MakeRun, tasks
+from tests.faults.job import Fault
+from tests.faults.oracle import Answer
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
+
+
+def anywhere(rng: random.Random, right: Answer, epochs: Any, actions: Sequence[str]) -> list[Fault]:
+    """Put one fault into each place that a program has, in seeded epochs."""
+    points: dict[str, list[list[Any]]] = {
+        "source": [[event.id for part in parts for event in part] for parts in epochs],
+        "element": [[event.id for part in parts for event in part] for parts in epochs[:-1]],
+        "changed": [[event.id for part in parts for event in part] for parts in epochs[:-1]],
+        "snapshot": right.last_of_key,
+        "timer": right.timers,
+        "second": right.second,
+        "second timer": right.second_timers,
+    }
+    faults = []
+    for place, by_epoch in points.items():
+        epoch = rng.choice([number for number, found in enumerate(by_epoch) if found])
+        faults.append(Fault(place, rng.choice(by_epoch[epoch]), rng.choice(actions)))
+    return faults
+
+
+def test_workers_are_killed(make_run: MakeRun, seed: int) -> None:
+    run = make_run(seed)
+    run.plan(anywhere(random.Random(seed), run.right, run.epochs, ["kill"]))
+    query = run.to_the_end()
+    run.check()
+    # A worker that was killed took its resident tasks along.
+    assert "loaded" in {task["state_sync"] for task in tasks(query)}
+
+
+def test_functions_raise(make_run: MakeRun, seed: int) -> None:
+    run = make_run(seed + 1)
+    run.plan(anywhere(random.Random(seed + 1), run.right, run.epochs, ["raise"]))
+    run.to_the_end()
+    run.check()
+
+
+def test_a_task_fails_three_times(make_run: MakeRun, seed: int) -> None:
+    rng = random.Random(seed)
+    run = make_run(seed + 2, epochs=3)
+    last = run.epochs[-2][0][-1].id
+    actions = [rng.choice(["kill", "raise"]) for _ in range(2)]
+    run.plan([Fault("changed", last, actions[0], 3), Fault("snapshot", run.right.last_of_key[1][-1], actions[1], 3)])
+    run.to_the_end()
+    run.check()
+
+
+def test_workers_change_hands(make_run: MakeRun, seed: int) -> None:
+    """Spark hands a subtask to whichever worker is free: a task that was elsewhere meanwhile catches up."""
+    run = make_run(seed + 3, epochs=12)
+    query = run.to_the_end()
+    run.check()
+    keyed = [task for task in tasks(query) if task["level"] > 0]
+    assert sorted({task["epoch"] for task in keyed}) == list(range(1, 14))
+    assert len(keyed) == 13 * 4
+    assert "caught up" in {task["state_sync"] for task in keyed}
