@@ -90,7 +90,7 @@ class _EdgeWriter:
         self._targets = edge.targets
         self._is_output = edge.keying is None
         self._router = None
-        if edge.keying is not None and len(edge.targets) > 1:
+        if edge.keying is not None:
             self._router = Router(edge.keying, len(edge.targets), edge.max_parallelism)
         self._pending = [_Pending() for _ in edge.targets]
         self.begin_epoch()
@@ -106,10 +106,12 @@ class _EdgeWriter:
             return
         self._writer.records_out += count
         self._sent_records = True
-        if self._router is None:
+        # Also where there is one subtask: a key that cannot be routed is refused at any parallelism.
+        subtasks = None if self._router is None else self._router.subtasks_of(records)
+        if subtasks is None or len(self._targets) == 1:
             self._add(0, records)
         else:
-            self._scatter(records, np.asarray(self._router.subtasks_of(records)))
+            self._scatter(records, np.asarray(subtasks))
 
     def _scatter(self, records: Records, subtasks: npt.NDArray[np.int64]) -> None:
         order = np.argsort(subtasks, kind="stable")

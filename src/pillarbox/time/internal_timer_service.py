@@ -124,9 +124,17 @@ class TimerIndex:
     def rebuild(self, rows: Iterable[tuple[Any, list[Any]]]) -> None:
         """Index all rows anew."""
         self.queue.clear()
+        slot = self.slot
+        single_stamps = not self._namespaced
+        add = self.queue.add
         for key, row in rows:
-            if row[self.slot] is not None:
-                self.replace(key, None, row[self.slot])
+            present = row[slot]
+            if present is None:
+                continue
+            if single_stamps and type(present) is not set:
+                add(present, key)  # most keys have one timer, if any: a cold start goes over millions
+            else:
+                self.replace(key, None, present)
 
     def replace(self, key: Any, old: Any, new: Any) -> None:
         """Take note that a key's slot was overwritten from outside."""

@@ -13,7 +13,7 @@ from pillarbox.errors import ProgramError
 from pillarbox.graph import Program, SourceTransformation, output_target
 from pillarbox.runtime.shipping import ShippedVertex, ship
 from pillarbox.runtime.spark.output import REPORT_COLUMN, REPORT_SCHEMA, OutputDecoder
-from pillarbox.runtime.spark.session import move, program_session
+from pillarbox.runtime.spark.session import move, program_session, worker_pool
 from pillarbox.runtime.spark.source_host import BUFFER_SCHEMA, SourceHost
 from pillarbox.types import RowEncoder
 
@@ -70,12 +70,14 @@ class _Plan:
             places = {code: place for code, place in self.program.subtasks.items() if place[0] in numbers}
             timers = self.program.uses_processing_time and self.is_streaming
             host = TaskHost({number: self.shipped[number] for number in numbers}, places, timers)
-            buffers = buffers.groupBy("target").transformWithStateInPandas(
-                host,
-                outputStructType=BUFFER_SCHEMA,
-                outputMode="append",
-                timeMode="ProcessingTime" if timers else "None",
-            )
+            digests = "-".join(self.shipped[number].digest[:8] for number in sorted(numbers))
+            with worker_pool(f"level {vertices[0].level} {digests}"):
+                buffers = buffers.groupBy("target").transformWithStateInPandas(
+                    host,
+                    outputStructType=BUFFER_SCHEMA,
+                    outputMode="append",
+                    timeMode="ProcessingTime" if timers else "None",
+                )
         return buffers
 
     def rows(self, decoder: OutputDecoder, schema: str | StructType) -> DataFrame:

@@ -13,6 +13,8 @@ import shutil
 import subprocess
 import sys
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import ConfigurationError
@@ -20,7 +22,7 @@ from pillarbox.errors import ConfigurationError
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["check_packages", "default_parallelism", "local_session", "program_session", "time_zone"]
+__all__ = ["check_packages", "default_parallelism", "local_session", "program_session", "time_zone", "worker_pool"]
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -178,6 +180,27 @@ def program_session(spark: SparkSession, parallelism: int) -> SparkSession:
     for name, value in needed.items():
         session.conf.set(name, value)
     return session
+
+
+@contextmanager
+def worker_pool(name: str) -> Iterator[None]:
+    """Have the Python functions of the plans that are built meanwhile run in workers of their own.
+
+    Spark hands a task to any idle worker of a pool, and keeps a pool for each set of environment variables. Keyed
+    tasks live in their workers: in a pool with sources and outputs there would be several times as many workers to be
+    warm in. Under Spark Connect there is one pool for all.
+    """
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is None:
+        yield
+        return
+    context.environment["PILLARBOX_POOL"] = name
+    try:
+        yield
+    finally:
+        del context.environment["PILLARBOX_POOL"]
 
 
 def _settings(spark: SparkSession) -> dict[str, str]:
