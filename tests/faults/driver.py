@@ -31,7 +31,7 @@ def main(home: Path, epochs: int) -> None:
         .start()
     )
     while len(sink.batches()) < epochs:
-        query.awaitTermination(0.1)  # raises what the query died of
+        query.awaitTermination(1)  # raises what the query died of
     query.stop()
     (home / "done").write_text(str(os.getpid()))
     spark.stop()

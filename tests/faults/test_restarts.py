@@ -60,8 +60,6 @@ def test_a_later_level_fails_for_good(make_run: MakeRun, seed: int) -> None:
     run.check()
     redone = [task for task in tasks(query) if task["level"] == 1 and task["epoch"] == at + 1]
     assert len(redone) == 2
-    if at > 0:
-        assert {task["state_sync"] for task in redone} <= {"loaded", "caught up", "in step"}
 
 
 def test_a_sink_with_several_actions(make_run: MakeRun, seed: int) -> None:
