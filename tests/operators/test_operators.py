@@ -1,0 +1,574 @@
+"""Each operator alone: what comes out, with which timestamp, and what its errors say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pillarbox import (
+    FilterFunction,
+    FlatMapFunction,
+    KeyedProcessFunction,
+    MapFunction,
+    OperatorError,
+    OutputTag,
+    ProcessFunction,
+    ProgramError,
+    ReduceFunction,
+    Row,
+    TimeDomain,
+    ValueStateDescriptor,
+    WatermarkGenerator,
+    WatermarkStrategy,
+)
+from pillarbox.elements import ArrowRecords, Records
+from pillarbox.errors import KeyTypeError
+from pillarbox.operators.filter import FilterOperator
+from pillarbox.operators.flat_map import FlatMapOperator
+from pillarbox.operators.keyed_process import KeyedProcessOperator
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.map import MapOperator
+from pillarbox.operators.operator import RUN_LIMIT, Discard, Fanout, StreamOperator
+from pillarbox.operators.process import ProcessOperator
+from pillarbox.operators.reduce import ReduceOperator
+from pillarbox.operators.sinks import PrintOperator
+from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from pillarbox.testing import (
+    KeyedOneInputStreamOperatorTestHarness as Keyed,
+)
+from pillarbox.testing import (
+    OneInputStreamOperatorTestHarness as Harness,
+)
+from pillarbox.testing import (
+    harness_for,
+    row,
+)
+from pillarbox.time import MAX_WATERMARK, MIN_TIMESTAMP
+
+SIDE = OutputTag("side")
+
+
+def run(operator, values, timestamps=None):
+    with Harness(operator) as harness:
+        harness.push_all(values, timestamps)
+        return harness.get_records()
+
+
+class Runs(StreamOperator):
+    """Notes the sizes of the runs that reach it."""
+
+    def __init__(self):
+        super().__init__("runs")
+        self.sizes = []
+
+    def process_records(self, records):
+        assert records.timestamps is None or len(records.timestamps) == len(records)
+        self.sizes.append(len(records))
+
+
+# -- one in, one out --
+
+
+def test_map_keeps_timestamps():
+    assert run(MapOperator("map", str), [1, 2], [5, None]) == [("1", 5), ("2", None)]
+    assert run(MapOperator("map", str), [1, 2]) == [("1", None), ("2", None)]
+
+
+def test_filter_keeps_the_timestamps_of_what_it_keeps():
+    operator = FilterOperator("filter", lambda value: value % 2)
+    assert run(operator, [1, 2, 3], [5, 6, 7]) == [(1, 5), (3, 7)]
+    assert run(operator, [2, 4], [5, 6]) == []
+
+
+def test_flat_map_gives_each_result_its_records_timestamp():
+    assert run(FlatMapOperator("flat_map", lambda value: "x" * value), [2, 0, 1], [5, 6, 7]) == [
+        ("x", 5),
+        ("x", 5),
+        ("x", 7),
+    ]
+    assert run(FlatMapOperator("flat_map", lambda value: None), [1]) == []
+    assert run(FlatMapOperator("flat_map", lambda value: iter([value])), [1]) == [(1, None)]
+
+
+@pytest.mark.parametrize("stamps", [None, [7, 8, 9]])
+def test_what_a_run_becomes_is_handed_on_in_parts(stamps):
+    for operator in (
+        FlatMapOperator("flat_map", lambda value: range(RUN_LIMIT)),
+        ProcessOperator("process", lambda value, ctx: range(RUN_LIMIT)),
+    ):
+        with Harness(operator) as harness:
+            operator.output = runs = Runs()
+            harness.push_all([1, 2, 3], stamps)
+            assert runs.sizes == [RUN_LIMIT] * 3
+
+
+def test_side_outputs_are_handed_on_in_parts_too():
+    def process(value, ctx):
+        ctx.output(SIDE, value)
+
+    operator = ProcessOperator("process", process)
+    with Harness(operator) as harness:
+        operator.side_outputs["side"] = runs = Runs()
+        harness.push_all(range(2 * RUN_LIMIT + 5))
+        assert runs.sizes == [RUN_LIMIT, RUN_LIMIT, 5]
+
+
+def test_functions_as_objects_are_opened_and_closed():
+    class Both(MapFunction):
+        seen: list[str] = []
+
+        def open(self, runtime_context):
+            self.seen.append(f"open {runtime_context.get_index_of_this_subtask()}")
+            self.seen.append(runtime_context.get_task_name_with_subtasks())
+
+        def map(self, value):
+            return value
+
+        def close(self):
+            self.seen.append("close")
+
+    function = Both()
+    with Harness(MapOperator("m", function), subtask=2, parallelism=4) as harness:
+        harness.push(1)
+    assert function.seen == ["open 2", "m (3/4)", "close"]
+
+
+# -- process, without key --
+
+
+def test_process():
+    class Split(ProcessFunction):
+        def process_element(self, value, ctx):
+            yield value, ctx.timestamp(), ctx.timer_service().current_watermark()
+            yield SIDE, value
+            ctx.output(SIDE, -value)
+
+    with Harness(ProcessOperator("process", Split()), processing_time=9) as harness:
+        harness.push(1, 5)
+        harness.push_watermark(7)
+        harness.push(2)
+        assert harness.get_records() == [((1, 5, MIN_TIMESTAMP), 5), ((2, None, 7), None)]
+        assert harness.get_side_records(SIDE) == [(1, 5), (-1, 5), (2, None), (-2, None)]
+
+
+def test_a_side_output_that_nobody_takes_is_dropped():
+    operator = ProcessOperator("process", lambda value, ctx: [(SIDE, value), value])
+    with Harness(operator) as harness:
+        operator.side_outputs = {}
+        harness.push(1)
+        assert harness.get_output() == [1]
+
+
+def test_clocks_without_key():
+    seen = []
+
+    class Clocks(ProcessFunction):
+        def process_element(self, value, ctx):
+            seen.append(ctx.timer_service().current_processing_time())
+
+    with Harness(ProcessOperator("p", Clocks()), processing_time=42) as harness:
+        harness.push(1)
+    assert seen == [42]
+
+
+@pytest.mark.parametrize("method", ["register_event_time", "delete_event_time", "register_processing_time"])
+def test_timers_on_a_stream_without_key_are_refused(method):
+    def process(value, ctx):
+        getattr(ctx.timer_service(), f"{method}_timer")(5)
+
+    with pytest.raises(ProgramError, match=r"'p' sets a timer, but its stream has no key: put key_by"):
+        run(ProcessOperator("p", process), [1])
+
+
+def test_keyed_state_on_a_stream_without_key_is_refused():
+    class Greedy(ProcessFunction):
+        def open(self, runtime_context):
+            runtime_context.get_state(ValueStateDescriptor("s"))
+
+        def process_element(self, value, ctx):
+            pass
+
+    with pytest.raises(ProgramError, match=r"'p' asks for the keyed state 's', but its stream has no key"):
+        run(ProcessOperator("p", Greedy()), [1])
+
+
+def test_state_outside_of_open_is_refused():
+    class Late(KeyedProcessFunction):
+        def open(self, runtime_context):
+            self.context = runtime_context
+
+        def process_element(self, value, ctx):
+            self.context.get_state(ValueStateDescriptor("s"))
+
+    with harness_for(Late(), key_by=str) as harness, pytest.raises(ProgramError, match=r"declare all states in open"):
+        harness.push(1)
+
+
+# -- process, with key --
+
+
+class Timers(KeyedProcessFunction):
+    """A record (key, e, p) sets timers; both ways of output."""
+
+    def open(self, runtime_context):
+        self.last = runtime_context.get_state(ValueStateDescriptor("last"))
+
+    def process_element(self, value, ctx):
+        key, event, processing = value
+        assert ctx.get_current_key() == key
+        assert self.last.value() in (None, key)
+        self.last.update(key)
+        if event is not None:
+            ctx.timer_service().register_event_time_timer(event)
+        if processing is not None:
+            ctx.timer_service().register_processing_time_timer(processing)
+        yield "element", key
+
+    def on_timer(self, timestamp, ctx):
+        assert self.last.value() == ctx.get_current_key()
+        assert ctx.timestamp() == timestamp
+        ctx.output(SIDE, timestamp)
+        yield ctx.time_domain(), ctx.get_current_key(), ctx.timer_service().current_watermark()
+
+
+def timers_harness():
+    return Keyed(KeyedProcessOperator("timers", Timers(), Keying(lambda value: value[0], "key_by")))
+
+
+def test_t7_what_timers_emit():
+    with timers_harness() as harness:
+        harness.push_all([("a", 10, None), ("b", 10, 20), ("a", 5, 30)], [1, 2, 3])
+        harness.clear_output()
+        harness.push_watermark(10)
+        event = TimeDomain.EVENT_TIME
+        assert harness.get_records() == [((event, "a", 10), 5), ((event, "a", 10), 10), ((event, "b", 10), 10)]
+        assert harness.get_side_records(SIDE) == [(5, 5), (10, 10), (10, 10)]
+        assert harness.get_watermarks() == [10]
+        harness.clear_output()
+        harness.set_processing_time(30)
+        processing = TimeDomain.PROCESSING_TIME
+        assert harness.get_records() == [((processing, "b", 10), None), ((processing, "a", 10), None)]
+        assert harness.get_side_records(SIDE) == [(20, None), (30, None)]
+
+
+def test_t5_timers_come_before_their_watermark():
+    operator = KeyedProcessOperator("timers", Timers(), Keying(lambda value: value[0], "key_by"))
+    seen = []
+
+    class Order(Discard):
+        def process_records(self, records):
+            seen.extend(records.values)
+
+        def process_watermark(self, timestamp):
+            seen.append(timestamp)
+
+    with Keyed(operator) as harness:
+        operator.output = Order()
+        harness.push(("a", 10, None))
+        harness.push_watermark(10)
+    assert seen == [("element", "a"), (TimeDomain.EVENT_TIME, "a", 10), 10]
+
+
+def test_a_failing_timer_is_named():
+    class Broken(Timers):
+        def on_timer(self, timestamp, ctx):
+            raise ZeroDivisionError("x")
+
+    for value, move in ((("k", 5, None), "push_watermark"), (("k", None, 5), "set_processing_time")):
+        with harness_for(Broken(), key_by=lambda value: value[0]) as harness:
+            harness.push(value)
+            domain = "event" if move == "push_watermark" else "processing"
+            text = rf"'Broken' failed in the {domain} time timer at 5 of key 'k': ZeroDivisionError: x"
+            with pytest.raises(OperatorError, match=text) as caught:
+                getattr(harness, move)(5)
+            assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_keys_of_columns():
+    class Keys(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield ctx.get_current_key()
+
+    class Point:
+        x, y = 1, "a"
+
+    records = [row(x=1, y="a"), row(x=2, y="b")]
+    batch = pa.RecordBatch.from_arrays([pa.array([1, 2]), pa.array(["a", "b"])], names=["x", "y"])
+    for key_by, keys in (("x", [1, 2]), (["x", "y"], [(1, "a"), (2, "b")])):
+        for run_of in ([Records(records)], [Records([r.as_dict() for r in records])], [ArrowRecords(batch)]):
+            with harness_for(Keys(), key_by=key_by) as harness:
+                for one in run_of:
+                    harness.operator.process_records(one)
+                assert harness.get_output() == keys
+    with harness_for(Keys(), key_by="y") as harness:
+        harness.push(Point())
+        assert harness.get_output() == ["a"]
+
+
+def test_wrong_keys():
+    for wrong in (None, 5, [], ["a", 5]):
+        with pytest.raises(ProgramError, match="takes a function or column names"):
+            Keying(wrong, "key_by")  # type: ignore[arg-type]
+
+
+# -- reduce --
+
+
+def test_reduce():
+    operator = ReduceOperator("sum", lambda a, b: a + b, Keying(lambda value: value % 2, "key_by"))
+    with Keyed(operator) as harness:
+        harness.push_all([1, 2, 3], [5, 6, 7])
+        harness.push(5)
+        assert harness.get_records() == [(1, 5), (2, 6), (4, 7), (9, None)]
+        assert harness.state_of(1) == {"reduced": 9}
+
+
+# -- errors --
+
+
+class _Fails:
+    def __call__(self, *values):
+        if "guilty" in values[:2]:
+            raise KeyError("nope")
+        return [values[0]]
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        MapOperator("op", _Fails()),
+        FilterOperator("op", _Fails()),
+        FlatMapOperator("op", _Fails()),
+        ProcessOperator("op", _Fails()),
+        KeyedProcessOperator("op", _Fails(), Keying(lambda value: 0, "key_by")),
+        ReduceOperator("op", _Fails(), Keying(lambda value: 0, "key_by")),
+    ],
+    ids=lambda operator: type(operator).__name__,
+)
+def test_errors_name_operator_and_record(operator):
+    with Keyed(operator) as harness, pytest.raises(OperatorError) as caught:
+        harness.push_all(["innocent", "guilty", "also innocent"])
+    assert str(caught.value) == "operator 'op' failed at the record 'guilty': KeyError: 'nope'"
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [
+        FlatMapOperator("fan", lambda value: [value] * RUN_LIMIT),
+        ProcessOperator("fan", lambda value, ctx: [value] * RUN_LIMIT),
+        KeyedProcessOperator("fan", lambda value, ctx: [value] * RUN_LIMIT, Keying(lambda value: 0, "key_by")),
+    ],
+    ids=lambda operator: type(operator).__name__,
+)
+def test_an_error_further_down_keeps_its_name_and_cause(operator):
+    with Keyed(operator) as harness:
+        downstream = MapOperator("down", _Fails())
+        downstream.setup(operator.context, Discard(), {})
+        operator.output = downstream
+        with pytest.raises(OperatorError, match="operator 'down' failed at the record 'guilty'") as caught:
+            harness.push("guilty")
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_errors_in_open_and_close_are_named():
+    class Bad(FilterFunction):
+        def __init__(self, where):
+            self.where = where
+
+        def open(self, runtime_context):
+            if self.where == "open":
+                raise OSError("no")
+
+        def filter(self, value):
+            return True
+
+        def close(self):
+            if self.where == "close":
+                raise OSError("no")
+
+    for where in ("open", "close"):
+        with (
+            pytest.raises(OperatorError, match=rf"'f' failed in {where}\(\): OSError: no"),
+            Harness(FilterOperator("f", Bad(where))),
+        ):
+            pass
+
+
+def test_a_broken_repr_does_not_hide_the_error():
+    class Shy:
+        def __repr__(self):
+            raise RuntimeError
+
+    def fail(value):
+        raise ValueError("real")
+
+    with pytest.raises(OperatorError, match="<Shy whose repr raised RuntimeError>: ValueError: real"):
+        run(MapOperator("m", fail), [Shy()])
+
+
+def test_results_that_are_no_iterable():
+    with pytest.raises(OperatorError, match="'f' failed at the record 1: TypeError"):
+        run(FlatMapOperator("f", lambda value: 5), [1])
+
+
+# -- timestamps and watermarks --
+
+
+def stamping(strategy):
+    return TimestampsAndWatermarksOperator("timestamps", strategy)
+
+
+BOUNDED = WatermarkStrategy.for_bounded_out_of_orderness(10)
+
+
+def test_timestamps_of_functions_and_columns():
+    assigner = BOUNDED.with_timestamp_assigner(lambda value: value.at)
+    column = BOUNDED.with_timestamp_assigner("at")
+    rows = [row(at=100, n=1), row(at=90, n=2), row(at=120, n=3)]
+    batch = pa.RecordBatch.from_arrays([pa.array([100, 90, 120]), pa.array([1, 2, 3])], names=["at", "n"])
+    for strategy in (assigner, column):
+        for records in (Records(rows), Records([*rows], [1, 2, 3]), ArrowRecords(batch)):
+            with Harness(stamping(strategy)) as harness:
+                harness.operator.process_records(records)
+                assert harness.get_records() == [(rows[0], 100), (rows[1], 90), (rows[2], 120)]
+                assert harness.get_watermarks() == [109]
+                harness.push(row(at=50, n=4))
+                assert harness.get_watermarks() == [109]  # never back
+                harness.push(row(at=130, n=4))
+                assert harness.get_watermarks() == [109, 119]
+
+
+def test_an_assigner_is_told_the_timestamp_so_far():
+    strategy = BOUNDED.with_timestamp_assigner(lambda value, before: 7 if before == MIN_TIMESTAMP else before + value)
+    assert run(stamping(strategy), [1, 2], [None, 40]) == [(1, 7), (2, 42)]
+
+
+def test_without_assigner_the_timestamps_stay():
+    with Harness(stamping(BOUNDED)) as harness:
+        harness.push(1, 100)
+        assert (harness.get_records(), harness.get_watermarks()) == ([(1, 100)], [89])
+        with pytest.raises(ProgramError, match="records have no timestamp: give the strategy"):
+            harness.push(1)
+
+
+def test_watermarks_from_upstream_count_only_at_the_end():
+    with Harness(stamping(BOUNDED)) as harness:
+        harness.push(1, 100)
+        harness.push_watermark(1000)
+        harness.push_watermark(MAX_WATERMARK)
+        assert harness.get_watermarks() == [89, MAX_WATERMARK]
+
+
+class Punctuated(WatermarkGenerator):
+    def on_event(self, event, timestamp, output):
+        if event == "mark":
+            output.emit_watermark(timestamp)
+
+    def on_periodic_emit(self, output):
+        pass
+
+
+def test_a_generator_may_emit_between_two_records():
+    operator = stamping(WatermarkStrategy.for_generator(Punctuated))
+    seen = []
+
+    class Order(Discard):
+        def process_records(self, records):
+            seen.extend(zip(records.values, records.timestamps))
+
+        def process_watermark(self, timestamp):
+            seen.append(timestamp)
+
+    with Harness(operator) as harness:
+        operator.output = Order()
+        harness.push_all(["a", "mark", "b", "mark", "c"], [1, 2, 3, 1, 5])
+    assert seen == [("a", 1), ("mark", 2), 2, ("b", 3), ("mark", 1), ("c", 5)]
+
+
+def test_timestamps_that_are_none_are_named():
+    for strategy, text in (
+        (BOUNDED.with_timestamp_assigner(lambda value: "soon"), "the timestamp assigner failed at the record 'x'"),
+        (BOUNDED.with_timestamp_assigner("at"), "no timestamp in field 'at' of the record 'x'"),
+    ):
+        with pytest.raises(OperatorError, match=text):
+            run(stamping(strategy), ["x"])
+    batch = pa.RecordBatch.from_arrays([pa.array([1, None])], names=["at"])
+    with Harness(stamping(BOUNDED.with_timestamp_assigner("at"))) as harness:
+        with pytest.raises(OperatorError, match="timestamp column 'at': the timestamp at row 1 is null"):
+            harness.operator.process_records(ArrowRecords(batch))
+    with Harness(stamping(BOUNDED.with_timestamp_assigner("when"))) as harness:
+        with pytest.raises(ProgramError, match="no timestamp column 'when'; the columns are at"):
+            harness.operator.process_records(ArrowRecords(batch))
+
+
+def test_each_epoch_of_a_source_starts_anew():
+    operator = stamping(BOUNDED)
+    with Harness(operator) as harness:
+        harness.push(1, 100)
+        operator.begin_epoch()
+        harness.push(1, 50)
+        assert harness.get_watermarks() == [89, 39]
+
+
+# -- the rest --
+
+
+def test_fanout_gives_everybody_everything():
+    first, second = Runs(), Runs()
+    fanout = Fanout([first, second])
+    fanout.process_records(Records([1, 2]))
+    fanout.process_watermark(5)
+    fanout.process_status(True)
+    assert first.sizes == second.sizes == [2]
+
+
+def test_print(capsys):
+    for subtask, parallelism, identifier in ((0, 1, ""), (0, 1, "id"), (1, 2, ""), (1, 2, "id")):
+        with Harness(PrintOperator("print", identifier), subtask=subtask, parallelism=parallelism) as harness:
+            harness.push("x")
+    assert capsys.readouterr().out == "x\nid> x\n2> x\nid:2> x\n"
+
+
+def test_output_tags():
+    assert OutputTag("a") == OutputTag("a") != OutputTag("b")
+    assert {OutputTag("a"): 1}[OutputTag("a")] == 1
+    with pytest.raises(ProgramError):
+        OutputTag("")
+
+
+def test_state_survives_numpy():
+    class Keep(KeyedProcessFunction):
+        def open(self, runtime_context):
+            self.sum = runtime_context.get_state(ValueStateDescriptor("sum"))
+
+        def process_element(self, value, ctx):
+            self.sum.update(np.array([value, value]) if self.sum.value() is None else self.sum.value() + value)
+
+    with harness_for(Keep(), key_by=lambda value: 0) as harness:
+        harness.push_all([1, 2])
+        snapshot = harness.snapshot()
+    with harness_for(Keep(), key_by=lambda value: 0, snapshot=snapshot) as harness:
+        assert harness.state_of(0)["sum"].tolist() == [3, 3]
+
+
+def test_keys_are_checked():
+    with harness_for(Timers(), key_by=lambda value: value) as harness, pytest.raises(KeyTypeError):
+        harness.push([1])
+
+
+def test_flat_map_and_reduce_functions_as_objects():
+    class Twice(FlatMapFunction):
+        def flat_map(self, value):
+            yield value
+            yield value
+
+    class Max(ReduceFunction):
+        def reduce(self, value1, value2):
+            return max(value1, value2)
+
+    assert [record.value for record in run(FlatMapOperator("f", Twice()), [Row.of(a=1)])] == [(1,), (1,)]
+    with harness_for(Max(), key_by=lambda value: 0) as harness:
+        harness.push_all([2, 1, 3])
+        assert harness.get_output() == [2, 2, 3]

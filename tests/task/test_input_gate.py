@@ -1,0 +1,254 @@
+"""The input gate: order, alignment (C3), nothing lost or doubled, watermarks of channels and of source partitions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pillarbox.elements import Barrier, Buffer, EndOfData, Records, Watermark, WatermarkStatus, encode
+from pillarbox.errors import ExchangeError
+from pillarbox.task import InputEdge, InputGate, channel_code, input_gate
+from pillarbox.time import MIN_TIMESTAMP, StatusWatermarkValve
+
+SOURCE, KNOWN = 0, 1
+
+
+class Sink:
+    def __init__(self):
+        self.got = []
+
+    def emit_watermark(self, timestamp):
+        self.got.append(timestamp)
+
+    def emit_status(self, idle):
+        self.got.append("idle" if idle else "active")
+
+    def take(self):
+        got, self.got = self.got, []
+        return got
+
+
+def gate_of(*edges, epoch=1):
+    gate = InputGate("sum", list(edges) or [InputEdge(SOURCE, None)])
+    gate.begin_epoch(epoch)
+    return gate
+
+
+def share(channel, *elements, barrier=True):
+    """A channel's share of an epoch, in order."""
+    elements += (Barrier(1),) if barrier else ()
+    return [Buffer(5, channel, seq, encode(element)) for seq, element in enumerate(elements)]
+
+
+def received(gate, buffers):
+    got = {}
+    for buffer in buffers:
+        for channel, element in gate.receive(buffer):
+            got.setdefault(channel, []).append(element.values[0] if isinstance(element, Records) else element)
+    return got
+
+
+def source(partition):
+    return channel_code(SOURCE, partition)
+
+
+CHANNELS = st.dictionaries(st.integers(0, 4), st.integers(0, 6), min_size=1)
+
+
+@given(CHANNELS.flatmap(lambda counts: st.tuples(st.just(counts), st.randoms())))
+def test_any_order_is_put_right(case):
+    counts, order = case
+    buffers = [
+        buffer
+        for partition, count in counts.items()
+        for buffer in share(source(partition), *[Records([(partition, n)]) for n in range(count)])
+    ]
+    order.shuffle(buffers)
+    gate = gate_of()
+    got = received(gate, buffers)
+    assert got == {source(p): [(p, n) for n in range(count)] for p, count in counts.items() if count}
+    barrier, ended = gate.aligned()
+    assert (barrier, ended) == (Barrier(1), False)
+
+
+def test_beyond_the_memory_bound_buffers_wait_in_a_file(monkeypatch):
+    monkeypatch.setattr(input_gate, "_MEMORY_BOUND", 10_000)
+    buffers = share(source(0), *[Records([f"{n}-" * 1000]) for n in range(50)])
+    gate = gate_of()
+    assert received(gate, reversed(buffers[1:])) == {}
+    assert gate._spool is not None and gate._spool._rolled  # type: ignore[attr-defined]
+    got = received(gate, buffers[:1])
+    assert [value[:2] for value in got[source(0)]] == [f"{n}-"[:2] for n in range(50)]
+    gate.aligned()
+    assert gate._spool is None
+
+
+def refused(gate, buffers):
+    with pytest.raises(ExchangeError) as caught:
+        received(gate, buffers)
+        gate.aligned()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("epoch", [1, 12])
+def test_what_is_missing_or_too_much_is_named(epoch):
+    channel = source(3)
+    good = share(channel, Records([1]), Records([2]), Records([3]))
+
+    def text(buffers):
+        message = refused(gate_of(epoch=epoch), buffers)
+        assert f"'sum', epoch {epoch}:" in message and str(channel) in message
+        return message
+
+    assert "buffer 1 of channel" in text(good[:1] + good[2:]) and "missing, 2 later" in text(good[:1] + good[2:])
+    assert "no barrier from channel" in text(good[:-1])
+    assert "came twice" in text([good[0], good[0]])
+    assert "came twice" in text([good[0], good[2], good[2]])
+    late = Buffer(5, channel, 4, encode(Records([4])))
+    assert "sent more after its barrier" in text([*good, late])
+    assert "sent more after its barrier" in text([late, *good])
+    assert "sent more after its barrier" in text([*good, Buffer(5, channel, 4, encode(Barrier(1)))])
+
+
+def test_a_stranger_is_refused():
+    assert "unknown channel" in refused(gate_of(), share(channel_code(9, 0)))
+
+
+def test_c3_alignment():
+    gate = gate_of(InputEdge(KNOWN, 2))
+    one, two = (channel_code(KNOWN, n) for n in range(2))
+    assert not gate.any_barrier
+    received(gate, share(one))
+    assert gate.any_barrier
+    assert gate.awaited == [two]
+    received(gate, share(two, EndOfData()))
+    assert gate.awaited == []
+    assert gate.aligned() == (Barrier(1), False)
+    gate.begin_epoch(2)
+    assert not gate.any_barrier
+    received(gate, share(one, EndOfData()) + share(two, EndOfData()))
+    assert gate.aligned() == (Barrier(1), True)
+
+
+def test_an_epoch_without_channels():
+    assert gate_of().aligned() == (None, False)
+
+
+# -- watermarks of known channels: Flink's valve --
+
+EVENTS = st.lists(
+    st.tuples(st.integers(0, 2), st.one_of(st.integers(-5, 5).map(Watermark), st.booleans().map(WatermarkStatus)))
+)
+
+
+@given(EVENTS, st.integers(0, 40))
+def test_known_channels_are_the_valves(events, cut):
+    edge = InputEdge(KNOWN, 3)
+    gate, sink = gate_of(edge), Sink()
+    valve, expected = StatusWatermarkValve([channel_code(KNOWN, n) for n in range(3)]), Sink()
+    for position, (subtask, element) in enumerate(events):
+        channel = channel_code(KNOWN, subtask)
+        if isinstance(element, Watermark):
+            gate.watermark(channel, element.timestamp, sink)
+            valve.input_watermark(channel, element.timestamp, expected)
+        else:
+            gate.status(channel, element.idle, sink)
+            valve.input_status(channel, element.idle, expected)
+        if position == cut:
+            state = gate.snapshot()
+            gate = gate_of(edge, epoch=2)
+            gate.restore(state)
+            before, valve = valve.snapshot(), StatusWatermarkValve([channel_code(KNOWN, n) for n in range(3)])
+            valve.restore(before)
+    assert sink.got == expected.got
+    assert gate.current_watermark == valve.current_watermark
+
+
+# -- watermarks of source partitions --
+
+
+class Sourced:
+    """A gate that reads a source, epoch by epoch."""
+
+    def __init__(self, idle_timeout=None):
+        self.gate = InputGate("sum", [InputEdge(SOURCE, None, idle_timeout)])
+        self.sink = Sink()
+        self.epoch = 0
+
+    def __call__(self, *partitions, now=0):
+        """Run an epoch; a partition is its elements."""
+        self.epoch += 1
+        self.gate.begin_epoch(self.epoch)
+        for number, elements in enumerate(partitions):
+            for buffer in share(source(number), *elements):
+                for channel, element in self.gate.receive(buffer):
+                    if isinstance(element, Watermark):
+                        self.gate.watermark(channel, element.timestamp, self.sink)
+                    elif isinstance(element, WatermarkStatus):
+                        self.gate.status(channel, element.idle, self.sink)
+        self.gate.aligned()
+        assert self.sink.got == []  # within an epoch, no partition speaks for the source
+        self.gate.advance_sources(now, self.sink)
+        return self.sink.take()
+
+
+def records(*watermarks):
+    return [Records([1]), *map(Watermark, watermarks)]
+
+
+def test_the_least_of_an_epochs_partitions_counts():
+    run = Sourced()
+    assert run(records(5, 9), records(7)) == [7]
+    assert run(records(6), records(20)) == []  # never back
+    assert run(records(30)) == [30]  # as many partitions as Spark likes
+    assert run(records(40), records(MIN_TIMESTAMP)) == []
+    assert run(records(40), records()) == []
+    assert run(records(50), [], []) == [50]  # those without records do not count
+    assert run(records(60), [*records(55), WatermarkStatus(True)]) == [60]  # nor those that are idle
+    assert run() == []
+    assert run([Watermark(70)]) == [70]
+    assert run.gate.current_watermark == 70
+
+
+def test_a_silent_source_becomes_idle_after_its_timeout():
+    run = Sourced(idle_timeout=100)
+    assert run(records(5), now=1000) == [5]
+    assert run.gate.next_idle(1000) == 1100
+    assert run(now=1099) == []
+    assert run(now=1100) == ["idle"]
+    assert run(now=5000) == []
+    assert run.gate.next_idle(5000) is None
+    assert run(records(8), now=6000) == ["active", 8]
+    assert run.gate.next_idle(6000) == 6100
+
+
+def test_a_source_that_never_spoke_becomes_idle_too():
+    run = Sourced(idle_timeout=100)
+    assert run(now=1000) == []
+    assert run.gate.next_idle(1000) == 1100
+    assert run(now=1100) == ["idle"]
+
+
+def test_without_timeout_a_silent_source_is_waited_for():
+    gate, sink = InputGate("sum", [InputEdge(SOURCE, None), InputEdge(KNOWN, None, 10)]), Sink()
+    gate.begin_epoch(1)
+    for buffer in share(source(0), *records(5)):
+        for channel, element in gate.receive(buffer):
+            if isinstance(element, Watermark):
+                gate.watermark(channel, element.timestamp, sink)
+    gate.advance_sources(0, sink)
+    assert sink.take() == []
+    gate.begin_epoch(2)
+    gate.advance_sources(10, sink)
+    assert sink.take() == [5]  # the other source is idle now, this one is not
+
+
+def test_watermarks_and_silence_are_restored():
+    run = Sourced(idle_timeout=100)
+    run(records(5), now=1000)
+    again = Sourced(idle_timeout=100)
+    again.gate.restore(run.gate.snapshot())
+    assert again.gate.current_watermark == 5
+    assert again(records(4), now=1010) == []
+    assert again(now=1110) == ["idle"]

@@ -1,0 +1,843 @@
+"""One subtask: its life (P1-P6), its checkpoints (C1-C4), and residents that take turns."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import pytest
+
+from pillarbox.elements import Barrier, Buffer, EndOfData, Records, TaskReport, Watermark, decode, encode
+from pillarbox.errors import ExchangeError, OperatorError, ProgramError, TaskCanceledError
+from pillarbox.graph import REPORT_TARGET, output_target
+from pillarbox.mailbox import MailboxProcessor, StreamTaskActionExecutor
+from pillarbox.operators.functions import KeyedProcessFunction
+from pillarbox.operators.keyed_process import KeyedProcessOperator
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.operator import StreamOperator
+from pillarbox.state import MemoryChunkStore, ValueStateDescriptor
+from pillarbox.task import (
+    ChainNode,
+    CheckpointMetaData,
+    CheckpointOptions,
+    Consumers,
+    DataInputStatus,
+    Edge,
+    InputEdge,
+    KeyedStreamTask,
+    SourceStreamTask,
+    TaskState,
+    Vertex,
+    channel_code,
+    record_writer,
+)
+from pillarbox.task.task_input import EXHAUSTED, ThreadedReader
+from pillarbox.time import MAX_WATERMARK, ManualProcessingTimeService
+
+OUTPUT = output_target(0)
+UPSTREAM = channel_code(0, 0)
+
+
+class Noting(StreamOperator):
+    """Notes all that it is told, in a list that all operators of a test share."""
+
+    def __init__(self, name, notes, **behaviour):
+        super().__init__(name, name)
+        self.notes = notes
+        self.behaviour = behaviour
+        self.thread = None
+
+    def note(self, what, *details):
+        assert self.thread in (None, threading.get_ident())
+        self.notes.append((what, self.name, *details))
+        do = self.behaviour.get(what)
+        if isinstance(do, BaseException):
+            raise do
+        return do(self, *details) if do is not None else None
+
+    def open(self):
+        self.note("open")
+
+    def process_records(self, records):
+        for value in records.values:
+            self.note("record", value)
+        self.output.process_records(records)
+
+    def process_watermark(self, timestamp):
+        self.note("watermark", timestamp)
+        super().process_watermark(timestamp)
+
+    def finish(self):
+        self.note("finish")
+
+    def close(self):
+        self.note("close")
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id):
+        self.note("prepare", checkpoint_id)
+
+    def snapshot_state(self, checkpoint_id):
+        return self.note("snapshot", checkpoint_id)
+
+    def restore_state(self, state):
+        self.note("restore", state)
+
+    def notify_checkpoint_complete(self, checkpoint_id):
+        self.note("complete", checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id):
+        self.note("aborted", checkpoint_id)
+
+    def notify_checkpoint_subsumed(self, checkpoint_id):
+        self.note("subsumed", checkpoint_id)
+
+
+def vertex_of(*operators, keyed=False, uses_processing_time=False):
+    """A chain in a row, whose end goes to an output and, with a barrier, to one subtask."""
+    nodes = [ChainNode(operator, Consumers([index + 1], [])) for index, operator in enumerate(operators)]
+    nodes[-1].output = Consumers([], [0, 1])
+    edges = [Edge([OUTPUT], None, 128, "rows"), Edge([5], Keying(lambda value: 0, "next"), 128, "next")]
+    inputs = [InputEdge(0, None)] if keyed else []
+    number, parallelism = (1, 2) if keyed else (0, 0)
+    return Vertex(
+        number,
+        "vertex",
+        "uid" if keyed else "",
+        number,
+        parallelism,
+        128,
+        keyed,
+        nodes,
+        edges,
+        inputs,
+        REPORT_TARGET,
+        uses_processing_time,
+    )
+
+
+def source_task(*operators, **options):
+    return SourceStreamTask(vertex_of(*operators), 0, **options)
+
+
+def run_source(task, *runs, epoch=1, bounded=False, subtask=0):
+    parts = task.run_epoch(map(Records, runs), subtask=subtask, checkpoint_id=epoch, bounded=bounded)
+    return [buffer for part in parts for buffer in part]
+
+
+def keyed_task(*operators, **options):
+    options.setdefault("clock", ManualProcessingTimeService())
+    return KeyedStreamTask(vertex_of(*operators, keyed=True), 0, **options)
+
+
+def share(*elements, channel=UPSTREAM, end=()):
+    elements = (*elements, *end, Barrier(1))
+    return [Buffer(9, channel, seq, encode(element)) for seq, element in enumerate(elements)]
+
+
+def run_keyed(task, store, *elements, end=()):
+    assert task.restore(store)
+    parts = task.run_epoch([share(*elements, end=end)] if elements or end else [], store)
+    return [buffer for part in parts for buffer in part]
+
+
+def sent(buffers, target=OUTPUT):
+    """Values and control elements that were sent to a target, in order."""
+    got = []
+    for buffer in buffers:
+        if buffer.target == target:
+            element = decode(buffer.payload)
+            got += element.values if isinstance(element, Records) else [element]
+    return got
+
+
+def report_of(buffers):
+    (report,) = sent(buffers, REPORT_TARGET)
+    assert isinstance(report, TaskReport)
+    return report.values
+
+
+def kinds(notes, *wanted):
+    return [note for note in notes if note[0] in wanted]
+
+
+# -- life (P1, P6) --
+
+
+def test_p6_opened_from_the_tail_finished_from_the_head():
+    notes = []
+    task = source_task(*(Noting(name, notes) for name in "abc"))
+    task.restore()
+    assert notes == [("open", "c"), ("open", "b"), ("open", "a")]
+    notes.clear()
+    buffers = run_source(task, [1, 2], bounded=True)
+    assert notes[:6] == [("record", name, value) for name in "abc" for value in (1, 2)]
+    assert notes[6:9] == [("watermark", name, MAX_WATERMARK) for name in "abc"]
+    assert kinds(notes, "finish") == [("finish", name) for name in "abc"]
+    assert [note[0] for note in notes[9:]] == ["finish"] * 3 + ["prepare"] * 3 + ["snapshot"] * 3
+    assert sent(buffers) == [1, 2]
+    assert sent(buffers, 5) == [1, 2, Watermark(MAX_WATERMARK), EndOfData(), Barrier(1, sent(buffers, 5)[-1].timestamp)]
+    task.close()
+    assert kinds(notes, "close") == [("close", name) for name in "abc"]
+
+
+def test_p6_executors_have_the_chain_index_as_priority():
+    operators = [Noting(name, []) for name in "abc"]
+    task = source_task(*operators)
+    assert [operator.context.mailbox_executor.priority for operator in operators] == [0, 1, 2]
+    task.close()
+
+
+def test_functions_stay_open_between_epochs():
+    notes = []
+    task = source_task(Noting("a", notes))
+    task.restore()
+    for epoch in range(3):
+        run_source(task, [epoch], epoch=epoch, subtask=epoch)
+        assert task.state is TaskState.RESTORED
+        assert task.chain.head.context.subtask == epoch
+    task.close()
+    assert task.state is TaskState.FINISHED
+    assert [len(kinds(notes, what)) for what in ("open", "close", "record", "finish")] == [1, 1, 3, 0]
+
+
+@pytest.mark.parametrize("where", ["record", "watermark", "finish", "prepare", "snapshot"])
+def test_p1_a_failure_closes_the_operators_once_and_keeps_its_cause(where):
+    notes = []
+    cause = ValueError("first")
+    tail = Noting("b", notes, **{where: cause, "close": RuntimeError("second")})  # type: ignore[arg-type]
+    task = source_task(Noting("a", notes), tail)
+    task.restore()
+    with pytest.raises(ValueError, match="first"):
+        run_source(task, [1], bounded=True)
+    assert task.state is TaskState.FAILED and task.failure is cause
+    assert kinds(notes, "close") == [("close", "a"), ("close", "b")]
+    if hasattr(cause, "__notes__"):
+        assert any("second" in note for note in cause.__notes__)
+    task.fail(ValueError("late"))
+    task.cancel()
+    task.close()
+    assert task.failure is cause and task.state is TaskState.FAILED
+    assert len(kinds(notes, "close")) == 2
+
+
+def test_p1_a_failure_in_open():
+    notes = []
+    task = source_task(Noting("a", notes), Noting("b", notes, open=ValueError("no")))
+    with pytest.raises(ValueError, match="no"):
+        task.restore()
+    assert task.state is TaskState.FAILED
+    assert len(kinds(notes, "close")) == 2
+
+
+def test_p1_close_reports_what_went_wrong():
+    notes = []
+    task = source_task(Noting("a", notes, close=ValueError("a")), Noting("b", notes, close=ValueError("b")))
+    task.restore()
+    with pytest.raises(ValueError, match="a"):
+        task.close()
+    assert kinds(notes, "close") == [("close", "a"), ("close", "b")]
+
+
+def test_p1_cancel_between_epochs():
+    notes = []
+    task = source_task(Noting("a", notes))
+    task.restore()
+    run_source(task, [1])
+    task.cancel()
+    assert task.state is TaskState.CANCELED and task.failure is None
+    assert kinds(notes, "finish", "close") == [("close", "a")]
+
+
+def test_p1_cancel_from_another_thread():
+    """The operators are closed in the mailbox thread, which was about to wait for ever."""
+    notes = []
+    operator = Noting("a", notes)
+    operator.thread = threading.get_ident()
+    task = source_task(operator, threaded_input=True)
+    task.restore()
+    reached, give_up = threading.Event(), threading.Event()
+
+    def endless():
+        yield Records([1])
+        reached.set()
+        give_up.wait(30)
+
+    def cancel():
+        reached.wait(30)
+        task.cancel()
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    with pytest.raises(TaskCanceledError, match="'vertex' was cancelled"):
+        list(task.run_epoch(endless(), subtask=0, checkpoint_id=1, bounded=False))
+    give_up.set()
+    canceller.join()
+    assert task.state is TaskState.CANCELED and task.failure is None
+    assert kinds(notes, "close") == [("close", "a")]
+
+
+def test_giving_up_the_output_fails_the_task(monkeypatch):
+    monkeypatch.setattr(record_writer, "_QUEUE_BYTES", 10)
+    monkeypatch.setattr(record_writer, "_BUFFER_RECORDS", 1)
+    notes = []
+    task = source_task(Noting("a", notes))
+    task.restore()
+    epoch = task.run_epoch(map(Records, [[1], [2], [3]]), subtask=0, checkpoint_id=1, bounded=False)
+    next(epoch)
+    epoch.close()
+    assert task.state is TaskState.FAILED
+    assert kinds(notes, "close") == [("close", "a")]
+
+
+def test_the_garbage_collector_is_as_before():
+    before = gc.get_threshold()
+    task = source_task(Noting("a", [], record=ValueError()))
+    task.restore()
+    with pytest.raises(ValueError):
+        run_source(task, [1])
+    assert gc.get_threshold() == before
+
+
+# -- the default action (P2, P3) --
+
+
+class Answering(SourceStreamTask):
+    """A task whose input answers what the test says."""
+
+    answers: list[DataInputStatus]
+
+    def _emit_next(self):
+        self.seen = [*getattr(self, "seen", []), threading.get_ident()]
+        if self.answers:
+            return self.answers.pop(0)
+        return self._end_epoch()
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        (DataInputStatus.MORE_AVAILABLE, []),
+        (DataInputStatus.END_OF_DATA, [("watermark", "a", MAX_WATERMARK), ("finish", "a")]),
+        (DataInputStatus.STOPPED, []),
+        (DataInputStatus.END_OF_INPUT, []),
+    ],
+)
+def test_p2_the_input_status(answer, expected):
+    notes = []
+    task = Answering(vertex_of(Noting("a", notes)), 0)
+    task.restore()
+    task.answers = [answer]
+    buffers = run_source(task)
+    assert kinds(notes, "watermark", "finish") == expected
+    ended = answer in (DataInputStatus.END_OF_DATA, DataInputStatus.STOPPED)
+    assert (EndOfData() in sent(buffers, 5)) == ended
+    assert len(kinds(notes, "snapshot")) == 1
+    task.close()
+
+
+def test_p2_end_of_recovery_is_illegal():
+    task = Answering(vertex_of(Noting("a", [])), 0)
+    task.restore()
+    task.answers = [DataInputStatus.END_OF_RECOVERY]
+    with pytest.raises(AssertionError, match="END_OF_RECOVERY"):
+        run_source(task)
+    assert task.state is TaskState.FAILED
+
+
+def test_p3_a_full_writer_stops_the_input(monkeypatch):
+    monkeypatch.setattr(record_writer, "_QUEUE_BYTES", 500)
+    monkeypatch.setattr(record_writer, "_BUFFER_RECORDS", 1)
+    read = []
+
+    def runs():
+        for n in range(10):
+            read.append(n)
+            yield Records([f"{n}" + "x" * 600])
+
+    task = source_task(Noting("a", []))
+    task.restore()
+    got, parts = [], 0
+    for part in task.run_epoch(runs(), subtask=0, checkpoint_id=1, bounded=False):
+        parts += 1
+        got += part
+        assert len(read) <= parts  # never a run ahead of what was taken
+    assert [value[0] for value in sent(got)] == [f"{n}" for n in range(10)]
+    assert parts > 10
+    assert report_of(got)["back_pressured_ms"] >= 0
+    assert task.writer.take() == []
+    task.close()
+
+
+def test_mails_run_between_runs():
+    """Input does not starve mails (M10)."""
+    notes = []
+
+    def post(operator, value):
+        operator.context.mailbox_executor.execute(lambda: notes.append(("mail", value)), "mail")
+
+    task = source_task(Noting("a", notes, record=post))
+    task.restore()
+    run_source(task, [1], [2], [3])
+    assert kinds(notes, "record", "mail") == [x for n in (1, 2, 3) for x in (("record", "a", n), ("mail", n))]
+    task.close()
+
+
+def test_p5_mails_run_through_the_action_executor():
+    held = []
+
+    class Lock:
+        def __enter__(self):
+            held.append(True)
+
+        def __exit__(self, *exc):
+            held.pop()
+
+    seen = []
+    task = source_task(
+        Noting("a", [], snapshot=lambda operator, checkpoint: seen.append(len(held))),
+        action_executor=StreamTaskActionExecutor.synchronized(Lock()),
+    )
+    task.restore()
+    run_source(task, [1])
+    assert seen == [1]
+    task.close()
+
+
+# -- a thread that reads (P4) --
+
+
+def test_p4_the_reader_is_another_thread():
+    threads = set()
+    operator = Noting("a", [])
+    operator.thread = threading.get_ident()
+
+    def runs():
+        for n in range(100):
+            threads.add(threading.get_ident())
+            yield Records([n])
+
+    task = source_task(operator, threaded_input=True)
+    task.restore()
+    for epoch in range(2):
+        got = [b for part in task.run_epoch(runs(), subtask=0, checkpoint_id=epoch, bounded=False) for b in part]
+        assert sent(got) == list(range(100))
+    assert threading.get_ident() not in threads
+    task.close()
+
+
+def test_p4_an_error_in_the_reader_fails_the_task():
+    notes = []
+
+    def runs():
+        yield Records([1])
+        raise OSError("disk")
+
+    task = source_task(Noting("a", notes), threaded_input=True)
+    task.restore()
+    with pytest.raises(OSError, match="disk"):
+        list(task.run_epoch(runs(), subtask=0, checkpoint_id=1, bounded=False))
+    assert task.state is TaskState.FAILED and isinstance(task.failure, OSError)
+    assert kinds(notes, "close") == [("close", "a")]
+
+
+def test_p4_mails_run_while_the_reader_waits():
+    """The thread hands over only after a mail has run in the mailbox thread: inline, this would never end."""
+    ran = threading.Event()
+    task = source_task(Noting("a", []), threaded_input=True)
+    task.restore()
+
+    def runs():
+        task.processor.get_main_mailbox_executor().execute(ran.set, "mail")
+        assert ran.wait(30)
+        yield Records([1])
+
+    got = [b for part in task.run_epoch(runs(), subtask=0, checkpoint_id=1, bounded=False) for b in part]
+    assert sent(got) == [1]
+    assert "idle_ms" in report_of(got)
+    task.close()
+
+
+def test_p4_the_reader_is_bounded_and_can_be_closed():
+    processor = MailboxProcessor(lambda controller: None)
+    pulled = threading.Semaphore(0)
+    count = []
+
+    def items():
+        for n in range(1000):
+            count.append(n)
+            pulled.release()
+            yield n
+
+    errors: list[BaseException] = []
+    reader = ThreadedReader(items(), processor.get_main_mailbox_executor(), errors.append, bound=3)
+    for _ in range(4):
+        assert pulled.acquire(timeout=30)
+    available = threading.Event()
+    reader.when_available(available.set)
+    assert available.is_set()
+    assert [reader.poll(), reader.poll()] == [0, 1]
+    for _ in range(2):
+        assert pulled.acquire(timeout=30)
+    assert len(count) == 6
+    reader.close()
+    reader._thread.join(30)
+    assert not reader._thread.is_alive() and not errors
+    processor.drain()
+    assert reader.started
+    processor.close()
+
+
+def test_p4_the_end_is_a_mail():
+    processor = MailboxProcessor(lambda controller: None)
+    reader: ThreadedReader[int] = ThreadedReader([], processor.get_main_mailbox_executor(), lambda error: None)
+    reader._thread.join(30)
+    assert reader.poll() is None
+    available = threading.Event()
+    reader.when_available(available.set)
+    assert not available.is_set()
+    processor.drain()
+    assert available.is_set()
+    assert reader.poll() is EXHAUSTED
+    processor.close()
+
+
+# -- checkpoints (C1, C2, C4) --
+
+
+def test_c4_order_of_a_snapshot():
+    """What operators emit in prepare_snapshot_pre_barrier goes before the barrier, and nothing after it."""
+    notes = []
+
+    def emit(operator, checkpoint):
+        operator.output.process_records(Records([f"{operator.name} is ready"]))
+
+    task = source_task(Noting("a", notes, prepare=emit), Noting("b", notes, prepare=emit))
+    task.restore()
+    buffers = run_source(task, [1])
+    assert [note[:2] for note in notes if note[0] != "record"][2:] == [
+        ("prepare", "a"),
+        ("prepare", "b"),
+        ("snapshot", "a"),
+        ("snapshot", "b"),
+    ]
+    values = sent(buffers, 5)
+    assert values[:3] == [1, "a is ready", "b is ready"]
+    assert isinstance(values[-1], Barrier)
+    task.close()
+
+
+def test_c1_outcome_reaches_future_and_task():
+    futures = []
+
+    def trigger(operator, value):
+        if value == "now":
+            futures.append(task.trigger_checkpoint_async(CheckpointMetaData(7, 123)))
+
+    notes = []
+    task = source_task(Noting("a", notes, record=trigger))
+    task.restore()
+    buffers = run_source(task, ["now"])
+    assert futures[0].result(0) is True
+    assert sent(buffers, 5)[-1] == Barrier(7, 123)
+    task.close()
+
+    failing = Noting("a", notes, record=trigger, snapshot=ValueError("disk full"))
+    task = source_task(failing)
+    task.restore()
+    with pytest.raises(ValueError, match="disk full"):
+        run_source(task, ["now"])
+    assert isinstance(futures[1].exception(0), ValueError)
+    assert task.failure is futures[1].exception(0)
+
+
+def test_c1_a_checkpoint_that_never_came_to_run_is_cancelled():
+    futures = []
+
+    def trigger_and_die(operator, value):
+        futures.append(task.trigger_checkpoint_async(CheckpointMetaData(7, 123)))
+        raise ValueError("died")
+
+    task = source_task(Noting("a", [], record=trigger_and_die))
+    task.restore()
+    with pytest.raises(ValueError, match="died"):
+        run_source(task, [1])
+    assert futures[0].cancelled()
+
+
+def test_c1_an_unaligned_checkpoint_overtakes_mails():
+    notes = []
+
+    def post(operator, value):
+        operator.context.mailbox_executor.execute(lambda: notes.append(("mail",)), "mail")
+        task.trigger_checkpoint_async(CheckpointMetaData(7, 0), CheckpointOptions(unaligned=True))
+
+    task = source_task(Noting("a", notes, record=post))
+    task.restore()
+    run_source(task, [1])
+    assert [note[0] for note in notes if note[0] in ("mail", "snapshot")][0] == "snapshot"
+    task.close()
+
+
+def notified(*calls):
+    """What an operator hears of notifications that are sent in this order."""
+    notes = []
+    task = source_task(Noting("a", notes), Noting("b", notes))
+    task.restore()
+    for kind, *arguments in calls:
+        getattr(task, f"notify_checkpoint_{kind}_async")(*arguments)
+    run_source(task, [1])
+    task.close()
+    heard = kinds(notes, "complete", "aborted", "subsumed", "record")
+    assert [note[2:] for note in heard if note[1] == "a"] == [note[2:] for note in heard if note[1] == "b"]
+    assert heard[-1][0] == "record"  # mails of the highest priority come before the epoch's input
+    return [(note[0], note[2]) for note in heard if note[1] == "a"][:-1]
+
+
+def test_c2_each_notification_once_and_in_order():
+    assert notified(("complete", 1), ("complete", 2), ("complete", 2), ("complete", 1)) == [
+        ("complete", 1),
+        ("complete", 2),
+    ]
+    assert notified(("complete", 1), ("aborted", 2, 1), ("aborted", 2, 1), ("complete", 3)) == [
+        ("complete", 1),
+        ("aborted", 2),
+        ("complete", 3),
+    ]
+    assert notified(("subsumed", 1)) == [("subsumed", 1)]
+
+
+def test_c2_an_abort_first_completes_what_was_missed():
+    assert notified(("aborted", 5, 3)) == [("complete", 3), ("aborted", 5)]
+    assert notified(("complete", 6), ("aborted", 5, 4)) == [("complete", 6)]
+
+
+# -- keyed tasks --
+
+
+class Sum(KeyedProcessFunction):
+    """Sums by parity. 100 and above: an event-time timer; "p<ms>": a processing-time timer; "boom"."""
+
+    def open(self, runtime_context):
+        self.sum = runtime_context.get_state(ValueStateDescriptor("sum"))
+
+    def process_element(self, value, ctx):
+        if value == "boom":
+            raise RuntimeError("boom")
+        if isinstance(value, str):
+            ctx.timer_service().register_processing_time_timer(int(value[1:]))
+            return
+        if value >= 100:
+            ctx.timer_service().register_event_time_timer(value)
+            return
+        self.sum.update((self.sum.value() or 0) + value)
+        yield self.sum.value()
+
+    def on_timer(self, timestamp, ctx):
+        yield f"{ctx.time_domain().name[0]}{timestamp}", self.sum.value()
+
+
+def parity(value):
+    return value % 2 if isinstance(value, int) else 0
+
+
+def sum_task(*tail, **options):
+    return keyed_task(KeyedProcessOperator("sum", Sum(), Keying(parity, "key_by"), "sum"), *tail, **options)
+
+
+def test_state_and_timers_live_from_epoch_to_epoch():
+    store = MemoryChunkStore()
+    task = sum_task()
+    first = run_keyed(task, store, Records([1, 2, 3, 100, 101]))
+    assert sent(first) == [1, 2, 4]
+    assert report_of(first) | {"records_in": 5, "keys": 2, "event_time_timers": 2, "epoch": 1} == report_of(first)
+    second = run_keyed(task, store, Records([2]), Watermark(100))
+    assert sent(second) == [4, ("E100", 4)]
+    assert [type(element) for element in sent(second, 5)[2:]] == [Watermark, Barrier]
+    task.close()
+    again = sum_task()
+    third = run_keyed(again, store, Records([1]), Watermark(200))
+    assert sent(third) == [5, ("E101", 5)]
+    assert report_of(third)["state_sync"] == "loaded"
+    again.close()
+
+
+def test_a_failing_epoch_leaves_no_trace():
+    store = MemoryChunkStore()
+    task = sum_task()
+    run_keyed(task, store, Records([1]))
+    before = dict(store.chunks)
+    assert task.restore(store)
+    with pytest.raises(OperatorError, match=r"'sum' failed at the record 'boom': RuntimeError: boom"):
+        list(task.run_epoch([share(Records([1, "boom"]))], store))
+    assert store.chunks == before
+    assert task.state is TaskState.FAILED
+    again = sum_task()
+    assert sent(run_keyed(again, store, Records([1]))) == [2]
+    again.close()
+
+
+def test_residents_take_turns():
+    store = MemoryChunkStore()
+    tasks = [sum_task(), sum_task()]
+    syncs = []
+    for epoch, index in enumerate([0, 1, 0, 0, 1, 1]):
+        got = run_keyed(tasks[index], store, Records([1, 100 + epoch]), Watermark(epoch))
+        syncs.append(report_of(got)["state_sync"])
+        assert sent(got)[0] == epoch + 1
+    assert syncs == ["in step", "loaded", "caught up", "in step", "caught up", "in step"]
+    late = run_keyed(tasks[0], store, Watermark(1000))
+    assert [value[0] for value in sent(late)] == ["E100", "E101", "E102", "E103", "E104", "E105"]
+    for task in tasks:
+        task.close()
+
+
+def test_a_resident_that_diverged_says_so():
+    store = MemoryChunkStore()
+    task = sum_task()
+    run_keyed(task, store, Records([1]))
+    run_keyed(task, store.copy(), Records([1]))  # this attempt is not committed
+    assert task.restore(store) is False
+    task.cancel()
+    again = sum_task()
+    assert sent(run_keyed(again, store, Records([1]))) == [2]
+    again.close()
+
+
+def test_operators_are_told_of_commits_and_get_their_own_state_back():
+    notes = []
+    store = MemoryChunkStore()
+
+    def tail():
+        return Noting("tail", notes, snapshot=lambda operator, checkpoint: {"epoch": checkpoint})
+
+    task = sum_task(tail())
+    run_keyed(task, store, Records([1]))
+    assert kinds(notes, "open", "restore", "complete", "record", "snapshot") == [
+        ("open", "tail"),
+        ("restore", "tail", None),
+        ("record", "tail", 1),
+        ("snapshot", "tail", 1),
+    ]
+    notes.clear()
+    run_keyed(task, store, Records([1]))
+    assert kinds(notes, "restore", "complete", "record", "snapshot") == [
+        ("complete", "tail", 1),
+        ("record", "tail", 2),
+        ("snapshot", "tail", 2),
+    ]
+    notes.clear()
+    task.close()
+    again = sum_task(tail())
+    run_keyed(again, store)
+    assert kinds(notes, "restore", "complete") == [("restore", "tail", {"epoch": 2}), ("complete", "tail", 2)]
+    again.close()
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_due_processing_time_timers_fire_first_in_an_epoch(declared):
+    """Also where the program does not say that it uses them: then with the next data."""
+    store, clock = MemoryChunkStore(), ManualProcessingTimeService(0)
+    operator = KeyedProcessOperator("sum", Sum(), Keying(parity, "key_by"), "sum")
+    task = KeyedStreamTask(vertex_of(operator, keyed=True, uses_processing_time=declared), 0, clock=clock)
+    run_keyed(task, store, Records(["p50", "p70", "p90"]))
+    assert task.next_wake_up == 50
+    assert clock.active_timer_timestamps() == []  # between epochs nothing may fire
+    clock.set_current_time(70)
+    assert sent(run_keyed(task, store, Records([2]))) == [("P50", None), ("P70", None), 2]
+    assert task.next_wake_up == 90
+    task.close()
+    again = KeyedStreamTask(vertex_of(operator, keyed=True), 0, clock=clock)
+    clock.set_current_time(90)
+    assert sent(run_keyed(again, store)) == [("P90", 2)]
+    assert again.next_wake_up is None
+    again.close()
+
+
+def test_a_timer_fires_within_an_epoch():
+    store, clock = MemoryChunkStore(), ManualProcessingTimeService(0)
+    task = sum_task(clock=clock)
+    assert task.restore(store)
+
+    def batches():
+        parts = share(Records(["p50"]), Records([2]))
+        yield parts[:1]
+        clock.set_current_time(50)
+        yield parts[1:]
+
+    got = [buffer for part in task.run_epoch(batches(), store) for buffer in part]
+    assert sent(got) == [2, ("P50", 2)]  # a mail, so it comes when the input at hand has been worked off
+    task.close()
+
+
+def test_the_clock_of_a_dead_task_is_quiet():
+    """A clock may be shared: nothing of a dead task may come out of it."""
+    store, clock = MemoryChunkStore(), ManualProcessingTimeService(0)
+    task = sum_task(clock=clock, alignment_limit=10)
+    assert task.restore(store)
+    batches = [share(Records(["p50"]), channel=UPSTREAM), share(Records(["boom"]), channel=channel_code(0, 1))]
+    with pytest.raises(OperatorError):
+        list(task.run_epoch(batches, store))
+    clock.set_current_time(100)
+
+
+def test_the_end_of_all_channels_ends_event_time():
+    notes = []
+    task = sum_task(Noting("tail", notes))
+    got = run_keyed(task, MemoryChunkStore(), Records([200]), end=(Watermark(MAX_WATERMARK), EndOfData()))
+    assert sent(got) == [("E200", None)]
+    assert kinds(notes, "finish") == [("finish", "tail")]
+    assert EndOfData() in sent(got, 5)
+    task.close()
+
+
+def test_missing_input_fails_the_task():
+    store = MemoryChunkStore()
+    task = sum_task()
+    assert task.restore(store)
+    with pytest.raises(ExchangeError, match="task 'vertex', epoch 1: no barrier from channel 0"):
+        list(task.run_epoch([share(Records([1]))[:-1]], store))
+    assert task.state is TaskState.FAILED
+    assert not store.chunks
+
+
+def test_keyed_state_outside_of_a_keyed_stream():
+    class Greedy(Noting):
+        def open(self):
+            from pillarbox.operators.functions import RuntimeContext
+
+            RuntimeContext(self.context).get_state(ValueStateDescriptor("s"))
+
+    task = sum_task(Greedy("tail", []))
+    with pytest.raises(ProgramError, match=r"'tail' asks for the keyed state 's', but its stream has no key"):
+        task.restore(MemoryChunkStore())
+    assert task.state is TaskState.FAILED
+
+
+def test_an_epoch_can_be_run_by_another_thread():
+    store = MemoryChunkStore()
+    task = sum_task()
+    results = []
+
+    def epoch():
+        results.append(sent(run_keyed(task, store, Records([1]))))
+
+    for _ in range(3):
+        thread = threading.Thread(target=epoch)
+        thread.start()
+        thread.join()
+    assert results == [[1], [2], [3]]
+    epoch()
+    assert results[-1] == [4]
+    task.close()
+
+
+@pytest.mark.parametrize("threaded", [False, True])
+def test_keyed_task_with_an_input_thread(threaded):
+    store = MemoryChunkStore()
+    task = sum_task(threaded_input=threaded)
+    for _ in range(2):
+        assert task.restore(store)
+        buffers = share(*[Records([2])] * 20)
+        got = [b for part in task.run_epoch(([buffer] for buffer in buffers), store) for b in part]
+    assert sent(got) == [2 * n for n in range(21, 41)]
+    task.close()

@@ -1,0 +1,290 @@
+"""Timers per key and namespace, against a sorted set (T1-T5, T9)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from pillarbox.state import HeapKeyedStateBackend
+from pillarbox.time import MIN_TIMESTAMP, ManualProcessingTimeService
+from pillarbox.time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
+
+KEYS = st.sampled_from(["k1", "k2", "k3"])
+TIMES = st.integers(0, 20)
+NAMESPACES = st.sampled_from([None, "w1", "w2"])
+
+
+class Timers:
+    """A service with all that it needs; notes what fires, and may do something meanwhile."""
+
+    def __init__(self, namespaced=False, now=0):
+        self.backend = HeapKeyedStateBackend("op")
+        self.clock = ManualProcessingTimeService(now)
+        self.fired = []
+        self.meanwhile = lambda timestamp, namespace: None
+        self.service = InternalTimerService("timers", self.backend, self.clock, self, namespaced=namespaced)
+        self.backend.seal()
+
+    def on_event_time(self, timestamp, namespace):
+        self.fired.append(("event", timestamp, self.backend.key, namespace))
+        self.meanwhile(timestamp, namespace)
+
+    def on_processing_time(self, timestamp, namespace):
+        self.fired.append(("processing", timestamp, self.backend.key, namespace))
+        self.meanwhile(timestamp, namespace)
+
+    def call(self, method, key, timestamp, namespace=None):
+        self.backend.set_current_key(key)
+        getattr(self.service, f"{method}_time_timer")(namespace, timestamp)
+
+    def take(self):
+        fired, self.fired = self.fired, []
+        return fired
+
+
+@pytest.fixture
+def timers():
+    return Timers()
+
+
+class TimerServiceMachine(RuleBasedStateMachine):
+    """Registering, deleting and firing in any order, in both time domains."""
+
+    @initialize(namespaced=st.booleans())
+    def begin(self, namespaced):
+        self.namespaced = namespaced
+        self.timers = Timers(namespaced)
+        self.set = {"event": set(), "processing": set()}
+
+    @rule(
+        domain=st.sampled_from(["event", "processing"]),
+        register=st.booleans(),
+        key=KEYS,
+        timestamp=TIMES,
+        namespace=NAMESPACES,
+    )
+    def change(self, domain, register, key, timestamp, namespace):
+        namespace = namespace if self.namespaced else None
+        self.timers.call(f"{'register' if register else 'delete'}_{domain}", key, timestamp, namespace)
+        timer = (timestamp, key, namespace)
+        (self.set[domain].add if register else self.set[domain].discard)(timer)
+        self.check()
+
+    @rule(limit=TIMES)
+    def watermark(self, limit):
+        self.timers.service.advance_watermark(limit)
+        self.check_fired("event", limit)
+
+    @rule(step=st.integers(0, 5))
+    def clock(self, step):
+        self.timers.clock.advance(step)
+        self.check_fired("processing", self.timers.clock.current_processing_time())
+
+    @rule()
+    def written_and_read(self):
+        """The queues are an index over the rows: made anew from them, they are the same."""
+        for index in (self.timers.service.event_timers, self.timers.service.processing_timers):
+            index.rebuild(self.timers.backend.rows.items())
+        self.check()
+
+    def check_fired(self, domain, limit):
+        due = {timer for timer in self.set[domain] if timer[0] <= limit}
+        self.set[domain] -= due
+        fired = self.timers.take()
+        assert sorted(fired, key=str) == sorted(((domain, *timer) for timer in due), key=str)
+        assert [timer[1] for timer in fired] == sorted(timer[1] for timer in fired)
+        self.check()
+
+    def check(self):
+        service, clock = self.timers.service, self.timers.clock
+        assert service.num_event_time_timers() == len(self.set["event"])
+        assert service.num_processing_time_timers() == len(self.set["processing"])
+        earliest = min((timer[0] for timer in self.set["processing"]), default=None)
+        assert service.next_processing_time_timer() == earliest
+        # T4: at most one is scheduled, and not behind the earliest.
+        scheduled = clock.active_timer_timestamps()
+        assert len(scheduled) <= 1
+        if earliest is not None and earliest > clock.current_processing_time():
+            assert scheduled and scheduled[0] <= earliest
+        rows = self.timers.backend.rows.values()
+        assert all(stamps is None or type(stamps) is not set or len(stamps) > 1 for row in rows for stamps in row[1:])
+
+
+TestTimerServiceModel = TimerServiceMachine.TestCase
+TestTimerServiceModel.settings = settings(max_examples=80, stateful_step_count=30)
+
+
+def test_t3_the_same_timer_fires_once(timers):
+    for _ in range(3):
+        timers.call("register_event", "k", 5)
+    timers.service.advance_watermark(5)
+    assert timers.take() == [("event", 5, "k", None)]
+    timers.service.advance_watermark(6)
+    assert timers.take() == []
+
+
+def test_t9_timers_are_per_key_and_domain(timers):
+    timers.call("register_event", "a", 5)
+    timers.call("register_event", "b", 5)
+    timers.call("register_processing", "a", 5)
+    timers.call("delete_event", "a", 5)
+    timers.service.advance_watermark(10)
+    assert timers.take() == [("event", 5, "b", None)]
+    timers.clock.set_current_time(5)
+    assert timers.take() == [("processing", 5, "a", None)]
+
+
+def test_deleting_what_is_not_there_does_nothing(timers):
+    timers.call("register_event", "a", 5)
+    for key, timestamp in (("a", 4), ("b", 5)):
+        timers.call("delete_event", key, timestamp)
+        timers.call("delete_processing", key, timestamp)
+    assert timers.service.num_event_time_timers() == 1
+
+
+def test_t5_timers_registered_while_firing_fire_too(timers):
+    def again(timestamp, namespace):
+        if timestamp in (4, 6):
+            timers.service.register_event_time_timer(None, timestamp + 2)
+            timers.service.register_event_time_timer(None, timestamp - 3)  # in the past, and next
+
+    timers.meanwhile = again
+    timers.call("register_event", "k", 4)
+    timers.call("register_event", "k", 11)
+    timers.service.advance_watermark(10)
+    assert [timer[1] for timer in timers.take()] == [4, 1, 6, 3, 8]
+    assert timers.service.num_event_time_timers() == 1
+
+
+def test_a_timer_set_again_at_its_own_time_fires_again(timers):
+    left = [3]
+
+    def again(timestamp, namespace):
+        left[0] -= 1
+        if left[0]:
+            timers.service.register_event_time_timer(None, timestamp)
+
+    timers.meanwhile = again
+    timers.call("register_event", "k", 5)
+    timers.service.advance_watermark(5)
+    assert len(timers.take()) == 3
+    assert timers.service.num_event_time_timers() == 0
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_deleting_a_timer_of_the_same_time_while_firing(again):
+    timers = Timers(namespaced=True)
+
+    def delete_other(timestamp, namespace):
+        if namespace == "first":
+            timers.service.delete_event_time_timer("second", 5)
+            if again:
+                timers.service.register_event_time_timer("second", 5)
+
+    timers.meanwhile = delete_other
+    timers.call("register_event", "k", 5, "first")
+    timers.call("register_event", "k", 5, "second")
+    timers.service.advance_watermark(5)
+    assert [timer[3] for timer in timers.take()] == (["first", "second"] if again else ["first"])
+    assert timers.service.num_event_time_timers() == 0
+    assert timers.backend.take_changes() == ([], [])
+
+
+def test_deleting_a_later_timer_while_firing(timers):
+    timers.meanwhile = lambda timestamp, namespace: timers.service.delete_event_time_timer(None, 7)
+    timers.call("register_event", "a", 5)
+    timers.call("register_event", "a", 7)
+    timers.call("register_event", "b", 7)
+    timers.service.advance_watermark(9)
+    assert timers.take() == [("event", 5, "a", None), ("event", 7, "b", None)]
+
+
+def test_the_watermark_is_seen_by_the_timers_that_it_fires(timers):
+    seen = []
+    timers.meanwhile = lambda timestamp, namespace: seen.append(timers.service.current_watermark)
+    assert timers.service.current_watermark == MIN_TIMESTAMP
+    timers.call("register_event", "k", 5)
+    timers.service.advance_watermark(8)
+    assert seen == [8]
+
+
+def test_t4_only_the_earliest_is_scheduled(timers):
+    for timestamp, scheduled in ((50, [50]), (70, [50]), (30, [30]), (30, [30]), (60, [30])):
+        timers.call("register_processing", "k", timestamp)
+        assert timers.clock.active_timer_timestamps() == scheduled
+    timers.clock.set_current_time(30)
+    assert [timer[1] for timer in timers.take()] == [30]
+    assert timers.clock.active_timer_timestamps() == [50]
+    timers.clock.set_current_time(65)
+    assert [timer[1] for timer in timers.take()] == [50, 60]
+    assert timers.clock.active_timer_timestamps() == [70]
+
+
+def test_t4_processing_time_timers_set_while_firing(timers):
+    timers.meanwhile = lambda timestamp, namespace: (
+        timers.service.register_processing_time_timer(None, timestamp + 10) if timestamp < 100 else None
+    )
+    timers.call("register_processing", "k", 75)
+    timers.clock.set_current_time(90)
+    assert [timer[1] for timer in timers.take()] == [75, 85]
+    assert timers.clock.active_timer_timestamps() == [95]
+
+
+def test_nothing_fires_while_unscheduled(timers):
+    timers.call("register_processing", "k", 5)
+    timers.service.unschedule()
+    timers.clock.set_current_time(10)
+    assert timers.take() == []
+    timers.service.fire_due_processing_time_timers(timers.clock.current_processing_time())
+    assert timers.take() == [("processing", 5, "k", None)]
+
+
+def test_t2_the_same_name_gives_the_same_service(timers):
+    manager = InternalTimeServiceManager(HeapKeyedStateBackend("op"), timers.clock)
+    first = manager.get_internal_timer_service("a", timers)
+    assert manager.get_internal_timer_service("a", timers) is first
+    assert manager.get_internal_timer_service("b", timers) is not first
+    assert len(list(manager.services())) == 2
+    manager.advance_watermark(5)
+    assert {service.current_watermark for service in manager.services()} == {5}
+
+
+def test_t2_services_of_one_operator_do_not_mix():
+    backend, clock = HeapKeyedStateBackend("op"), ManualProcessingTimeService()
+    manager = InternalTimeServiceManager(backend, clock)
+    seen = []
+
+    class Note:
+        def __init__(self, name):
+            self.name = name
+
+        def on_event_time(self, timestamp, namespace):
+            seen.append((self.name, timestamp, namespace))
+
+        def on_processing_time(self, timestamp, namespace):
+            raise AssertionError
+
+    plain = manager.get_internal_timer_service("plain", Note("plain"))
+    windows = manager.get_internal_timer_service("windows", Note("windows"), namespaced=True)
+    backend.seal()
+    backend.set_current_key("k")
+    plain.register_event_time_timer(None, 5)
+    windows.register_event_time_timer("w", 5)
+    windows.register_event_time_timer("v", 5)
+    plain.delete_event_time_timer(None, 6)
+    manager.advance_watermark(5)
+    assert seen == [("plain", 5, None), ("windows", 5, "w"), ("windows", 5, "v")]
+
+
+def test_a_hundred_thousand_timers_of_many_keys(timers):
+    for key in range(25_000):
+        for timestamp in range(4):
+            timers.call("register_event", key, timestamp * 1000 + key % 7)
+    assert timers.service.num_event_time_timers() == 100_000
+    timers.service.advance_watermark(1999)
+    assert len(timers.fired) == 50_000
+    times = [timer[1] for timer in timers.fired]
+    assert times == sorted(times)
+    assert timers.service.num_event_time_timers() == 50_000
