@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -472,7 +474,7 @@ class Punctuated(WatermarkGenerator):
 
 def test_a_generator_may_emit_between_two_records():
     operator = stamping(WatermarkStrategy.for_generator(Punctuated))
-    seen = []
+    seen: list[Any] = []
 
     class Order(Discard):
         def process_records(self, records):
@@ -495,12 +497,13 @@ def test_timestamps_that_are_none_are_named():
         with pytest.raises(OperatorError, match=text):
             run(stamping(strategy), ["x"])
     batch = pa.RecordBatch.from_arrays([pa.array([1, None])], names=["at"])
-    with Harness(stamping(BOUNDED.with_timestamp_assigner("at"))) as harness:
-        with pytest.raises(OperatorError, match="timestamp column 'at': the timestamp at row 1 is null"):
-            harness.operator.process_records(ArrowRecords(batch))
-    with Harness(stamping(BOUNDED.with_timestamp_assigner("when"))) as harness:
-        with pytest.raises(ProgramError, match="no timestamp column 'when'; the columns are at"):
-            harness.operator.process_records(ArrowRecords(batch))
+    for column, error, text in (
+        ("at", OperatorError, "timestamp column 'at': the timestamp at row 1 is null"),
+        ("when", ProgramError, "no timestamp column 'when'; the columns are at"),
+    ):
+        operator = stamping(BOUNDED.with_timestamp_assigner(column))
+        with Harness(operator), pytest.raises(error, match=text):
+            operator.process_records(ArrowRecords(batch))
 
 
 def test_each_epoch_of_a_source_starts_anew():

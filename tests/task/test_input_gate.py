@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,7 +44,7 @@ def share(channel, *elements, barrier=True):
 
 
 def received(gate, buffers):
-    got = {}
+    got: dict[int, list[Any]] = {}
     for buffer in buffers:
         for channel, element in gate.receive(buffer):
             got.setdefault(channel, []).append(element.values[0] if isinstance(element, Records) else element)
@@ -77,7 +79,7 @@ def test_beyond_the_memory_bound_buffers_wait_in_a_file(monkeypatch):
     buffers = share(source(0), *[Records([f"{n}-" * 1000]) for n in range(50)])
     gate = gate_of()
     assert received(gate, reversed(buffers[1:])) == {}
-    assert gate._spool is not None and gate._spool._rolled  # type: ignore[attr-defined]
+    assert gate._spool is not None and gate._spool._rolled
     got = received(gate, buffers[:1])
     assert [value[:2] for value in got[source(0)]] == [f"{n}-"[:2] for n in range(50)]
     gate.aligned()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -32,7 +34,7 @@ def writer_of(*edges):
 
 def elements_of(buffers):
     """By target: what was sent there; sequence numbers are checked."""
-    got = {}
+    got: dict[int, list[Any]] = {}
     for buffer in buffers:
         assert buffer.channel == 7
         assert buffer.seq == len(got.setdefault(buffer.target, []))
@@ -247,7 +249,7 @@ def test_many_keys_are_not_remembered_for_ever(monkeypatch):
     monkeypatch.setattr(keys, "_REMEMBERED", 10)
     writer = writer_of(edge_by(lambda value: value))
     writer.edges[0].process_records(Records(list(range(100))))
-    assert len(writer.edges[0]._router._routes) <= 10  # type: ignore[union-attr]
+    assert len(writer.edges[0]._router._routes) <= 10
     writer.flush()
     assert {t: flat(e) for t, e in elements_of(writer.take()).items()} == by_subtask(range(100))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from typing import Any
 
 import pytest
 
@@ -36,6 +37,7 @@ from pillarbox.time import MAX_WATERMARK, ManualProcessingTimeService
 
 OUTPUT = output_target(0)
 UPSTREAM = channel_code(0, 0)
+Notes = list[tuple[Any, ...]]
 
 
 class Noting(StreamOperator):
@@ -142,7 +144,7 @@ def run_keyed(task, store, *elements, end=()):
 
 def sent(buffers, target=OUTPUT):
     """Values and control elements that were sent to a target, in order."""
-    got = []
+    got: list[Any] = []
     for buffer in buffers:
         if buffer.target == target:
             element = decode(buffer.payload)
@@ -164,7 +166,7 @@ def kinds(notes, *wanted):
 
 
 def test_p6_opened_from_the_tail_finished_from_the_head():
-    notes = []
+    notes: Notes = []
     task = source_task(*(Noting(name, notes) for name in "abc"))
     task.restore()
     assert notes == [("open", "c"), ("open", "b"), ("open", "a")]
@@ -188,7 +190,7 @@ def test_p6_executors_have_the_chain_index_as_priority():
 
 
 def test_functions_stay_open_between_epochs():
-    notes = []
+    notes: Notes = []
     task = source_task(Noting("a", notes))
     task.restore()
     for epoch in range(3):
@@ -202,9 +204,9 @@ def test_functions_stay_open_between_epochs():
 
 @pytest.mark.parametrize("where", ["record", "watermark", "finish", "prepare", "snapshot"])
 def test_p1_a_failure_closes_the_operators_once_and_keeps_its_cause(where):
-    notes = []
+    notes: Notes = []
     cause = ValueError("first")
-    tail = Noting("b", notes, **{where: cause, "close": RuntimeError("second")})  # type: ignore[arg-type]
+    tail = Noting("b", notes, **{where: cause, "close": RuntimeError("second")})
     task = source_task(Noting("a", notes), tail)
     task.restore()
     with pytest.raises(ValueError, match="first"):
@@ -221,7 +223,7 @@ def test_p1_a_failure_closes_the_operators_once_and_keeps_its_cause(where):
 
 
 def test_p1_a_failure_in_open():
-    notes = []
+    notes: Notes = []
     task = source_task(Noting("a", notes), Noting("b", notes, open=ValueError("no")))
     with pytest.raises(ValueError, match="no"):
         task.restore()
@@ -230,7 +232,7 @@ def test_p1_a_failure_in_open():
 
 
 def test_p1_close_reports_what_went_wrong():
-    notes = []
+    notes: Notes = []
     task = source_task(Noting("a", notes, close=ValueError("a")), Noting("b", notes, close=ValueError("b")))
     task.restore()
     with pytest.raises(ValueError, match="a"):
@@ -239,7 +241,7 @@ def test_p1_close_reports_what_went_wrong():
 
 
 def test_p1_cancel_between_epochs():
-    notes = []
+    notes: Notes = []
     task = source_task(Noting("a", notes))
     task.restore()
     run_source(task, [1])
@@ -250,7 +252,7 @@ def test_p1_cancel_between_epochs():
 
 def test_p1_cancel_from_another_thread():
     """The operators are closed in the mailbox thread, which was about to wait for ever."""
-    notes = []
+    notes: Notes = []
     operator = Noting("a", notes)
     operator.thread = threading.get_ident()
     task = source_task(operator, threaded_input=True)
@@ -279,7 +281,7 @@ def test_p1_cancel_from_another_thread():
 def test_giving_up_the_output_fails_the_task(monkeypatch):
     monkeypatch.setattr(record_writer, "_QUEUE_BYTES", 10)
     monkeypatch.setattr(record_writer, "_BUFFER_RECORDS", 1)
-    notes = []
+    notes: Notes = []
     task = source_task(Noting("a", notes))
     task.restore()
     epoch = task.run_epoch(map(Records, [[1], [2], [3]]), subtask=0, checkpoint_id=1, bounded=False)
@@ -323,7 +325,7 @@ class Answering(SourceStreamTask):
     ],
 )
 def test_p2_the_input_status(answer, expected):
-    notes = []
+    notes: Notes = []
     task = Answering(vertex_of(Noting("a", notes)), 0)
     task.restore()
     task.answers = [answer]
@@ -370,7 +372,7 @@ def test_p3_a_full_writer_stops_the_input(monkeypatch):
 
 def test_mails_run_between_runs():
     """Input does not starve mails (M10)."""
-    notes = []
+    notes: Notes = []
 
     def post(operator, value):
         operator.context.mailbox_executor.execute(lambda: notes.append(("mail", value)), "mail")
@@ -426,7 +428,7 @@ def test_p4_the_reader_is_another_thread():
 
 
 def test_p4_an_error_in_the_reader_fails_the_task():
-    notes = []
+    notes: Notes = []
 
     def runs():
         yield Records([1])
@@ -506,7 +508,7 @@ def test_p4_the_end_is_a_mail():
 
 def test_c4_order_of_a_snapshot():
     """What operators emit in prepare_snapshot_pre_barrier goes before the barrier, and nothing after it."""
-    notes = []
+    notes: Notes = []
 
     def emit(operator, checkpoint):
         operator.output.process_records(Records([f"{operator.name} is ready"]))
@@ -533,7 +535,7 @@ def test_c1_outcome_reaches_future_and_task():
         if value == "now":
             futures.append(task.trigger_checkpoint_async(CheckpointMetaData(7, 123)))
 
-    notes = []
+    notes: Notes = []
     task = source_task(Noting("a", notes, record=trigger))
     task.restore()
     buffers = run_source(task, ["now"])
@@ -565,7 +567,7 @@ def test_c1_a_checkpoint_that_never_came_to_run_is_cancelled():
 
 
 def test_c1_an_unaligned_checkpoint_overtakes_mails():
-    notes = []
+    notes: Notes = []
 
     def post(operator, value):
         operator.context.mailbox_executor.execute(lambda: notes.append(("mail",)), "mail")
@@ -574,13 +576,13 @@ def test_c1_an_unaligned_checkpoint_overtakes_mails():
     task = source_task(Noting("a", notes, record=post))
     task.restore()
     run_source(task, [1])
-    assert [note[0] for note in notes if note[0] in ("mail", "snapshot")][0] == "snapshot"
+    assert next(note[0] for note in notes if note[0] in ("mail", "snapshot")) == "snapshot"
     task.close()
 
 
 def notified(*calls):
     """What an operator hears of notifications that are sent in this order."""
-    notes = []
+    notes: Notes = []
     task = source_task(Noting("a", notes), Noting("b", notes))
     task.restore()
     for kind, *arguments in calls:
@@ -704,7 +706,7 @@ def test_a_resident_that_diverged_says_so():
 
 
 def test_operators_are_told_of_commits_and_get_their_own_state_back():
-    notes = []
+    notes: Notes = []
     store = MemoryChunkStore()
 
     def tail():
@@ -781,7 +783,7 @@ def test_the_clock_of_a_dead_task_is_quiet():
 
 
 def test_the_end_of_all_channels_ends_event_time():
-    notes = []
+    notes: Notes = []
     task = sum_task(Noting("tail", notes))
     got = run_keyed(task, MemoryChunkStore(), Records([200]), end=(Watermark(MAX_WATERMARK), EndOfData()))
     assert sent(got) == [("E200", None)]

@@ -360,6 +360,12 @@ def test_wrong_names_and_builders():
         ProgramTestHarness(lambda env, s: None)  # type: ignore[arg-type, return-value]
 
 
+def test_parameters_with_a_default_are_no_sources():
+    with ProgramTestHarness(lambda env, s, factor=3: s.map(lambda x: x * factor)) as harness:
+        harness.push("s", 2)
+        assert harness.run_epoch()["output"] == [6]
+
+
 def test_row():
     made = row(card="c1", amount=2)
     assert (made.card, made["amount"], made._fields) == ("c1", 2, ("card", "amount"))

@@ -56,7 +56,7 @@ class TimerServiceMachine(RuleBasedStateMachine):
     def begin(self, namespaced):
         self.namespaced = namespaced
         self.timers = Timers(namespaced)
-        self.set = {"event": set(), "processing": set()}
+        self.set: dict[str, set[tuple[int, str, str | None]]] = {"event": set(), "processing": set()}
 
     @rule(
         domain=st.sampled_from(["event", "processing"]),

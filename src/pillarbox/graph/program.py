@@ -32,7 +32,7 @@ class Program:
     """What a runtime runs.
 
     Attributes:
-        vertices: by number; sources come first.
+        vertices: by number, which a checkpoint knows them by: what is added last changes no other.
         sources: the source of each vertex of level 0, by vertex number.
         outputs: names of the outputs; output *i* has the code ``output_target(i)``.
         parallelism: number of subtasks of the vertices behind the first shuffle.
@@ -151,7 +151,7 @@ class _Compiler:
                     )
 
     def compile(self) -> Program:
-        # Keyed vertices, those nearest to the sources first, so that numbers follow levels.
+        # Each source with the keyed vertices next to it, then those further on.
         for source in sorted(self._sources, key=lambda step: step.number):
             vertex = self._new_vertex(source.name, "", 0)
             self._program.sources[vertex.number] = source

@@ -33,9 +33,9 @@ class ProgramTestHarness:
     on the way into the tasks, as they are on the way to Spark's workers.
 
     Args:
-        build: builds the program: ``build(env, payments, limits)`` gets a stream for each parameter behind the first,
-            whose name is the source's, and gives the stream to look at (its output is called ``"output"``), or
-            several of them, side outputs too, in a dict by name.
+        build: builds the program: ``build(env, payments, limits)`` gets a stream for each parameter behind the first
+            (without default), whose name is the source's, and gives the stream to look at (its output is called
+            ``"output"``), or several of them, side outputs too, in a dict by name.
         parallelism: number of subtasks behind a shuffle.
         processing_time: where the clock stands at first, epoch milliseconds.
         snapshot: state to start from, as :meth:`snapshot` gave it.
@@ -57,7 +57,8 @@ class ProgramTestHarness:
         processing_time: int = 0,
         snapshot: ProgramSnapshot | None = None,
     ) -> None:
-        names = list(inspect.signature(build).parameters)[1:]
+        parameters = list(inspect.signature(build).parameters.values())[1:]
+        names = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
         if not names:
             raise ProgramError(
                 f"{shorten(build)} takes no source: build(env, payments) gets one stream for each parameter behind env"

@@ -1,0 +1,336 @@
+"""From streams to vertices and levels: what is chained, what is shuffled, what a plan looks like."""
+
+from __future__ import annotations
+
+import pytest
+
+from pillarbox import KeyedProcessFunction, OutputTag, ProcessFunction, ProgramError, StreamExecutionEnvironment
+from pillarbox.datastream import DataStream
+from pillarbox.graph import REPORT_TARGET, SinkTransformation, output_target
+from pillarbox.graph.targets import SubtaskCodes, spark_hash
+from pillarbox.task.vertex import channel_code, vertex_of_channel
+
+SIDE = OutputTag("side")
+
+
+class Keyed(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield value
+        yield SIDE, value
+
+
+class Plain(ProcessFunction):
+    def process_element(self, value, ctx):
+        yield value
+
+
+class Timers(Keyed):
+    def process_element(self, value, ctx):
+        def later():
+            ctx.timer_service().register_processing_time_timer(5)
+
+        later()
+        return ()
+
+
+def key(value):
+    return value
+
+
+def environment(parallelism=2):
+    return StreamExecutionEnvironment().set_parallelism(parallelism)
+
+
+def compiled(env, **outputs: DataStream):
+    sinks = [
+        SinkTransformation(env._next(), name, [stream._plain_step()], output=name, uid=f"output-{name}")
+        for name, stream in outputs.items()
+    ]
+    return env._compile("test", sinks)
+
+
+def shape(program):
+    """Vertices as the names of their chains, with level, and the edges between them."""
+    vertices = [(vertex.level, [node.operator.name for node in vertex.nodes]) for vertex in program.vertices]
+    edges = [
+        (sender.number, receiver if isinstance(receiver, str) else receiver.number)
+        for sender, _, receiver in program.edges()
+    ]
+    return vertices, sorted(edges, key=str)
+
+
+def test_a_chain():
+    env = environment()
+    stream = env.from_collection([1]).name("numbers").map(key).filter(key).flat_map(lambda x: [x])
+    vertices, edges = shape(compiled(env, out=stream))
+    assert vertices == [(0, ["numbers", "map: key", "filter: key", "flat_map", "out"])]
+    assert edges == [(0, "out")]
+
+
+def test_a_shuffle_cuts_the_chain():
+    env = environment()
+    first = env.from_collection([1]).key_by(key).process(Keyed()).map(key)
+    second = first.key_by("a", "b").reduce(max).filter(key)
+    program = compiled(env, out=second)
+    assert shape(program) == (
+        [(0, ["collection"]), (1, ["process: Keyed", "map: key"]), (2, ["reduce: max", "filter: key", "out"])],
+        [(0, 1), (1, 2), (2, "out")],
+    )
+    assert [edge.label for vertex in program.vertices for edge in vertex.edges] == [
+        "key by function",
+        "key by a, b",
+        "rows",
+    ]
+    assert [vertex.parallelism for vertex in program.vertices] == [0, 2, 2]
+    assert [vertex.keyed for vertex in program.vertices] == [False, True, True]
+    assert [[edge.parallelism for edge in vertex.inputs] for vertex in program.vertices] == [[], [None], [2]]
+    assert [len(level) for level in program.levels] == [1, 1, 1]
+
+
+def test_union_of_sources_before_a_shuffle():
+    env = environment()
+    one, two = env.from_collection([1]).name("one"), env.from_collection([2]).name("two")
+    program = compiled(env, out=one.map(key).union(two).filter(key).key_by(key).process(Keyed()))
+    assert shape(program) == (
+        [(0, ["one", "map: key", "filter: key"]), (1, ["process: Keyed", "out"]), (0, ["two", "filter: key"])],
+        [(0, 1), (1, "out"), (2, 1)],
+    )
+    assert [edge.vertex for edge in program.vertices[1].inputs] == [0, 2]
+
+
+def test_two_key_bys_of_one_stream():
+    env = environment()
+    source = env.from_collection([1]).map(key)
+    left, right = source.key_by("a").process(Keyed()), source.key_by("b").reduce(max)
+    program = compiled(env, left=left, right=right)
+    assert shape(program) == (
+        [(0, ["collection", "map: key"]), (1, ["process: Keyed", "left"]), (1, ["reduce: max", "right"])],
+        [(0, 1), (0, 2), (1, "left"), (2, "right")],
+    )
+
+
+def test_a_diamond_over_two_levels():
+    env = environment()
+    source = env.from_collection([1])
+    left = source.key_by("a").process(Keyed())
+    far = source.key_by("b").process(Keyed()).key_by("c").reduce(max)
+    program = compiled(env, out=left.union(far, source).key_by("d").reduce(min))
+    vertices, edges = shape(program)
+    last = next(n for n, (_, names) in enumerate(vertices) if names == ["reduce: min", "out"])
+    assert vertices[last][0] == 3  # behind the longest way
+    assert [vertices[edge.vertex][0] for edge in program.vertices[last].inputs] == [0, 1, 2]
+    assert [level for level, _ in vertices if level == 1] == [1, 1]
+    assert all(vertices[sender][0] < vertices[to][0] for sender, to in edges if not isinstance(to, str))
+
+
+def test_streams_that_meet_before_a_shuffle_share_one_edge():
+    """Two edges to the same subtasks would send two barriers on one channel."""
+    env = environment()
+    source = env.from_collection([1])
+    both = source.map(key).union(source.filter(key), source, source)
+    program = compiled(env, out=both.key_by("k").reduce(max))
+    assert shape(program)[1] == [(0, 1), (1, "out")]
+    assert len(program.vertices[0].edges) == 1
+    nodes = {node.operator.name: node.output for node in program.vertices[0].nodes}
+    assert nodes["collection"].edges == [0, 0]  # twice in the union: its records count twice
+    assert nodes["map: key"].edges == nodes["filter: key"].edges == [0]
+
+
+def test_an_operator_comes_behind_all_that_it_takes_from():
+    """P6: the order of a chain is that of opening, finishing and mail priorities."""
+    env = environment()
+    source = env.from_collection([1])
+    joined = source.union(source.map(key)).filter(key)
+    names = shape(compiled(env, out=joined))[0][0][1]
+    assert names == ["collection", "map: key", "filter: key", "out"]
+
+
+def test_side_outputs():
+    env = environment()
+    main = env.from_collection([1]).key_by("a").process(Keyed())
+    side = main.get_side_output(SIDE)
+    program = compiled(env, main=main, side=side.map(key), again=main.union(side).key_by("b").reduce(max))
+    vertices, edges = shape(program)
+    assert vertices[1] == (1, ["process: Keyed", "main", "map: key", "side"])
+    assert edges == [(0, 1), (1, "main"), (1, "side"), (1, 2), (2, "again")]
+    head = program.vertices[1].nodes[0]
+    assert head.side_outputs["side"].nodes == [2] and head.output.nodes == [1]
+    assert head.side_outputs["side"].edges == head.output.edges
+
+
+def test_a_keyed_stream_spreads_plain_operators_too():
+    env = environment()
+    keyed = env.from_collection([1]).key_by("a")
+    program = compiled(env, one=keyed.map(key), two=keyed.process(Plain()), three=keyed)
+    assert shape(program) == (
+        [(0, ["collection", "three"]), (1, ["map: key", "one"]), (1, ["process: Plain", "two"])],
+        [(0, "three"), (0, 1), (0, 2), (1, "one"), (2, "two")],
+    )
+
+
+def test_what_no_output_needs_is_left_out():
+    env = environment()
+    source = env.from_collection([1])
+    source.key_by("a").process(Keyed())
+    assert shape(compiled(env, out=source.map(key)))[0] == [(0, ["collection", "map: key", "out"])]
+
+
+# -- uids --
+
+
+def test_uids_are_given_or_derived_from_kind_and_place():
+    env = environment()
+    source = env.from_collection([1])
+    given = source.key_by("a").process(Keyed()).uid("mine")
+    derived = source.key_by("a").process(Keyed()).name("for people")
+    program = compiled(env, given=given, derived=derived)
+    assert [vertex.uid for vertex in program.vertices] == ["", "mine", "process-5"]
+
+
+@pytest.mark.parametrize("connected", [True, False])
+def test_a_uid_is_unique(connected):
+    env = environment()
+    one = env.from_collection([1]).map(key).uid("same")
+    two = (one if connected else env.from_collection([1])).filter(key).uid("same")
+    with pytest.raises(ProgramError, match=r"two operators have the uid 'same' \('map: key' and 'filter: key'\)"):
+        compiled(env, one=one, two=two)
+
+
+def test_wrong_uids():
+    source = environment().from_collection([1])
+    with pytest.raises(ProgramError, match="belongs to an operator"):
+        source.uid("x")
+    for wrong in ("", 5, None):
+        with pytest.raises(ProgramError, match="non-empty string"):
+            source.map(key).uid(wrong)
+
+
+# -- programs that cannot run --
+
+
+def test_programs_that_are_refused():
+    env, other = environment(), environment()
+    source = env.from_collection([1])
+    for build, text in (
+        (lambda: compiled(env), "no output"),
+        (source.union, "at least one other"),
+        (lambda: source.union(5), "takes streams"),
+        (lambda: source.union(other.from_collection([1])), "same StreamExecutionEnvironment"),
+        (lambda: source.map(5), "give it a function or MapFunction"),
+        (lambda: source.process(Keyed()), "put key_by"),
+        (lambda: source.process(Plain), r"give it an instance: Plain\(\)"),
+        (lambda: source.key_by("a").process(Keyed), r"give it an instance: Keyed\(\)"),
+        (lambda: source.get_side_output("x"), "takes an OutputTag"),
+        (lambda: source.get_side_output(SIDE), "has no side outputs"),
+        (lambda: env.set_parallelism(0), "whole number from 1"),
+        (lambda: env.set_parallelism(True), "whole number from 1"),
+        (lambda: env.set_max_parallelism(1 << 16), "whole number from 1 to 32768"),
+        (lambda: compiled(environment(300).set_max_parallelism(200), x=source), "some subtasks would own no key group"),
+    ):
+        with pytest.raises(ProgramError, match=text):
+            build()
+
+
+def test_a_class_may_be_a_function():
+    assert environment().from_collection([1, 2]).map(str).execute_and_collect() == ["1", "2"]
+
+
+# -- processing time --
+
+
+def test_use_of_processing_time_is_found_in_the_code():
+    env = environment()
+    source = env.from_collection([1])
+    for function, options, expected in (
+        (Keyed(), {}, False),
+        (Timers(), {}, True),
+        (Timers(), {"processing_time": False}, False),
+        (Keyed(), {"processing_time": True}, True),
+    ):
+        program = compiled(env, out=source.key_by("a").process(function, **options))
+        assert program.uses_processing_time is expected
+        assert program.vertices[1].uses_processing_time is expected
+
+
+# -- codes --
+
+
+def test_spark_hash():
+    # SELECT hash(0L), hash(1L), hash(-1L)
+    assert [spark_hash(value) for value in (0, 1, -1)] == [-1670924195, -1712319331, -939490007]
+
+
+@pytest.mark.parametrize("partitions", [1, 2, 7, 40])
+def test_each_subtask_has_a_partition_of_its_own(partitions):
+    codes = SubtaskCodes(partitions)
+    seen: set[int] = set()
+    for vertex in range(1, 6):
+        taken = codes.take(vertex)
+        assert taken[0] == vertex
+        assert sorted(spark_hash(code) % partitions for code in taken) == list(range(partitions))
+        assert not seen & set(taken)
+        seen |= set(taken)
+    assert REPORT_TARGET not in seen and output_target(0) not in seen
+
+
+def test_channels():
+    assert vertex_of_channel(channel_code(5, 7)) == 5
+    assert len({channel_code(vertex, subtask) for vertex in range(4) for subtask in range(1000)}) == 4000
+
+
+# -- pictures --
+
+
+def plan():
+    env = environment(3)
+    words = env.from_collection(["a"]).name("words")
+    counted = words.flat_map(str.split).key_by(key).process(Keyed()).uid("count")
+    loud = counted.get_side_output(SIDE).filter(key).name('"loud" <only>')
+    return compiled(env, counts=counted.key_by("word", "day").reduce(max), loud=loud)
+
+
+def test_plan_as_text():
+    assert (
+        plan().to_text()
+        == str(plan())
+        == (
+            "Program 'test': parallelism 3, 128 key groups\n"
+            "Level 0 (sources)\n"
+            "  [0] words -> flat_map: split\n"
+            "        --key by function--> [1]\n"
+            "Level 1\n"
+            '  [1] process: Keyed -> "loud" <only> -> loud  uid=count\n'
+            "        --rows--> output 'loud'\n"
+            "        --key by word, day--> [2]\n"
+            "Level 2\n"
+            "  [2] reduce: max -> counts  uid=reduce-8\n"
+            "        --rows--> output 'counts'"
+        )
+    )
+
+
+def test_plan_as_mermaid():
+    assert plan().to_mermaid() == (
+        "flowchart LR\n"
+        '  subgraph L0["level 0"]\n'
+        '    v0["words &rarr; flat_map: split"]\n'
+        "  end\n"
+        '  subgraph L1["level 1"]\n'
+        '    v1["process: Keyed &rarr; &quot;loud&quot; &lt;only&gt; &rarr; loud"]\n'
+        "  end\n"
+        '  subgraph L2["level 2"]\n'
+        '    v2["reduce: max &rarr; counts"]\n'
+        "  end\n"
+        '  o0(["counts"])\n'
+        '  o1(["loud"])\n'
+        '  v0 -- "key by function" --> v1\n'
+        '  v1 -- "rows" --> o1\n'
+        '  v1 -- "key by word, day" --> v2\n'
+        '  v2 -- "rows" --> o0'
+    )
+
+
+def test_the_plan_of_an_unfinished_program():
+    env = environment()
+    env.from_collection([1]).map(key)
+    assert "output 'stream 0'" in str(env.get_execution_graph())

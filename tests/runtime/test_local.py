@@ -1,0 +1,331 @@
+"""Whole programs here: equal to plain Python, whatever the parallelism and however the input is cut into epochs."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pillarbox import (
+    KeyedProcessFunction,
+    KeyTypeError,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OperatorError,
+    OutputTag,
+    ProgramError,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from pillarbox.testing import ProgramTestHarness, row
+
+LATE = OutputTag("late")
+PARALLELISM = st.integers(1, 4)
+EVENTS = st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 300), st.integers(-5, 5)), max_size=40)
+
+
+def cut(items, places):
+    """Items cut into epochs at the given places."""
+    edges = [0, *sorted(place % (len(items) + 1) for place in places), len(items)]
+    return [items[start:end] for start, end in pairwise(edges)]
+
+
+CUTS = st.lists(st.integers(0, 1000), max_size=5)
+
+
+class Tumbling(KeyedProcessFunction):
+    """Sums in windows of 50 ms of event time; what comes too late goes to the side."""
+
+    def open(self, runtime_context):
+        self.sums = runtime_context.get_map_state(MapStateDescriptor("sums"))
+
+    def process_element(self, value, ctx):
+        end = value[1] // 50 * 50 + 50
+        if end - 1 <= ctx.timer_service().current_watermark():
+            yield LATE, value
+            return
+        self.sums[end] = (self.sums.get(end) or 0) + value[2]
+        ctx.timer_service().register_event_time_timer(end - 1)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp + 1, self.sums[timestamp + 1]
+        self.sums.remove(timestamp + 1)
+
+
+def windows(env, events):
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(1000).with_timestamp_assigner(lambda value: value[1])
+    summed = events.assign_timestamps_and_watermarks(strategy).key_by(lambda value: value[0]).process(Tumbling())
+    return {"sums": summed, "late": summed.get_side_output(LATE)}
+
+
+@given(EVENTS, CUTS, PARALLELISM)
+def test_windows(events, places, parallelism):
+    """Nothing is late, as the bound is larger than the range: so the cuts do not matter."""
+    expected: Counter[tuple[str, int]] = Counter()
+    for key, timestamp, value in events:
+        expected[key, timestamp // 50 * 50 + 50] += value
+    with ProgramTestHarness(windows, parallelism=parallelism) as harness:
+        for part in cut(events, places):
+            harness.push_all("events", part)
+            harness.run_epoch()
+        harness.end_input()
+        assert sorted(harness.get_output("sums")) == sorted((*window, total) for window, total in expected.items())
+        assert harness.get_output("late") == []
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 300), st.integers(0, 5)), max_size=30), PARALLELISM)
+def test_no_record_is_lost_to_watermarks(events, parallelism):
+    """With a tight bound and an epoch per record, each record is in exactly one window, or late."""
+
+    def build(env, events):
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value[1])
+        summed = events.assign_timestamps_and_watermarks(strategy).key_by(lambda value: value[0]).process(Tumbling())
+        return {"sums": summed, "late": summed.get_side_output(LATE)}
+
+    latest, late = -1, []
+    expected: Counter[tuple[str, int]] = Counter()
+    for key, timestamp, value in events:
+        end = timestamp // 50 * 50 + 50
+        if end - 1 <= latest - 1:
+            late.append((key, timestamp, value))
+        else:
+            expected[key, end] += value
+        latest = max(latest, timestamp)
+    with ProgramTestHarness(build, parallelism=parallelism) as harness:
+        for event in events:
+            harness.push("events", event)
+            harness.run_epoch()
+        harness.end_input()
+        assert harness.get_output("late") == late
+        assert sorted(harness.get_output("sums")) == sorted((*window, total) for window, total in expected.items())
+
+
+class History(KeyedProcessFunction):
+    """Everything that a key has seen, in order."""
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def process_element(self, value, ctx):
+        self.seen.add(value)
+        self.count.update((self.count.value() or 0) + 1)
+        if value % 7 == 0:
+            self.seen.clear()
+        yield ctx.get_current_key(), self.count.value(), tuple(self.seen)
+
+
+def two_levels(env, left, right):
+    both = left.map(lambda x: x + 1).union(right.filter(lambda x: x % 2 == 0))
+    first = both.key_by(lambda x: x % 5).process(History())
+    second = (
+        first.flat_map(lambda result: [result[0]] * (result[1] % 3)).key_by(lambda x: x % 2).reduce(lambda a, b: a + b)
+    )
+    return {"history": first, "sums": second}
+
+
+def two_levels_in_python(left, right):
+    """The same for one epoch after the other; the order between keys is free."""
+    seen: defaultdict[int, list[int]] = defaultdict(list)
+    count: Counter[int] = Counter()
+    sums: dict[int, int] = {}
+    history = []
+    for value in [x + 1 for x in left] + [x for x in right if x % 2 == 0]:
+        key = value % 5
+        seen[key] = [] if value % 7 == 0 else [*seen[key], value]
+        count[key] += 1
+        history.append((key, count[key], tuple(seen[key])))
+    for key, number, _ in history:
+        for _ in range(number % 3):
+            sums[key % 2] = sums.get(key % 2, 0) + key
+    return history, sums
+
+
+def by_key(history):
+    grouped = defaultdict(list)
+    for key, *rest in history:
+        grouped[key].append(rest)
+    return grouped
+
+
+@given(st.lists(st.integers(0, 100), max_size=40), CUTS, PARALLELISM, st.integers(0, 6))
+@settings(max_examples=50)
+def test_two_levels(numbers, places, parallelism, disaster):
+    expected, sums = two_levels_in_python(numbers, [])
+    with ProgramTestHarness(two_levels, parallelism=parallelism) as harness:
+        for epoch, part in enumerate(cut(numbers, places)):
+            harness.push_all("left", part)
+            if epoch == disaster:
+                harness.fail_epoch()
+            if epoch + 1 == disaster:
+                harness.restore(harness.snapshot())
+            harness.run_epoch()
+        assert by_key(harness.get_output("history")) == by_key(expected)
+        last = {}
+        for value in harness.get_output("sums"):
+            last[value] = value
+        assert all(total in last for total in sums.values())
+
+
+@given(st.lists(st.integers(0, 100), max_size=20), st.lists(st.integers(0, 100), max_size=20), PARALLELISM)
+def test_two_sources(left, right, parallelism):
+    expected, _ = two_levels_in_python(left, right)
+    with ProgramTestHarness(two_levels, parallelism=parallelism) as harness:
+        harness.push_all("left", left)
+        harness.run_epoch()
+        harness.push_all("right", right)
+        harness.run_epoch()
+        assert by_key(harness.get_output("history")) == by_key(expected)
+
+
+@given(st.lists(st.integers(-10, 10), max_size=30), PARALLELISM)
+def test_a_diamond(numbers, parallelism):
+    def build(env, source):
+        doubled, negated = source.map(lambda x: 2 * x), source.map(lambda x: -x)
+        return doubled.union(negated, source, source).key_by(lambda x: x).reduce(lambda a, b: a + b)
+
+    everything = [2 * x for x in numbers] + [-x for x in numbers] + numbers + numbers
+    with ProgramTestHarness(build, parallelism=parallelism) as harness:
+        harness.push_all("source", numbers)
+        out = harness.end_input()["output"]
+    running = [key * n for key, total in Counter(everything).items() for n in range(1, total + 1)]
+    assert sorted(out) == sorted(running)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 99)), max_size=30), PARALLELISM)
+def test_partitions_of_a_source(elements, parallelism):
+    with ProgramTestHarness(
+        lambda env, s: s.key_by(lambda x: 0).process(History()), parallelism=parallelism
+    ) as harness:
+        for partition, value in elements:
+            harness.push("s", value, partition=partition)
+        harness.run_epoch()
+        assert len(harness.get_output()) == len(elements)
+        in_order = [value for partition in range(4) for p, value in elements if p == partition]
+        if elements and all(value % 7 for value in in_order):
+            assert sorted(harness.get_output()[-1][2]) == sorted(in_order)
+
+
+def test_event_time_waits_for_the_slowest_partition():
+    def build(env, s):
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value[1])
+        return s.assign_timestamps_and_watermarks(strategy).key_by(lambda value: value[0]).process(Tumbling())
+
+    for parallelism in (1, 3):
+        with ProgramTestHarness(build, parallelism=parallelism) as harness:
+            harness.push("s", ("a", 10, 1), ("b", 500, 1), partition=0)
+            harness.push("s", ("a", 20, 1), partition=1)
+            assert harness.run_epoch()["output"] == []
+            harness.push("s", ("c", 500, 1), partition=0)
+            harness.push("s", ("c", 501, 1), partition=2)
+            assert harness.run_epoch()["output"] == [("a", 50, 2)]
+
+
+def test_an_idle_source_does_not_hold_back_the_other():
+    def build(env, fast, slow):
+        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value[1])
+        patient, hasty = (
+            stream.assign_timestamps_and_watermarks(strategy.with_idleness(100)) for stream in (fast, slow)
+        )
+        return patient.union(hasty).key_by(lambda value: value[0]).process(Tumbling())
+
+    with ProgramTestHarness(build, parallelism=2) as harness:
+        harness.push("fast", ("a", 10, 1), ("a", 400, 1))
+        assert harness.run_epoch()["output"] == []
+        harness.advance_processing_time(100)
+        harness.push("fast", ("b", 401, 1))
+        assert harness.run_epoch()["output"] == [("a", 50, 1)]
+
+
+def test_processing_time_timers_fire_without_data():
+    class Later(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            ctx.timer_service().register_processing_time_timer(value)
+
+        def on_timer(self, timestamp, ctx):
+            if timestamp < 30:
+                ctx.timer_service().register_processing_time_timer(timestamp + 10)
+            yield timestamp
+
+    with ProgramTestHarness(lambda env, s: s.key_by(lambda x: x).process(Later()), parallelism=2) as harness:
+        harness.push("s", 10, 20)
+        assert harness.run_epoch()["output"] == []
+        harness.set_processing_time(15)
+        harness.restore(harness.snapshot())
+        assert harness.run_epoch()["output"] == [10]
+        harness.set_processing_time(100)
+        assert sorted(harness.run_epoch()["output"]) == [20, 20, 30, 30]
+        assert harness.run_epoch()["output"] == []
+
+
+def test_a_failure_at_any_level_leaves_no_trace():
+    def boom(value):
+        if value >= 13:
+            raise RuntimeError("unlucky")
+        return value
+
+    for place in range(3):
+
+        def build(env, s, place=place):
+            steps = [boom if place == n else (lambda x: x) for n in range(3)]
+            first = s.map(steps[0]).key_by(lambda x: x % 3).reduce(max).map(steps[1])
+            return first.key_by(lambda x: x % 2).reduce(lambda a, b: a + b).map(steps[2])
+
+        with ProgramTestHarness(build, parallelism=2) as harness, ProgramTestHarness(build, parallelism=2) as healthy:
+            for one in (harness, healthy):
+                one.push("s", 1, 2)
+                one.run_epoch()
+            harness.push("s", 13, 13 - 3)
+            with pytest.raises(OperatorError, match="unlucky"):
+                harness.run_epoch()
+            for one in (harness, healthy):
+                one.push("s", 4, 5)
+                one.run_epoch()
+            assert harness.get_output() == healthy.get_output()
+
+
+def test_rows_and_key_columns():
+    with ProgramTestHarness(
+        lambda env, s: s.key_by("card").reduce(lambda a, b: row(card=a.card, amount=a.amount + b.amount)), parallelism=3
+    ) as harness:
+        harness.push("s", row(card="a", amount=1), row(card="b", amount=2), row(card="a", amount=3))
+        out = harness.run_epoch()["output"]
+    assert sorted(out) == [("a", 1), ("a", 4), ("b", 2)]
+    assert {value._fields for value in out} == {("card", "amount")}
+
+
+@pytest.mark.parametrize("parallelism", [1, 2])
+def test_keys_that_cannot_be_routed(parallelism):
+    env = StreamExecutionEnvironment().set_parallelism(parallelism)
+    with pytest.raises(KeyTypeError, match="the record nan has the key nan"):
+        env.from_collection([float("nan")]).key_by(lambda x: x).reduce(max).execute_and_collect()
+
+
+def test_functions_that_cannot_travel():
+    import threading
+
+    lock = threading.Lock()
+    with pytest.raises(ProgramError, match=r"cannot be sent to the workers: TypeError.*made in open\(\)"):
+        StreamExecutionEnvironment().from_collection([1]).map(lambda x: (lock, x)).execute_and_collect()
+
+
+def test_collections_are_run_to_their_end(capsys):
+    env = StreamExecutionEnvironment()
+    numbers = env.from_collection(range(5))
+    assert numbers.map(lambda x: 2 * x).execute_and_collect() == [0, 2, 4, 6, 8]
+    assert numbers.execute_and_collect(limit=2) == [0, 1]
+    with numbers.execute_and_collect() as results:
+        assert list(results) == list(range(5))
+    numbers.filter(lambda x: x > 3).print("big")
+    env.execute()
+    assert capsys.readouterr().out == "big:1> 4\n"
+
+
+def test_several_outputs_of_one_stream():
+    with ProgramTestHarness(lambda env, s: {"a": s, "b": s.map(str), "c": s}) as harness:
+        harness.push("s", 1)
+        assert harness.run_epoch() == {"a": [1], "b": ["1"], "c": [1]}
