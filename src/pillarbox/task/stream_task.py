@@ -136,11 +136,12 @@ class StreamTask(ABC):
         self.metrics.begin_epoch()
         self.processor.rebind_to_current_thread()
         executor = self.processor.get_main_mailbox_executor()
+        # Before the input thread starts: from now on, other threads leave the task to its loop.
+        self.state = TaskState.RUNNING
         if self._threaded_input:
             self._reader = ThreadedReader(items, executor, self.processor.report_throwable)
         else:
             self._reader = IteratorReader(items)
-        self.state = TaskState.RUNNING
         thresholds = gc.get_threshold()
         gc.set_threshold(*_GC_THRESHOLDS)
         try:
