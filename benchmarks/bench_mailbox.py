@@ -169,9 +169,7 @@ def main() -> None:
                 "name": "mailbox",
                 "ratio": round(ratio, 3),
                 **{name: round(value) for name, value in medians.items()},
-                "rounds": {
-                    name: [round(value) for value in values] for name, values in rates.items()
-                },
+                "rounds": {name: [round(value) for value in values] for name, values in rates.items()},
                 "mails": arguments.mails,
                 "loops": arguments.loops,
                 "python": platform.python_version(),

@@ -184,9 +184,7 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
         for name, position in positions.items()
         if name.isidentifier() and not name.startswith("__") and name not in _OWN_NAMES
     }
-    namespace.update(
-        __slots__=(), _fields=fields, _positions=positions, _pickled_class=_ClassOfRows(fields)
-    )
+    namespace.update(__slots__=(), _fields=fields, _positions=positions, _pickled_class=_ClassOfRows(fields))
     # setdefault is atomic: threads that race all get the first class.
     return _classes.setdefault(fields, type("Row", (Row,), namespace))
 

@@ -145,9 +145,7 @@ class Types:
         return _row_type("ROW", [f"f{i}" for i in range(len(field_types))], field_types)
 
     @staticmethod
-    def ROW_NAMED(
-        field_names: Sequence[str], field_types: Sequence[TypeInformation]
-    ) -> TypeInformation:
+    def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInformation]) -> TypeInformation:
         """A row with these columns.
 
         Raises:
@@ -192,9 +190,7 @@ class Types:
         )
 
 
-def _row_type(
-    kind: str, names: Sequence[str], field_types: Sequence[TypeInformation]
-) -> TypeInformation:
+def _row_type(kind: str, names: Sequence[str], field_types: Sequence[TypeInformation]) -> TypeInformation:
     if len(names) != len(field_types):
         raise ValueError(f"{len(names)} field names, but {len(field_types)} field types")
     said = ", ".join(map("{}: {}".format, names, field_types))
@@ -285,9 +281,7 @@ def _parsed(ddl: str) -> spark.StructType:
     try:
         data_type = spark.StructType.fromDDL(ddl)
     except ParseException as error:
-        raise ValueError(
-            f"{ddl!r} is no list of columns as Spark's DDL has them: {error}"
-        ) from error
+        raise ValueError(f"{ddl!r} is no list of columns as Spark's DDL has them: {error}") from error
     except Exception as error:
         raise RuntimeError(
             f"Spark parses the columns {ddl!r}, so a SparkSession must be active (it is, once "
@@ -302,8 +296,7 @@ def _parsed(ddl: str) -> spark.StructType:
 def _is_record_class(declared: object) -> typing.TypeGuard[type]:
     """Whether `declared` is a dataclass or a named tuple (the class, not an instance)."""
     return isinstance(declared, type) and (
-        dataclasses.is_dataclass(declared)
-        or (issubclass(declared, tuple) and hasattr(declared, "_fields"))
+        dataclasses.is_dataclass(declared) or (issubclass(declared, tuple) and hasattr(declared, "_fields"))
     )
 
 
@@ -328,9 +321,7 @@ def _struct_of(record: type, inside: tuple[type, ...]) -> spark.StructType:
     fields = []
     for name in names:
         if name not in hints:
-            raise TypeError(
-                f"{record.__name__}.{name} has no annotation; use typing.NamedTuple or a dataclass"
-            )
+            raise TypeError(f"{record.__name__}.{name} has no annotation; use typing.NamedTuple or a dataclass")
         found = _type_of(hints[name], (*inside, record))
         if found is None:
             said = hints[name]
@@ -645,9 +636,7 @@ class _Struct(_Codec):
             return self._dataclass_splitter(kind)
         raise TypeError(f"it is of type {kind.__name__}")
 
-    def _tuple_splitter(
-        self, fields: Sequence[str]
-    ) -> Callable[[Sequence[Any]], list[Sequence[Any]]]:
+    def _tuple_splitter(self, fields: Sequence[str]) -> Callable[[Sequence[Any]], list[Sequence[Any]]]:
         """Fields with just our names are taken by name, in whatever order; others by position."""
         if list(fields) == self.names or set(fields) != self._names:
             return self._split_by_position
@@ -737,9 +726,7 @@ def _codec(declared: spark.DataType, zone: dt.tzinfo, path: str) -> _Codec:
     kind = type(declared)
     if kind in _INTEGERS:
         arrow, bits = _INTEGERS[kind]
-        return _Checked(
-            declared, arrow, f"an int of at most {bits} bits", (int, np.integer), (bool,)
-        )
+        return _Checked(declared, arrow, f"an int of at most {bits} bits", (int, np.integer), (bool,))
     if kind in _PLAIN:
         return _Plain(declared, *_PLAIN[kind])
     if isinstance(declared, spark.DecimalType):
@@ -886,9 +873,7 @@ class RowEncoder:
                 found = slot.culprit(name, column[0])
                 if found is not None:
                     return self._misfit(*found)
-        return TypeMismatchError(
-            f"{self._operator}: {len(values)} records do not fit the declared columns: {cause}"
-        )
+        return TypeMismatchError(f"{self._operator}: {len(values)} records do not fit the declared columns: {cause}")
 
     def _slots(self, columns: list[Sequence[Any]]) -> Iterator[tuple[str, _Slot, Sequence[Any]]]:
         return zip(self._row.names, self._row.slots, columns, strict=True)

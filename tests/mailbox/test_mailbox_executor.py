@@ -111,9 +111,7 @@ def test_m9_rejected_when_not_open(mailbox: TaskMailbox, threads, end: str) -> N
 def test_m9_try_yield_runs_one_mail_of_its_own_or_downstream(mailbox: TaskMailbox) -> None:
     ran: list[int] = []
     for chain_index in (0, 1, 2, 1):
-        MailboxExecutor(mailbox, chain_index).execute(
-            partial(ran.append, chain_index), "mail of %d", chain_index
-        )
+        MailboxExecutor(mailbox, chain_index).execute(partial(ran.append, chain_index), "mail of %d", chain_index)
     middle = MailboxExecutor(mailbox, 1)
     assert middle.try_yield()
     assert ran == [1]
@@ -180,9 +178,7 @@ def test_m9_what_a_mail_raises_comes_out_of_the_yield(mailbox: TaskMailbox) -> N
         executor.try_yield()
 
 
-def test_m9_yielding_and_looking_belong_to_the_mailbox_thread(
-    mailbox: TaskMailbox, threads
-) -> None:
+def test_m9_yielding_and_looking_belong_to_the_mailbox_thread(mailbox: TaskMailbox, threads) -> None:
     executor = MailboxExecutor(mailbox, 0)
     for method in (executor.yield_, executor.try_yield, executor.should_interrupt):
         with pytest.raises(WrongThreadError):

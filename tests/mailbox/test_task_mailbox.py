@@ -66,9 +66,7 @@ OWN: dict[str, Callable[[TaskMailbox], Any]] = {
 
 
 @pytest.mark.parametrize("operation", OWN)
-def test_m1_what_belongs_to_the_mailbox_thread_raises_elsewhere(
-    mailbox: TaskMailbox, threads, operation: str
-) -> None:
+def test_m1_what_belongs_to_the_mailbox_thread_raises_elsewhere(mailbox: TaskMailbox, threads, operation: str) -> None:
     mailbox.put(mail("a"))
     with pytest.raises(WrongThreadError):
         threads.call(OWN[operation], mailbox)
@@ -314,9 +312,7 @@ def test_m6_put_first_from_the_mailbox_thread_is_the_head_of_the_batch(
     assert take_all(mailbox) == ["first again", "b"]
 
 
-def test_m6_put_first_from_another_thread_is_the_head_of_the_queue(
-    mailbox: TaskMailbox, threads
-) -> None:
+def test_m6_put_first_from_another_thread_is_the_head_of_the_queue(mailbox: TaskMailbox, threads) -> None:
     mailbox.put(mail("a"))
     mailbox.create_batch()
     mailbox.put(mail("b"))
@@ -329,9 +325,7 @@ def test_m6_put_first_from_another_thread_is_the_head_of_the_queue(
 
 @pytest.mark.parametrize("put", ["put", "put_first"])
 @pytest.mark.parametrize("options", [MailOptions.DEFAULT, MailOptions.urgent()])
-def test_m6_a_put_wakes_a_waiting_take(
-    mailbox: TaskMailbox, threads, put: str, options: MailOptions
-) -> None:
+def test_m6_a_put_wakes_a_waiting_take(mailbox: TaskMailbox, threads, put: str, options: MailOptions) -> None:
     def put_when_waiting() -> None:
         threads.until(lambda: mailbox._waiting)
         getattr(mailbox, put)(mail("a", 0, options))
@@ -434,9 +428,7 @@ class PuttingLock(CountingLock):
 
 @pytest.mark.parametrize("options", [MailOptions.DEFAULT, MailOptions.urgent()])
 @pytest.mark.parametrize("wait", ["take", "_await_new_mail"])
-def test_m6_a_mail_that_comes_just_before_the_wait_is_seen(
-    threads, options: MailOptions, wait: str
-) -> None:
+def test_m6_a_mail_that_comes_just_before_the_wait_is_seen(threads, options: MailOptions, wait: str) -> None:
     def run() -> str:
         mailbox = TaskMailbox()
         mailbox._lock = PuttingLock(mailbox, mail("a", 0, options))  # type: ignore[assignment]
@@ -464,9 +456,7 @@ def test_m7_the_end_reaches_all_writers(mailbox: TaskMailbox, threads, end: str)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pthread_kill")
-def test_m7_close_from_a_signal_handler_wakes_the_take_beneath_it(
-    mailbox: TaskMailbox, threads
-) -> None:
+def test_m7_close_from_a_signal_handler_wakes_the_take_beneath_it(mailbox: TaskMailbox, threads) -> None:
     before = signal.signal(signal.SIGUSR1, lambda *_: mailbox.close())
     try:
         threads.start(_signal_when_waiting, threads, mailbox, signal.SIGUSR1)
@@ -493,9 +483,7 @@ def test_ctrl_c_ends_a_waiting_take_and_does_no_harm(mailbox: TaskMailbox, threa
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs pthread_kill")
-def test_a_wake_up_that_a_signal_handler_made_useless_does_no_harm(
-    mailbox: TaskMailbox, threads
-) -> None:
+def test_a_wake_up_that_a_signal_handler_made_useless_does_no_harm(mailbox: TaskMailbox, threads) -> None:
     def put_and_raise(*_: object) -> None:
         mailbox.put(mail("a"))
         raise KeyboardInterrupt
@@ -519,9 +507,7 @@ def _signal_when_waiting(threads: Any, mailbox: TaskMailbox, number: int) -> Non
     signal.pthread_kill(threading.main_thread().ident or 0, number)
 
 
-def test_m8_run_exclusively_is_one_step_for_writers_and_close(
-    mailbox: TaskMailbox, threads
-) -> None:
+def test_m8_run_exclusively_is_one_step_for_writers_and_close(mailbox: TaskMailbox, threads) -> None:
     inside, go_on = threading.Event(), threading.Event()
 
     def put_ten() -> MailboxState:
@@ -546,9 +532,7 @@ def test_m8_run_exclusively_is_one_step_for_writers_and_close(
         assert dropped[10:] == []
 
 
-def test_m8_run_exclusively_gives_back_the_lock_after_an_error(
-    mailbox: TaskMailbox, threads
-) -> None:
+def test_m8_run_exclusively_gives_back_the_lock_after_an_error(mailbox: TaskMailbox, threads) -> None:
     with pytest.raises(ZeroDivisionError):
         mailbox.run_exclusively(lambda: 1 // 0)
     threads.call(mailbox.put, mail("a"))

@@ -186,9 +186,7 @@ def test_a_row_arrives_in_a_process_that_never_saw_its_class():
         "sys.stdout.buffer.write(pickle.dumps((row, type(row)._fields)))\n"
     )
     row = row_class(("amount", "first name"))((2.5, "x"))
-    answer = subprocess.run(
-        [sys.executable, "-c", program], input=pickle.dumps(row), capture_output=True, check=False
-    )
+    answer = subprocess.run([sys.executable, "-c", program], input=pickle.dumps(row), capture_output=True, check=False)
     assert answer.returncode == 0, answer.stderr.decode()
     again, fields = pickle.loads(answer.stdout)
     assert again == row

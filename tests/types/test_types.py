@@ -478,10 +478,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
 )
 def test_naive_datetimes_are_in_the_sessions_time_zone(values, name):
     zone = ZoneInfo(name)
-    expected = [
-        value and (value if value.tzinfo else value.replace(tzinfo=zone)).astimezone(UTC)
-        for value in values
-    ]
+    expected = [value and (value if value.tzinfo else value.replace(tzinfo=zone)).astimezone(UTC) for value in values]
     assert through(TimestampType(), values, name) == expected
     naive = [value.replace(tzinfo=None) for value in values if value]
     located = [value.replace(tzinfo=zone).astimezone(UTC) for value in naive]
@@ -622,9 +619,7 @@ def test_spark_rows_of_different_columns_in_one_batch():
 def test_one_column_takes_bare_values(data_type, records, expected):
     only = encoder(struct(("value", data_type)))
     found = [row.value for row in rows_from_arrow(only.encode(records))]
-    assert [value for value in found if value is not None] == [
-        value for value in expected if value is not None
-    ]
+    assert [value for value in found if value is not None] == [value for value in expected if value is not None]
     for record in records:
         assert rows_from_arrow(only.encode([record]))[0] in [(value,) for value in found]
 
@@ -803,8 +798,7 @@ def test_spark_takes_the_batches(spark):
     frame = spark.range(1).mapInArrow(lambda _: iter([made.encode([record])]), schema)
     decoded = frame.mapInArrow(
         lambda batches: (
-            batch.from_pydict({"text": [repr(row) for row in rows_from_arrow(batch)]})
-            for batch in batches
+            batch.from_pydict({"text": [repr(row) for row in rows_from_arrow(batch)]}) for batch in batches
         ),
         "text STRING",
     ).collect()

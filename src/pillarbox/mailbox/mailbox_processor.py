@@ -391,9 +391,7 @@ class MailboxProcessor:
 
         self._mailbox.run_exclusively(put_if_open)
 
-    def _send_control_mail(
-        self, command: Callable[[], None], description: str, *args: object
-    ) -> None:
+    def _send_control_mail(self, command: Callable[[], None], description: str, *args: object) -> None:
         # Urgent: it overtakes all mails of operators, but control mails keep their order, so that
         # an error reported before a suspension is also raised before it.
         mail = Mail(command, MAX_PRIORITY, description, *args, options=MailOptions.urgent())

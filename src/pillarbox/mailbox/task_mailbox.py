@@ -428,9 +428,7 @@ class TaskMailbox:
     def _announce_wait(self) -> None:
         # Under the lock, in the mailbox thread.
         if self._state is not _OPEN:
-            raise MailboxClosedError(
-                f"the mailbox is {self._state.name} and holds no fitting mail: none can come"
-            )
+            raise MailboxClosedError(f"the mailbox is {self._state.name} and holds no fitting mail: none can come")
         self._wakeup.acquire(False)  # already held, unless an earlier wait was cut short
         self._waiting = True
 
@@ -460,8 +458,7 @@ class TaskMailbox:
     def _check_is_mailbox_thread(self) -> None:
         if threading.current_thread() is not self._thread:
             raise WrongThreadError(
-                f"only the mailbox thread {self._thread.name!r} may do this, "
-                f"not {threading.current_thread().name!r}"
+                f"only the mailbox thread {self._thread.name!r} may do this, not {threading.current_thread().name!r}"
             )
 
     def _check_not_closed(self) -> None:
@@ -469,9 +466,7 @@ class TaskMailbox:
             raise MailboxClosedError("the mailbox is CLOSED: there is nothing to take")
 
     def _rejected(self, mail: Mail) -> MailboxClosedError:
-        return MailboxClosedError(
-            f"the mailbox is {self._state.name} and takes no more mails, so not {str(mail)!r}"
-        )
+        return MailboxClosedError(f"the mailbox is {self._state.name} and takes no more mails, so not {str(mail)!r}")
 
     def __repr__(self) -> str:
         return f"<TaskMailbox {self._state.name} of {self._thread.name!r}, {self.size()} mails>"

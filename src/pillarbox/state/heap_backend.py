@@ -53,7 +53,7 @@ class HeapKeyedStateBackend:
         rows: the row of each key that has state or timers.
         row: the current key's row.
         key: the current key.
-        dirty: keys whose row was changed in this epoch, each once.
+        dirty: the rows that were changed in this epoch, by key.
     """
 
     def __init__(self, operator: str) -> None:
@@ -61,7 +61,7 @@ class HeapKeyedStateBackend:
         self.rows: dict[Any, Row] = {}
         self.row: Row = []
         self.key: Any = None
-        self.dirty: list[Any] = []
+        self.dirty: dict[Any, Row] = {}
         self.slots: list[SlotSpec] = []
         self._timer_indexes: list[TimerIndex] = []
         self._states: dict[str, Any] = {}
@@ -122,35 +122,29 @@ class HeapKeyedStateBackend:
         """Give a key its row; it stays only if it holds something when the epoch ends."""
         row = self._blank.copy()
         self.rows[key] = row
-        self.dirty.append(key)
+        self.dirty[key] = row
         return row
 
     def touch(self) -> None:
         """Note that the current row, unchanged so far in this epoch, is being changed."""
         self.row[0] = DIRTY
-        self.dirty.append(self.key)
+        self.dirty[self.key] = self.row
 
     # -- writing and restoring whole rows (the state log's side) --
 
-    def take_changes(self) -> tuple[list[Any], list[Any]]:
-        """Give the keys whose rows changed in this epoch and hold something, and those that are gone.
+    def take_changes(self) -> tuple[dict[Any, Row], list[Any]]:
+        """Give the rows that changed in this epoch and hold something, by key, and the keys whose rows are gone.
 
         Rows that hold nothing are dropped. The caller sets the marks of the rows that it writes.
         """
-        changed: list[Any] = []
-        removed: list[Any] = []
-        rows = self.rows
+        changed, self.dirty = self.dirty, {}
         blank = self._blank[1:]
-        for key in self.dirty:
-            row = rows[key]
-            # By identity: a state may hold what does not compare to a bool, such as a numpy array.
-            if all(map(is_, row[1:], blank)):
-                del rows[key]
-                if row[0] == DIRTY:
-                    removed.append(key)
-            else:
-                changed.append(key)
-        self.dirty = []
+        # By identity: a state may hold what does not compare to a bool, such as a numpy array.
+        empty = [key for key, row in changed.items() if all(map(is_, row[1:], blank))]
+        removed = [key for key in empty if changed[key][0] == DIRTY]
+        for key in empty:
+            del changed[key]
+            del self.rows[key]
         return changed, removed
 
     def adopt_slots(self, written: list[SlotSpec]) -> list[int] | None:
@@ -210,7 +204,7 @@ class HeapKeyedStateBackend:
     def clear(self) -> None:
         """Drop all rows and timers."""
         self.rows = {}
-        self.dirty = []
+        self.dirty = {}
         self.row = []
         self.rebuild_timers()
 

@@ -293,7 +293,7 @@ class StateLog:
         )
         self._put(store, META, _MAGIC + FORMAT.to_bytes(2, "little") + dumps(meta))
 
-    def _clean(self, store: ChunkStore, changed: list[Any], budget: int) -> None:
+    def _clean(self, store: ChunkStore, changed: dict[Any, list[Any]], budget: int) -> None:
         """Remove chunks from the old end; their current rows join ``changed``, to be written again."""
         rows = self._backend.rows
         # Epochs that touch few keys write small chunks. Gathering them costs rewriting, up to an eighth of a full chunk
@@ -310,15 +310,15 @@ class StateLog:
             for key in keys:
                 row = rows.get(key)
                 if row is not None and row[0] == number:
-                    changed.append(key)
+                    changed[key] = row
             store.remove(number)
 
-    def _append(self, store: ChunkStore, changed: list[Any], removed: list[Any]) -> None:
-        rows = self._backend.rows
+    def _append(self, store: ChunkStore, changed: dict[Any, list[Any]], removed: list[Any]) -> None:
+        every_key, every_row = list(changed), list(changed.values())
         start = 0
-        while start < len(changed) or removed:
-            keys = changed[start : start + self._chunk_rows]
-            chunk = [rows[key] for key in keys]
+        while start < len(every_key) or removed:
+            keys = every_key[start : start + self._chunk_rows]
+            chunk = every_row[start : start + self._chunk_rows]
             for row in chunk:
                 row[0] = self._following
             try:
