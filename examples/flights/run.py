@@ -3,86 +3,101 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from data import SCHEMA, heartbeat, slices, write_files
-from job import Event, build
-from oracle import sort
-from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+import pyarrow as pa
 
-from pillarbox import Row, StreamExecutionEnvironment
-from pillarbox.elements import Records
-from pillarbox.runtime.local import LocalJob
+from examples.flights.data import FILES_PER_SLICE, SCHEMA, deal, heartbeat, slices, write_files
+from examples.flights.job import Event, build
+from examples.flights.oracle import Outcome, canonical
+from pillarbox import StreamExecutionEnvironment
+from pillarbox.elements import ArrowRecords
+from pillarbox.graph import Program
 
-FILES_PER_BATCH = 3
-
-
-def environment(spark: SparkSession | None, parallelism: int) -> StreamExecutionEnvironment:
-    return StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parallelism)
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 def start_streaming(
-    spark: SparkSession, rows: list[dict[str, Any]], folder: Path, batches: int, parallelism: int
-) -> tuple[StreamExecutionEnvironment, StreamingQuery]:
-    """Start the query over files in ``folder``; its events go to Parquet files there."""
-    shutil.rmtree(folder, ignore_errors=True)
-    write_files(rows, folder / "flights", batches, FILES_PER_BATCH)
-    source = (
-        spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_BATCH).parquet(str(folder / "flights"))
-    )
-    env = environment(spark, parallelism)
-    events = build(env.from_dataframe(source, name="flights")).to_dataframe()
+    spark: SparkSession, table: pa.Table, folder: Path, batches: int, parallelism: int, shuffle: int | None = None
+) -> tuple[StreamingQuery, Program]:
+    """Write the flights to ``folder`` and start the query over them, its events go to Parquet files there.
+
+    What a run before has left in the folder is removed.
+    """
+    for name in ("flights", "events", "checkpoint"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    write_files(table, folder / "flights", batches, shuffle)
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_SLICE)
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parallelism)
+    stream = build(env.from_dataframe(source.parquet(str(folder / "flights")), name="flights"))
+    plan = env.get_execution_graph()
     query = (
-        events.writeStream.format("parquet")
+        counted(stream.to_dataframe(Event))
+        .writeStream.format("parquet")
         .option("path", str(folder / "events"))
         .option("checkpointLocation", str(folder / "checkpoint"))
         .trigger(availableNow=True)
         .start()
     )
-    return env, query
+    return query, plan
 
 
-def read_events(spark: SparkSession, folder: Path) -> list[Event]:
-    """Give the events that a streaming query has written, sorted."""
-    return collected(spark.read.parquet(str(folder / "events")))
+def counted(events: DataFrame) -> DataFrame:
+    """Let Spark count the events of each micro-batch, for the progress."""
+    from pyspark.sql import functions as F
 
-
-def collected(df: Any) -> list[Event]:
-    # Arrow keeps the time zone; rows by collect() would be in the driver's.
-    return sort([tuple(row.values()) for row in df.toArrow().to_pylist()])
+    kinds = ("propagated", "silent", "untracked", "overdue")
+    return events.observe("events", *(F.count_if(F.col("kind") == kind).alias(kind) for kind in kinds))
 
 
 def run_streaming(
-    spark: SparkSession, rows: list[dict[str, Any]], folder: Path, batches: int, parallelism: int
-) -> list[Event]:
-    _, query = start_streaming(spark, rows, folder, batches, parallelism)
+    spark: SparkSession, table: pa.Table, folder: Path, batches: int, parallelism: int, shuffle: int | None = None
+) -> list[Outcome]:
+    """Run as a streaming query of ``batches`` micro-batches, and one for the heartbeat."""
+    query, _ = start_streaming(spark, table, folder, batches, parallelism, shuffle)
     query.awaitTermination()
     return read_events(spark, folder)
 
 
-def run_batch(spark: SparkSession, rows: list[dict[str, Any]], folder: Path, parallelism: int) -> list[Event]:
-    shutil.rmtree(folder, ignore_errors=True)
-    write_files(rows, folder / "flights", 1, FILES_PER_BATCH)
+def run_batch(spark: SparkSession, table: pa.Table, folder: Path, parallelism: int) -> list[Outcome]:
+    """Run as a batch query."""
+    shutil.rmtree(folder / "flights", ignore_errors=True)
+    write_files(table, folder / "flights", 1)
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parallelism)
     source = spark.read.schema(SCHEMA).parquet(str(folder / "flights"))
-    return collected(build(environment(spark, parallelism).from_dataframe(source)).to_dataframe())
+    return collected(build(env.from_dataframe(source, name="flights")).to_dataframe(Event))
 
 
 def run_local(
-    rows: list[dict[str, Any]], batches: int, parallelism: int, between: Callable[[LocalJob], None] | None = None
-) -> list[Event]:
-    """Run without Spark: the same tasks, epoch by epoch, in this process; ``between`` is called after each epoch."""
-    env = environment(None, parallelism)
-    out = build(env.from_collection([]))
-    epochs = [*slices(rows, batches), [heartbeat(rows)]]
+    table: pa.Table, batches: int, parallelism: int, *, shuffle: int | None = None, forget: bool = False
+) -> list[Outcome]:
+    """Run without Spark: the same tasks, epoch by epoch, in this process.
+
+    Args:
+        forget: after each epoch, let all tasks die; new ones go on from their state.
+    """
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
     events: list[Any] = []
-    with env.local_job(events=out) as job:
-        for epoch in epochs:
-            parts = [epoch[start::FILES_PER_BATCH] for start in range(FILES_PER_BATCH)]
-            partitions = [[Records([Row.of(**row) for row in part])] for part in parts]
+    with env.local_job(events=build(env.from_collection([]))) as job:
+        for part in [*slices(table, batches), heartbeat(table)]:
+            files = deal(part, FILES_PER_SLICE, shuffle) if part.num_rows > 1 else [part]
+            partitions = [[ArrowRecords(batch) for batch in file.to_batches(max_chunksize=10_000)] for file in files]
             events += job.run_epoch({0: partitions})["events"]
-            if between is not None:
-                between(job)
-    return sort(events)
+            if forget:
+                job.reset()
+    return canonical(events)
+
+
+def read_events(spark: SparkSession, folder: Path) -> list[Outcome]:
+    """Give the events that a streaming query has written."""
+    return collected(spark.read.parquet(str(folder / "events")))
+
+
+def collected(events: DataFrame) -> list[Outcome]:
+    """Give the rows of a DataFrame of events."""
+    # By way of Arrow, instants keep their time zone; Spark's rows would have them in the driver's.
+    rows: list[dict[str, Any]] = events.select(*Event._fields).toArrow().to_pylist()
+    return canonical([tuple(row.values()) for row in rows])

