@@ -309,3 +309,15 @@ def test_catching_up_reads_only_what_is_new():
     assert late.log.sync(counting) is Sync.CAUGHT_UP
     assert Counting.reads == 2
     assert late.get("a")[0] == -1
+
+
+def test_a_resident_whose_chunks_are_gone_is_made_anew(monkeypatch):
+    """It knows where it stands, but what it missed has been cleaned away."""
+    monkeypatch.setattr(state_log, "_CHUNK_ROWS", 2)
+    store = written(count=2)
+    late, busy = Task(store, a="value"), Task(store, a="value")
+    for epoch in range(30):
+        busy.put(epoch % 2, a=epoch)
+        busy.commit()
+    assert min(store.chunks.keys() - {state_log.META}) > 2
+    assert late.log.sync(store) is Sync.DIVERGED

@@ -252,5 +252,6 @@ def test_watermarks_and_silence_are_restored():
     again = Sourced(idle_timeout=100)
     again.gate.restore(run.gate.snapshot())
     assert again.gate.current_watermark == 5
-    assert again(records(4), now=1010) == []
-    assert again(now=1110) == ["idle"]
+    assert again(now=1099) == []
+    assert again(now=1100) == ["idle"]
+    assert again(records(4), now=1110) == ["active"]

@@ -257,3 +257,15 @@ def test_many_keys_are_not_remembered_for_ever(monkeypatch):
 def test_keys_are_checked_at_parallelism_one_as_well():
     with pytest.raises(KeyTypeError):
         writer_of(edge_by(lambda value: value, [10])).edges[0].process_records(Records([float("nan")]))
+
+
+def test_a_watermark_need_not_wait_for_the_end_of_the_epoch(monkeypatch):
+    """It goes out, to all subtasks, once a buffer is full: so timers fire while a long epoch runs."""
+    monkeypatch.setattr(record_writer, "_BUFFER_RECORDS", 3)
+    writer = writer_of(edge_by(lambda value: value, [10, 11]))
+    writer.edges[0].process_watermark(5)
+    assert writer.take() == []
+    writer.edges[0].process_records(Records([1] * 3))
+    got = elements_of(writer.take())
+    assert sorted(got) == [10, 11]
+    assert all(Watermark(5) in elements for elements in got.values())

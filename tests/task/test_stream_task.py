@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pillarbox.elements import Barrier, Buffer, EndOfData, Records, TaskReport, Watermark, decode, encode
-from pillarbox.errors import ExchangeError, OperatorError, ProgramError, TaskCanceledError
+from pillarbox.errors import CheckpointMismatchError, ExchangeError, OperatorError, ProgramError, TaskCanceledError
 from pillarbox.graph import REPORT_TARGET, output_target
 from pillarbox.mailbox import MailboxProcessor, StreamTaskActionExecutor
 from pillarbox.operators.functions import KeyedProcessFunction
@@ -843,3 +843,31 @@ def test_keyed_task_with_an_input_thread(threaded):
         got = [b for part in task.run_epoch(([buffer] for buffer in buffers), store) for b in part]
     assert sent(got) == [2 * n for n in range(21, 41)]
     task.close()
+
+
+def test_a_store_of_something_else_fails_the_task():
+    notes: Notes = []
+    store = MemoryChunkStore()
+    store.put(0, b"not pillarbox's")
+    task = sum_task(Noting("tail", notes))
+    with pytest.raises(CheckpointMismatchError):
+        task.restore(store)
+    assert task.state is TaskState.FAILED and isinstance(task.failure, CheckpointMismatchError)
+    assert kinds(notes, "close") == [("close", "tail")]
+
+
+def test_event_time_is_known_from_the_first_record_after_a_restart():
+    class Clock(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield ctx.timer_service().current_watermark()
+
+    def clock_task():
+        return keyed_task(KeyedProcessOperator("clock", Clock(), Keying(parity, "key_by"), "clock"))
+
+    store = MemoryChunkStore()
+    first, second = clock_task(), clock_task()
+    run_keyed(first, store, Records([1]), Watermark(70))
+    assert sent(run_keyed(second, store, Records([1]), Watermark(80))) == [70]
+    assert sent(run_keyed(first, store, Records([1]))) == [80]
+    first.close()
+    second.close()
