@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 from hypothesis import settings
@@ -205,6 +206,9 @@ class StateLogMachine(RuleBasedStateMachine):
         return resident
 
     def check(self, resident, model):
+        chunks = [pickle.loads(chunk) for number, chunk in self.store.chunks.items() if number != state_log.META]
+        assert resident.log.chunks == len(chunks)
+        assert resident.log._entries == sum(len(keys) + len(removed) for keys, _, removed in chunks)
         assert resident.view() == model.view()
         assert resident.timers.num_event_time_timers() == len(model.event)
         assert resident.timers.num_processing_time_timers() == len(model.processing)
