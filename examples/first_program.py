@@ -40,5 +40,6 @@ alerts = (
     .process(ThreeWithinAMinute())
     .uid("three-within-a-minute")
 )
+found = alerts.to_dataframe("card STRING, at LONG, payments INT, total DOUBLE")
 print(env.get_execution_graph())
-alerts.to_dataframe("card STRING, at LONG, payments INT, total DOUBLE").show()
+found.show()

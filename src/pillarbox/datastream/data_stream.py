@@ -170,7 +170,11 @@ class DataStream:
             if stream._env is not self._env:
                 raise ProgramError("union() takes streams of the same StreamExecutionEnvironment")
         inputs = [self._plain_step(), *(stream._plain_step() for stream in streams)]
-        return DataStream(self._env, self._env._add(UnionTransformation(self._env._next(), "union", inputs)))
+        types = [step.output_type for step in inputs]
+        step = UnionTransformation(
+            self._env._next(), "union", inputs, types[0] if types.count(types[0]) == len(types) else None
+        )
+        return DataStream(self._env, self._env._add(step))
 
     def key_by(
         self, key_selector: Callable[[Any], Any] | KeySelector | str | Sequence[str], *more: str, key_type: Any = None
@@ -248,6 +252,7 @@ class DataStream:
             output=output,
         )
         sink.uid = f"columns-{output}"
+        self._env._outputs[output] = sink
         return sink
 
     def _plain_step(self) -> Transformation:

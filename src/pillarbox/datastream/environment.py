@@ -36,6 +36,8 @@ class StreamExecutionEnvironment:
         self._max_parallelism: int | None = None
         self._steps: list[Transformation] = []
         self._sinks: list[SinkTransformation] = []
+        # Ends that became DataFrames, by name: the plan shows them.
+        self._outputs: dict[str, SinkTransformation] = {}
 
     @staticmethod
     def get_execution_environment(spark: SparkSession | None = None) -> StreamExecutionEnvironment:
@@ -100,7 +102,7 @@ class StreamExecutionEnvironment:
 
     def get_execution_graph(self) -> Program:
         """Give the program's plan: ``str()`` of it is text, ``to_mermaid()`` a diagram."""
-        sinks = self._sinks
+        sinks = [*self._sinks, *self._outputs.values()]
         if not sinks:
             # Show what there is so far: every stream that nothing takes yet.
             taken = {upstream for step in self._steps for upstream in step.inputs}

@@ -54,6 +54,7 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     # Workers find the program's own modules where the driver does: beside the script.
     beside = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
     paths = [*beside, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -67,6 +68,7 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.speculation": "false",
+        "spark.log.level": "ERROR",
         _PARTITIONS: str(cores),
         **NEEDED,
         **{name.replace("__", "."): value for name, value in settings.items()},

@@ -1,0 +1,70 @@
+"""What must be installed and set, and what is said when it is not."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from pillarbox import ConfigurationError
+from pillarbox.runtime.spark import session
+
+
+class FakeConf(dict[str, str]):
+    def get(self, name, default=None):
+        return super().get(name, default)
+
+
+class FakeSession:
+    def __init__(self, **conf):
+        self.conf = FakeConf({name.replace("__", "."): value for name, value in conf.items()})
+
+
+def test_pandas_3_is_refused(monkeypatch):
+    import pandas
+
+    monkeypatch.setattr(pandas, "__version__", "3.0.1")
+    with pytest.raises(ConfigurationError, match=r"does not work with pandas 3\.0\.1: pip install 'pandas<3'"):
+        session.check_packages()
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    monkeypatch.setitem(sys.modules, "grpc", None)
+    with pytest.raises(ConfigurationError, match="pip install 'grpcio'"):
+        session.check_packages()
+
+
+@pytest.mark.parametrize(("said", "version"), [('openjdk version "11.0.2"', 11), ('java version "1.8.0_392"', 8)])
+def test_an_old_java_is_refused(monkeypatch, tmp_path, said, version):
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text(f"#!/bin/sh\necho '{said}' >&2\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=f"needs Java 17 or newer, .* is Java {version}"):
+        session.check_java()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"21.0.1\"' >&2\n")
+    session.check_java()
+
+
+def test_no_java_is_said(monkeypatch, tmp_path):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match="needs Java 17 or newer: install it, or set JAVA_HOME"):
+        session.check_java()
+
+
+def test_speculation_is_refused():
+    with pytest.raises(ConfigurationError, match=r"spark\.speculation is on"):
+        session.program_session(FakeSession(spark__speculation="true"), 2)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("conf", "parallelism"),
+    [
+        ({"spark__sql__shuffle__partitions": "7", "spark__master": "local[3]"}, 7),
+        ({"spark__sql__shuffle__partitions": "200", "spark__master": "local[3, 4]"}, 3),
+        ({"spark__master": "yarn"}, 200),
+    ],
+)
+def test_default_parallelism(conf, parallelism):
+    assert session.default_parallelism(FakeSession(**conf)) == parallelism  # type: ignore[arg-type]
