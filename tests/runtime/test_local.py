@@ -225,6 +225,31 @@ def test_event_time_waits_for_the_slowest_partition():
             assert harness.run_epoch()["output"] == [("a", 50, 2)]
 
 
+@pytest.mark.parametrize("swapped", [False, True])
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_event_time_of_a_union_within_a_chain_is_the_least(swapped, shuffled):
+    class Clock(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield ctx.timer_service().current_watermark()
+
+    def build(env, s):
+        strict = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value)
+        lenient = WatermarkStrategy.for_bounded_out_of_orderness(1000).with_timestamp_assigner(lambda value: value)
+        if shuffled:
+            s = s.key_by(lambda value: 0).reduce(max)
+        branches = [s.assign_timestamps_and_watermarks(strategy) for strategy in (strict, lenient)]
+        one, other = reversed(branches) if swapped else branches
+        return one.union(other).filter(lambda value: True).key_by(lambda value: 0).process(Clock())
+
+    with ProgramTestHarness(build) as harness:
+        harness.push("s", 5000)
+        harness.run_epoch()
+        for value in (5001, 4500):  # in a source's next epoch event time begins anew
+            harness.push("s", value)
+            assert harness.run_epoch()["output"] == [3999, 3999] if value == 5001 else [4000, 4000]
+        harness.end_input()
+
+
 def test_an_idle_source_does_not_hold_back_the_other():
     def build(env, fast, slow):
         strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value[1])

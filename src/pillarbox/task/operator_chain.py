@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,13 @@ from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 from pillarbox.operators.operator import Discard, Fanout, Input, OperatorContext, StreamOperator
 from pillarbox.state import HeapKeyedStateBackend
 from pillarbox.task.record_writer import RecordWriter
-from pillarbox.task.vertex import Consumers, Vertex
-from pillarbox.time import ProcessingTimeCallback, ProcessingTimeService, ProcessingTimeServiceImpl
+from pillarbox.task.vertex import ChainNode, Consumers, Vertex
+from pillarbox.time import (
+    ProcessingTimeCallback,
+    ProcessingTimeService,
+    ProcessingTimeServiceImpl,
+    StatusWatermarkValve,
+)
 from pillarbox.time.internal_timer_service import InternalTimeServiceManager
 
 __all__ = ["OperatorChain", "as_mail"]
@@ -36,9 +42,17 @@ class OperatorChain:
         self.time_services: InternalTimeServiceManager | None = None
         self._opened = False
 
+        targets: list[Input] = [*self.operators, *writer.edges]
+        arriving = Counter(
+            place for node in vertex.nodes for wanted in _all_consumers(node) for place in _places(wanted, vertex)
+        )
+        self._meetings = {place: _Meeting(targets[place], count) for place, count in arriving.items() if count > 1}
+
         def consumers(wanted: Consumers) -> Input:
-            inputs: list[Input] = [self.operators[node] for node in wanted.nodes]
-            inputs += [writer.edges[edge] for edge in wanted.edges]
+            inputs: list[Input] = [
+                self._meetings[place].branch() if place in self._meetings else targets[place]
+                for place in _places(wanted, vertex)
+            ]
             if not inputs:
                 return Discard()
             return inputs[0] if len(inputs) == 1 else Fanout(inputs)
@@ -74,6 +88,13 @@ class OperatorChain:
         """Be another partition of the source from now on."""
         for operator in self.operators:
             operator.context.subtask = subtask
+
+    def begin_epoch(self) -> None:
+        """Be at the start of an epoch of a source: event time begins anew, too."""
+        for meeting in self._meetings.values():
+            meeting.begin_epoch()
+        for operator in self.operators:
+            operator.begin_epoch()
 
     def open(self) -> None:
         """Open all operators, the tail first, so that each finds those behind it ready."""
@@ -120,6 +141,55 @@ class OperatorChain:
         """Give operators their own state back."""
         for operator in self.operators:
             operator.restore_state(states.get(operator.uid))
+
+
+class _Meeting:
+    """Where several streams of one chain meet in a union: event time is the least of theirs.
+
+    In Flink they would come in by several channels, and the valve of the input would see to that.
+    """
+
+    def __init__(self, target: Input, branches: int) -> None:
+        self.target = target
+        self._branches = range(branches)
+        self._next = iter(self._branches)
+        self.begin_epoch()
+
+    def begin_epoch(self) -> None:
+        self.valve = StatusWatermarkValve(self._branches)
+
+    def branch(self) -> _Branch:
+        return _Branch(self, next(self._next))
+
+    def emit_watermark(self, timestamp: int) -> None:
+        self.target.process_watermark(timestamp)
+
+    def emit_status(self, idle: bool) -> None:
+        self.target.process_status(idle)
+
+
+class _Branch:
+    """One of the streams that meet."""
+
+    def __init__(self, meeting: _Meeting, number: int) -> None:
+        self._meeting = meeting
+        self._number = number
+        self.process_records = meeting.target.process_records
+
+    def process_watermark(self, timestamp: int) -> None:
+        self._meeting.valve.input_watermark(self._number, timestamp, self._meeting)
+
+    def process_status(self, idle: bool) -> None:
+        self._meeting.valve.input_status(self._number, idle, self._meeting)
+
+
+def _all_consumers(node: ChainNode) -> list[Consumers]:
+    return [node.output, *node.side_outputs.values()]
+
+
+def _places(wanted: Consumers, vertex: Vertex) -> list[int]:
+    """Give the consumers as one numbering: the operators, then the edges."""
+    return [*wanted.nodes, *(len(vertex.nodes) + edge for edge in wanted.edges)]
 
 
 def as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:

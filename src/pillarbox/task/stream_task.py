@@ -376,8 +376,7 @@ class SourceStreamTask(StreamTask):
         yield from self._run_epoch(checkpoint_id, records)
 
     def _begin_epoch(self) -> None:
-        for operator in self.chain.operators:
-            operator.begin_epoch()
+        self.chain.begin_epoch()
 
     def _process(self, item: Records) -> None:
         self.metrics.records_in += len(item)
