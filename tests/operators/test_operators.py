@@ -12,6 +12,7 @@ from pillarbox import (
     FilterFunction,
     FlatMapFunction,
     KeyedProcessFunction,
+    ListStateDescriptor,
     MapFunction,
     OperatorError,
     OutputTag,
@@ -19,6 +20,7 @@ from pillarbox import (
     ProgramError,
     ReduceFunction,
     Row,
+    StreamExecutionEnvironment,
     TimeDomain,
     ValueStateDescriptor,
     WatermarkGenerator,
@@ -575,3 +577,40 @@ def test_flat_map_and_reduce_functions_as_objects():
     with harness_for(Max(), key_by=lambda value: 0) as harness:
         harness.push_all([2, 1, 3])
         assert harness.get_output() == [2, 2, 3]
+
+
+def test_what_was_emitted_does_not_change_with_the_functions_own_copy():
+    class Gather(KeyedProcessFunction):
+        def open(self, runtime_context):
+            self.all = runtime_context.get_list_state(ListStateDescriptor("all"))
+            self.memo = runtime_context.get_state(ValueStateDescriptor("memo"))
+
+        def process_element(self, value, ctx):
+            memo = self.memo.value() or []
+            memo.append(value)
+            self.memo.update(memo)
+            yield memo
+            yield value, memo
+
+    env = StreamExecutionEnvironment.get_execution_environment()
+    out = env.from_collection([1, 2]).key_by(lambda value: 0).process(Gather()).execute_and_collect()
+    assert out == [[1], (1, [1]), [1, 2], (2, [1, 2])]
+    env = StreamExecutionEnvironment.get_execution_environment()
+    lists = env.from_collection([[1], [2], [3]]).key_by(lambda value: 0)
+    assert lists.reduce(lambda a, b: a.extend(b) or a).execute_and_collect() == [[1], [1, 2], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("method", ["map", "filter", "key_by"])
+def test_a_function_that_raises_stop_iteration_loses_nothing_in_silence(method):
+    env = StreamExecutionEnvironment.get_execution_environment()
+    stream = getattr(env.from_collection([1, 2, 3]), method)(lambda value: next(iter([value] if value < 2 else [])))
+    if method == "key_by":
+        stream = stream.reduce(lambda a, b: b)
+    with pytest.raises(OperatorError, match="failed at the record 2: RuntimeError: the function raised StopIteration"):
+        stream.execute_and_collect()
+
+
+def test_no_watermarks_asks_for_no_timestamps():
+    env = StreamExecutionEnvironment.get_execution_environment()
+    stream = env.from_collection([1, 2]).assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks())
+    assert stream.execute_and_collect() == [1, 2]

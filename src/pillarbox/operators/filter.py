@@ -6,7 +6,6 @@ from itertools import compress
 from typing import Any
 
 from pillarbox.elements import Records
-from pillarbox.errors import PillarboxError
 from pillarbox.operators.operator import FunctionOperator
 
 __all__ = ["FilterOperator"]
@@ -21,13 +20,7 @@ class FilterOperator(FunctionOperator):
     def process_records(self, records: Records) -> None:
         """Filter a run."""
         values = records.values
-        pending = iter(values)
-        try:
-            keep = list(map(self.call, pending))
-        except PillarboxError:
-            raise
-        except Exception as error:
-            raise self.failure(values, pending, error) from error
+        keep = self.apply(values)
         kept = list(compress(values, keep))
         if not kept:
             return

@@ -79,7 +79,10 @@ class Keying:
     def _apply(self, function: Any, values: list[Any]) -> list[Any]:
         pending = iter(values)
         try:
-            return list(map(function, pending))
+            keys = list(map(function, pending))
+            if len(keys) < len(values):
+                raise RuntimeError("the function raised StopIteration")  # which ends a map() without a word
+            return keys
         except PillarboxError:
             raise
         except Exception as error:

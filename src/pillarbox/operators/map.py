@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from pillarbox.elements import Records
-from pillarbox.errors import PillarboxError
 from pillarbox.operators.operator import FunctionOperator
 
 __all__ = ["MapOperator"]
@@ -19,12 +18,4 @@ class MapOperator(FunctionOperator):
 
     def process_records(self, records: Records) -> None:
         """Map a run."""
-        values = records.values
-        pending = iter(values)
-        try:
-            mapped = list(map(self.call, pending))
-        except PillarboxError:
-            raise
-        except Exception as error:
-            raise self.failure(values, pending, error) from error
-        self.output.process_records(Records(mapped, records.timestamps))
+        self.output.process_records(Records(self.apply(records.values), records.timestamps))

@@ -8,6 +8,7 @@ Everything here belongs to the mailbox thread.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import length_hint
@@ -192,6 +193,23 @@ class FunctionOperator(StreamOperator):
         """The callable that handles a record."""
         return getattr(self.function, self._method, self.function)  # type: ignore[no-any-return]
 
+    def apply(self, values: Sequence[Any]) -> list[Any]:
+        """Give what the function gives for each value.
+
+        Raises:
+            OperatorError: the function raised.
+        """
+        pending = iter(values)
+        try:
+            results = list(map(self.call, pending))
+            if len(results) < len(values):
+                raise RuntimeError("the function raised StopIteration")  # which ends a map() without a word
+        except PillarboxError:
+            raise
+        except Exception as error:
+            raise self.failure(values, pending, error) from error
+        return results
+
     def failure(self, values: Sequence[Any], pending: Iterator[Any], error: Exception) -> OperatorError:
         """Give the error that names operator and record, when user code raised in a pass over ``values``.
 
@@ -219,6 +237,20 @@ def with_context(operator: StreamOperator, what: str, function: Callable[..., An
         raise OperatorError(f"operator {operator.name!r} failed in {what}: {describe(error)}") from error
 
 
+_CONTAINERS = frozenset({list, dict, set, bytearray})
+
+
+def settled(value: Any) -> Any:
+    """Give a value that stays as it is when the function goes on changing what it has emitted.
+
+    Records are handled in runs: what is emitted now is looked at later. So lists, dictionaries and sets, also as fields
+    of a tuple, are copied. Objects of other kinds belong to the stream once they are emitted.
+    """
+    if type(value) in _CONTAINERS or (isinstance(value, tuple) and not _CONTAINERS.isdisjoint(map(type, value))):
+        return copy.deepcopy(value)
+    return value
+
+
 class Collector:
     """Gathers what a process function emits into runs, for the main output and the side outputs."""
 
@@ -238,7 +270,7 @@ class Collector:
             if type(result) is tuple and len(result) == 2 and type(result[0]) is OutputTag:
                 self.collect_side(result[0], result[1], timestamp)
             else:
-                values.append(result)
+                values.append(settled(result))
                 timestamps.append(timestamp)
         if len(values) >= RUN_LIMIT:
             self.flush()
@@ -248,7 +280,7 @@ class Collector:
         if tag.tag_id not in self._operator.side_outputs:
             return
         values, timestamps = self._side.setdefault(tag.tag_id, ([], []))
-        values.append(value)
+        values.append(settled(value))
         timestamps.append(timestamp)
         if len(values) >= RUN_LIMIT:
             del self._side[tag.tag_id]

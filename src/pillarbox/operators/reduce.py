@@ -7,7 +7,7 @@ from typing import Any
 from pillarbox.elements import Records
 from pillarbox.errors import PillarboxError
 from pillarbox.operators.keys import Keying
-from pillarbox.operators.operator import FunctionOperator
+from pillarbox.operators.operator import FunctionOperator, settled
 from pillarbox.state import ValueState, ValueStateDescriptor
 
 __all__ = ["ReduceOperator"]
@@ -40,7 +40,7 @@ class ReduceOperator(FunctionOperator):
                 previous = state.value()
                 reduced = value if previous is None else call(previous, value)
                 state.update(reduced)
-                out.append(reduced)
+                out.append(settled(reduced))
         except PillarboxError:
             raise
         except Exception as error:

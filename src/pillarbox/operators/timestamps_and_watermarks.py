@@ -16,7 +16,7 @@ from pillarbox.elements import ArrowRecords, Records
 from pillarbox.errors import OperatorError, PillarboxError, ProgramError, describe, shorten
 from pillarbox.operators.operator import StreamOperator, last_of
 from pillarbox.rows import Row, timestamps_ms
-from pillarbox.time import WatermarkGenerator, WatermarkOutput, WatermarkStrategy, to_timestamp
+from pillarbox.time import NoWatermarksGenerator, WatermarkGenerator, WatermarkOutput, WatermarkStrategy, to_timestamp
 from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 __all__ = ["TimestampsAndWatermarksOperator"]
@@ -63,6 +63,9 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
     def process_records(self, records: Records) -> None:
         """Give a run its timestamps, hand it on, then let the generator emit."""
         if not len(records):
+            return
+        if isinstance(self._generator, NoWatermarksGenerator) and self.strategy.timestamp_assigner is None:
+            self.output.process_records(records)
             return
         stamped, latest = self._stamp(records)
         if self._generator.batchable:
