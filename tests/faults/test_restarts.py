@@ -6,11 +6,13 @@ from __future__ import annotations
 import random
 import re
 import shutil
+from contextlib import nullcontext
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
+from pillarbox.runtime.spark import plan
 from tests.faults.conftest import MakeRun, tasks
 from tests.faults.job import Fault, InjectedError
 
@@ -95,7 +97,9 @@ def test_stopped_and_started_as_data_comes(make_run: MakeRun, seed: int) -> None
     assert {batch for batch, _ in run.sink.earlier()} == {2, 3}
 
 
-def test_the_same_program_twice_at_once(make_run: MakeRun, seed: int) -> None:
+def test_the_same_program_twice_at_once(make_run: MakeRun, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The two differ in the folders that they write to, so they would have workers of their own: let them share.
+    monkeypatch.setattr(plan, "worker_pool", lambda name: nullcontext())
     runs = [make_run(seed + 4, epochs=4), make_run(seed + 5, epochs=4)]
     queries = [run.start() for run in runs]
     for query in queries:
