@@ -90,10 +90,12 @@ class Epochs:
         self._keys = keys
         self._touched = touched
 
-    def load(self) -> list[npt.NDArray[np.int64]]:
+    def load(self, most: int = LOAD) -> list[npt.NDArray[np.int64]]:
+        """Give the keys of at least a dozen epochs, of at most ``most`` records each."""
         drawn = self._random.integers(0, self._keys, 2 * self._keys)
         order = np.concatenate([self._random.permutation(self._keys), drawn])
-        return [order[start : start + LOAD] for start in range(0, len(order), LOAD)]
+        step = min(most, len(order) // 12)
+        return [order[start : start + step] for start in range(0, len(order), step)]
 
     def touch(self) -> npt.NDArray[np.int64]:
         return self._random.choice(self._keys, self._touched, replace=False)
@@ -216,9 +218,8 @@ def serve_spark(keys: int, touched: int, directory: Path, memory: str) -> None:
 
     for question in questions():
         if question["what"] == "load":
-            order = np.concatenate(epochs.load())
-            for start in range(0, len(order), 5 * LOAD):
-                run(order[start : start + 5 * LOAD])
+            for touch in epochs.load(5 * LOAD):
+                run(touch)
             answer()
         else:
             answer(**run(epochs.touch()))

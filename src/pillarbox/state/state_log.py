@@ -33,8 +33,13 @@ _MAGIC = b"pillarbox"
 
 _CHUNK_BYTES = 512 * 1024
 _CHUNK_ROWS = 4096
-# Small chunks are gathered when there are more than this many beyond what the rows need.
+# Epochs that touch few keys write small chunks. They are gathered when there are more than so many for each full chunk
+# of live rows, and some to spare: that costs an epoch up to this part of a full chunk. Leaving them would cost a cold
+# start its reads.
+_GATHERING = 16
 _SPARE_CHUNKS = 64
+# Cleaning looks at this many keys before it asks again whether it has to go on.
+_PORTION = 64
 # How many epochs back a resident task can prove that it is an ancestor of what the store holds.
 _HISTORY = 64
 
@@ -113,6 +118,7 @@ class _Meta:
     following: int
     program: tuple[tuple[str, int, int], ...]
     task_state: dict[str, Any] = field(default_factory=dict)
+    cleaned: int = 0
 
 
 class StateLog:
@@ -138,6 +144,8 @@ class StateLog:
         # Keys of each chunk in the log, oldest first: what cleaning looks at.
         self._chunks: deque[tuple[int, list[Any]]] = deque()
         self._entries = 0
+        # How many keys of the oldest chunk cleaning has looked at already.
+        self._cleaned = 0
         self._following = META + 1
         self._layouts: list[tuple[int, list[tuple[str, str]]]] = []
 
@@ -255,6 +263,7 @@ class StateLog:
         self._stamps = meta.stamps
         self._following = meta.following
         self._layouts = meta.layouts
+        self._cleaned = meta.cleaned
 
     def _remember(self, number: int, keys: list[Any]) -> None:
         self._chunks.append((number, keys))
@@ -269,7 +278,7 @@ class StateLog:
         slots = [(slot.name, slot.kind) for slot in self._backend.slots]
         if not self._layouts or self._layouts[-1][1] != slots:
             self._layouts = [*self._layouts, (self._following, slots)]
-        self._clean(store, changed, 2 * (len(changed) + len(removed)) + self._chunk_rows)
+        self._clean(store, changed, len(removed))
         self._append(store, changed, removed)
         self.version += 1
         self.task_state = task_state
@@ -290,28 +299,38 @@ class StateLog:
             self._following,
             mine.program,
             task_state,
+            self._cleaned,
         )
         self._put(store, META, _MAGIC + FORMAT.to_bytes(2, "little") + dumps(meta))
 
-    def _clean(self, store: ChunkStore, changed: dict[Any, list[Any]], budget: int) -> None:
-        """Remove chunks from the old end; their current rows join ``changed``, to be written again."""
+    def _clean(self, store: ChunkStore, changed: dict[Any, list[Any]], removed: int) -> None:
+        """Clean the old end as far as this epoch lengthens the log: rows still current join ``changed``.
+
+        At least half of the entries of a log that is too long are out of date. So looking at two of them for each one
+        that the epoch adds holds its length, and no epoch pays for another.
+        """
         rows = self._backend.rows
-        # Epochs that touch few keys write small chunks. Gathering them costs rewriting, up to an eighth of a full chunk
-        # an epoch; leaving them costs reads of a cold start. Chunks that are full by a quarter never come to this.
-        most_chunks = _SPARE_CHUNKS + 8 * len(rows) // self._chunk_rows
-        while (
-            budget > 0
-            and self._chunks
-            and (self._entries > 2 * len(rows) + _CHUNK_ROWS or len(self._chunks) > most_chunks)
-        ):
-            number, keys = self._chunks.popleft()
-            self._entries -= len(keys)
-            budget -= len(keys)
-            for key in keys:
+        written = len(changed) + removed
+        budget = 2 * written + self._chunk_rows // _GATHERING
+        most_entries = 2 * len(rows) + _CHUNK_ROWS
+        most_chunks = _SPARE_CHUNKS + _GATHERING * len(rows) // self._chunk_rows
+        while budget > 0 and self._chunks:
+            excess = self._entries - self._cleaned + len(changed) + removed - most_entries
+            if excess <= 0 and len(self._chunks) <= most_chunks:
+                break
+            number, keys = self._chunks[0]
+            portion = keys[self._cleaned : self._cleaned + min(budget, max(excess, _PORTION))]
+            for key in portion:
                 row = rows.get(key)
                 if row is not None and row[0] == number:
                     changed[key] = row
-            store.remove(number)
+            self._cleaned += len(portion)
+            budget -= len(portion)
+            if self._cleaned == len(keys):
+                self._chunks.popleft()
+                self._entries -= len(keys)
+                self._cleaned = 0
+                store.remove(number)
 
     def _append(self, store: ChunkStore, changed: dict[Any, list[Any]], removed: list[Any]) -> None:
         every_key, every_row = list(changed), list(changed.values())

@@ -7,6 +7,7 @@ Spark's choice. So a worker may hold any number of residents; one that was not a
 from __future__ import annotations
 
 import atexit
+import gc
 import logging
 import time
 from collections.abc import Callable
@@ -16,9 +17,12 @@ from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.state import ChunkStore
 from pillarbox.task import KeyedStreamTask, SourceStreamTask, StreamTask
 
-__all__ = ["discard", "resident_keyed_task", "resident_source_task"]
+__all__ = ["discard", "resident_keyed_task", "resident_source_task", "spare_the_collector"]
 
 _LET_GO_AFTER_SECONDS = 600.0
+
+# Of the wall clock, at most this part goes into looking for cycles among all objects.
+_COLLECTING = 0.01
 
 T = TypeVar("T", bound=StreamTask)
 _Place = tuple[str, str, int]
@@ -49,6 +53,7 @@ def _resident(place: _Place, make: Callable[[], T]) -> T:
 def _close(place: _Place) -> None:
     task = _residents.pop(place)
     _last_used.pop(place, None)
+    _Collector.took = 0.0  # a task and what it refers to are a cycle
     try:
         task.close()
     except Exception:
@@ -61,6 +66,7 @@ def discard(task: StreamTask) -> None:
         if resident is task:
             del _residents[place]
             _last_used.pop(place, None)
+    _Collector.took = 0.0
     task.cancel()
 
 
@@ -95,6 +101,32 @@ def resident_keyed_task(shipped: ShippedVertex, subtask: int, store: ChunkStore)
     except BaseException:
         discard(task)
         raise
+
+
+class _Collector:
+    """The full collections of this process: when the last one was, and how long it took (seconds)."""
+
+    ended = 0.0
+    took = 0.0
+
+
+def spare_the_collector() -> None:
+    """Have the live state left out of the collections that Spark asks for.
+
+    PySpark's daemon collects all garbage after each task, which takes a second for a million keys: an epoch would cost
+    what exists, not what it touches. State has no cycles as a rule, and needs no collector. For what has, there is a
+    full collection from time to time: so rarely that it takes a small share of the time.
+    """
+    now = time.monotonic()
+    if now - _Collector.ended >= _Collector.took / _COLLECTING:
+        gc.unfreeze()
+        gc.collect()
+        _Collector.ended = time.monotonic()
+        _Collector.took = _Collector.ended - now
+    else:
+        # What the epoch left behind is young, and need not be kept until then.
+        gc.collect(1)
+    gc.freeze()
 
 
 @atexit.register

@@ -99,6 +99,7 @@ class TaskHost(StatefulProcessor):
                     yield pd.DataFrame(buffers, columns=_COLUMNS)
             if self._timers:
                 self._set_timer(task)
+            residency.spare_the_collector()
         except BaseException:
             residency.discard(task)
             raise
