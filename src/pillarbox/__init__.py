@@ -19,6 +19,12 @@ streaming or batch, and gives a DataFrame::
 """
 
 from pillarbox.datastream import (
+    AsyncCache,
+    AsyncDataStream,
+    AsyncFailure,
+    AsyncFunction,
+    AsyncRetryPredicate,
+    AsyncRetryStrategy,
     DataStream,
     FilterFunction,
     FlatMapFunction,
@@ -62,6 +68,12 @@ __version__ = "0.1.0"
 __all__ = [
     "AggregateFunction",
     "AggregatingStateDescriptor",
+    "AsyncCache",
+    "AsyncDataStream",
+    "AsyncFailure",
+    "AsyncFunction",
+    "AsyncRetryPredicate",
+    "AsyncRetryStrategy",
     "CheckpointMismatchError",
     "ConfigurationError",
     "DataStream",

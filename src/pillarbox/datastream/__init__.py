@@ -1,7 +1,10 @@
 """The user's face: streams, functions and the environment, with PyFlink's names."""
 
+from pillarbox.datastream.async_data_stream import AsyncDataStream
 from pillarbox.datastream.data_stream import CollectedResults, DataStream, DataStreamSink, KeyedStream
 from pillarbox.datastream.environment import StreamExecutionEnvironment
+from pillarbox.operators.async_function import AsyncCache, AsyncFailure, AsyncFunction
+from pillarbox.operators.async_retry import AsyncRetryPredicate, AsyncRetryStrategy
 from pillarbox.operators.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -18,6 +21,12 @@ from pillarbox.operators.functions import (
 )
 
 __all__ = [
+    "AsyncCache",
+    "AsyncDataStream",
+    "AsyncFailure",
+    "AsyncFunction",
+    "AsyncRetryPredicate",
+    "AsyncRetryStrategy",
     "CollectedResults",
     "DataStream",
     "DataStreamSink",

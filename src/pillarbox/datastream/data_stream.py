@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
@@ -16,6 +16,9 @@ from pillarbox.graph import (
     Transformation,
     UnionTransformation,
 )
+from pillarbox.operators.async_function import AsyncCache, AsyncFunction
+from pillarbox.operators.async_retry import AsyncRetryStrategy, retry_strategy
+from pillarbox.operators.async_wait import AsyncWaitOperator, check_options
 from pillarbox.operators.filter import FilterOperator
 from pillarbox.operators.flat_map import FlatMapOperator
 from pillarbox.operators.functions import (
@@ -38,6 +41,7 @@ from pillarbox.operators.reduce import ReduceOperator
 from pillarbox.operators.sinks import ColumnsOperator, PrintOperator
 from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox.time import WatermarkStrategy
+from pillarbox.time.duration import DurationLike, positive_millis
 from pillarbox.types import RowEncoder, resolve_schema
 
 if TYPE_CHECKING:
@@ -118,6 +122,97 @@ class DataStream:
         """Keep the records for which ``func`` is true."""
         _check(func, FilterFunction, "filter")
         return self._apply("filter", func, lambda name, uid: FilterOperator(name, func, uid))
+
+    def map_async(
+        self,
+        func: Callable[[Any], Any],
+        output_type: Any = None,
+        *,
+        capacity: int = 100,
+        timeout: DurationLike | None = "5 seconds",
+        ordered: bool = True,
+        retry: AsyncRetryStrategy | int | None = None,
+        batch_size: int | None = None,
+        batch_timeout: DurationLike | None = None,
+        rate_limit: float | None = None,
+        job_rate_limit: float | None = None,
+        cache: AsyncCache | None = None,
+        on_failure: Literal["fail", "drop"] | OutputTag = "fail",
+        on_barrier: Literal["drain", "carry"] = "drain",
+    ) -> DataStream:
+        """One record in, one out, by asking a service: many requests are under way at a time.
+
+        Args:
+            func: ``async def f(record)``; or a plain function, which runs in a thread pool; or an object with such a
+                ``__call__``, which may derive from :class:`Function`: its ``open`` and ``close`` (``async def`` or
+                plain) run in the event loop's thread, once for as long as the task lives in its worker.
+            output_type: what the results are.
+            capacity: the most requests under way in a subtask.
+            timeout: how long a request may take, retries included; None: for ever.
+            ordered: whether results leave in the order of the records; else as they come, but none across a watermark.
+            retry: when to ask again, or how often: then after 100 ms, 200 ms, ... whatever was raised.
+            batch_size: ``func`` gets a list of up to so many records, and gives a list with one result for each.
+            batch_timeout: how long a smaller batch waits for more; by default until the epoch or event time goes on.
+            rate_limit: the most requests per second of a subtask.
+            job_rate_limit: the most requests per second of all subtasks together: each gets its share.
+            cache: which results to keep, and by which key.
+            on_failure: what to do with a record whose last attempt failed: ``"fail"``, ``"drop"`` (the task's metrics
+                count it), or the tag of a side output, which gets an :class:`AsyncFailure`.
+            on_barrier: where an epoch ends: ``"drain"`` waits for its requests; ``"carry"`` takes those under way into
+                the next (behind a ``key_by`` only): they are part of the state, and asked again where they are lost.
+
+        Raises:
+            ProgramError: an option is of no use.
+        """
+        if isinstance(func, AsyncFunction):
+            raise ProgramError(
+                f"map_async() got {type(func).__name__}, an AsyncFunction: give it to AsyncDataStream.ordered_wait() or"
+                " unordered_wait(); map_async() takes a function that gives one result"
+            )
+        if not callable(func) or isinstance(func, type):
+            raise ProgramError(f"map_async() got {shorten(func)}: give it a function, such as an async def")
+        return self._apply_async(
+            "map_async",
+            func,
+            output_type,
+            capacity=capacity,
+            timeout=timeout,
+            ordered=ordered,
+            retry=retry,
+            batch_size=batch_size,
+            batch_timeout=batch_timeout,
+            rate_limit=rate_limit,
+            job_rate_limit=job_rate_limit,
+            cache=cache,
+            on_failure=on_failure,
+            on_barrier=on_barrier,
+        )
+
+    def _apply_async(
+        self,
+        method: str,
+        func: Any,
+        output_type: Any,
+        *,
+        timeout: DurationLike | None,
+        retry: AsyncRetryStrategy | int | None = None,
+        batch_timeout: DurationLike | None = None,
+        job_rate_limit: float | None = None,
+        **options: Any,
+    ) -> DataStream:
+        check_options(method, batch_timeout=batch_timeout, job_rate_limit=job_rate_limit, **options)
+        try:
+            options["timeout"] = None if timeout is None else positive_millis(timeout, f"{method}(): timeout")
+            options["batch_timeout"] = (
+                None if batch_timeout is None else positive_millis(batch_timeout, f"{method}(): batch_timeout")
+            )
+        except ValueError as error:
+            raise ProgramError(str(error)) from None
+        options["retry"] = retry_strategy(retry)
+        if job_rate_limit is not None:
+            options["job_rate_limit"] = job_rate_limit
+            options["slots"] = self._env._task_slots()
+        return self._apply(method, func, lambda name, uid: AsyncWaitOperator(name, func, uid, **options), output_type)
 
     def process(self, func: ProcessFunction, output_type: Any = None) -> DataStream:
         """One record in, any number out, with side outputs."""

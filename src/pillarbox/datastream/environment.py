@@ -62,14 +62,16 @@ class StreamExecutionEnvironment:
         else the number of cores of a local master; 1 without Spark."""
         if self._parallelism is not None:
             return self._parallelism
-        spark = self._spark or next(
-            (s.dataframe.sparkSession for s in self._steps if isinstance(s, SourceTransformation) and s.dataframe), None
-        )
+        spark = self._session()
         if spark is None:
             return 1
         from pillarbox.runtime.spark.session import default_parallelism
 
         return default_parallelism(spark)
+
+    def _session(self) -> SparkSession | None:
+        frames = (step.dataframe for step in self._steps if isinstance(step, SourceTransformation))
+        return self._spark or next((frame.sparkSession for frame in frames if frame is not None), None)
 
     def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
         """Set the number of key groups: the most subtasks that the program's state can ever be spread over."""
@@ -166,6 +168,13 @@ class StreamExecutionEnvironment:
     def _collect(self, step: Transformation) -> CollectedResults:
         sink = SinkTransformation(self._next(), "collect", [step], uid="collect", output="collect")
         return CollectedResults(self._run(self._compile("collect", [sink]))["collect"])
+
+    def _task_slots(self) -> int:
+        """Give how many tasks of a source run at a time."""
+        from pillarbox.runtime.spark.session import task_slots
+
+        spark = self._session()
+        return 1 if spark is None else task_slots(spark)
 
     def _compile(self, name: str, sinks: list[SinkTransformation]) -> Program:
         parallelism, max_parallelism = self.get_parallelism(), self.get_max_parallelism()

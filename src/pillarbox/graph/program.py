@@ -285,6 +285,19 @@ class _Compiler:
             ]
             if any(edge.idle_timeout is not None and edge.parallelism is None for edge in vertex.inputs):
                 vertex.uses_processing_time = True
+            self._check_state(vertex)
+
+    def _check_state(self, vertex: Vertex) -> None:
+        """Operators with state of their own belong behind a shuffle; their program runs also when no data comes."""
+        for node in vertex.nodes:
+            if node.operator.stateful:
+                if not vertex.keyed:
+                    raise ProgramError(
+                        f"operator {node.operator.name!r} carries what it has not finished from one epoch to the next,"
+                        " which takes state, and there is none before the first shuffle: put key_by(...) before it, or"
+                        " let it drain (on_barrier='drain')"
+                    )
+                vertex.uses_processing_time = True
 
 
 def compile_program(name: str, sinks: list[SinkTransformation], parallelism: int, max_parallelism: int) -> Program:

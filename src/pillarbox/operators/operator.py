@@ -107,7 +107,14 @@ class StreamOperator:
 
     Life: ``setup``, ``open`` (states are declared here), state restored, records..., ``finish`` at the end of
     bounded input, ``close``. ``prepare_snapshot_pre_barrier``, then ``snapshot_state``, for each epoch.
+
+    Attributes:
+        wakes_up: whether something may happen in it while no record comes, before the epoch's end.
+        stateful: whether ``snapshot_state`` gives something, which is kept behind a shuffle only.
     """
+
+    wakes_up = False
+    stateful = False
 
     def __init__(self, name: str, uid: str = "") -> None:
         self.name = name
@@ -149,6 +156,11 @@ class StreamOperator:
         self.output.process_status(idle)
         for side in self.side_outputs.values():
             side.process_status(idle)
+
+    @property
+    def next_wake_up(self) -> int | None:
+        """When the operator has something to do even without input (epoch ms), or None. Keyed timers are not meant."""
+        return None
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Emit what must go before the barrier."""

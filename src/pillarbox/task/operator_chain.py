@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from pillarbox.errors import CheckpointMismatchError
 from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 from pillarbox.operators.operator import Discard, Fanout, Input, OperatorContext, StreamOperator
 from pillarbox.state import HeapKeyedStateBackend
@@ -138,7 +139,18 @@ class OperatorChain:
         return states
 
     def restore_state(self, states: dict[str, Any]) -> None:
-        """Give operators their own state back."""
+        """Give operators their own state back.
+
+        Raises:
+            CheckpointMismatchError: there is state of an operator that the chain does not have.
+        """
+        lost = sorted(states.keys() - {operator.uid for operator in self.operators})
+        if lost:
+            raise CheckpointMismatchError(
+                f"the checkpoint holds what operator {lost[0]!r} had not finished, which the program does not have in"
+                f" {self.head.name!r}: run the program that wrote it, set uid() of the operator to the one in the"
+                " checkpoint, or start from a new one"
+            )
         for operator in self.operators:
             operator.restore_state(states.get(operator.uid))
 

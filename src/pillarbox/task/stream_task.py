@@ -76,7 +76,7 @@ class StreamTask(ABC):
 
     Args:
         clock: processing time; the system's when None.
-        threaded_input: read the input in a thread of its own (P4).
+        threaded_input: read the input in a thread of its own (P4), also where no operator wakes up by itself.
         action_executor: runs the mails (P5).
 
     Attributes:
@@ -98,7 +98,7 @@ class StreamTask(ABC):
         self.metrics = TaskMetrics()
         self.state = TaskState.CREATED
         self.failure: BaseException | None = None
-        self._threaded_input = threaded_input
+        self._threaded_input = threaded_input or any(node.operator.wakes_up for node in vertex.nodes)
         mailbox = TaskMailbox()
         self.mailbox_metrics = MailboxMetrics()
         options: dict[str, Any] = {} if action_executor is None else {"action_executor": action_executor}
@@ -455,6 +455,7 @@ class KeyedStreamTask(StreamTask):
         assert self.chain.time_services is not None
         times = [service.next_processing_time_timer() for service in self.chain.time_services.services()]
         times += [self.gate.next_idle(self.clock.current_processing_time())]
+        times += [operator.next_wake_up for operator in self.chain.operators]
         return min((time for time in times if time is not None), default=None)
 
     def run_epoch(self, buffers: Iterable[Iterable[Buffer]], store: ChunkStore) -> Iterator[list[Buffer]]:

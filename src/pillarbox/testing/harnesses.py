@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from pillarbox.errors import ProgramError, shorten
+from pillarbox.operators.async_function import AsyncFunction
+from pillarbox.operators.async_wait import AsyncWaitOperator
 from pillarbox.operators.filter import FilterOperator
 from pillarbox.operators.flat_map import FlatMapOperator
 from pillarbox.operators.functions import (
@@ -33,7 +35,10 @@ __all__ = ["Key", "ProcessFunctionTestHarnesses", "harness_for"]
 
 Key = Callable[[Any], Any] | KeySelector | str | Sequence[str]
 
+_ASYNC_TIMEOUT = 5_000
+
 _PLAIN: dict[type[Function], Callable[[str, Any], StreamOperator]] = {
+    AsyncFunction: lambda name, function: AsyncWaitOperator(name, function, timeout=_ASYNC_TIMEOUT),
     MapFunction: MapOperator,
     FlatMapFunction: FlatMapOperator,
     FilterFunction: FilterOperator,
@@ -87,7 +92,8 @@ def harness_for(
     """Give the opened harness of a function: a keyed one where there is a ``key_by``.
 
     Args:
-        function: a map, flat map, filter or process function; with ``key_by`` also a keyed process or reduce function.
+        function: a map, flat map, filter, process or async function (ordered, with a timeout of 5 seconds by the
+            harness's clock); with ``key_by`` also a keyed process or reduce function.
         key_by: what ``DataStream.key_by`` takes: a function, or names of columns.
         options: as :class:`OneInputStreamOperatorTestHarness` takes them: ``processing_time``, ``snapshot``, ...
 

@@ -6,6 +6,7 @@ Source of the names: Flink's ``OneInputStreamOperatorTestHarness`` and ``KeyedOn
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -83,7 +84,8 @@ class OneInputStreamOperatorTestHarness:
     """Runs an operator on a stream without key.
 
     The operator is opened at once, and closed by :meth:`close` or at the end of a ``with`` block. Everything happens
-    in the calling thread, at the call: when a method returns, all that follows from it has been done.
+    in the calling thread, at the call: when a method returns, all that follows from it has been done. Only what async
+    functions wait for takes its own time: :meth:`drain` waits for it.
 
     Args:
         operator: the operator; the harness uses it itself, not a copy, so a test may look into its function.
@@ -127,7 +129,11 @@ class OneInputStreamOperatorTestHarness:
         if self._keyed:
             context.backend, context.time_services = self._backend, self._time_services
         operator.setup(context, self._output, self._side_outputs)
-        operator.open()
+        try:
+            operator.open()
+        except BaseException:
+            self.close()  # what it had begun, such as a thread
+            raise
         self._backend.seal()
         identity = LogIdentity(operator.uid or operator.name, 0, 1, DEFAULT_MAX_PARALLELISM)
         self._log = StateLog(identity, self._backend)
@@ -210,6 +216,23 @@ class OneInputStreamOperatorTestHarness:
         self.push_watermark(MAX_WATERMARK)
         self.operator.finish()
         self._settle()
+
+    def drain(self, seconds: float = 10.0) -> None:
+        """Wait until an async operator has emitted the results of all its requests.
+
+        Args:
+            seconds: how long to wait at the most, by the real clock.
+
+        Raises:
+            TimeoutError: requests were still under way by then.
+        """
+        end = time.monotonic() + seconds
+        self._settle()
+        while self.operator.next_wake_up is not None:
+            if time.monotonic() >= end:
+                raise TimeoutError(f"operator {self.operator.name!r} has requests under way after {seconds} s")
+            time.sleep(0.001)
+            self._settle()
 
     def _settle(self) -> None:
         """Run the mails, and the timers that they lead to, until there is none."""

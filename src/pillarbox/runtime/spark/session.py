@@ -156,6 +156,14 @@ def default_parallelism(spark: SparkSession) -> int:
     return (os.cpu_count() or 1) if local[1] == "*" else int(local[1])
 
 
+def task_slots(spark: SparkSession) -> int:
+    """Give how many tasks run at a time now: the number of partitions that Spark deals rows out to by itself."""
+    from pyspark.sql import functions as F
+
+    (row,) = spark.range(1_000_000).agg(F.max(F.spark_partition_id())).collect()
+    return int(row[0]) + 1
+
+
 def time_zone() -> str:
     """Give the time zone of the active session, in which naive datetimes are meant."""
     from pyspark.sql import SparkSession

@@ -1,0 +1,80 @@
+"""A service in the test's hands: each request waits until the test answers it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from pillarbox import AsyncFunction
+from pillarbox.elements import Records
+from pillarbox.operators.async_wait import AsyncWaitOperator
+
+
+class Service(AsyncFunction):
+    """Holds the requests that have been begun, in the order of that."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[Any, asyncio.Future[Any]] = {}
+        self.begun: list[Any] = []
+        self.cancelled: list[Any] = []
+
+    async def async_invoke(self, value: Any) -> list[Any]:
+        self.begun.append(value)
+        self.waiting[value] = answer = asyncio.get_running_loop().create_future()
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self.cancelled.append(value)
+            raise
+        finally:
+            if self.waiting.get(value) is answer:
+                del self.waiting[value]
+
+    def timeout(self, value: Any) -> list[Any]:
+        return [("late", value)]
+
+
+class Log:
+    """An output that keeps the order of all that it gets."""
+
+    def __init__(self) -> None:
+        self.elements: list[Any] = []
+
+    def process_records(self, records: Records) -> None:
+        stamps = records.timestamps or [None] * len(records)
+        self.elements += [("record", value, stamp) for value, stamp in zip(records.values, stamps)]
+
+    def process_watermark(self, timestamp: int) -> None:
+        self.elements.append(("watermark", timestamp))
+
+    def process_status(self, idle: bool) -> None:
+        self.elements.append(("idle", idle))
+
+
+def settle(harness: Any) -> None:
+    """Let the event loop come to rest, then the mailbox."""
+
+    async def turns() -> None:
+        for _ in range(6):
+            await asyncio.sleep(0)
+
+    operator: AsyncWaitOperator = harness.operator
+    assert operator._thread is not None
+    for _ in range(2):  # what the mailbox does may begin requests
+        operator._thread.call(turns)
+        harness._settle()
+
+
+def answer(harness: Any, value: Any, result: Any) -> None:
+    """Have the service answer a request: with a result, or an exception."""
+    service, thread = harness.operator.function, harness.operator._thread
+
+    def done() -> None:
+        future = service.waiting[value]
+        if isinstance(result, BaseException):
+            future.set_exception(result)
+        else:
+            future.set_result(result)
+
+    thread.call(done)
+    settle(harness)
