@@ -22,7 +22,8 @@ class Service(AsyncFunction):
         self.begun.append(value)
         self.waiting[value] = answer = asyncio.get_running_loop().create_future()
         try:
-            return await answer
+            results: list[Any] = await answer
+            return results
         except asyncio.CancelledError:
             self.cancelled.append(value)
             raise

@@ -16,6 +16,7 @@ from pillarbox import (
     AsyncFunction,
     AsyncRetryStrategy,
     Function,
+    MapFunction,
     OperatorError,
     OutputTag,
     ProgramError,
@@ -31,8 +32,14 @@ from pillarbox.testing import ProgramTestHarness, harness_for, row
 from tests.operators.async_service import Service, answer, settle
 
 
-def harness(function: Any, *, timeout: int | None = 1000, **options: Any) -> Harness:
+def harness(function: Any, *, timeout: int | None = 1000, **options: Any) -> Any:
     return Harness(AsyncWaitOperator("ask", function, timeout=timeout, **options))
+
+
+# Wrong use, which the type checker would find as well.
+WRONGLY: Any = AsyncDataStream
+RETRY: Any = AsyncRetryStrategy
+CACHE: Any = AsyncCache
 
 
 def env() -> StreamExecutionEnvironment:
@@ -529,6 +536,18 @@ def test_state_is_refused():
         harness(Greedy())
 
 
+def test_async_open_is_for_async_functions():
+    class Confused(MapFunction):
+        async def open(self, runtime_context):
+            """What would await it?"""
+
+        def map(self, value):
+            return value
+
+    with pytest.raises(ProgramError, match=r"'Confused': open\(\) is an async def, which only"):
+        harness_for(Confused())
+
+
 def test_close_gives_up_what_is_under_way():
     h = harness(Service())
     h.push_all("ab")
@@ -707,18 +726,18 @@ def test_wrong_options_are_refused_while_the_program_is_built(function, options,
 @pytest.mark.parametrize(
     ("call", "words"),
     [
-        (lambda s: AsyncDataStream.ordered_wait(s, some, 5), "instance of an AsyncFunction"),
-        (lambda s: AsyncDataStream.unordered_wait([1], Service(), 5), "takes a DataStream"),
-        (lambda s: AsyncDataStream.ordered_wait_with_retry(s, Service(), 5, 3), "takes an AsyncRetryStrategy"),
-        (lambda s: AsyncDataStream.unordered_wait_with_retry(s, Service(), 5, None), "takes an AsyncRetryStrategy"),
+        (lambda s: WRONGLY.ordered_wait(s, some, 5), "instance of an AsyncFunction"),
+        (lambda s: WRONGLY.unordered_wait([1], Service(), 5), "takes a DataStream"),
+        (lambda s: WRONGLY.ordered_wait_with_retry(s, Service(), 5, 3), "takes an AsyncRetryStrategy"),
+        (lambda s: WRONGLY.unordered_wait_with_retry(s, Service(), 5, None), "takes an AsyncRetryStrategy"),
         (lambda s: AsyncRetryStrategy.fixed_delay(0, 5), "max_attempts is a whole number of at least 1"),
         (lambda s: AsyncRetryStrategy.fixed_delay(1, 0), "backoff_time_millis has to be at least one millisecond"),
         (lambda s: AsyncRetryStrategy.exponential_backoff(1, 5, 5, 0), "multiplier is a number above 0"),
-        (lambda s: AsyncRetryStrategy.fixed_delay(1, 5, 7), "result_predicate is a function"),
-        (lambda s: AsyncRetryStrategy.fixed_delay(1, 5, None, (int,)), "which is no exception"),
+        (lambda s: RETRY.fixed_delay(1, 5, 7), "result_predicate is a function"),
+        (lambda s: RETRY.fixed_delay(1, 5, None, (int,)), "which is no exception"),
         (lambda s: AsyncCache(max_size=0), "max_size is a whole number"),
         (lambda s: AsyncCache(ttl="x"), "not a duration"),
-        (lambda s: AsyncCache(key=7), "AsyncCache: key"),
+        (lambda s: CACHE(key=7), "AsyncCache: key"),
     ],
 )
 def test_wrong_use_of_what_goes_with_it(call, words):
@@ -728,7 +747,7 @@ def test_wrong_use_of_what_goes_with_it(call, words):
 
 def test_async_invoke_has_to_be_async():
     class Plain(AsyncFunction):
-        def async_invoke(self, value):  # type: ignore[override]
+        def async_invoke(self, value):
             return [value]
 
     with pytest.raises(ProgramError, match=r"Plain.async_invoke\(\) has to be an async def"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import repeat
 from typing import Any
 
 from hypothesis import settings
@@ -115,7 +116,7 @@ class AsyncWaitMachine(RuleBasedStateMachine):
         self.log = self.watch()
         self.saved = (self.harness.snapshot(), copy.deepcopy(self.model), 0)
 
-    def new_harness(self, snapshot: Any) -> Harness:
+    def new_harness(self, snapshot: Any) -> Any:
         operator = AsyncWaitOperator(
             "ask",
             Service(),
@@ -146,7 +147,7 @@ class AsyncWaitMachine(RuleBasedStateMachine):
         self.next_value += count
         stamps = [self.watermark + 1 + value % 3 for value in values] if stamped else None
         self.harness.push_all(values, stamps)
-        for value, stamp in zip(values, stamps or [None] * count):
+        for value, stamp in zip(values, stamps or repeat(None, count)):
             self.model.put(Element(value, stamp))
         settle(self.harness)
 

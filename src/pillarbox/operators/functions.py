@@ -6,7 +6,7 @@ Wherever a function is asked for, a plain function or lambda does as well.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -125,13 +125,18 @@ class RuntimeContext:
 
 
 class Function:
-    """Base class of functions: ``open`` and ``close`` run once for as long as a task lives in its worker."""
+    """Base class of functions: ``open`` and ``close`` run once for as long as a task lives in its worker.
 
-    def open(self, runtime_context: RuntimeContext) -> None:
+    Both may be ``async def`` in functions of async operators only.
+    """
+
+    def open(self, runtime_context: RuntimeContext) -> Awaitable[None] | None:
         """Declare states, open connections. Called before the first record."""
+        return None
 
-    def close(self) -> None:
+    def close(self) -> Awaitable[None] | None:
         """Release what ``open`` took."""
+        return None
 
 
 class KeySelector(Function, ABC):

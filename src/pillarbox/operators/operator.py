@@ -9,13 +9,14 @@ Everything here belongs to the mailbox thread.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import length_hint
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pillarbox.elements import Records
-from pillarbox.errors import OperatorError, PillarboxError, describe, shorten
+from pillarbox.errors import OperatorError, PillarboxError, ProgramError, describe, shorten
 from pillarbox.mailbox import MailboxExecutor
 from pillarbox.operators.functions import Function, OutputTag, RuntimeContext
 from pillarbox.state import HeapKeyedStateBackend
@@ -193,7 +194,13 @@ class FunctionOperator(StreamOperator):
     def open(self) -> None:
         """Open the user's function."""
         if isinstance(self.function, Function):
-            with_context(self, "open()", self.function.open, RuntimeContext(self.context))
+            opening = with_context(self, "open()", self.function.open, RuntimeContext(self.context))
+            if inspect.iscoroutine(opening):
+                opening.close()
+                raise ProgramError(
+                    f"operator {self.name!r}: open() is an async def, which only functions of map_async() and"
+                    " AsyncDataStream may have"
+                )
 
     def close(self) -> None:
         """Close the user's function."""
