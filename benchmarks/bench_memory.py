@@ -7,6 +7,9 @@ workers import what they need and fill the state; what a worker takes at most la
 (``VmRSS``) is its growth: buffers on their way in and out. These are bounded: an output queue of 4 MiB, Arrow batches
 of 8 MiB. The rows themselves are hundreds of MiB.
 
+With ``--async`` the program asks a service about each row instead, 200 at a time, which takes 2 ms: what is held is
+bounded by that number, and the output by the Arrow batch that it came from.
+
 Run it with ``python benchmarks/bench_memory.py`` (Linux: it reads /proc). The last line of the output is one JSON
 object; ``ratio`` is the most that a worker grows by at 5,000,000 rows over that at 500,000 (the bar is 1.5; without
 bounds it would be 10).
@@ -15,6 +18,7 @@ bounds it would be 10).
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
 import tempfile
@@ -67,6 +71,12 @@ class Count(KeyedProcessFunction):
         yield row.key, n, row.text
 
 
+async def ask(row):
+    """Give each row with its time as the answer of a service."""
+    await asyncio.sleep(0.002)
+    return row.key, row.ts, row.text
+
+
 class Sampler(threading.Thread):
     """Watches the Python workers below this process."""
 
@@ -109,13 +119,16 @@ def write(place: Path, rows: int, keys: int, width: int) -> None:
                 writer.write_table(pa.Table.from_arrays(columns, schema=writer.schema))
 
 
-def serve(directory: Path, memory: str) -> None:
+def serve(directory: Path, memory: str, asynchronous: bool) -> None:
     spark = local_session(2, **step_settings(directory, memory))
     query = SteppedQuery(spark, directory, "key INT, ts LONG, text STRING")
     strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("ts")
     stream = StreamExecutionEnvironment.get_execution_environment(spark).from_dataframe(query.source)
-    counted = stream.assign_timestamps_and_watermarks(strategy).key_by("key").process(Count())
-    query.start(counted.to_dataframe("key INT, n LONG, text STRING"))
+    if asynchronous:
+        made = stream.map_async(ask, capacity=200)
+    else:
+        made = stream.assign_timestamps_and_watermarks(strategy).key_by("key").process(Count())
+    query.start(made.to_dataframe("key INT, n LONG, text STRING"))
     for question in questions():
         sampler = Sampler()
         sampler.start()
@@ -127,7 +140,7 @@ def serve(directory: Path, memory: str) -> None:
         answer(
             rows=progress.numInputRows,
             seconds=seconds,
-            given=sum(task["records_out"] for task in task_reports(progress)),
+            given=sum(task["records_out"] for task in task_reports(progress, level=0 if asynchronous else 1)),
             peaks=sampler.peaks,
             now=now,
         )
@@ -138,7 +151,8 @@ def serve(directory: Path, memory: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--few", type=int, default=500_000, help="rows of the small micro-batch")
-    parser.add_argument("--many", type=int, default=5_000_000, help="rows of the large one")
+    parser.add_argument("--many", type=int, help="rows of the large one (default 5,000,000; 2,000,000 with --async)")
+    parser.add_argument("--async", dest="asynchronous", action="store_true", help="ask a service about each row")
     parser.add_argument("--keys", type=int, default=20_000)
     parser.add_argument("--width", type=int, default=100, help="characters in a row's text")
     parser.add_argument("--memory", default="3g", help="of each Spark")
@@ -146,8 +160,9 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.side:
-        serve(arguments.directory, arguments.memory)
+        serve(arguments.directory, arguments.memory, arguments.asynchronous)
         return
+    arguments.many = arguments.many or (2_000_000 if arguments.asynchronous else 5_000_000)
     with tempfile.TemporaryDirectory(prefix="bench-memory-") as directory:
         compare(arguments, Path(directory))
 
@@ -162,7 +177,8 @@ def compare(arguments: argparse.Namespace, directory: Path) -> None:
         place.mkdir()
         write(place / "staging" / "0", 2 * arguments.keys, arguments.keys, arguments.width)
         write(place / "staging" / "1", rows, arguments.keys, arguments.width)
-        side = Side("--side", "--directory", str(place), "--memory", arguments.memory)
+        options = ["--async"] if arguments.asynchronous else []
+        side = Side("--side", "--directory", str(place), "--memory", arguments.memory, *options)
         before = side.ask(batch=str(place / "staging" / "0"))
         after = side.ask(batch=str(place / "staging" / "1"))
         side.close()
@@ -200,7 +216,7 @@ def compare(arguments: argparse.Namespace, directory: Path) -> None:
     print(f"growth at {arguments.many:,} rows over that at {arguments.few:,}: {ratio:.2f}")
     values: dict[str, Any] = {"peak_mib": round(peak[arguments.many]), "growth_mib": round(growth[arguments.many][0])}
     finish(
-        "memory",
+        "memory_async" if arguments.asynchronous else "memory",
         ratio,
         bar=1.5,
         peak_ratio=round(peak[arguments.many] / peak[arguments.few], 3),

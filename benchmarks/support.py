@@ -195,10 +195,10 @@ def step_settings(directory: Path, memory: str) -> dict[str, str]:
     }
 
 
-def task_reports(progress: StreamingQueryProgress) -> list[Row]:
-    """Give pillarbox's metrics of the stateful subtasks in a micro-batch."""
+def task_reports(progress: StreamingQueryProgress, level: int = 1) -> list[Row]:
+    """Give pillarbox's metrics of the subtasks of a level in a micro-batch: 0 for sources, 1 for keyed ones."""
     observed = progress.observedMetrics.get("pillarbox")
-    return [task for task in observed.tasks if task["level"] == 1] if observed is not None else []
+    return [task for task in observed.tasks if task["level"] == level] if observed is not None else []
 
 
 # -- one side of a comparison in a process of its own --
