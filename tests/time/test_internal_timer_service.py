@@ -86,7 +86,7 @@ class TimerServiceMachine(RuleBasedStateMachine):
     def written_and_read(self):
         """The queues are an index over the rows: made anew from them, they are the same."""
         for index in (self.timers.service.event_timers, self.timers.service.processing_timers):
-            index.rebuild(self.timers.backend.rows.items())
+            index.rebuild(self.timers.backend.rows)
         self.check()
 
     def check_fired(self, domain, limit):

@@ -69,10 +69,15 @@ def test_a_hundred_thousand_timers():
     assert set(popped) == left and len(popped) == len(left)
 
 
-def test_clear():
+@given(st.sets(TIMERS), st.lists(TIMERS))
+def test_loading_is_adding(timers, more):
     queue = TimerQueue()
-    queue.add(1, "a")
-    queue.clear()
-    assert (len(queue), queue.next_timestamp(), list(queue.pop(1))) == (0, None, [])
-    queue.add(1, "a")
-    assert queue.next_timestamp() == 1
+    queue.add(99, "gone")
+    queue.load([timer[0] for timer in timers], [timer[1] for timer in timers])
+    for timestamp, owner in more:
+        queue.add(timestamp, owner)
+    timers |= set(more)
+    assert len(queue) == len(timers)
+    assert queue.next_timestamp() == min((timer[0] for timer in timers), default=None)
+    assert {(timestamp, owner) for timestamp in range(-5, 6) for owner in queue.pop(timestamp)} == timers
+    assert (len(queue), queue.next_timestamp()) == (0, None)

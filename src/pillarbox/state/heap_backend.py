@@ -175,16 +175,29 @@ class HeapKeyedStateBackend:
         positions = {slot.name: position for position, slot in enumerate(written, 1)}
         return [positions.get(slot.name, 0) for slot in self.slots]
 
-    def load(self, keys: list[Any], rows: list[Row], removed: list[Any]) -> None:
-        """Take over rows during a cold start; :meth:`rebuild_timers` ends it."""
-        self.rows.update(zip(keys, rows))
-        for key in removed:
-            self.rows.pop(key, None)
+    def load_older(self, keys: list[Any], rows: list[Row], removed: list[Any], gone: set[Any]) -> None:
+        """Take over the rows of keys that have none yet, during a cold start; :meth:`rebuild_timers` ends it.
+
+        It goes from the newest rows to the oldest: what is out of date never gets into the dictionary, and the rows in
+        it lie in memory as they are gone through later.
+
+        Args:
+            removed: the keys that were removed with these rows.
+            gone: the keys that were removed later, or before in the sense of this pass; ``removed`` joins them.
+        """
+        older = dict(zip(keys, rows))
+        # (Of views, `&` goes through the smaller one.)
+        for key in older.keys() & self.rows.keys():
+            del older[key]
+        for key in older.keys() & gone:
+            del older[key]
+        gone.update(removed)
+        self.rows.update(older)
 
     def rebuild_timers(self) -> None:
         """Index the timers of all rows."""
         for index in self._timer_indexes:
-            index.rebuild(self.rows.items())
+            index.rebuild(self.rows)
 
     def apply(self, keys: list[Any], rows: list[Row], removed: list[Any]) -> None:
         """Take over rows that another worker wrote, into rows and timers that are live here."""

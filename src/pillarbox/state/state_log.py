@@ -221,19 +221,22 @@ class StateLog:
 
     def _load(self, store: ChunkStore, meta: _Meta) -> None:
         adopt = self._backend.adopt_slots
-        layouts = deque((start, adopt([SlotSpec(*slot) for slot in slots])) for start, slots in meta.layouts)
+        layouts = [(start, adopt([SlotSpec(*slot) for slot in slots])) for start, slots in meta.layouts]
+        gone: set[Any] = set()
         # Millions of new, live objects: the cycle collector would only walk over them, again and again.
         collecting = gc.isenabled()
         gc.disable()
         try:
-            for number in range(meta.first, meta.following):
+            for number in reversed(range(meta.first, meta.following)):
                 keys, rows, removed = self._read_chunk(store, number)
-                while len(layouts) > 1 and layouts[1][0] <= number:
-                    layouts.popleft()
-                positions = layouts[0][1]
+                self._chunks.appendleft((number, keys + removed))
+                while layouts[-1][0] > number:
+                    layouts.pop()
+                positions = layouts[-1][1]
                 if positions is not None:
                     rows = [_rearranged(row, positions) for row in rows]
-                self._backend.load(keys, rows, removed)
+                self._backend.load_older(keys, rows, removed, gone)
+            self._entries = sum(len(keys) for _, keys in self._chunks)
             self._backend.rebuild_timers()
         finally:
             if collecting:
@@ -242,7 +245,9 @@ class StateLog:
 
     def _catch_up(self, store: ChunkStore, meta: _Meta) -> None:
         for number in range(self._following, meta.following):
-            self._backend.apply(*self._read_chunk(store, number))
+            keys, rows, removed = self._read_chunk(store, number)
+            self._remember(number, keys + removed)
+            self._backend.apply(keys, rows, removed)
         while self._chunks and self._chunks[0][0] < meta.first:
             self._entries -= len(self._chunks.popleft()[1])
         self._take_over(meta)
@@ -253,9 +258,8 @@ class StateLog:
             raise CheckpointMismatchError(
                 f"operator {self._identity.operator!r}: chunk {number} of the state is missing in the checkpoint"
             )
-        keys, rows, removed = pickle.loads(payload)
-        self._remember(number, keys + removed)
-        return keys, rows, removed
+        chunk: tuple[list[Any], list[Any], list[Any]] = pickle.loads(payload)
+        return chunk
 
     def _take_over(self, meta: _Meta) -> None:
         self.version = meta.version

@@ -7,7 +7,7 @@ here are an index over those rows. Source of the behaviour: Flink's ``InternalTi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Protocol
 
 from pillarbox.time.processing_time import ProcessingTimeService, ScheduledTimer
@@ -121,20 +121,19 @@ class TimerIndex:
             self._keys.touch()
         return True
 
-    def rebuild(self, rows: Iterable[tuple[Any, list[Any]]]) -> None:
+    def rebuild(self, rows: Mapping[Any, list[Any]]) -> None:
         """Index all rows anew."""
-        self.queue.clear()
         slot = self.slot
-        single_stamps = not self._namespaced
-        add = self.queue.add
-        for key, row in rows:
-            present = row[slot]
-            if present is None:
-                continue
-            if single_stamps and type(present) is not set:
-                add(present, key)  # most keys have one timer, if any: a cold start goes over millions
-            else:
-                self.replace(key, None, present)
+        owners: list[Any] = list(rows)
+        stamps = [row[slot] for row in rows.values()]
+        if None in stamps:
+            owners = [key for key, stamp in zip(owners, stamps) if stamp is not None]
+            stamps = [stamp for stamp in stamps if stamp is not None]
+        # Mostly each key has one timer, and there are millions of them at a cold start.
+        if not set(map(type, stamps)) <= {int}:
+            timers = [entry for key, stamp in zip(owners, stamps) for entry in self._entries(key, stamp)]
+            owners, stamps = [owner for _, owner in timers], [timestamp for timestamp, _ in timers]
+        self.queue.load(stamps, owners)
 
     def replace(self, key: Any, old: Any, new: Any) -> None:
         """Take note that a key's slot was overwritten from outside."""
