@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.datastream import Function, RuntimeContext, StreamExecutionEnvironment
 from pillarbox.errors import OperatorError, ProgramError, shorten
+from pillarbox.operators.async_function import AsyncCache, CombiningFunction
 from pillarbox.operators.async_requests import is_coroutine_function
 from pillarbox.types import resolve_schema
 
@@ -34,7 +36,8 @@ def async_map(
             one column, ``fn`` gives its value; for several a tuple, dict, dataclass or ``NamedTuple``.
         columns: what of a row to give to ``fn``: these columns, as so many arguments (of a batch: tuples of them, or
             single values where it is one column); by default the row.
-        options: those of :meth:`DataStream.map_async`: ``capacity``, ``timeout``, ``ordered``, ``cache``, ...
+        options: those of :meth:`DataStream.map_async`: ``capacity``, ``timeout``, ``ordered``, ``cache``
+            (whose key is by default that of ``columns``), ...
 
     Returns:
         the columns of ``df``, then those of ``output``; streaming if ``df`` is.
@@ -62,13 +65,16 @@ def async_map(
         call = kind(fn, wanted, added.names, batched=options.get("batch_size") is not None)
     else:
         raise ProgramError(f"async_map() got {shorten(fn)}: give it a function, such as an async def")
+    cache = options.get("cache")
+    if isinstance(cache, AsyncCache) and cache.key is None and wanted:
+        options["cache"] = replace(cache, key=wanted)
     kept = [StructField(field.name, field.dataType, field.nullable, field.metadata) for field in df.schema.fields]
     env = StreamExecutionEnvironment.get_execution_environment(df.sparkSession)
     stream = env.from_dataframe(df).map_async(call, **options).name(call.__name__)
     return stream.to_dataframe(StructType([*kept, *added.fields]))
 
 
-class _RowCall(Function):
+class _RowCall(CombiningFunction):
     """Calls a function with what it wants of a row, and puts what it gives behind the row's columns."""
 
     def __init__(
@@ -98,12 +104,9 @@ class _RowCall(Function):
             return row
         return row[self._columns[0]] if len(self._columns) == 1 else tuple(row[name] for name in self._columns)
 
-    def _whole(self, value: Any, result: Any) -> Any:
-        if not self._batched:
-            return (*value, *self._added(result))
-        if len(result) != len(value):
-            return result  # the operator says so, with the number of each
-        return [(*row, *self._added(part)) for row, part in zip(value, result)]
+    def combine(self, value: Any, result: Any) -> Any:
+        """Put what the function gave behind the row's columns."""
+        return (*value, *self._added(result))
 
     def _added(self, result: Any) -> Sequence[Any]:
         names = self._names
@@ -123,9 +126,9 @@ class _RowCall(Function):
 
 class _AsyncRowCall(_RowCall):
     async def __call__(self, value: Any) -> Any:
-        return self._whole(value, await self._function(*self._arguments(value)))
+        return await self._function(*self._arguments(value))
 
 
 class _PlainRowCall(_RowCall):
     def __call__(self, value: Any) -> Any:
-        return self._whole(value, self._function(*self._arguments(value)))
+        return self._function(*self._arguments(value))

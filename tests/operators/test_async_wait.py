@@ -26,6 +26,7 @@ from pillarbox import (
 )
 from pillarbox.elements import Records
 from pillarbox.errors import CheckpointMismatchError
+from pillarbox.operators.async_function import CombiningFunction
 from pillarbox.operators.async_wait import AsyncWaitOperator
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness, harness_for, row
@@ -412,6 +413,34 @@ def test_the_cache_asks_once_for_a_key():
         h.snapshot()
         assert h.operator.context.counters["cache_hits"] == 2
         assert h.operator.context.counters["completed"] == 4
+
+
+def test_none_is_a_key_like_any_other():
+    with harness(Service(), cache=AsyncCache(key=lambda value: None)) as h:
+        h.push_all(["a", "b"])
+        settle(h)
+        answer(h, "a", ["A"])
+        assert h.get_output() == ["A", "A"]
+
+
+def test_results_are_kept_apart_from_their_records():
+    class Joined(CombiningFunction):
+        asked = 0
+
+        async def __call__(self, value):
+            Joined.asked += 1
+            return value[0].upper()
+
+        def combine(self, value, result):
+            return value, result
+
+    with harness(Joined(), cache=AsyncCache(key=lambda value: value[0])) as h:
+        h.push_all(["a1", "a2", "b1"])
+        h.drain()
+        h.push("a3")
+        h.drain()
+        assert h.get_output() == [("a1", "A"), ("a2", "A"), ("b1", "B"), ("a3", "A")]
+    assert Joined.asked == 2
 
 
 def test_cached_results_age_and_give_way():

@@ -12,7 +12,7 @@ from pillarbox.operators.functions import Function
 from pillarbox.operators.keys import Keying
 from pillarbox.time.duration import DurationLike, positive_millis
 
-__all__ = ["AsyncCache", "AsyncFailure", "AsyncFunction"]
+__all__ = ["AsyncCache", "AsyncFailure", "AsyncFunction", "CombiningFunction"]
 
 
 class AsyncFunction(Function, ABC):
@@ -29,6 +29,14 @@ class AsyncFunction(Function, ABC):
     def timeout(self, value: Any) -> list[Any]:
         """Give what to emit for a record that took too long; raises by default. Runs in the mailbox thread."""
         raise TimeoutError(f"no answer in time for {shorten(value)}")
+
+
+class CombiningFunction(Function, ABC):
+    """A function whose results are kept and shared as they are, and leave together with their records."""
+
+    @abstractmethod
+    def combine(self, value: Any, result: Any) -> Any:
+        """Give what to emit for a record, from its result. Runs in the mailbox thread."""
 
 
 class AsyncFailure(NamedTuple):

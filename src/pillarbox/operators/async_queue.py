@@ -13,10 +13,14 @@ from typing import Any
 
 from pillarbox.elements import Watermark, WatermarkStatus
 
-__all__ = ["Event", "OrderedQueue", "Request", "StreamElementQueue", "UnorderedQueue"]
+__all__ = ["NO_KEY", "Event", "OrderedQueue", "Request", "StreamElementQueue", "UnorderedQueue"]
 
 Event = Watermark | WatermarkStatus
 """What stands between requests, and none may cross."""
+
+
+NO_KEY = object()
+"""The key of a request whose result is not kept: None may be a key."""
 
 
 class Request:
@@ -28,7 +32,7 @@ class Request:
     Attributes:
         values: the elements.
         timestamps: their event times (epoch ms, or None), or None when none has one.
-        key: what its result is kept under, where results are kept.
+        key: what its result is kept under, or ``NO_KEY``.
         started: when the first attempt began (epoch ms); None until then.
         attempts: the number of attempts begun.
         seconds: how long it took.
@@ -60,7 +64,7 @@ class Request:
     def __init__(self, values: list[Any], timestamps: list[int | None] | None) -> None:
         self.values = values
         self.timestamps = timestamps
-        self.key: Any = None
+        self.key: Any = NO_KEY
         self.started: int | None = None
         self.attempts = 0
         self.seconds = 0.0

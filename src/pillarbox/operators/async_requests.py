@@ -91,6 +91,7 @@ class AsyncRequests:
         # Written by the loop's thread only.
         self._workers: set[asyncio.Task[None]] = set()
         self._active = 0
+        self._most_active = 0
         self._closing = False
 
     # -- the mailbox thread's side --
@@ -115,6 +116,11 @@ class AsyncRequests:
             taken.append(completed.popleft())
         return taken
 
+    def take_most_active(self) -> int:
+        """Give the most requests that were under way at a time since this was asked last."""
+        most, self._most_active = max(self._most_active, self._active), self._active
+        return most
+
     def cancel(self, request: Request) -> None:
         """Give up a request: its worker goes on with another."""
         self._loop.call_soon_threadsafe(self._cancel, request)
@@ -133,6 +139,7 @@ class AsyncRequests:
             worker = self._loop.create_task(self._work())
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
+        self._most_active = max(self._most_active, self._active)
 
     async def _work(self) -> None:
         worker = asyncio.current_task()

@@ -19,8 +19,8 @@ from cachetools import LRUCache, TTLCache
 from pillarbox.elements import Records, Watermark, WatermarkStatus
 from pillarbox.errors import OperatorError, PillarboxError, ProgramError, describe, shorten
 from pillarbox.mailbox import RejectedExecutionError
-from pillarbox.operators.async_function import AsyncCache, AsyncFailure, AsyncFunction
-from pillarbox.operators.async_queue import Event, OrderedQueue, Request, StreamElementQueue, UnorderedQueue
+from pillarbox.operators.async_function import AsyncCache, AsyncFailure, AsyncFunction, CombiningFunction
+from pillarbox.operators.async_queue import NO_KEY, Event, OrderedQueue, Request, StreamElementQueue, UnorderedQueue
 from pillarbox.operators.async_requests import AsyncRequests, as_coroutine_function, is_coroutine_function
 from pillarbox.operators.async_retry import AsyncRetryStrategy
 from pillarbox.operators.event_loop import EventLoopThread
@@ -108,6 +108,7 @@ class AsyncWaitOperator(StreamOperator):
         self._batch_timer: ScheduledTimer | None = None
         self._timeout_timer: ScheduledTimer | None = None
         self._pool: ThreadPoolExecutor | None = None
+        self._combine = self.function.combine if isinstance(self.function, CombiningFunction) else None
         self._begin_counting()
         self._open_cache()
         self._thread = EventLoopThread(f"pillarbox-async {self.name}")
@@ -346,24 +347,27 @@ class AsyncWaitOperator(StreamOperator):
     def _settle(self, request: Request, outputs: list[Any], failure: BaseException | None = None) -> None:
         """Note what leaves in the place of a request."""
         request.outputs = outputs
+        if self._combine is not None:
+            # One result for each record, or none where it failed.
+            request.outputs = [self._combine(value, output) for value, output in zip(request.values, outputs)]
         request.failure = failure
         if failure is None:
             self._completed += len(request.values)
         else:
             self._failed += len(request.values)
         self._queue.complete(request)
-        if request.key is not None:
-            self._lead(request)
+        if request.key is not NO_KEY:
+            self._lead(request, outputs)
 
-    def _lead(self, request: Request) -> None:
+    def _lead(self, request: Request, outputs: list[Any]) -> None:
         """Hand the outcome of a request to those that waited for it, and keep it if it is a result."""
-        assert self._results is not None and request.outputs is not None
+        assert self._results is not None
         del self._leaders[request.key]
         if request.failure is None:
-            self._results[request.key] = request.outputs
+            self._results[request.key] = outputs
         for follower in request.followers:
             follower.attempts = request.attempts
-            self._settle(follower, [settled(output) for output in request.outputs], request.failure)
+            self._settle(follower, [settled(output) for output in outputs], request.failure)
 
     def _fail(self, request: Request, error: BaseException) -> None:
         """Deal with a request that failed for good (A6)."""
@@ -472,10 +476,10 @@ class AsyncWaitOperator(StreamOperator):
     def _give_up(self, request: Request) -> None:
         self._requests.cancel(request)
         followers, request.followers = request.followers, ()
-        if request.key is not None:
+        if request.key is not NO_KEY:
             # What comes of it holds for each record alone: nothing to keep.
             del self._leaders[request.key]
-            request.key = None
+            request.key = NO_KEY
         for late in (request, *followers):
             self._timed_out += len(late.values)
             late.attempts = request.attempts
@@ -568,6 +572,7 @@ class AsyncWaitOperator(StreamOperator):
             dropped=self._failed if self._on_failure == "drop" else 0,
             cache_hits=self._cache_hits,
             in_flight=len(self._queue),
+            in_flight_max=self._requests.take_most_active(),
         )
         p50, p95, p99 = np.percentile(self._seconds, (50, 95, 99)) * 1e6 if self._seconds else (0, 0, 0)
         counters.update(latency_p50_us=int(p50), latency_p95_us=int(p95), latency_p99_us=int(p99))

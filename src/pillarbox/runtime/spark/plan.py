@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ from pillarbox.runtime.spark.source_host import BUFFER_SCHEMA, SourceHost
 from pillarbox.types import RowEncoder
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
@@ -155,7 +156,23 @@ def _observed(program: Program, schemas: dict[str, StructType]) -> DataFrame:
     decoded = StructType([*fields, StructField(REPORT_COLUMN, StringType(), True)])
     rows = _Plan(program).rows(OutputDecoder(outputs), decoded)
     report = F.from_json(F.col(REPORT_COLUMN), REPORT_SCHEMA)
-    return rows.observe("pillarbox", F.collect_list(report).alias("tasks"))
+    return _observe(rows, F.collect_list(report).alias("tasks"))
+
+
+def _observe(rows: DataFrame, tasks: Column) -> DataFrame:
+    """Observe the metrics as ``pillarbox``; behind another program in the same query as ``pillarbox 2``, and so on."""
+    from pyspark.errors import AnalysisException
+
+    for number in count(1):
+        try:
+            observed = rows.observe("pillarbox" if number == 1 else f"pillarbox {number}", tasks)
+            _ = observed.schema  # under Spark Connect only this has the plan looked at
+        except AnalysisException as error:
+            if error.getCondition() != "DUPLICATED_METRICS_NAME":
+                raise
+        else:
+            return observed
+    raise AssertionError("there is no end of numbers")
 
 
 def collect_objects(program: Program) -> dict[str, list[Any]]:

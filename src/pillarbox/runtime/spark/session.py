@@ -160,7 +160,8 @@ def task_slots(spark: SparkSession) -> int:
     """Give how many tasks run at a time now: the number of partitions that Spark deals rows out to by itself."""
     from pyspark.sql import functions as F
 
-    (row,) = spark.range(1_000_000).agg(F.max(F.spark_partition_id())).collect()
+    partitions = spark.range(1_000_000).select(F.spark_partition_id().alias("partition"))
+    (row,) = partitions.agg(F.max("partition")).collect()
     return int(row[0]) + 1
 
 
