@@ -26,6 +26,10 @@ setup: ## Make .venv from the lock files, and see to a Java 17 or newer
 demo: setup ## Run the flights demo
 	@$(RUN) $(BIN)/python examples/flights/demo.py $(ARGS)
 
+.PHONY: demo-enrichment
+demo-enrichment: setup ## Run the enrichment demo: lookups over HTTP at a service with bad days
+	@$(RUN) $(BIN)/python examples/enrichment/demo.py $(ARGS)
+
 .PHONY: equality
 equality: setup ## Run the flights every way there is, and compare each with the oracle (15 minutes)
 	@$(RUN) $(BIN)/python examples/flights/equality.py $(ARGS)
@@ -61,6 +65,10 @@ bench-mailbox: setup ## Measure the mailbox
 bench-keyed: setup ## Measure keyed processing on Spark
 	@$(RUN) $(BIN)/python benchmarks/bench_keyed.py $(ARGS)
 
+.PHONY: bench-sessions
+bench-sessions: setup ## Measure keyed sessions beside Spark's own APIs and PyFlink
+	@$(RUN) $(BIN)/python benchmarks/bench_sessions.py $(ARGS)
+
 .PHONY: bench-state
 bench-state: setup ## Measure state and checkpoints
 	@$(RUN) $(BIN)/python benchmarks/bench_state.py $(ARGS)
@@ -68,6 +76,10 @@ bench-state: setup ## Measure state and checkpoints
 .PHONY: bench-memory
 bench-memory: setup ## Measure the memory of Spark's Python workers
 	@$(RUN) $(BIN)/python benchmarks/bench_memory.py $(ARGS)
+
+.PHONY: bench-async
+bench-async: setup ## Measure async I/O beside what is written by hand (10 minutes)
+	@$(RUN) $(BIN)/python benchmarks/bench_async.py $(ARGS)
 
 .PHONY: lock
 lock: setup ## Write the lock files anew (newer versions: ARGS=--upgrade)

@@ -4,6 +4,8 @@
 #   .venv/             a virtual environment with exactly what the lock files say, and pillarbox itself (editable)
 #   .venv/java_home    where the Java is that the Makefile hands to Spark
 #
+# `scripts/setup.sh redis` does nothing but see to a Redis server, for the tests that talk to a real one.
+#
 # Knobs, all optional:
 #   PYTHON=...         the Python to build .venv from (3.10 to 3.14)
 #   JAVA_HOME=...      the Java to use (17 or newer)
@@ -280,7 +282,25 @@ openjdk-17-jre-headless; Fedora, RHEL: dnf install java-21-openjdk-headless; mac
 JAVA_HOME to where one is."
 
 
+# ---- Redis, for tests ------------------------------------------------------------------------------------------------
+
+install_redis() {
+    if command -v redis-server >/dev/null 2>&1; then return; fi
+    manager=$(package_manager)
+    case $manager in
+        apt-get) install_packages redis-server ;;
+        "")      return 1 ;;
+        *)       install_packages redis ;;
+    esac
+}
+
+
 # ---- all of it -------------------------------------------------------------------------------------------------------
+
+if [ "${1:-}" = redis ]; then
+    install_redis || die "there is no Redis server, and none could be installed."
+    exit
+fi
 
 choose_java         # first: without Java nothing works in the end, so say so before the long download
 set_up_python       # this may make .venv anew, so what was chosen is written down only now

@@ -1,0 +1,217 @@
+"""Flights through Spark, each with its weather and facts about its aircraft, looked up at a service with bad days.
+
+python examples/enrichment/demo.py [--days 14] [--batches 7] [--latency 20] [--errors 0.02] [--hangs 0.0005]
+                                   [--dead-seconds 2] [--out build/demo-enrichment] [--no-check]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+# Here and in Spark's Python workers, the program's modules are found from the repository's root.
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+import pyarrow as pa
+
+from examples.enrichment.data import flights
+from examples.enrichment.oracle import COLUMNS, expected
+from examples.enrichment.run import read_enriched, start_streaming
+from examples.enrichment.service import RunningService, running_service
+from examples.flights.demo import EIGHTHS, positive, shown
+from pillarbox import local_session
+
+LATE = 15  # minutes
+Flight = dict[str, Any]
+
+
+def main() -> int:
+    """Run the demo; the exit code says whether the result is the oracle's."""
+    arguments = parse()
+    out: Path = arguments.out.resolve()
+    started = time.monotonic()
+    table = flights(arguments.days)
+    with running_service(latency=arguments.latency, errors=arguments.errors, hangs=arguments.hangs) as service:
+        service.control(die_after=table.num_rows // 8, dead_seconds=arguments.dead_seconds)
+        print(f"The service is at {service.url}: {bad_days(arguments)}.")
+        print(f"{table.num_rows:,} flights left New York's airports, or were to. Starting Spark ...\n", flush=True)
+        spark = local_session(2, app_name="enrichment", spark__log__level="ERROR")
+        try:
+            query = start_streaming(spark, table, out, service.url, arguments.batches)
+            counters = follow(query)
+            found = read_enriched(spark, out)
+        finally:
+            spark.stop()
+        lookups(counters, service)
+    summary([flight for file in found.values() for flight in file.to_pylist()])
+    print(f"\nThe flights as Parquet: {shown(out / 'enriched')}")
+    equal = arguments.no_check or check(found, out / "flights")
+    print(f"Took {time.monotonic() - started:.0f} s.")
+    return 0 if equal else 1
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--days", type=positive, default=14, help="days of the year to take")
+    parser.add_argument("--batches", type=positive, default=7, help="micro-batches that they are cut into")
+    parser.add_argument("--latency", type=float, default=20.0, help="milliseconds that half of the answers take")
+    parser.add_argument("--errors", type=float, default=0.02, help="share of requests that the service fails with 500")
+    parser.add_argument("--hangs", type=float, default=0.0005, help="share of requests that it never answers")
+    parser.add_argument("--dead-seconds", type=float, default=2.0, help="how long it is dead, once")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo-enrichment", help="folder for all output")
+    parser.add_argument("--no-check", action="store_true", help="do not compare with the oracle")
+    return parser.parse_args()
+
+
+def bad_days(arguments: argparse.Namespace) -> str:
+    """Say what is wrong with the service."""
+    return (
+        f"answers in {arguments.latency:g} ms, {arguments.errors:.2%} of them HTTP 500;"
+        f" {arguments.hangs:.2%} never; once dead for {arguments.dead_seconds:g} s"
+    )
+
+
+def follow(query: Any) -> Counter[str]:
+    """Print a line for each micro-batch, until the query ends; give what the lookups have counted in all."""
+    print("epoch   flights   flights/s   requests   retried   from cache   half within   99% within")
+    total: Counter[str] = Counter()
+    taken, next_batch = 0, 0
+    active = True
+    while active:
+        active = query.isActive
+        for progress in [p for p in query.recentProgress if p["batchId"] >= next_batch and p["numInputRows"] > 1]:
+            next_batch = progress["batchId"] + 1
+            taken += progress["numInputRows"]
+            counts, most = counted(progress)
+            total.update(counts)
+            speed = 1000 * progress["numInputRows"] / progress["durationMs"]["triggerExecution"]
+            print(
+                f"{progress['batchId']:5}  {taken:8,}  {speed:10,.0f}   {counts['requests']:8,}  {counts['retried']:8,}"
+                f"  {counts['cache_hits']:11,}  {most['latency_p50_us'] / 1000:9,.0f} ms"
+                f"  {most['latency_p99_us'] / 1000:8,.0f} ms",
+                flush=True,
+            )
+        time.sleep(0.1)
+    query.awaitTermination()  # raises what the query failed with
+    return total
+
+
+def counted(progress: Any) -> tuple[Counter[str], Counter[str]]:
+    """Give the sum and the maximum over all lookups and tasks of each counter in a micro-batch."""
+    total: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    for metrics in progress["observedMetrics"].values():
+        for task in metrics["tasks"]:
+            for name, value in task["counters"].items():
+                counter = name.rpartition(".")[2]
+                total[counter] += value
+                most[counter] = max(most[counter], value)
+    return total, most
+
+
+def lookups(counters: Counter[str], service: RunningService) -> None:
+    """Print what was looked up, as the program and as the service saw it."""
+    stats = service.stats()
+    outcomes = Counter(stats["outcomes"])
+    wanted, cached = counters["completed"], counters["cache_hits"]
+    print(f"\n{wanted:,} times weather or an aircraft was wanted. {cached:,} times it was in a cache; the others took")
+    print(f"{counters['requests']:,} requests, {counters['retried']:,} of them because one before had failed.")
+    print(f"\nWhat the service did with {stats['requests']:,} requests, {stats['in_flight_max']} at once:")
+    names = {
+        "200": "answered", "404": "said that it does not know", "500": "failed with HTTP 500",
+        "cut": "was dead", "hung": "never answered",
+    }  # fmt: skip
+    chart({name: outcomes[outcome] for outcome, name in names.items()}, "8,")
+
+
+def summary(found: list[Flight]) -> None:
+    """Print what came out."""
+    flown = [flight for flight in found if flight["dep_delay"] is not None]
+    print(f"\nHow many of 100 departures were more than {LATE} minutes late, by the weather at the airport:")
+    chart(late_by(flown, weather_of, ["fair", "strong wind", "rain or snow", "bad sight", "not recorded"]))
+    print(f"\nHow many of 100 departures were more than {LATE} minutes late, by temperature:")
+    warmth = [f"{low:3} to {low + 10:2} °F" for low in range(-10, 110, 10)]
+    chart(late_by(flown, lambda f: None if f["temp"] is None else warmth[int(f["temp"] // 10) + 1], warmth))
+
+    known = [flight for flight in found if flight["manufacturer"] is not None]
+    makers = Counter(maker_of(flight) for flight in known)
+    print(f"\n{len(known):,} of {len(found):,} flights have an aircraft that the service knows. Their makers:")
+    chart(dict(makers.most_common(6)), "8,")
+    ages = Counter(2013 - flight["built"] for flight in known if flight["built"] is not None)
+    print("\n... and their age in years:")
+    by_five = {f"{low:2} to {low + 4:2}": sum(ages[year] for year in range(low, low + 5)) for low in range(0, 40, 5)}
+    chart(by_five, "8,")
+
+
+def late_by(flown: list[Flight], kind_of: Callable[[Flight], str | None], kinds: list[str]) -> dict[str, float]:
+    """Give the percentage of late departures of each kind, and how many departures there were."""
+    delays: dict[str | None, list[bool]] = defaultdict(list)
+    for flight in flown:
+        delays[kind_of(flight)].append(flight["dep_delay"] > LATE)
+    return {kind: 100 * sum(delays[kind]) / len(delays[kind]) for kind in kinds if delays[kind]}
+
+
+def weather_of(flight: Flight) -> str:
+    """Give the weather in words: the first that fits."""
+    if flight["visib"] is None or flight["precip"] is None:
+        return "not recorded"
+    if flight["visib"] < 3:
+        return "bad sight"
+    if flight["precip"] > 0:
+        return "rain or snow"
+    return "strong wind" if (flight["wind_speed"] or 0) > 20 else "fair"
+
+
+def maker_of(flight: Flight) -> str:
+    """Give the manufacturer under one of the names that it has."""
+    name: str = flight["manufacturer"]
+    return next((maker for maker in ("AIRBUS", "MCDONNELL DOUGLAS") if name.startswith(maker)), name).title()
+
+
+def chart(values: Mapping[str, float], form: str = "8.1f", width: int = 48) -> None:
+    """Draw a bar for each value."""
+    most = max(values.values(), default=0) or 1
+    label = max(map(len, values), default=0)
+    for name, value in values.items():
+        whole, rest = divmod(round(8 * width * value / most), 8)
+        print(f"  {name:{label}} {value:{form}} {'█' * whole}{EIGHTHS[rest]}".rstrip())
+
+
+def check(found: dict[str, pa.Table], files: Path) -> bool:
+    """Compare with the oracle, file for file and row for row, and say so."""
+    wanted = expected(files)
+    rows = sum(table.num_rows for table in wanted.values())
+    different = [
+        (name, place, mine, right)
+        for name in sorted(found.keys() | wanted.keys())
+        for place, (mine, right) in enumerate(pairs(found.get(name), wanted.get(name)))
+        if mine != right
+    ]
+    if not different:
+        print(f"equal to the oracle: {rows:,} flights, row for row, in the order of their files")
+        return True
+    print(f"NOT equal to the oracle: {len(different):,} of {rows:,} rows, such as")
+    for name, place, mine, right in different[:3]:
+        print(f"  {name}, row {place}:\n    found    {mine}\n    expected {right}")
+    return False
+
+
+def pairs(found: pa.Table | None, wanted: pa.Table | None) -> list[tuple[Any, Any]]:
+    """Give what was found and what was wanted at each place of a file."""
+    from itertools import zip_longest
+
+    rows = [table.select(COLUMNS.names).to_pylist() if table is not None else [] for table in (found, wanted)]
+    return list(zip_longest(*rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

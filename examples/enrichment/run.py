@@ -1,0 +1,66 @@
+"""Two ways to run the program: as a streaming query and as a batch query."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from examples.enrichment.job import enrich
+from examples.flights.data import FILES_PER_SLICE, SCHEMA, write_files
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def start_streaming(spark: SparkSession, table: pa.Table, folder: Path, service: str, batches: int) -> StreamingQuery:
+    """Write the flights to ``folder`` and start the query over them; what it finds goes to Parquet files there.
+
+    What a run before has left in the folder is removed.
+    """
+    write(table, folder, batches)
+    source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_SLICE)
+    return (
+        enrich(flights_of(source.parquet(str(folder / "flights"))), service)
+        .writeStream.format("parquet")
+        .option("path", str(folder / "enriched"))
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def run_batch(spark: SparkSession, table: pa.Table, folder: Path, service: str) -> dict[str, pa.Table]:
+    """Run as a batch query."""
+    write(table, folder, 1)
+    source = spark.read.schema(SCHEMA).parquet(str(folder / "flights"))
+    return by_file(enrich(flights_of(source), service))
+
+
+def write(table: pa.Table, folder: Path, batches: int) -> None:
+    """Write the files with flights into an empty folder."""
+    for name in ("flights", "enriched", "checkpoint"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    write_files(table, folder / "flights", batches)
+
+
+def flights_of(source: DataFrame) -> DataFrame:
+    """Give the flights, each with its file's name. (Heartbeats are for event time, which is of no use here.)"""
+    columns = ("departed", "carrier", "flight", "tail", "origin", "dest", "dep_delay")
+    return source.where("kind = 'flight'").select(*columns, F.col("_metadata.file_name").alias("file"))
+
+
+def read_enriched(spark: SparkSession, folder: Path) -> dict[str, pa.Table]:
+    """Give what a streaming query has written."""
+    return by_file(spark.read.parquet(str(folder / "enriched")))
+
+
+def by_file(enriched: DataFrame) -> dict[str, pa.Table]:
+    """Give the rows that came of each file, in the order in which they came out."""
+    table = enriched.toArrow()
+    names = table["file"].unique().to_pylist()
+    return {name: table.filter(pa.compute.equal(table["file"], name)).drop(["file"]) for name in sorted(names)}

@@ -1,0 +1,267 @@
+"""A service that knows weather and aircraft and has bad days: real HTTP, in a process of its own.
+
+python -m examples.enrichment.service --port 8080 --latency 20 --errors 0.02 --hangs 0.001
+
+    GET  /weather/EWR/2013-01-01T10    {"temp": 39.02, "wind_speed": ...}, or 404
+    GET  /aircraft/N14228              {"manufacturer": "BOEING", "model": ...}, or 404
+    GET  /square/12                    {"square": 144}: for those who have no flights
+    GET  /stats                        what it was asked, and how that went
+    POST /control {"errors": 0.5}      changes its troubles: any fields of `Troubles`
+
+Its bad days are reproducible: what becomes of the third request for EWR's weather at ten depends on the seed alone.
+From Python, ``with running_service(errors=0.02) as service:`` runs it for a while.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+from aiohttp import web
+
+ROOT = Path(__file__).resolve().parents[2]
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Troubles:
+    """What is wrong with the service.
+
+    Attributes:
+        latency: milliseconds that half of the answers take at most; few take three times as long.
+        errors: share of the requests that are answered with HTTP 500.
+        hangs: share of the requests that are never answered.
+        die_after: so many requests from now ...
+        dead_requests: ... it is dead for so many requests: connections are cut without an answer ...
+        dead_seconds: ... or for so many seconds from then.
+        seed: chooses the requests that go wrong.
+    """
+
+    latency: float = 0.0
+    errors: float = 0.0
+    hangs: float = 0.0
+    die_after: int = 0
+    dead_requests: int = 0
+    dead_seconds: float = 0.0
+    seed: int = 1
+
+    def update(self, changes: dict[str, Any]) -> None:
+        """Change some of it."""
+        for name, value in changes.items():
+            if name not in (field.name for field in fields(self)):
+                raise web.HTTPBadRequest(text=f"no trouble is called {name!r}")
+            setattr(self, name, value)
+
+
+class Service:
+    """The service's own process: requests, troubles, statistics."""
+
+    def __init__(self, troubles: Troubles) -> None:
+        self.troubles = troubles
+        self.dead_until = -math.inf
+        self.weather: dict[str, Any] | None = None
+        self.aircraft: dict[str, Any] | None = None
+        self.asked: Counter[str] = Counter()  # by path
+        self.outcomes: Counter[str] = Counter()
+        self.per_second: Counter[int] = Counter()
+        self.clients: set[Any] = set()
+        self.in_flight = self.in_flight_max = 0
+
+    def app(self) -> web.Application:
+        """Give the routes, all but two with troubles on the way."""
+        app = web.Application(middlewares=[self.with_troubles])
+        app.add_routes(
+            [
+                web.get("/weather/{place:.+}", self.get_weather),
+                web.get("/aircraft/{tail}", self.get_aircraft),
+                web.get("/square/{number}", self.get_square),
+                web.get("/stats", self.get_stats),
+                web.post("/control", self.control),
+            ]
+        )
+        return app
+
+    @web.middleware
+    async def with_troubles(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Count the request, and let go wrong what is to."""
+        if request.path in ("/stats", "/control"):
+            return await handler(request)
+        self.asked[request.path] += 1
+        self.per_second[int(time.monotonic())] += 1
+        assert request.transport is not None
+        self.clients.add(request.transport.get_extra_info("peername"))
+        if self.is_dead():
+            self.outcomes["cut"] += 1
+            request.transport.abort()
+            return web.Response(status=503)  # nobody gets it
+        self.in_flight += 1
+        self.in_flight_max = max(self.in_flight_max, self.in_flight)
+        try:
+            return await self.answer(request, handler)
+        finally:
+            self.in_flight -= 1
+
+    def is_dead(self) -> bool:
+        """Look whether this request finds nobody."""
+        troubles = self.troubles
+        if troubles.dead_requests > 0 or troubles.dead_seconds > 0:
+            if troubles.die_after > 0:
+                troubles.die_after -= 1
+                return False
+            if troubles.dead_seconds > 0:
+                self.dead_until = time.monotonic() + troubles.dead_seconds
+                troubles.dead_seconds = 0.0
+            else:
+                troubles.dead_requests -= 1
+                return True
+        return time.monotonic() < self.dead_until
+
+    async def answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Answer late, wrongly, never, or as one should."""
+        troubles = self.troubles
+        dice = random.Random(f"{troubles.seed} {request.path} {self.asked[request.path]}")
+        fate = dice.random()
+        if fate < troubles.hangs:
+            self.outcomes["hung"] += 1
+            await asyncio.Event().wait()  # until the client has had enough
+        if troubles.latency > 0:
+            await asyncio.sleep(troubles.latency / 1000 * dice.lognormvariate(0, 0.5))
+        if fate < troubles.hangs + troubles.errors:
+            self.outcomes["500"] += 1
+            return web.Response(status=500, text="having a bad day")
+        response = await handler(request)
+        self.outcomes[str(response.status)] += 1
+        return response
+
+    async def get_weather(self, request: web.Request) -> web.Response:
+        """Give the weather at an airport and hour."""
+        if self.weather is None:
+            from examples.enrichment.data import weather
+
+            self.weather = weather()
+        return found(self.weather.get(request.match_info["place"]))
+
+    async def get_aircraft(self, request: web.Request) -> web.Response:
+        """Give the facts about an aircraft."""
+        if self.aircraft is None:
+            from examples.enrichment.data import aircraft
+
+            self.aircraft = aircraft()
+        return found(self.aircraft.get(request.match_info["tail"]))
+
+    async def get_square(self, request: web.Request) -> web.Response:
+        """Give a number's square."""
+        return web.json_response({"square": int(request.match_info["number"]) ** 2})
+
+    async def get_stats(self, request: web.Request) -> web.Response:
+        """Give what was counted."""
+        return web.json_response(
+            {
+                "requests": self.asked.total(),
+                "different": len(self.asked),
+                "outcomes": self.outcomes,
+                "connections": len(self.clients),
+                "in_flight": self.in_flight,
+                "in_flight_max": self.in_flight_max,
+                "per_second": list(self.per_second.values()),
+            }
+        )
+
+    async def control(self, request: web.Request) -> web.Response:
+        """Change the troubles."""
+        self.troubles.update(await request.json())
+        return web.json_response(vars(self.troubles))
+
+
+def found(answer: dict[str, Any] | None) -> web.Response:
+    """Give an answer, or say that there is none."""
+    return web.json_response(answer) if answer is not None else web.json_response(None, status=404)
+
+
+async def serve(troubles: Troubles, port: int) -> None:
+    """Run for ever; the first line of the output is the address."""
+    runner = web.AppRunner(Service(troubles).app(), access_log=None, handler_cancellation=True)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", port, backlog=1024)
+    await site.start()
+    host, bound, *_ = runner.addresses[0]
+    print(f"http://{host}:{bound}", flush=True)
+    await asyncio.Event().wait()
+
+
+def main() -> None:
+    """Read the command line and serve."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--port", type=int, default=0, help="0: any that is free")
+    parser.add_argument("--while-stdin", action="store_true", help="end when the standard input does")
+    for field in fields(Troubles):
+        parser.add_argument(f"--{field.name.replace('_', '-')}", type=type(field.default), default=field.default)
+    arguments = vars(parser.parse_args())
+    port = arguments.pop("port")
+    if arguments.pop("while_stdin"):
+        threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()
+    asyncio.run(serve(Troubles(**arguments), port))
+
+
+# -- the same from outside --
+
+
+@dataclass
+class RunningService:
+    """A service in its process.
+
+    Attributes:
+        url: where it listens, such as ``http://127.0.0.1:41234``.
+    """
+
+    url: str
+    pid: int
+
+    def control(self, **troubles: float) -> None:
+        """Change its troubles."""
+        with urlopen(Request(f"{self.url}/control", json.dumps(troubles).encode()), timeout=10) as answer:
+            answer.read()
+
+    def stats(self) -> dict[str, Any]:
+        """Give what it has counted so far."""
+        with urlopen(f"{self.url}/stats", timeout=10) as answer:
+            stats: dict[str, Any] = json.load(answer)
+            return stats
+
+
+@contextmanager
+def running_service(port: int = 0, **troubles: float) -> Iterator[RunningService]:
+    """Run the service in a process of its own. It ends with the block, or with this process."""
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in troubles.items()]
+    command = [sys.executable, "-m", "examples.enrichment.service", f"--port={port}", "--while-stdin", *options]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None and process.stdout is not None
+    try:
+        url = process.stdout.readline().strip()
+        if not url:
+            raise RuntimeError(f"the service did not start: exit code {process.wait()}")
+        yield RunningService(url, process.pid)
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+if __name__ == "__main__":
+    main()

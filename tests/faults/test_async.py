@@ -1,0 +1,167 @@
+"""Requests are in flight when the service, a worker or the driver goes: each record comes out once all the same."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from examples.enrichment.service import RunningService, running_service
+from tests.faults.async_job import MODES, Mode, batches_of, build, check, count_of
+from tests.faults.job import (
+    NO_FAULTS,
+    Epoch,
+    Fault,
+    Faults,
+    FileSink,
+    make_events,
+    read_events,
+    write_events,
+    write_fixed_epochs,
+)
+from tests.faults.test_driver import ROOT, START_SECONDS, kill
+
+pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
+DIE_AT = 30  # requests in flight or done before the service goes
+
+
+class Run:
+    """One program on its checkpoint."""
+
+    def __init__(self, spark: SparkSession, home: Path, seed: int, mode: Mode, epochs: int) -> None:
+        self.spark = spark
+        self.home = home
+        self.mode = mode
+        self.faults = NO_FAULTS
+        self.sink = FileSink(home / "out")
+        self.epochs: list[Epoch] = make_events(seed, epochs=epochs)
+        write_events(self.epochs, home / "in")
+
+    def plan(self, *faults: Fault) -> None:
+        """Put faults into the program."""
+        (self.home / "faults").mkdir()
+        self.faults = Faults(self.home / "faults", faults)
+        for fault in faults:
+            print("planned:", fault)
+
+    def start(self, service: str) -> StreamingQuery:
+        """Start the query on all input that there is."""
+        df = build(read_events(self.spark, self.home / "in"), service, self.mode, self.faults)
+        writer: Any = df.writeStream.foreachBatch(self.sink).option("checkpointLocation", str(self.home / "checkpoint"))
+        # What is carried on comes in epochs without input, of which there is no end.
+        trigger: dict[str, Any] = {"processingTime": "0 seconds"} if self.mode == "carry" else {"availableNow": True}
+        query: StreamingQuery = writer.trigger(**trigger).start()
+        return query
+
+    def end(self, query: StreamingQuery) -> None:
+        """Wait for all answers, and check them."""
+        if self.mode == "carry":
+            wait_for(lambda: len(self.sink.batches()) >= len(self.epochs), query)
+            wait_for(lambda: sum(map(len, batches_of(self.sink).values())) >= count_of(self.epochs), query)
+            enough = len(self.sink.batches()) + 2
+            wait_for(lambda: len(self.sink.batches()) >= enough, query)
+            query.stop()
+        else:
+            query.awaitTermination()
+        check(batches_of(self.sink), self.epochs, self.mode)
+        if self.faults is not NO_FAULTS:
+            assert self.faults.happened() == self.faults.expected()
+
+    def carried(self) -> int:
+        """Give how many records came out in a later batch than their own."""
+        own = {event.id: batch for batch, parts in enumerate(self.epochs) for part in parts for event in part}
+        return sum(batch > own[row.id] for batch, rows in batches_of(self.sink).items() for row in rows)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_service_goes_away(spark: SparkSession, tmp_path: Path, seed: int, mode: Mode) -> None:
+    """It fails, hangs and cuts connections; then it is killed, and another one comes two seconds later."""
+    run = Run(spark, tmp_path, seed, mode, epochs=4)
+    with running_service(seed=seed, latency=20, errors=0.1, hangs=0.01) as service:
+        service.control(die_after=DIE_AT, dead_seconds=0.5)
+        query = run.start(service.url)
+        wait_for(lambda: service.stats()["requests"] > 4 * DIE_AT, query)
+        print("the service goes; it did", service.stats()["outcomes"])
+    time.sleep(2)
+    with running_service(port=urlsplit(service.url).port or 0, seed=seed, latency=20) as service:
+        run.end(query)
+    if mode == "carry":
+        assert run.carried() > 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_worker_is_killed_with_requests_in_flight(spark: SparkSession, tmp_path: Path, seed: int, mode: Mode) -> None:
+    rng = random.Random(seed)
+    run = Run(spark, tmp_path, seed + 1, mode, epochs=4)
+    # Not the first record of an epoch: then others wait for their answers.
+    victims = [rng.choice([event.id for part in run.epochs[epoch] for event in part][5:]) for epoch in (1, 2)]
+    run.plan(Fault("answered", victims[0], "kill"), Fault("answered", victims[1], rng.choice(["kill", "raise"])))
+    with running_service(seed=seed, latency=20) as service:
+        run.end(run.start(service.url))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+def test_the_driver_is_killed_with_requests_in_flight(tmp_path: Path, seed: int) -> None:
+    """Both programs run in one driver, which is killed when some of their epochs are done and requests are made."""
+    rng = random.Random(seed)
+    epochs = make_events(seed + 2, epochs=5)
+    write_fixed_epochs(epochs, tmp_path / "in.parquet")
+    (tmp_path / "records").write_text(str(count_of(epochs)))
+    sinks = {mode: FileSink(tmp_path / mode) for mode in MODES}
+    log = tmp_path / "log"
+    with running_service(seed=seed, latency=50, errors=0.05) as service:
+        driver = start(tmp_path, log, service)
+        try:
+            until, victim = rng.choice([1, 2]), rng.choice(["all", "jvm", "driver"])
+            watched = sinks[rng.choice(MODES)]
+            wait_for(lambda: len(watched.batches()) >= until and service.stats()["in_flight"] > 0, driver)
+            time.sleep(rng.uniform(0, 0.3))
+            done = {mode: sink.batches() for mode, sink in sinks.items()}
+            print(f"killed: {victim}, {service.stats()['in_flight']} requests in flight, batches done: {done}")
+            kill(driver.pid, victim)
+            driver.wait()
+            driver = start(tmp_path, log, service)
+            driver.wait(timeout=200)
+        finally:
+            kill(driver.pid, "all")
+            driver.wait()
+    assert (tmp_path / "done").exists(), log.read_text()[-4000:]
+    for mode, sink in sinks.items():
+        check(batches_of(sink), epochs, mode)
+
+
+def start(home: Path, log: Path, service: RunningService) -> subprocess.Popen[bytes]:
+    """Start a driver."""
+    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.async_job", str(home), service.url],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def wait_for(condition: Any, busy: StreamingQuery | subprocess.Popen[bytes]) -> None:
+    """Wait for something that happens while a query or driver runs."""
+    patience = time.monotonic() + START_SECONDS
+    while not condition():
+        if isinstance(busy, subprocess.Popen):
+            assert busy.poll() is None, "the driver has ended before"
+        elif not busy.isActive:
+            busy.awaitTermination()  # raises what it died of
+            pytest.fail("the query has ended before")
+        assert time.monotonic() < patience, "it does not happen"
+        time.sleep(0.02)

@@ -1,0 +1,32 @@
+"""The services that these tests ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from examples.enrichment.service import RunningService, running_service
+from tests.services.redis_server import MISSING, find_redis, running_redis
+
+
+@pytest.fixture
+def service() -> Iterator[RunningService]:
+    """An HTTP service without troubles so far."""
+    with running_service() as service:
+        yield service
+
+
+@pytest.fixture(scope="session")
+def _redis_program() -> str:
+    program = find_redis()
+    if program is None:
+        pytest.skip(MISSING)
+    return program
+
+
+@pytest.fixture
+def redis_url(_redis_program: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of an empty Redis."""
+    with running_redis(_redis_program, tmp_path_factory.mktemp("redis")) as url:
+        yield url

@@ -1,0 +1,215 @@
+"""Async I/O on Spark against a real HTTP service with troubles."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from pyspark.sql import functions as F
+
+import pillarbox.functions as PF
+from pillarbox import (
+    AsyncCache,
+    AsyncDataStream,
+    AsyncFunction,
+    AsyncRetryStrategy,
+    Function,
+    OutputTag,
+    StreamExecutionEnvironment,
+    Time,
+)
+
+ROWS = 200
+
+
+class Square(Function):
+    """Asks for the square of a number. What goes wrong raises."""
+
+    def __init__(self, url: str, patience: float | None = None) -> None:
+        self.url = url
+        self.patience = patience
+
+    async def open(self, runtime_context):
+        self.session = aiohttp.ClientSession(self.url, timeout=aiohttp.ClientTimeout(total=self.patience))
+
+    async def close(self):
+        await self.session.close()
+
+    async def __call__(self, number):
+        if number is None:
+            return None
+        async with self.session.get(f"/square/{number}") as response:
+            response.raise_for_status()
+            return (await response.json())["square"]
+
+
+class SquareOfRow(Square):
+    """The same for a row: gives its part, its number and the square."""
+
+    async def __call__(self, row):
+        return row.part, row.id, await super().__call__(row.id)
+
+
+class SquareInFlinksWay(AsyncFunction):
+    def __init__(self, url: str) -> None:
+        self.square = SquareOfRow(url)
+
+    async def open(self, runtime_context):
+        await self.square.open(runtime_context)
+
+    async def close(self):
+        await self.square.close()
+
+    async def async_invoke(self, value):
+        return [await self.square(value)]
+
+
+class SquareOrMinusOne(SquareInFlinksWay):
+    def timeout(self, value):
+        return [(value.part, value.id, -1)]
+
+
+def numbers(spark, count=ROWS):
+    """Numbers in two partitions, each of which knows its own."""
+    return spark.range(0, count, numPartitions=2).select("id", F.spark_partition_id().alias("part"))
+
+
+def environment(spark):
+    return StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+
+
+def counters(query) -> Counter[str]:
+    """Give the sums of what async operators have counted, without their names."""
+    total: Counter[str] = Counter()
+    for progress in query.recentProgress:
+        for metrics in progress["observedMetrics"].values():
+            for task in metrics["tasks"]:
+                for name, value in task["counters"].items():
+                    total[name.rpartition(".")[2]] += value
+    return total
+
+
+def as_stream(spark, df, folder: Path, batches: int):
+    """Give a DataFrame as a stream of so many micro-batches with two files each."""
+    df.repartitionByRange(2 * batches, "id").write.parquet(str(folder))
+    return spark.readStream.schema(df.schema).option("maxFilesPerTrigger", 2).parquet(str(folder))
+
+
+def run(df, folder: Path):
+    """Run a streaming DataFrame to the end of what there is; give its rows and the query."""
+    rows: list[Any] = []
+    query = (
+        df.writeStream.foreachBatch(lambda batch, number: rows.extend(batch.collect()))
+        .option("checkpointLocation", str(folder))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return rows, query
+
+
+SQUARES = sorted((n, n * n) for n in range(ROWS))
+
+
+def test_async_map_asks_again_after_a_500(spark, service):
+    service.control(errors=0.3)
+    retry = AsyncRetryStrategy.fixed_delay(20, 20, None, aiohttp.ClientResponseError)
+    found = PF.async_map(numbers(spark), Square(service.url), "square LONG", columns=["id"], retry=retry)
+    assert found.columns == ["id", "part", "square"]
+    assert sorted((row.id, row.square) for row in found.collect()) == SQUARES
+    outcomes = service.stats()["outcomes"]
+    assert outcomes["200"] == ROWS
+    assert outcomes["500"] > ROWS / 10
+
+
+def test_async_map_on_a_stream_with_a_cache_and_metrics(spark, service, tmp_path):
+    """Nine different numbers and null in four micro-batches: each task asks for a number once."""
+    service.control(errors=0.2, latency=5)
+    digits = numbers(spark).withColumn("digit", F.when(F.col("id") % 10 < 9, F.col("id") % 10))
+    found = PF.async_map(
+        as_stream(spark, digits, tmp_path / "in", 4),
+        Square(service.url),
+        "square LONG",
+        columns=["digit"],
+        retry=AsyncRetryStrategy.fixed_delay(20, 20),
+        cache=AsyncCache(ttl="1 hour"),
+    )
+    rows, query = run(found, tmp_path / "checkpoint")
+    right = [(n, (n % 10) ** 2 if n % 10 < 9 else None) for n in range(ROWS)]
+    assert sorted((row.id, row.square) for row in rows) == right
+    stats = service.stats()
+    assert stats["different"] == 9
+    # A task lives in each of Spark's Python workers, of which there are hardly more than two.
+    assert 9 <= stats["outcomes"]["200"] <= 36
+    count = counters(query)
+    assert count["retried"] == stats["outcomes"].get("500", 0) > 0
+    assert count["completed"] == ROWS
+    assert count["requests"] - count["retried"] == ROWS - count["cache_hits"] < 60
+    assert count["latency_p50_us"] > 0
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_order_within_a_partition(spark, service, ordered):
+    service.control(latency=20)
+    stream = environment(spark).from_dataframe(numbers(spark))
+    wait = AsyncDataStream.ordered_wait if ordered else AsyncDataStream.unordered_wait
+    squares = wait(stream, SquareInFlinksWay(service.url), Time.seconds(20), capacity=25)
+    rows = squares.to_dataframe("part INT, id LONG, square LONG").collect()
+    assert sorted((row.id, row.square) for row in rows) == SQUARES
+    parts = [[row.id for row in rows if row.part == part] for part in (0, 1)]
+    assert [part == sorted(part) for part in parts] == [ordered, ordered]
+    assert 2 <= service.stats()["in_flight_max"] <= 50
+
+
+def test_records_that_fail_go_to_a_side_output(spark, service):
+    failed = OutputTag("failed")
+
+    class SquareOfEven(SquareOfRow):
+        async def __call__(self, row):
+            return await super().__call__(row if row.id % 2 == 0 else row._replace(id="odd"))
+
+    stream = environment(spark).from_dataframe(numbers(spark, 50))
+    squares = stream.map_async(
+        SquareOfEven(service.url), retry=AsyncRetryStrategy.fixed_delay(2, 10), on_failure=failed
+    )
+    answered = squares.to_dataframe("part INT, id LONG, square LONG").collect()
+    assert sorted(row.id for row in answered) == list(range(0, 50, 2))
+    failures = squares.get_side_output(failed).map(lambda failure: (failure.value.id, failure.attempts, failure.error))
+    rows = failures.to_dataframe("id LONG, attempts INT, error STRING").collect()
+    assert sorted((row.id, row.attempts) for row in rows) == [(n, 3) for n in range(1, 50, 2)]
+    assert all("ClientResponseError" in row.error and "500" in row.error for row in rows)
+
+
+def test_a_service_that_never_answers_is_not_waited_for(spark, service):
+    service.control(hangs=0.2)
+    stream = environment(spark).from_dataframe(numbers(spark, 60))
+    squares = AsyncDataStream.ordered_wait(stream, SquareOrMinusOne(service.url), "1 second", capacity=60)
+    rows = squares.to_dataframe("part INT, id LONG, square LONG").collect()
+    assert sorted(row.id for row in rows) == list(range(60))
+    given_up = [row.id for row in rows if row.square == -1]
+    assert all(row.square == row.id**2 for row in rows if row.id not in given_up)
+    # Which requests it leaves unanswered depends on the seed alone; a slow answer counts as none.
+    assert 0 < service.stats()["outcomes"]["hung"] <= len(given_up) < 60
+
+
+def test_a_hanging_request_is_made_again(spark, service):
+    """Each attempt has a patience of its own, from the HTTP client; the operator's timeout is for all of them."""
+    service.control(hangs=0.1)
+    square = Square(service.url, patience=0.5)
+    found = PF.async_map(numbers(spark), square, "square LONG", columns=["id"], retry=8, timeout="1 minute")
+    assert sorted((row.id, row.square) for row in found.collect()) == SQUARES
+    assert service.stats()["outcomes"]["hung"] > 0
+
+
+def test_the_rate_of_a_job_is_limited(spark, service):
+    stream = environment(spark).from_dataframe(numbers(spark, 240))
+    squares = stream.map_async(SquareOfRow(service.url), job_rate_limit=80).to_dataframe("part INT, id LONG, n LONG")
+    started = time.monotonic()
+    assert len(squares.collect()) == 240
+    # Two tasks with 40 a second and 120 records each; a second's worth may be there from the start.
+    assert time.monotonic() - started > 1.5
+    assert max(service.stats()["per_second"]) < 200

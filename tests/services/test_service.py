@@ -1,0 +1,76 @@
+"""The service that these tests ask has the troubles that it is told to have."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import suppress
+from http.client import RemoteDisconnected
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+
+from examples.enrichment.data import aircraft, flights, weather
+from examples.enrichment.service import RunningService, running_service
+
+
+def status(service: RunningService, path: str, timeout: float = 10) -> int | str:
+    try:
+        with urlopen(service.url + path, timeout=timeout) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        return error.code
+    except RemoteDisconnected:
+        return "cut"
+    except TimeoutError:
+        return "hung"
+
+
+def test_it_knows_weather_and_aircraft(service):
+    known = ["/weather/EWR/2013-01-01T10", "/aircraft/N14228", "/square/7"]
+    unknown = ["/weather/EWR/2012-01-01T10", "/aircraft/N0"]
+    assert [status(service, path) for path in known + unknown] == [200, 200, 200, 404, 404]
+    with urlopen(f"{service.url}/aircraft/N14228") as answer:
+        assert answer.read() == b'{"manufacturer": "BOEING", "model": "737-824", "built": 1999, "seats": 149}'
+    assert service.stats()["outcomes"] == {"200": 4, "404": 2}
+
+
+def test_the_tables():
+    assert len(weather()) == 26_115
+    assert len(aircraft()) == 3_322
+    assert aircraft()["N14228"] == {"manufacturer": "BOEING", "model": "737-824", "built": 1999, "seats": 149}
+    assert flights(1).num_rows == 843
+    assert flights(31).num_rows < flights(365).num_rows == 336_776
+
+
+def test_its_errors_depend_on_the_seed_alone():
+    seen = []
+    for seed in (1, 1, 2):
+        with running_service(errors=0.3, seed=seed) as service:
+            seen.append([status(service, f"/square/{n % 20}") for n in range(60)])
+    assert seen[0] == seen[1] != seen[2]
+    assert 5 < seen[0].count(500) < 35
+
+
+def test_it_hangs_and_dies_and_comes_back(service):
+    service.control(hangs=1)
+    assert status(service, "/square/2", timeout=0.2) == "hung"
+    service.control(hangs=0, die_after=1, dead_requests=2)
+    assert [status(service, "/square/2") for _ in range(4)] == [200, "cut", "cut", 200]
+    service.control(dead_seconds=0.5)
+    assert status(service, "/square/2") == "cut"
+    deadline = time.monotonic() + 10
+    while status(service, "/square/2") != 200:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    with pytest.raises(HTTPError, match="400"):
+        service.control(mood=1)
+
+
+def test_it_ends_with_its_block():
+    with running_service() as service:
+        os.kill(service.pid, 0)
+    with suppress(ProcessLookupError):
+        os.kill(service.pid, 0)
+        pytest.fail("the service is still there")
