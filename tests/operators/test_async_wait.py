@@ -7,6 +7,7 @@ import threading
 import time
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pillarbox import (
@@ -208,7 +209,7 @@ def test_a_batch_waits_no_longer_than_its_timeout():
         assert h.get_output() == [1, 2, 3]
 
 
-@pytest.mark.parametrize("result", [[1], None, "ab", 7])
+@pytest.mark.parametrize("result", [[1], None, "ab", 7, {1: 2, 3: 4}, {1, 2}])
 def test_a_batch_needs_a_result_for_each(result):
     async def ask(values):
         return result
@@ -223,6 +224,16 @@ def test_a_batch_needs_a_result_for_each(result):
     ):
         h.push_all(["a", "b"])
         h.drain()
+
+
+def test_a_batch_may_give_an_array():
+    async def ask(values):
+        return np.array(values) * 2
+
+    with harness(ask, batch_size=2) as h:
+        h.push_all([1, 2])
+        h.drain()
+        assert h.get_output() == [2, 4]
 
 
 def test_async_function_gives_any_number():

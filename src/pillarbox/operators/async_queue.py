@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from pillarbox.elements import Watermark, WatermarkStatus
@@ -41,7 +41,7 @@ class Request:
         running: the asyncio task that is at it.
         outputs: what leaves in its place; None until that is settled.
         failure: why nothing leaves in its place: the error that it failed with for good, or None.
-        followers: requests for the same key, which get the same result.
+        followers: requests for the same key, which get the same result, or None.
         segment: where an unordered queue holds it.
     """
 
@@ -73,7 +73,7 @@ class Request:
         self.running: Any = None
         self.outputs: list[Any] | None = None
         self.failure: BaseException | None = None
-        self.followers: Sequence[Request] = ()
+        self.followers: list[Request] | None = None
         self.segment: _Segment | None = None
 
 

@@ -8,7 +8,7 @@ Source of the behaviour: Flink's ``AsyncWaitOperator``.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set, Sized
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from typing import Any
@@ -269,7 +269,9 @@ class AsyncWaitOperator(StreamOperator):
                 self._settle(request, [settled(output) for output in known])
             else:
                 assert leader is not None
-                leader.followers = [*leader.followers, request]
+                if leader.followers is None:
+                    leader.followers = []
+                leader.followers.append(request)
 
     def process_watermark(self, timestamp: int) -> None:
         """Put a watermark in its place between the results."""
@@ -322,12 +324,10 @@ class AsyncWaitOperator(StreamOperator):
         result = request.result
         request.result = None
         if self._batch_size is not None:
-            if (
-                not isinstance(result, Sequence)
-                or isinstance(result, (str, bytes))
-                or len(result) != len(request.values)
-            ):
-                what = f"{len(result)} results" if isinstance(result, list) else shorten(result)
+            # An array or a column will do as well as a list.
+            countable = isinstance(result, Sized) and not isinstance(result, (str, bytes, Mapping, Set))
+            if not countable or len(result) != len(request.values):
+                what = f"{len(result)} results" if countable else shorten(result)
                 raise OperatorError(
                     f"operator {self.name!r}: the function gave {what} for a batch of {len(request.values)} records,"
                     f" the first of them {shorten(request.values[0])}: it has to give a list with one result for each"
@@ -365,7 +365,7 @@ class AsyncWaitOperator(StreamOperator):
         del self._leaders[request.key]
         if request.failure is None:
             self._results[request.key] = outputs
-        for follower in request.followers:
+        for follower in request.followers or ():
             follower.attempts = request.attempts
             self._settle(follower, [settled(output) for output in outputs], request.failure)
 
@@ -475,7 +475,7 @@ class AsyncWaitOperator(StreamOperator):
 
     def _give_up(self, request: Request) -> None:
         self._requests.cancel(request)
-        followers, request.followers = request.followers, ()
+        followers, request.followers = request.followers or (), None
         if request.key is not NO_KEY:
             # What comes of it holds for each record alone: nothing to keep.
             del self._leaders[request.key]
