@@ -135,7 +135,7 @@ class SteppedQuery:
         self._arrived = directory / "in"
         # Spark looks up the files of a pattern anew each time; a directory comes in one piece. The pattern must
         # match something from the start.
-        (self._arrived / "nothing").mkdir(parents=True)
+        (self._arrived / "nothing").mkdir(parents=True, exist_ok=True)
         self._number = 0
         self._busy = False
         self.source = spark.readStream.schema(schema).parquet(str(self._arrived / "*"))
