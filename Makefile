@@ -81,6 +81,30 @@ bench-memory: setup ## Measure the memory of Spark's Python workers
 bench-async: setup ## Measure async I/O beside what is written by hand (10 minutes)
 	@$(RUN) $(BIN)/python benchmarks/bench_async.py $(ARGS)
 
+.PHONY: bench-stateless
+bench-stateless: setup ## Measure a stateless chain beside mapInArrow by hand
+	@$(RUN) $(BIN)/python benchmarks/bench_stateless.py $(ARGS)
+
+.PHONY: bench-epoch
+bench-epoch: setup ## Measure what an epoch costs by itself, with and without data
+	@$(RUN) $(BIN)/python benchmarks/bench_epoch.py $(ARGS)
+
+.PHONY: bench-latency
+bench-latency: setup ## Measure the time of a record from source to sink
+	@$(RUN) $(BIN)/python benchmarks/bench_latency.py $(ARGS)
+
+.PHONY: bench-recovery
+bench-recovery: setup ## Measure the restart of a query with much state
+	@$(RUN) $(BIN)/python benchmarks/bench_recovery.py $(ARGS)
+
+.PHONY: bench-timers
+bench-timers: setup ## Measure timers beside asyncio's
+	@$(RUN) $(BIN)/python benchmarks/bench_timers.py $(ARGS)
+
+.PHONY: bench-growth
+bench-growth: setup ## Measure what a row costs as rows and keys grow (ARGS="--chart growth.svg" draws it)
+	@$(RUN) $(BIN)/python benchmarks/bench_growth.py $(ARGS)
+
 .PHONY: lock
 lock: setup ## Write the lock files anew (newer versions: ARGS=--upgrade)
 	@scripts/lock.sh $(ARGS)
