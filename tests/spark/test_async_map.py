@@ -10,7 +10,6 @@ import pytest
 import pillarbox.functions as PF
 from pillarbox import AsyncCache, ProgramError
 
-
 # What the type checker would refuse as well.
 ANYHOW: Any = PF.async_map
 
