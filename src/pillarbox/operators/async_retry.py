@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.time import Duration, Time
+from pillarbox.time import Duration
 from pillarbox.time.duration import DurationLike, positive_millis
 
 __all__ = ["AsyncRetryPredicate", "AsyncRetryStrategy", "retry_strategy"]
@@ -176,7 +176,7 @@ def _attempts(value: int) -> int:
     return value
 
 
-def _millis(value: DurationLike | Time, what: str) -> int:
+def _millis(value: DurationLike, what: str) -> int:
     try:
         return positive_millis(value, f"a retry strategy's {what}")
     except ValueError as error:

@@ -213,8 +213,8 @@ class AsyncWaitOperator(StreamOperator):
         for value, stamp in zip(values, stamps if stamps is not None else repeat(None)):
             self._add_to_batch(value, stamp)
 
-    def _add_to_batch(self, value: Any, stamp: int | None) -> Request:
-        """Give the request that is to ask about a record, together with others."""
+    def _add_to_batch(self, value: Any, stamp: int | None) -> None:
+        """Have a record asked about together with others."""
         request = self._forming
         if request is None:
             request = self._forming = Request([], [])
@@ -228,7 +228,6 @@ class AsyncWaitOperator(StreamOperator):
         request.timestamps.append(stamp)  # type: ignore[union-attr]
         if len(request.values) == self._batch_size:
             self._send_batch()
-        return request
 
     def _batch_is_due(self, timestamp: int) -> None:
         self._batch_timer = None
