@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from pillarbox.state import HeapKeyedStateBackend
 from pillarbox.time import MIN_TIMESTAMP, ManualProcessingTimeService
 from pillarbox.time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
+from pillarbox.time.timer_queue import TimerQueue
 
 KEYS = st.sampled_from(["k1", "k2", "k3"])
 TIMES = st.integers(0, 20)
@@ -86,7 +87,10 @@ class TimerServiceMachine(RuleBasedStateMachine):
     def written_and_read(self):
         """The queues are an index over the rows: made anew from them, they are the same."""
         for index in (self.timers.service.event_timers, self.timers.service.processing_timers):
-            index.rebuild(self.timers.backend.rows)
+            rows = self.timers.backend.rows
+            index.queue = TimerQueue()
+            index.load(list(rows), list(rows.values()))
+            index.queue.sort()
         self.check()
 
     def check_fired(self, domain, limit):

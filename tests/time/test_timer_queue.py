@@ -12,27 +12,36 @@ from pillarbox.time.timer_queue import TimerQueue
 TIMERS = st.tuples(st.integers(-5, 5), st.sampled_from("abc"))
 
 
-@given(st.lists(st.tuples(st.sampled_from(["add", "add", "discard", "pop"]), TIMERS)))
-def test_against_a_set(steps):
+@given(st.sets(TIMERS), st.lists(st.tuples(st.sampled_from(["add", "add", "discard", "discard", "pop"]), TIMERS)))
+def test_against_a_set(loaded, steps):
+    """As the rows know which timers there are, none is added that is there, or discarded that never was."""
     queue: TimerQueue = TimerQueue()
-    timers = set()
+    queue.load([timestamp for timestamp, _ in loaded], [owner for _, owner in loaded])
+    queue.sort()
+    timers = set(loaded)
+    popped = set()
     for what, (timestamp, owner) in steps:
-        if what == "add":
+        if what == "add" and (timestamp, owner) not in timers:
             queue.add(timestamp, owner)
             timers.add((timestamp, owner))
-        elif what == "discard":
+            popped.discard((timestamp, owner))
+        elif what == "discard" and (timestamp, owner) in timers | popped:
             queue.discard(timestamp, owner)
             timers.discard((timestamp, owner))
-        else:
-            assert {(timestamp, owner) for owner in queue.pop(timestamp)} == {t for t in timers if t[0] == timestamp}
-            timers = {timer for timer in timers if timer[0] != timestamp}
+        elif what == "pop" and timers:
+            earliest = min(timer[0] for timer in timers)
+            owners = list(queue.pop(earliest))
+            due = {timer for timer in timers if timer[0] == earliest}
+            assert sorted((earliest, owner) for owner in owners) == sorted(due)
+            timers -= due
+            popped |= due
         assert len(queue) == len(timers)
         assert queue.next_timestamp() == min((timer[0] for timer in timers), default=None)
 
 
 def test_owners_of_one_timestamp_come_in_the_order_in_which_they_were_added():
     queue = TimerQueue()
-    for owner in ("c", "a", "b", "a"):
+    for owner in ("c", "a", "b"):
         queue.add(7, owner)
     queue.discard(7, "a")
     queue.add(7, "a")
@@ -69,15 +78,21 @@ def test_a_hundred_thousand_timers():
     assert set(popped) == left and len(popped) == len(left)
 
 
-@given(st.sets(TIMERS), st.lists(TIMERS))
-def test_loading_is_adding(timers, more):
+def test_loaded_timers_come_in_portions_and_in_order():
+    order = random.Random(2)
+    timestamps = [order.randrange(3_000) for _ in range(10_000)]
     queue = TimerQueue()
-    queue.add(99, "gone")
-    queue.load([timer[0] for timer in timers], [timer[1] for timer in timers])
-    for timestamp, owner in more:
-        queue.add(timestamp, owner)
-    timers |= set(more)
-    assert len(queue) == len(timers)
-    assert queue.next_timestamp() == min((timer[0] for timer in timers), default=None)
-    assert {(timestamp, owner) for timestamp in range(-5, 6) for owner in queue.pop(timestamp)} == timers
-    assert (len(queue), queue.next_timestamp()) == (0, None)
+    queue.load(timestamps[:4_000], list(range(4_000)))
+    queue.load(timestamps[4_000:], list(range(4_000, 10_000)))
+    queue.sort()
+    assert len(queue) == 10_000
+    for owner in range(0, 10_000, 2):
+        queue.discard(timestamps[owner], owner)
+    queue.add(3_001, "added")
+    left = []
+    while (earliest := queue.next_timestamp()) is not None:
+        left += [(earliest, owner) for owner in queue.pop(earliest)]
+    assert left.pop() == (3_001, "added")
+    assert left == sorted(left, key=lambda timer: timer[0])
+    assert sorted(left) == sorted((timestamps[owner], owner) for owner in range(1, 10_000, 2))
+    assert len(queue) == 0

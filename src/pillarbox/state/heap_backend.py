@@ -8,6 +8,7 @@ restored and dropped together. Only the mailbox thread may touch any of it.
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
+from itertools import compress
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -176,7 +177,7 @@ class HeapKeyedStateBackend:
         return [positions.get(slot.name, 0) for slot in self.slots]
 
     def load_older(self, keys: list[Any], rows: list[Row], removed: list[Any], gone: set[Any]) -> None:
-        """Take over the rows of keys that have none yet, during a cold start; :meth:`rebuild_timers` ends it.
+        """Take over the rows of keys that have none yet, during a cold start; :meth:`end_loading` ends it.
 
         It goes from the newest rows to the oldest: what is out of date never gets into the dictionary, and the rows in
         it lie in memory as they are gone through later.
@@ -185,19 +186,21 @@ class HeapKeyedStateBackend:
             removed: the keys that were removed with these rows.
             gone: the keys that were removed later, or before in the sense of this pass; ``removed`` joins them.
         """
-        older = dict(zip(keys, rows))
-        # (Of views, `&` goes through the smaller one.)
-        for key in older.keys() & self.rows.keys():
-            del older[key]
-        for key in older.keys() & gone:
-            del older[key]
+        live = self.rows
+        current = [key not in live for key in keys]
+        if gone:
+            current = [each and key not in gone for each, key in zip(current, keys)]
+        keys, rows = list(compress(keys, current)), list(compress(rows, current))
+        live.update(zip(keys, rows))
         gone.update(removed)
-        self.rows.update(older)
-
-    def rebuild_timers(self) -> None:
-        """Index the timers of all rows."""
+        # Now the rows are in the processor's cache; of millions, each would have to be fetched once more.
         for index in self._timer_indexes:
-            index.rebuild(self.rows)
+            index.load(keys, rows)
+
+    def end_loading(self) -> None:
+        """Have the timers ready."""
+        for index in self._timer_indexes:
+            index.queue.sort()
 
     def apply(self, keys: list[Any], rows: list[Row], removed: list[Any]) -> None:
         """Take over rows that another worker wrote, into rows and timers that are live here."""
@@ -213,13 +216,6 @@ class HeapKeyedStateBackend:
             gone = live.pop(key, blank)
             for index in self._timer_indexes:
                 index.replace(key, gone[index.slot], None)
-
-    def clear(self) -> None:
-        """Drop all rows and timers."""
-        self.rows = {}
-        self.dirty = {}
-        self.row = []
-        self.rebuild_timers()
 
 
 class _HeapState:

@@ -223,13 +223,14 @@ class StateLog:
         adopt = self._backend.adopt_slots
         layouts = [(start, adopt([SlotSpec(*slot) for slot in slots])) for start, slots in meta.layouts]
         gone: set[Any] = set()
-        # Millions of new, live objects: the cycle collector would only walk over them, again and again.
+        # Millions of new, live objects: the cycle collector would only walk over them, again and again; and once more
+        # for each generation that they pass, if freezing did not make them old at once.
         collecting = gc.isenabled()
         gc.disable()
         try:
             for number in reversed(range(meta.first, meta.following)):
                 keys, rows, removed = self._read_chunk(store, number)
-                self._chunks.appendleft((number, keys + removed))
+                self._chunks.appendleft((number, keys + removed if removed else keys))
                 while layouts[-1][0] > number:
                     layouts.pop()
                 positions = layouts[-1][1]
@@ -237,8 +238,10 @@ class StateLog:
                     rows = [_rearranged(row, positions) for row in rows]
                 self._backend.load_older(keys, rows, removed, gone)
             self._entries = sum(len(keys) for _, keys in self._chunks)
-            self._backend.rebuild_timers()
+            self._backend.end_loading()
         finally:
+            gc.freeze()
+            gc.unfreeze()
             if collecting:
                 gc.enable()
         self._take_over(meta)

@@ -7,7 +7,8 @@ here are an index over those rows. Source of the behaviour: Flink's ``InternalTi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
+from itertools import compress
 from typing import Any, Protocol
 
 from pillarbox.time.processing_time import ProcessingTimeService, ScheduledTimer
@@ -17,6 +18,7 @@ from pillarbox.time.timestamps import MIN_TIMESTAMP
 __all__ = ["VOID_NAMESPACE", "InternalTimeServiceManager", "InternalTimerService", "KeyContext", "Triggerable"]
 
 VOID_NAMESPACE = None
+_NONE = type(None)
 
 
 class KeyContext(Protocol):
@@ -121,16 +123,19 @@ class TimerIndex:
             self._keys.touch()
         return True
 
-    def rebuild(self, rows: Mapping[Any, list[Any]]) -> None:
-        """Index all rows anew."""
+    def load(self, keys: list[Any], rows: list[list[Any]]) -> None:
+        """Index the timers of restored rows; the queue wants to be sorted before it is used."""
         slot = self.slot
-        owners: list[Any] = list(rows)
-        stamps = [row[slot] for row in rows.values()]
-        if None in stamps:
-            owners = [key for key, stamp in zip(owners, stamps) if stamp is not None]
-            stamps = [stamp for stamp in stamps if stamp is not None]
-        # Mostly each key has one timer, and there are millions of them at a cold start.
-        if not set(map(type, stamps)) <= {int}:
+        owners: list[Any] = keys
+        stamps: list[Any] = [row[slot] for row in rows]
+        # Mostly each key has one timer, or none has any, and there are millions of them at a cold start.
+        kinds = set(map(type, stamps))
+        if kinds == {_NONE}:
+            return
+        if _NONE in kinds:
+            present = [stamp is not None for stamp in stamps]
+            owners, stamps = list(compress(owners, present)), list(compress(stamps, present))
+        if not kinds <= {int, _NONE}:
             timers = [entry for key, stamp in zip(owners, stamps) for entry in self._entries(key, stamp)]
             owners, stamps = [owner for _, owner in timers], [timestamp for timestamp, _ in timers]
         self.queue.load(stamps, owners)
