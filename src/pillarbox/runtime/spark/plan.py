@@ -19,7 +19,7 @@ from pillarbox.runtime.spark.source_host import BUFFER_SCHEMA, SourceHost
 from pillarbox.types import RowEncoder
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
@@ -105,10 +105,7 @@ class _Fused:
 
 def plan_output(program: Program, schema: StructType) -> DataFrame:
     """Give the one output of a program as a DataFrame; the tasks' metrics are observed under ``pillarbox``."""
-    from pyspark.sql import functions as F
-
-    observed = _observed(program, {program.outputs[0]: schema})
-    return observed.where(F.col(REPORT_COLUMN).isNull()).drop(REPORT_COLUMN)
+    return _without_reports(_observed(program, {program.outputs[0]: schema}))
 
 
 def plan_for_each_batch(
@@ -137,14 +134,13 @@ def plan_for_each_batch(
 
     def _frame(batch: DataFrame, name: str) -> DataFrame:
         if len(schemas) == 1:
-            return batch.where(F.col(REPORT_COLUMN).isNull()).drop(REPORT_COLUMN)
+            return _without_reports(batch)
         return batch.where(F.col(name).isNotNull()).select(f"`{name}`.*")
 
     return observed.writeStream.foreachBatch(call)
 
 
 def _observed(program: Program, schemas: dict[str, StructType]) -> DataFrame:
-    from pyspark.sql import functions as F
     from pyspark.sql.types import StringType, StructField, StructType
 
     outputs: dict[int, tuple[str, pa.Schema]] = {}
@@ -155,14 +151,20 @@ def _observed(program: Program, schemas: dict[str, StructType]) -> DataFrame:
         fields += nullable.fields if len(schemas) == 1 else [StructField(name, nullable, True)]
     decoded = StructType([*fields, StructField(REPORT_COLUMN, StringType(), True)])
     rows = _Plan(program).rows(OutputDecoder(outputs), decoded)
-    report = F.from_json(F.col(REPORT_COLUMN), REPORT_SCHEMA)
-    return _observe(rows, F.collect_list(report).alias("tasks"))
+    return _observe(rows)
 
 
-def _observe(rows: DataFrame, tasks: Column) -> DataFrame:
+def _without_reports(rows: DataFrame) -> DataFrame:
+    return rows.where(f"{REPORT_COLUMN} IS NULL").drop(REPORT_COLUMN)
+
+
+def _observe(rows: DataFrame) -> DataFrame:
     """Observe the metrics as ``pillarbox``; behind another program in the same query as ``pillarbox 2``, and so on."""
     from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as F
 
+    # One expression: made of functions, each of them is a dozen calls to the JVM.
+    tasks = F.expr(f"collect_list(from_json({REPORT_COLUMN}, '{REPORT_SCHEMA}')) AS tasks")
     for number in count(1):
         try:
             observed = rows.observe("pillarbox" if number == 1 else f"pillarbox {number}", tasks)

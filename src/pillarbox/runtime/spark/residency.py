@@ -106,7 +106,7 @@ def resident_keyed_task(shipped: ShippedVertex, subtask: int, store: ChunkStore)
 class _Collector:
     """The full collections of this process: when the last one was, and how long it took (seconds).
 
-    The first one can wait: what a cold start has read has no cycles, and looking at it would take as long as reading it.
+    The first one can wait: what a cold start has read has no cycles, and looking at it would take as long as that did.
     """
 
     ended = time.monotonic()
