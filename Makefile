@@ -102,8 +102,16 @@ bench-timers: setup ## Measure timers beside asyncio's
 	@$(RUN) $(BIN)/python benchmarks/bench_timers.py $(ARGS)
 
 .PHONY: bench-growth
-bench-growth: setup ## Measure what a row costs as rows and keys grow (ARGS="--chart growth.svg" draws it)
+bench-growth: setup ## Measure what a row costs as rows and keys grow
 	@$(RUN) $(BIN)/python benchmarks/bench_growth.py $(ARGS)
+
+.PHONY: bench-all
+bench-all: setup ## Run all benchmarks, or those in ARGS, and write docs/benchmarks.md anew (two hours)
+	@$(BIN)/python benchmarks/report.py run $(ARGS)
+
+.PHONY: bench-report
+bench-report: setup ## Write docs/benchmarks.md anew from the results that are there
+	@$(BIN)/python benchmarks/report.py write
 
 .PHONY: lock
 lock: setup ## Write the lock files anew (newer versions: ARGS=--upgrade)

@@ -16,10 +16,9 @@ median of micro-batches with 100 rows is taken off.
 
 The results are checked: rows in, and the number of keys in state.
 
-Run it with ``make bench-growth`` or ``python benchmarks/bench_growth.py``; with ``--chart PATH.svg`` it draws the
-curves. The last line of the output is one JSON object; ``ratio`` is the cost of a row at 16 times the rows over that
-at once the rows (the bar is 1.2), ``keys_ratio`` at 100 times the keys over that at once the keys (the bar is 2), each
-the larger of one and two subtasks.
+Run it with ``make bench-growth`` or ``python benchmarks/bench_growth.py``. The last line of the output is one JSON
+object; ``ratio`` is the cost of a row at 16 times the rows over that at once the rows (the bar is 1.2), ``keys_ratio``
+at 100 times the keys over that at once the keys (the bar is 2), each the larger of one and two subtasks.
 """
 
 from __future__ import annotations
@@ -56,7 +55,6 @@ from pillarbox.runtime.spark.session import local_session
 HALF_AN_HOUR = 30 * 60_000
 SUBTASKS = (1, 2)
 TINY = 100
-COLORS = ("#1b6ca8", "#d1495b")
 # Microseconds a row, by (subtasks, rows, keys).
 Costs = dict[tuple[int, int, int], list[float]]
 
@@ -127,7 +125,6 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=250_000, help="once the rows")
     parser.add_argument("--keys", type=int, default=1_000, help="once the keys")
     parser.add_argument("--rounds", type=int, default=3, help="micro-batches of each size that count")
-    parser.add_argument("--chart", type=Path, help="where to draw the curves (SVG)")
     parser.add_argument("--memory", default="3g", help="of Spark")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-growth-") as directory:
@@ -201,8 +198,6 @@ def report(
             f" the keys {by_keys[n]:.2f} times"
         )
     print(f"two subtasks are {two:.2f} times as fast as one at {sizes[2]:,} rows")
-    if arguments.chart:
-        arguments.chart.write_text(chart(medians, sizes, keys))
     finish(
         "growth",
         max(by_rows.values()),
@@ -215,41 +210,6 @@ def report(
         us_per_row={f"{n}/{size}/{of}": round(value, 3) for (n, size, of), value in medians.items()},
         spark=spark_version(),
     )
-
-
-def chart(medians: dict[tuple[int, int, int], float], sizes: list[int], keys: list[int]) -> str:
-    """Draw two panels as SVG: microseconds a row by rows, and by keys; a line for each number of subtasks."""
-    top = 1.15 * max(medians.values())
-    panels = [
-        ("rows in a micro-batch", sizes, lambda n, x: medians[n, x, keys[1]]),
-        ("keys", keys, lambda n, x: medians[n, sizes[1], x]),
-    ]
-    out = [
-        '<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 300" font-family="sans-serif" font-size="12">',
-        '<rect width="720" height="300" fill="white"/>',
-    ]
-    for number, (title, xs, cost) in enumerate(panels):
-        left = 60 + number * 350
-        places = [left + 30 + index * 115 for index in range(3)]
-
-        def height(value: float) -> float:
-            return 250 - 200 * value / top
-
-        out.append(f'<text x="{left + 145}" y="292" text-anchor="middle">{title}</text>')
-        for value in (0, top / 2, top):
-            out.append(f'<path d="M{left} {height(value):.1f}h290" stroke="#ddd"/>')
-            out.append(f'<text x="{left - 6}" y="{height(value) + 4:.1f}" text-anchor="end">{value:.1f}</text>')
-        for place, x in zip(places, xs):
-            out.append(f'<text x="{place}" y="270" text-anchor="middle">{x:,}</text>')
-        for color, n in zip(COLORS, SUBTASKS):
-            points = [(place, height(cost(n, x))) for place, x in zip(places, xs)]
-            line = " ".join(f"{x},{y:.1f}" for x, y in points)
-            out.append(f'<polyline points="{line}" fill="none" stroke="{color}" stroke-width="2"/>')
-            out += [f'<circle cx="{x}" cy="{y:.1f}" r="3" fill="{color}"/>' for x, y in points]
-    out.append('<text x="60" y="24">microseconds a row</text>')
-    for color, n in zip(COLORS, SUBTASKS):
-        out.append(f'<text x="{400 + 120 * n}" y="24" fill="{color}">{n} subtask{"s" * (n > 1)}</text>')
-    return "\n".join([*out, "</svg>", ""])
 
 
 if __name__ == "__main__":
