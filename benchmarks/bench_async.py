@@ -420,7 +420,7 @@ def main() -> None:
     parser.add_argument("--only", type=chosen(CONTENDERS), default=list(CONTENDERS), help="such as pillarbox,gather")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each contender in each setting that count")
     parser.add_argument("--seconds", type=float, default=5, help="how long the ideal takes for a run's records")
-    parser.add_argument("--http-records", type=int, default=20_000, help="at most so many over HTTP")
+    parser.add_argument("--http-records", type=int, default=50_000, help="at most so many over HTTP")
     parser.add_argument("--records", type=int, help="so many everywhere")
     parser.add_argument("--full", action="store_true", help="100,000 records everywhere")
     parser.add_argument("--flink-records", type=int, default=15_000, help="at most so many for PyFlink")

@@ -153,7 +153,7 @@ def serve_local(keys: int, timers: str, directory: Path) -> None:
         started = time.perf_counter()
         loaded = [pickle.loads(chunk) for number, chunk in read().items() if number]
         seconds = time.perf_counter() - started
-        return seconds, sum(len(entries) for _, entries, _ in loaded)
+        return seconds, sum(len(entries) for _, entries, *_ in loaded)
 
     for question in questions():
         gc.collect()

@@ -27,6 +27,7 @@ from pillarbox import (
 )
 from pillarbox.elements import Records
 from pillarbox.errors import CheckpointMismatchError
+from pillarbox.operators import async_requests, event_loop
 from pillarbox.operators.async_function import CombiningFunction
 from pillarbox.operators.async_wait import AsyncWaitOperator
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
@@ -596,6 +597,24 @@ def test_close_gives_up_what_is_under_way():
     h.close()
     assert sorted(service.cancelled) == ["a", "b"]
     assert not [t for t in threading.enumerate() if t.name == "pillarbox-async ask"]
+
+
+def test_a_coroutine_that_blocks_its_loop_is_named(monkeypatch):
+    """Closing must not wait for ever for a loop that does not come to hear of it."""
+    monkeypatch.setattr(async_requests, "GRACE", 0.05)
+    monkeypatch.setattr(event_loop, "GRACE", 0.05)
+    asked, done = threading.Event(), threading.Event()
+
+    async def ask(value):
+        asked.set()
+        done.wait(60)
+
+    h = harness(ask)
+    h.push("a")
+    assert asked.wait(60)
+    with pytest.raises(OperatorError, match=r"'ask': a coroutine blocks its event loop; await an asyncio client"):
+        h.close()
+    done.set()
 
 
 # -- in programs --

@@ -139,15 +139,15 @@ def test_a_key_is_dirty_once(backend):
     state = state_of(backend, ListStateDescriptor("s"))
     for _ in range(3):
         state.add(1)
-    assert backend.take_changes() == ({"k": backend.row}, [])
+    assert backend.take_changes() == ({"k": backend.row}, {})
     backend.rows["k"][0] = 1  # the log's mark
-    assert backend.take_changes() == ({}, [])
+    assert backend.take_changes() == ({}, {})
     backend.set_current_key("k")
     list(state)
-    assert backend.take_changes() == ({}, [])
+    assert backend.take_changes() == ({}, {})
     state.add(2)
     state.clear()
-    assert backend.take_changes() == ({}, ["k"])
+    assert backend.take_changes() == ({}, {"k": 1})
 
 
 CHANGES = {"add": [2], "clear": [], "update": [[3]], "add_all": [[4]]}

@@ -209,7 +209,7 @@ class StateLogMachine(RuleBasedStateMachine):
     def check(self, resident, model):
         chunks = [pickle.loads(chunk) for number, chunk in self.store.chunks.items() if number != state_log.META]
         assert resident.log.chunks == len(chunks)
-        assert resident.log._entries == sum(len(keys) + len(removed) for keys, _, removed in chunks)
+        assert resident.log._entries == sum(len(keys) + len(removed) for keys, _, removed, _ in chunks)
         assert resident.view() == model.view()
         assert resident.timers.num_event_time_timers() == len(model.event)
         assert resident.timers.num_processing_time_timers() == len(model.processing)

@@ -193,7 +193,7 @@ def test_deleting_a_timer_of_the_same_time_while_firing(again):
     timers.service.advance_watermark(5)
     assert [timer[3] for timer in timers.take()] == (["first", "second"] if again else ["first"])
     assert timers.service.num_event_time_timers() == 0
-    assert timers.backend.take_changes() == ({}, [])
+    assert timers.backend.take_changes() == ({}, {})
 
 
 def test_deleting_a_later_timer_while_firing(timers):

@@ -24,6 +24,11 @@ from pillarbox.operators.event_loop import GRACE, EventLoopThread
 
 __all__ = ["AsyncRequests", "as_coroutine_function", "is_coroutine_function"]
 
+# Completed requests wait for others so long (seconds) before the mailbox thread is woken up for them, while there is
+# more to ask about than so many: waking it up costs more than a request, and takes the interpreter from the loop.
+_PATIENCE = 0.002
+_PLENTY = 16
+
 # A rate limit lets requests through that would be due within this time (seconds): a loop cannot wake up for each.
 _BURST = 0.05
 
@@ -89,6 +94,7 @@ class AsyncRequests:
         # Set by the loop's thread before it notifies, reset by the mailbox thread before it takes.
         self._notified = False
         # Written by the loop's thread only.
+        self._later: asyncio.TimerHandle | None = None
         self._workers: set[asyncio.Task[None]] = set()
         self._active = 0
         self._most_active = 0
@@ -126,10 +132,14 @@ class AsyncRequests:
         self._loop.call_soon_threadsafe(self._cancel, request)
 
     def close(self) -> None:
-        """Give up all requests, and wait until they have heeded it, for some seconds."""
+        """Give up all requests, and wait until they have heeded it, for some seconds.
+
+        Raises:
+            concurrent.futures.TimeoutError: the loop's thread did not even come to hear of it.
+        """
         self._closing = True
         self._waiting.clear()
-        self._thread.call(self._end_workers)
+        self._thread.call(self._end_workers, timeout=2 * GRACE)
 
     # -- the loop's side --
 
@@ -146,6 +156,7 @@ class AsyncRequests:
         waiting, completed = self._waiting, self._completed
         function, clock, batched = self._function, self._clock, self._batched
         simple = self._retry is None and self._limiter is None
+        plenty = max(_PLENTY, self._capacity // 2)
         while True:
             try:
                 request = waiting.popleft()
@@ -177,9 +188,18 @@ class AsyncRequests:
             request.running = None
             completed.append(request)
             if not self._notified:
-                self._notified = True
-                # After all that is ready in this step of the loop: one mail for all of it.
-                self._loop.call_soon(self._notify)
+                if len(waiting) <= plenty:
+                    self._notified = True
+                    # After all that is ready in this step of the loop: one mail for all of it.
+                    self._loop.call_soon(self._notify)
+                elif self._later is None:
+                    self._later = self._loop.call_later(_PATIENCE, self._notify_of_all)
+
+    def _notify_of_all(self) -> None:
+        self._later = None
+        if self._completed and not self._notified:
+            self._notified = True
+            self._notify()
 
     async def _ask(self, request: Request) -> None:
         """Ask, and ask again, at no more than the limited rate; set result or raise."""

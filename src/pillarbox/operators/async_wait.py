@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping, MutableMapping, Sequence, Set, Sized
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from itertools import repeat
 from typing import Any
 
@@ -160,7 +161,13 @@ class AsyncWaitOperator(StreamOperator):
         if self._thread is None:
             return
         try:
-            self._requests.close()
+            try:
+                self._requests.close()
+            except FutureTimeoutError:
+                raise OperatorError(
+                    f"operator {self.name!r}: a coroutine blocks its event loop; await an asyncio client, instead of a"
+                    " call that waits (time.sleep, requests.get), or give a plain function, which runs in a thread pool"
+                ) from None
             if self._opened and isinstance(self.function, Function):
                 with_context(self, "close()", self._thread.call, self.function.close)
         finally:

@@ -40,15 +40,19 @@ class EventLoopThread:
         finally:
             self.loop.close()
 
-    def call(self, function: Callable[..., Any], *args: Any) -> Any:
-        """Call a function in the loop's thread, wait for it, and for the coroutine if it gives one."""
+    def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
+        """Call a function in the loop's thread, wait for it, and for the coroutine if it gives one.
+
+        Raises:
+            concurrent.futures.TimeoutError: it took longer than ``timeout`` seconds.
+        """
 
         async def run() -> Any:
             result = function(*args)
             return await result if inspect.isawaitable(result) else result
 
         outcome: Future[Any] = asyncio.run_coroutine_threadsafe(run(), self.loop)
-        return outcome.result()
+        return outcome.result(timeout)
 
     def close(self) -> None:
         """Cancel what runs, and end the thread."""

@@ -8,7 +8,6 @@ restored and dropped together. Only the mailbox thread may touch any of it.
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
-from itertools import compress
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,11 +29,19 @@ from pillarbox.state.descriptors import (
 if TYPE_CHECKING:
     from pillarbox.time.internal_timer_service import TimerIndex
 
-__all__ = ["DIRTY", "NEW", "HeapKeyedStateBackend", "SlotSpec"]
+__all__ = ["NEW", "HeapKeyedStateBackend", "SlotSpec", "stale_entry"]
 
-# Marks of a row. At least 0: unchanged since the log chunk of that number was written.
-NEW = -1  # changed; no log chunk has it
-DIRTY = -2  # changed; an older value of it is in the log
+# Marks of a row. At least 0: unchanged since the entry of that number was written to the log.
+NEW = -1  # changed; the log does not have it
+
+
+def stale_entry(mark: int) -> int:
+    """Give the number of the entry that holds an older value of a row, from its mark; negative: there is none.
+
+    It is its own inverse: a row that is being changed has the stale entry of its mark so far as its mark.
+    """
+    return -2 - mark
+
 
 Row = list[Any]
 _EMPTY: dict[Any, Any] = {}
@@ -128,13 +135,14 @@ class HeapKeyedStateBackend:
 
     def touch(self) -> None:
         """Note that the current row, unchanged so far in this epoch, is being changed."""
-        self.row[0] = DIRTY
-        self.dirty[self.key] = self.row
+        row = self.row
+        row[0] = -2 - row[0]  # (the stale entry, in line: each key that an epoch touches comes by here)
+        self.dirty[self.key] = row
 
     # -- writing and restoring whole rows (the state log's side) --
 
-    def take_changes(self) -> tuple[dict[Any, Row], list[Any]]:
-        """Give the rows that changed in this epoch and hold something, by key, and the keys whose rows are gone.
+    def take_changes(self) -> tuple[dict[Any, Row], dict[Any, int]]:
+        """Give the rows that changed in this epoch and hold something, by key; and the stale entries of those gone.
 
         Rows that hold nothing are dropped. The caller sets the marks of the rows that it writes.
         """
@@ -142,7 +150,7 @@ class HeapKeyedStateBackend:
         blank = self._blank[1:]
         # By identity: a state may hold what does not compare to a bool, such as a numpy array.
         empty = [key for key, row in changed.items() if all(map(is_, row[1:], blank))]
-        removed = [key for key in empty if changed[key][0] == DIRTY]
+        removed = {key: stale_entry(changed[key][0]) for key in empty if changed[key][0] != NEW}
         for key in empty:
             del changed[key]
             del self.rows[key]
@@ -176,23 +184,9 @@ class HeapKeyedStateBackend:
         positions = {slot.name: position for position, slot in enumerate(written, 1)}
         return [positions.get(slot.name, 0) for slot in self.slots]
 
-    def load_older(self, keys: list[Any], rows: list[Row], removed: list[Any], gone: set[Any]) -> None:
-        """Take over the rows of keys that have none yet, during a cold start; :meth:`end_loading` ends it.
-
-        It goes from the newest rows to the oldest: what is out of date never gets into the dictionary, and the rows in
-        it lie in memory as they are gone through later.
-
-        Args:
-            removed: the keys that were removed with these rows.
-            gone: the keys that were removed later, or before in the sense of this pass; ``removed`` joins them.
-        """
-        live = self.rows
-        current = [key not in live for key in keys]
-        if gone:
-            current = [each and key not in gone for each, key in zip(current, keys)]
-        keys, rows = list(compress(keys, current)), list(compress(rows, current))
-        live.update(zip(keys, rows))
-        gone.update(removed)
+    def load(self, keys: list[Any], rows: list[Row]) -> None:
+        """Take over rows, each key's once, during a cold start; :meth:`end_loading` ends it."""
+        self.rows.update(zip(keys, rows))
         # Now the rows are in the processor's cache; of millions, each would have to be fetched once more.
         for index in self._timer_indexes:
             index.load(keys, rows)

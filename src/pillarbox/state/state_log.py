@@ -3,8 +3,10 @@
 Each epoch appends the rows of the keys that it touched. The log is cleaned from its old end, as in a
 log-structured file system: rows of the oldest chunk that are still current are appended again, then the chunk
 is removed. So the log stays within about twice the live rows, no epoch pays for a full snapshot, and an epoch
-costs what it touches. A cold start reads all chunks in order; a resident task that missed epochs reads the
-chunks that it has not seen.
+costs what it touches. A resident task that missed epochs reads the chunks that it has not seen.
+
+All entries of the log are numbered, and an entry names the one that it takes the place of. A cold start reads the
+chunks from the newest to the oldest, so it knows of each entry whether it is out of date without a look at its key.
 
 The store is Spark's state store under Spark, a dictionary elsewhere. Only the mailbox thread may touch the log.
 """
@@ -18,11 +20,14 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import compress
 from typing import Any, Protocol
+
+import numpy as np
 
 from pillarbox.elements import dumps
 from pillarbox.errors import CheckpointMismatchError, OperatorError, describe, shorten
-from pillarbox.state.heap_backend import HeapKeyedStateBackend, SlotSpec
+from pillarbox.state.heap_backend import HeapKeyedStateBackend, SlotSpec, stale_entry
 
 __all__ = ["FORMAT", "ChunkStore", "LogIdentity", "MemoryChunkStore", "StateLog", "Sync"]
 
@@ -104,6 +109,10 @@ class Sync(Enum):
     DIVERGED = "diverged"
 
 
+# Keys and their rows; keys that were removed; how far back the entries are that these take the place of.
+_Chunk = tuple[list[Any], list[Any], list[Any], list[int]]
+
+
 @dataclass
 class _Meta:
     operator: str
@@ -116,6 +125,9 @@ class _Meta:
     stamps: list[tuple[int, int]]
     first: int
     following: int
+    # Of the next entry, and how many there are in the log.
+    entry: int
+    entries: int
     program: tuple[tuple[str, int, int], ...]
     task_state: dict[str, Any] = field(default_factory=dict)
     cleaned: int = 0
@@ -144,6 +156,8 @@ class StateLog:
         # Keys of each chunk in the log, oldest first: what cleaning looks at.
         self._chunks: deque[tuple[int, list[Any]]] = deque()
         self._entries = 0
+        # The number of the next entry: the first one in the log has the number `_entry - _entries`.
+        self._entry = 0
         # How many keys of the oldest chunk cleaning has looked at already.
         self._cleaned = 0
         self._following = META + 1
@@ -222,46 +236,52 @@ class StateLog:
     def _load(self, store: ChunkStore, meta: _Meta) -> None:
         adopt = self._backend.adopt_slots
         layouts = [(start, adopt([SlotSpec(*slot) for slot in slots])) for start, slots in meta.layouts]
-        gone: set[Any] = set()
+        current = np.ones(meta.entries, np.bool_)
+        place = meta.entries
         # Millions of new, live objects: the cycle collector would only walk over them, again and again; and once more
         # for each generation that they pass, if freezing did not make them old at once.
         collecting = gc.isenabled()
         gc.disable()
         try:
             for number in reversed(range(meta.first, meta.following)):
-                keys, rows, removed = self._read_chunk(store, number)
+                keys, rows, removed, replaced = self._read_chunk(store, number)
                 self._chunks.appendleft((number, keys + removed if removed else keys))
+                place -= len(keys) + len(removed)
+                older = place - np.array(replaced, np.int64)
+                current[older[older >= 0]] = False  # others are in chunks that are gone
+                chosen = current[place : place + len(keys)].tolist()
+                keys, rows = list(compress(keys, chosen)), list(compress(rows, chosen))
                 while layouts[-1][0] > number:
                     layouts.pop()
                 positions = layouts[-1][1]
                 if positions is not None:
                     rows = [_rearranged(row, positions) for row in rows]
-                self._backend.load_older(keys, rows, removed, gone)
-            self._entries = sum(len(keys) for _, keys in self._chunks)
+                self._backend.load(keys, rows)
             self._backend.end_loading()
         finally:
             gc.freeze()
             gc.unfreeze()
             if collecting:
                 gc.enable()
+        self._entries = meta.entries
         self._take_over(meta)
 
     def _catch_up(self, store: ChunkStore, meta: _Meta) -> None:
         for number in range(self._following, meta.following):
-            keys, rows, removed = self._read_chunk(store, number)
+            keys, rows, removed, _ = self._read_chunk(store, number)
             self._remember(number, keys + removed)
             self._backend.apply(keys, rows, removed)
         while self._chunks and self._chunks[0][0] < meta.first:
             self._entries -= len(self._chunks.popleft()[1])
         self._take_over(meta)
 
-    def _read_chunk(self, store: ChunkStore, number: int) -> tuple[list[Any], list[Any], list[Any]]:
+    def _read_chunk(self, store: ChunkStore, number: int) -> _Chunk:
         payload = store.get(number)
         if payload is None:
             raise CheckpointMismatchError(
                 f"operator {self._identity.operator!r}: chunk {number} of the state is missing in the checkpoint"
             )
-        chunk: tuple[list[Any], list[Any], list[Any]] = pickle.loads(payload)
+        chunk: _Chunk = pickle.loads(payload)
         return chunk
 
     def _take_over(self, meta: _Meta) -> None:
@@ -269,12 +289,14 @@ class StateLog:
         self.task_state = meta.task_state
         self._stamps = meta.stamps
         self._following = meta.following
+        self._entry = meta.entry
         self._layouts = meta.layouts
         self._cleaned = meta.cleaned
 
     def _remember(self, number: int, keys: list[Any]) -> None:
         self._chunks.append((number, keys))
         self._entries += len(keys)
+        self._entry += len(keys)
 
     # -- writing --
 
@@ -304,6 +326,8 @@ class StateLog:
             self._stamps,
             first,
             self._following,
+            self._entry,
+            self._entries,
             mine.program,
             task_state,
             self._cleaned,
@@ -327,9 +351,9 @@ class StateLog:
                 break
             number, keys = self._chunks[0]
             portion = keys[self._cleaned : self._cleaned + min(budget, max(excess, _PORTION))]
-            for key in portion:
+            for entry, key in enumerate(portion, self._entry - self._entries + self._cleaned):
                 row = rows.get(key)
-                if row is not None and row[0] == number:
+                if row is not None and row[0] == entry:
                     changed[key] = row
             self._cleaned += len(portion)
             budget -= len(portion)
@@ -339,16 +363,20 @@ class StateLog:
                 self._cleaned = 0
                 store.remove(number)
 
-    def _append(self, store: ChunkStore, changed: dict[Any, list[Any]], removed: list[Any]) -> None:
+    def _append(self, store: ChunkStore, changed: dict[Any, list[Any]], gone: dict[Any, int]) -> None:
         every_key, every_row = list(changed), list(changed.values())
+        # Rows that cleaning moves are unchanged: it is the entry of their mark that goes out of date.
+        stale = [mark if mark >= 0 else stale_entry(mark) for mark in [row[0] for row in every_row]]
+        removed, stale_removed = list(gone), list(gone.values())
         start = 0
         while start < len(every_key) or removed:
             keys = every_key[start : start + self._chunk_rows]
             chunk = every_row[start : start + self._chunk_rows]
-            for row in chunk:
-                row[0] = self._following
+            for entry, row in enumerate(chunk, self._entry):
+                row[0] = entry
+            entries = [*stale[start : start + len(keys)], *stale_removed]
             try:
-                payload = dumps((keys, chunk, removed))
+                payload = dumps((keys, chunk, removed, [self._entry - entry for entry in entries if entry >= 0]))
             except Exception as error:
                 raise self._unwritable(keys, chunk, error) from error
             if len(payload) > 4 * _CHUNK_BYTES and len(keys) > 1:
@@ -358,7 +386,7 @@ class StateLog:
             self._remember(self._following, keys + removed)
             self._following += 1
             start += len(keys)
-            removed = []
+            removed, stale_removed = [], []
             if keys:
                 wanted = len(keys) * _CHUNK_BYTES // len(payload)
                 self._chunk_rows = min(max(1, wanted), _CHUNK_ROWS)
