@@ -144,6 +144,7 @@ def draw_bars(name: str, title: str, values: Mapping[str, float], unit: str, *, 
     bars = axes.barh(list(values), list(values.values()), color=colors)
     axes.bar_label(bars, [f"{value:,.0f}" if value >= 10 else f"{value:,.2f}" for value in values.values()], padding=3)
     axes.invert_yaxis()
+    axes.xaxis.set_major_formatter("{x:,.0f}")
     axes.set_xlabel(unit)
     axes.margins(x=0.12)
     return _save(figure, name)
@@ -157,9 +158,10 @@ def draw_groups(name: str, title: str, groups: Mapping[str, Mapping[str, float]]
     for index, (label, color) in enumerate(zip(series, LINES)):
         places = [place + index * width for place in range(len(groups))]
         axes.bar(places, [group.get(label, 0) for group in groups.values()], width, label=label, color=color)
-    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(groups))], list(groups))
+    labels = [label.replace("/", "\n") for label in groups]
+    axes.set_xticks([place + 0.4 - width / 2 for place in range(len(groups))], labels)
     axes.set_ylabel(unit)
-    axes.legend(frameon=False, fontsize=8, ncols=len(series), loc="upper left", bbox_to_anchor=(0, -0.1))
+    axes.legend(frameon=False, fontsize=8, ncols=len(series), loc="upper left", bbox_to_anchor=(0, -0.28))
     return _save(figure, name)
 
 
