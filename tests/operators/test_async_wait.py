@@ -29,7 +29,10 @@ from pillarbox.elements import Records
 from pillarbox.errors import CheckpointMismatchError
 from pillarbox.operators import async_requests, event_loop
 from pillarbox.operators.async_function import CombiningFunction
+from pillarbox.operators.async_queue import Request
+from pillarbox.operators.async_requests import AsyncRequests
 from pillarbox.operators.async_wait import AsyncWaitOperator
+from pillarbox.operators.event_loop import EventLoopThread
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness, harness_for, row
 from tests.operators.async_service import Service, answer, settle
@@ -615,6 +618,44 @@ def test_a_coroutine_that_blocks_its_loop_is_named(monkeypatch):
     with pytest.raises(OperatorError, match=r"'ask': a coroutine blocks its event loop; await an asyncio client"):
         h.close()
     done.set()
+
+
+@pytest.mark.parametrize("patience", [60.0, 0.001])
+def test_completed_requests_wait_for_others_while_there_is_enough_to_ask_about(monkeypatch, patience):
+    """The mailbox thread is woken up for many at a time; and at once when the loop runs out of requests."""
+    monkeypatch.setattr(async_requests, "_PATIENCE", patience)
+    waiting: list[asyncio.Future[None]] = []
+    notified = threading.Event()
+
+    async def ask(value):
+        waiting.append(asyncio.get_running_loop().create_future())
+        await waiting[-1]
+        return value
+
+    thread = EventLoopThread("test")
+    requests = AsyncRequests(
+        thread, ask, batched=False, capacity=40, retry=None, rate_limit=None, clock=lambda: 0, notify=notified.set
+    )
+    for value in range(80):
+        requests.submit(Request([value], None))
+    requests.start()
+
+    async def finish(count):
+        for _ in range(count):
+            waiting.pop(0).set_result(None)
+        for _ in range(6):
+            await asyncio.sleep(0)
+
+    thread.call(finish, 0)
+    thread.call(finish, 10)  # 30 are left to ask about
+    if patience > 1:
+        assert not notified.is_set()
+        thread.call(finish, 11)  # the last one leaves 20, half the capacity
+    assert notified.wait(60)
+    done = [request.result for request in requests.take_completed()]
+    assert done == list(range(len(done))) and len(done) == (21 if patience > 1 else 10)
+    requests.close()
+    thread.close()
 
 
 # -- in programs --
