@@ -217,6 +217,27 @@ def test_removed_and_set_again_across_epochs():
         assert Task(task.store, a="value").get("a") == ({} if value is None else {"k": value})
 
 
+def test_rows_that_cleaning_moved_and_that_change_again(monkeypatch):
+    """Their first entries are still in the chunk that is being cleaned, and out of date twice over."""
+    monkeypatch.setattr(state_log, "_CHUNK_ROWS", 8)
+    monkeypatch.setattr(state_log, "_PORTION", 1)
+    task = Task(MemoryChunkStore(), a="value")
+    expected = {}
+    being_cleaned = 0
+    for key in range(8):
+        expected[key] = 0
+        task.put(key, a=0)
+    task.commit()
+    # Until cleaning begins with the first chunk, its last keys change; then those that it has moved.
+    for epoch, key in enumerate([5, 6, 7] * 6 + [0, 0, 1, 0], 1):
+        expected[key] = epoch
+        task.put(key, a=epoch)
+        task.commit()
+        assert Task(task.store, a="value").get("a") == expected
+        being_cleaned += 1 in task.store.chunks and task.log._cleaned > 0
+    assert being_cleaned > 1
+
+
 def test_large_rows_go_into_small_chunks():
     task = Task(MemoryChunkStore(), a="value")
     for key in range(60):
