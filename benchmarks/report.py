@@ -244,10 +244,11 @@ def keyed_sizes(results: Mapping[str, Result]) -> str:
 
 def stateless(results: Mapping[str, Result]) -> str:
     said = results["stateless"]
-    rates = {name: float(rate) for name, rate in said["rows_per_s"].items()}
+    rates = {name.strip("()"): float(rate) for name, rate in said["rows_per_s"].items()}
     ours = rates["pillarbox"]
     rows = [[name, f"{rate:,.0f}", f"{ours / rate:.2f}"] for name, rate in rates.items()]
-    chart = draw_bars("stateless", f"map, filter, map over {said['rows']:,} rows", rates, "rows per second")
+    title = f"map, filter, map over {said['rows']:,} rows"
+    chart = draw_bars("stateless", title, rates, "rows per second", limits=["identity"])
     return f"{chart}\n\n" + table(["", "rows per second", "pillarbox over it"], rows)
 
 
@@ -272,6 +273,7 @@ def latency(results: Mapping[str, Result]) -> str:
         "milliseconds",
     )
     rows = [[side, *(f"{of[side][p]:,}" for p in points)] for side in of]
+    rows.append(["pillarbox over Spark's", *(f"{of['pillarbox'][p] / of['spark'][p]:.2f}" for p in points)])
     return f"{chart}\n\n" + table(["milliseconds", *points], rows)
 
 
