@@ -374,9 +374,10 @@ def state(results: Mapping[str, Result]) -> str:
                 f"{said['epoch_ms'][few]:,.1f} at {int(few):,} keys",
                 f"{said['epoch_ms'][many]:,.1f} at {int(many):,} keys",
                 f"{said['ratio']:.2f}",
+                f"{said['bytes_ratio']:.2f}",
             ]
         )
-    return table(["milliseconds", "few", "many", "ratio"], rows)
+    return table(["milliseconds", "few", "many", "ratio", "ratio of bytes written"], rows)
 
 
 def memory(results: Mapping[str, Result]) -> str:
