@@ -2,9 +2,11 @@
 
 from pillarbox.task.checkpoint import CheckpointMetaData, CheckpointOptions, SubtaskCheckpointCoordinator
 from pillarbox.task.input_gate import InputGate
+from pillarbox.task.keyed_stream_task import KeyedStreamTask
 from pillarbox.task.operator_chain import OperatorChain
 from pillarbox.task.record_writer import RecordWriter
-from pillarbox.task.stream_task import KeyedStreamTask, SourceStreamTask, StreamTask, TaskState
+from pillarbox.task.source_stream_task import SourceStreamTask
+from pillarbox.task.stream_task import StreamTask, TaskState
 from pillarbox.task.task_input import DataInputStatus
 from pillarbox.task.vertex import ChainNode, Consumers, Edge, InputEdge, Vertex, channel_code
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pillarbox.errors import CheckpointMismatchError
@@ -18,7 +18,7 @@ from pillarbox.time import (
     ProcessingTimeServiceImpl,
     StatusWatermarkValve,
 )
-from pillarbox.time.internal_timer_service import InternalTimeServiceManager
+from pillarbox.time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
 
 __all__ = ["OperatorChain", "as_mail"]
 
@@ -40,7 +40,7 @@ class OperatorChain:
         backend: HeapKeyedStateBackend | None,
     ) -> None:
         self.operators: list[StreamOperator] = [node.operator for node in vertex.nodes]
-        self.time_services: InternalTimeServiceManager | None = None
+        self._time_services: InternalTimeServiceManager | None = None
         self._opened = False
 
         targets: list[Input] = [*self.operators, *writer.edges]
@@ -61,10 +61,9 @@ class OperatorChain:
         for index, node in enumerate(vertex.nodes):
             executor = processor.get_mailbox_executor(index)
             operator_clock = ProcessingTimeServiceImpl(clock, as_mail(executor))
-            keyed = index == 0 and vertex.keyed
-            if keyed:
-                assert backend is not None
-                self.time_services = InternalTimeServiceManager(backend, operator_clock)
+            keyed = index == 0 and backend is not None
+            if index == 0 and backend is not None:
+                self._time_services = InternalTimeServiceManager(backend, operator_clock)
             node.operator.setup(
                 OperatorContext(
                     node.operator.name,
@@ -74,7 +73,7 @@ class OperatorChain:
                     executor,
                     operator_clock,
                     backend if keyed else None,
-                    self.time_services if keyed else None,
+                    self._time_services if keyed else None,
                 ),
                 consumers(node.output),
                 {tag: consumers(side) for tag, side in node.side_outputs.items()},
@@ -84,6 +83,10 @@ class OperatorChain:
     def head(self) -> StreamOperator:
         """The operator that the task's input goes to."""
         return self.operators[0]
+
+    def timer_services(self) -> Iterable[InternalTimerService]:
+        """The timers of the keyed operator at the head; none where there is no such operator."""
+        return () if self._time_services is None else self._time_services.services()
 
     def set_subtask(self, subtask: int) -> None:
         """Be another partition of the source from now on."""

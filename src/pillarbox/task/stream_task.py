@@ -3,20 +3,19 @@
 A task is *resident*: it lives in its worker between epochs. An epoch runs its mailbox loop, and ends at the barrier
 with the loop suspended; the next epoch runs the same loop again, with state, connections and open functions warm.
 Everything that touches operators or state runs in the mailbox thread; any other thread may only post mail.
-Source of the behaviour: Flink's ``StreamTask``, ``SourceStreamTask`` and ``OneInputStreamTask``.
+Source of the behaviour: Flink's ``StreamTask``.
 """
 
 from __future__ import annotations
 
 import gc
-import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
 from enum import Enum
 from typing import Any
 
-from pillarbox.elements import Buffer, EndOfData, Records, TaskReport, Watermark, WatermarkStatus
+from pillarbox.elements import Buffer, EndOfData, TaskReport
 from pillarbox.errors import TaskCanceledError
 from pillarbox.mailbox import (
     MAX_PRIORITY,
@@ -29,11 +28,10 @@ from pillarbox.mailbox import (
     Suspension,
     TaskMailbox,
 )
-from pillarbox.state import ChunkStore, HeapKeyedStateBackend, LogIdentity, StateLog, Sync
+from pillarbox.state import HeapKeyedStateBackend
 from pillarbox.task.checkpoint import CheckpointMetaData, CheckpointOptions, SubtaskCheckpointCoordinator
-from pillarbox.task.input_gate import InputGate
 from pillarbox.task.metrics import TaskMetrics
-from pillarbox.task.operator_chain import OperatorChain, as_mail
+from pillarbox.task.operator_chain import OperatorChain
 from pillarbox.task.record_writer import RecordWriter
 from pillarbox.task.task_input import (
     EXHAUSTED,
@@ -45,15 +43,11 @@ from pillarbox.task.task_input import (
 from pillarbox.task.vertex import Vertex, channel_code
 from pillarbox.time import (
     ProcessingTimeService,
-    ProcessingTimeServiceImpl,
-    ScheduledTimer,
     SystemProcessingTimeService,
 )
 from pillarbox.time.timestamps import MAX_WATERMARK
 
-__all__ = ["KeyedStreamTask", "SourceStreamTask", "StreamTask", "TaskState"]
-
-_log = logging.getLogger("pillarbox")
+__all__ = ["StreamTask", "TaskState"]
 
 # While an epoch runs. Records and keyed state are many, long-lived and without cycles: at Python's own thresholds the
 # collector walks over them every few hundred records, and takes a third of the time.
@@ -78,6 +72,7 @@ class StreamTask(ABC):
         clock: processing time; the system's when None.
         threaded_input: read the input in a thread of its own (P4), also where no operator wakes up by itself.
         action_executor: runs the mails (P5).
+        backend: keyed state, for the operator at the head of the chain.
 
     Attributes:
         state: where the task is in its life.
@@ -91,7 +86,8 @@ class StreamTask(ABC):
         *,
         clock: ProcessingTimeService | None = None,
         threaded_input: bool = False,
-        action_executor: StreamTaskActionExecutor | None = None,
+        action_executor: StreamTaskActionExecutor = StreamTaskActionExecutor.IMMEDIATE,
+        backend: HeapKeyedStateBackend | None = None,
     ) -> None:
         self.vertex = vertex
         self.subtask = subtask
@@ -101,13 +97,11 @@ class StreamTask(ABC):
         self._threaded_input = threaded_input or any(node.operator.wakes_up for node in vertex.nodes)
         mailbox = TaskMailbox()
         self.mailbox_metrics = MailboxMetrics()
-        options: dict[str, Any] = {} if action_executor is None else {"action_executor": action_executor}
-        self.processor = MailboxProcessor(self.process_input, mailbox=mailbox, metrics=self.mailbox_metrics, **options)
+        self.processor = MailboxProcessor(self.process_input, mailbox, action_executor, self.mailbox_metrics)
         self.clock = clock or SystemProcessingTimeService(self.processor.report_throwable)
         self._owns_clock = clock is None
         self.writer = RecordWriter(vertex.edges, channel_code(vertex.number, subtask))
-        self.backend = HeapKeyedStateBackend(vertex.nodes[0].operator.name) if vertex.keyed else None
-        self.chain = OperatorChain(vertex, subtask, self.processor, self.clock, self.writer, self.backend)
+        self.chain = OperatorChain(vertex, subtask, self.processor, self.clock, self.writer, backend)
         self.coordinator = SubtaskCheckpointCoordinator(self.chain, self.writer)
         self._reader: AnyReader = IteratorReader(())
         self._suspension: Suspension | None = None
@@ -121,8 +115,6 @@ class StreamTask(ABC):
     def _open(self) -> None:
         try:
             self.chain.open()
-            if self.backend is not None:
-                self.backend.seal()
         except BaseException as error:
             self.fail(error)
             raise
@@ -348,231 +340,4 @@ class StreamTask(ABC):
             "mails": self.mailbox_metrics.statistics().mails_processed,
             **self.metrics.times(),
             "counters": counters,
-        }
-
-
-class SourceStreamTask(StreamTask):
-    """A source and the operators chained to it: without state, it may be any partition in each epoch."""
-
-    def restore(self) -> None:
-        """Get ready for the first epoch."""
-        self._open()
-        self.state = TaskState.RESTORED
-
-    def run_epoch(
-        self, records: Iterable[Records], *, subtask: int, checkpoint_id: int, bounded: bool
-    ) -> Iterator[list[Buffer]]:
-        """Work off one partition of one micro-batch; give its output, in parts.
-
-        Args:
-            subtask: the partition.
-            checkpoint_id: number of the epoch: Spark's batch id where it is known.
-            bounded: whether this is all there will ever be.
-        """
-        self.subtask = subtask
-        self.chain.set_subtask(subtask)
-        self._bounded = bounded
-        self.writer.begin_epoch(channel_code(self.vertex.number, subtask))
-        yield from self._run_epoch(checkpoint_id, records)
-
-    def _begin_epoch(self) -> None:
-        self.chain.begin_epoch()
-
-    def _process(self, item: Records) -> None:
-        self.metrics.records_in += len(item)
-        self.chain.head.process_records(item)
-
-    def _end_epoch(self) -> DataInputStatus:
-        if self._bounded and not self._end_of_data:
-            return DataInputStatus.END_OF_DATA
-        metadata = CheckpointMetaData(self._checkpoint_id, self.clock.current_processing_time())
-        self.trigger_checkpoint_async(metadata)
-        # Nothing to do until that mail has run; it ends the epoch.
-        return DataInputStatus.END_OF_INPUT if self._end_of_data else DataInputStatus.NOTHING_AVAILABLE
-
-
-class KeyedStreamTask(StreamTask):
-    """A keyed operator and those chained to it, with state in a log.
-
-    Args:
-        alignment_limit: milliseconds from the first barrier of an epoch to the last, after which the task warns of the
-            channels that it waits for; None: never.
-    """
-
-    def __init__(self, vertex: Vertex, subtask: int, *, alignment_limit: int | None = None, **options: Any) -> None:
-        super().__init__(vertex, subtask, **options)
-        self._alignment_limit = alignment_limit
-        self._alignment_timer: ScheduledTimer | None = None
-        assert self.backend is not None
-        identity = LogIdentity(vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program)
-        self.log = StateLog(identity, self.backend)
-        self.gate = InputGate(vertex.name, vertex.inputs)
-        self._store: ChunkStore | None = None
-        self._sync = Sync.IN_STEP
-
-    def restore(self, store: ChunkStore) -> bool:
-        """Bring the task to the version in the store.
-
-        Returns:
-            False when the task holds changes that were not committed: it must be closed, and made anew.
-
-        Raises:
-            CheckpointMismatchError: the store holds something else's state.
-        """
-        self.metrics.begin_epoch()
-        first = self.state is TaskState.CREATED
-        if first:
-            self._open()
-        self.processor.rebind_to_current_thread()
-        self.metrics.state.mark_start()
-        try:
-            sync = self.log.sync(store)
-        except BaseException as error:
-            self.fail(error)
-            raise
-        self.metrics.state.mark_end()
-        self._restore_seconds = self.metrics.state.total
-        self._sync = sync
-        if sync is Sync.DIVERGED:
-            return False
-        if first or sync is not Sync.IN_STEP:
-            self._take_back(self.log.task_state)
-        self.state = TaskState.RESTORED
-        return True
-
-    def _take_back(self, task_state: dict[str, Any]) -> None:
-        if task_state:
-            self.gate.restore(task_state["gate"])
-        self.chain.restore_state(task_state.get("operators", {}))
-        assert self.chain.time_services is not None
-        for service in self.chain.time_services.services():
-            service.current_watermark = self.gate.current_watermark
-
-    @property
-    def next_wake_up(self) -> int | None:
-        """When the task has something to do even without input: its earliest processing-time timer, or the end of a
-        source's idle timeout (epoch ms)."""
-        assert self.chain.time_services is not None
-        times = [service.next_processing_time_timer() for service in self.chain.time_services.services()]
-        times += [self.gate.next_idle(self.clock.current_processing_time())]
-        times += [operator.next_wake_up for operator in self.chain.operators]
-        return min((time for time in times if time is not None), default=None)
-
-    def run_epoch(self, buffers: Iterable[Iterable[Buffer]], store: ChunkStore) -> Iterator[list[Buffer]]:
-        """Work off one epoch's buffers; give the output, in parts. State goes to ``store``.
-
-        The task must have been restored from the same store.
-        """
-        self._store = store
-        epoch = self.log.version + 1
-        self.gate.begin_epoch(epoch)
-        self.writer.begin_epoch(channel_code(self.vertex.number, self.subtask))
-        if self.log.version > self.coordinator.latest_completed:
-            # Spark starts an epoch only after it has committed the one before.
-            self.notify_checkpoint_complete_async(self.log.version)
-        yield from self._run_epoch(epoch, buffers)
-
-    def _begin_epoch(self) -> None:
-        self.metrics.state.total += self._restore_seconds
-        self.metrics.epoch.total += self._restore_seconds
-        # Also where nothing tells that the functions use processing time: what they have set fires with the next data.
-        self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
-
-    def _start_timers(self) -> None:
-        assert self.chain.time_services is not None
-        now = self.clock.current_processing_time()
-        for service in self.chain.time_services.services():
-            service.fire_due_processing_time_timers(now)
-
-    def _process(self, item: Iterable[Buffer]) -> None:
-        gate, head = self.gate, self.chain.head
-        for buffer in item:
-            self.metrics.buffers_in += 1
-            for channel, element in gate.receive(buffer):
-                if isinstance(element, Records):
-                    self.metrics.records_in += len(element)
-                    head.process_records(element)
-                elif isinstance(element, Watermark):
-                    gate.watermark(channel, element.timestamp, self)
-                elif isinstance(element, WatermarkStatus):
-                    gate.status(channel, element.idle, self)
-            if gate.any_barrier and not self.metrics.alignment.is_running:
-                self.metrics.alignment.mark_start()
-                self._limit_alignment()
-
-    def _limit_alignment(self) -> None:
-        if self._alignment_limit is not None:
-            clock = ProcessingTimeServiceImpl(self.clock, as_mail(self.processor.get_main_mailbox_executor()))
-            due = clock.current_processing_time() + self._alignment_limit
-            self._alignment_timer = clock.register_timer(due, self._alignment_is_overdue)
-
-    def _alignment_is_overdue(self, timestamp: int) -> None:
-        self.metrics.alignments_overdue += 1
-        _log.warning(
-            "task %r, epoch %d: the barriers of channels %s have not come within %d ms of the first",
-            self.vertex.name,
-            self._checkpoint_id,
-            self.gate.awaited,
-            self._alignment_limit,
-        )
-
-    def _cancel_alignment_timer(self) -> None:
-        if self._alignment_timer is not None:
-            self._alignment_timer.cancel()
-            self._alignment_timer = None
-
-    def _end(self, state: TaskState) -> list[Exception]:
-        self._cancel_alignment_timer()
-        self.gate.close()
-        return super()._end(state)
-
-    # -- what the valve tells (its sink) --
-
-    def emit_watermark(self, timestamp: int) -> None:
-        """Advance the chain's event time."""
-        self.chain.head.process_watermark(timestamp)
-
-    def emit_status(self, idle: bool) -> None:
-        """Hand on a change between idle and active."""
-        self.chain.head.process_status(idle)
-
-    def _end_epoch(self) -> DataInputStatus:
-        barrier, ended = self.gate.aligned()
-        self.metrics.alignment.mark_end()
-        self._cancel_alignment_timer()
-        now = self.clock.current_processing_time()
-        if self._end_of_data:
-            self._checkpoint_on_barrier(barrier.timestamp if barrier else now)
-            return DataInputStatus.END_OF_INPUT
-        self.gate.advance_sources(now, self)
-        if ended:
-            return DataInputStatus.END_OF_DATA
-        self._checkpoint_on_barrier(barrier.timestamp if barrier else now)
-        return DataInputStatus.NOTHING_AVAILABLE
-
-    def _checkpoint_on_barrier(self, timestamp: int) -> None:
-        assert self.chain.time_services is not None
-        for service in self.chain.time_services.services():
-            service.unschedule()
-        self._perform_checkpoint(CheckpointMetaData(self._checkpoint_id, timestamp))
-
-    def _write_state(self, operator_states: dict[str, Any]) -> None:
-        assert self._store is not None
-        self.metrics.state.mark_start()
-        self.log.commit(self._store, {"gate": self.gate.snapshot(), "operators": operator_states})
-        self.metrics.state.mark_end()
-
-    def _report(self) -> dict[str, Any]:
-        assert self.backend is not None and self.chain.time_services is not None
-        services = list(self.chain.time_services.services())
-        return {
-            **super()._report(),
-            "buffers_in": self.metrics.buffers_in,
-            "watermark": self.gate.current_watermark,
-            "keys": len(self.backend.rows),
-            "event_time_timers": sum(service.num_event_time_timers() for service in services),
-            "processing_time_timers": sum(service.num_processing_time_timers() for service in services),
-            "state_bytes_written": self.log.bytes_written,
-            "state_chunks": self.log.chunks,
-            "state_sync": self._sync.value,
         }

@@ -1,0 +1,225 @@
+"""The task of a keyed operator and those chained to it: an input gate before the chain, and state in a log.
+
+Source of the behaviour: Flink's ``OneInputStreamTask``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pillarbox.elements import Buffer, Records, Watermark, WatermarkStatus
+from pillarbox.mailbox import StreamTaskActionExecutor
+from pillarbox.state import ChunkStore, HeapKeyedStateBackend, LogIdentity, StateLog, Sync
+from pillarbox.task.checkpoint import CheckpointMetaData
+from pillarbox.task.input_gate import InputGate
+from pillarbox.task.operator_chain import as_mail
+from pillarbox.task.stream_task import StreamTask, TaskState
+from pillarbox.task.task_input import DataInputStatus
+from pillarbox.task.vertex import Vertex, channel_code
+from pillarbox.time import ProcessingTimeService, ProcessingTimeServiceImpl, ScheduledTimer
+
+__all__ = ["KeyedStreamTask"]
+
+_log = logging.getLogger("pillarbox")
+
+
+class KeyedStreamTask(StreamTask):
+    """A keyed operator and those chained to it, with state in a log.
+
+    Args:
+        alignment_limit: milliseconds from the first barrier of an epoch to the last, after which the task warns of the
+            channels that it waits for; None: never.
+    """
+
+    def __init__(
+        self,
+        vertex: Vertex,
+        subtask: int,
+        *,
+        clock: ProcessingTimeService | None = None,
+        threaded_input: bool = False,
+        action_executor: StreamTaskActionExecutor = StreamTaskActionExecutor.IMMEDIATE,
+        alignment_limit: int | None = None,
+    ) -> None:
+        self.backend = HeapKeyedStateBackend(vertex.nodes[0].operator.name)
+        super().__init__(
+            vertex,
+            subtask,
+            clock=clock,
+            threaded_input=threaded_input,
+            action_executor=action_executor,
+            backend=self.backend,
+        )
+        self._alignment_limit = alignment_limit
+        self._alignment_timer: ScheduledTimer | None = None
+        identity = LogIdentity(vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program)
+        self.log = StateLog(identity, self.backend)
+        self.gate = InputGate(vertex.name, vertex.inputs)
+        self._store: ChunkStore | None = None
+        self._sync = Sync.IN_STEP
+        self._restore_seconds = 0.0
+
+    def restore(self, store: ChunkStore) -> bool:
+        """Bring the task to the version in the store.
+
+        Returns:
+            False when the task holds changes that were not committed: it must be closed, and made anew.
+
+        Raises:
+            CheckpointMismatchError: the store holds something else's state.
+        """
+        self.metrics.begin_epoch()
+        first = self.state is TaskState.CREATED
+        if first:
+            self._open()
+            self.backend.seal()
+        self.processor.rebind_to_current_thread()
+        self.metrics.state.mark_start()
+        try:
+            sync = self.log.sync(store)
+        except BaseException as error:
+            self.fail(error)
+            raise
+        self.metrics.state.mark_end()
+        self._restore_seconds = self.metrics.state.total
+        self._sync = sync
+        if sync is Sync.DIVERGED:
+            return False
+        if first or sync is not Sync.IN_STEP:
+            self._take_back(self.log.task_state)
+        self.state = TaskState.RESTORED
+        return True
+
+    def _take_back(self, task_state: dict[str, Any]) -> None:
+        if task_state:
+            self.gate.restore(task_state["gate"])
+        self.chain.restore_state(task_state.get("operators", {}))
+        for service in self.chain.timer_services():
+            service.current_watermark = self.gate.current_watermark
+
+    @property
+    def next_wake_up(self) -> int | None:
+        """When the task has something to do even without input: its earliest processing-time timer, or the end of a
+        source's idle timeout (epoch ms)."""
+        times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
+        times += [self.gate.next_idle(self.clock.current_processing_time())]
+        times += [operator.next_wake_up for operator in self.chain.operators]
+        return min((time for time in times if time is not None), default=None)
+
+    def run_epoch(self, buffers: Iterable[Iterable[Buffer]], store: ChunkStore) -> Iterator[list[Buffer]]:
+        """Work off one epoch's buffers; give the output, in parts. State goes to ``store``.
+
+        The task must have been restored from the same store.
+        """
+        self._store = store
+        epoch = self.log.version + 1
+        self.gate.begin_epoch(epoch)
+        self.writer.begin_epoch(channel_code(self.vertex.number, self.subtask))
+        if self.log.version > self.coordinator.latest_completed:
+            # Spark starts an epoch only after it has committed the one before.
+            self.notify_checkpoint_complete_async(self.log.version)
+        yield from self._run_epoch(epoch, buffers)
+
+    def _begin_epoch(self) -> None:
+        self.metrics.state.total += self._restore_seconds
+        self.metrics.epoch.total += self._restore_seconds
+        # Also where nothing tells that the functions use processing time: what they have set fires with the next data.
+        self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
+
+    def _start_timers(self) -> None:
+        now = self.clock.current_processing_time()
+        for service in self.chain.timer_services():
+            service.fire_due_processing_time_timers(now)
+
+    def _process(self, item: Iterable[Buffer]) -> None:
+        gate, head = self.gate, self.chain.head
+        for buffer in item:
+            self.metrics.buffers_in += 1
+            for channel, element in gate.receive(buffer):
+                if isinstance(element, Records):
+                    self.metrics.records_in += len(element)
+                    head.process_records(element)
+                elif isinstance(element, Watermark):
+                    gate.watermark(channel, element.timestamp, self)
+                elif isinstance(element, WatermarkStatus):
+                    gate.status(channel, element.idle, self)
+            if gate.any_barrier and not self.metrics.alignment.is_running:
+                self.metrics.alignment.mark_start()
+                self._limit_alignment()
+
+    def _limit_alignment(self) -> None:
+        if self._alignment_limit is not None:
+            clock = ProcessingTimeServiceImpl(self.clock, as_mail(self.processor.get_main_mailbox_executor()))
+            due = clock.current_processing_time() + self._alignment_limit
+            self._alignment_timer = clock.register_timer(due, self._alignment_is_overdue)
+
+    def _alignment_is_overdue(self, timestamp: int) -> None:
+        self.metrics.alignments_overdue += 1
+        _log.warning(
+            "task %r, epoch %d: the barriers of channels %s have not come within %d ms of the first",
+            self.vertex.name,
+            self._checkpoint_id,
+            self.gate.awaited,
+            self._alignment_limit,
+        )
+
+    def _cancel_alignment_timer(self) -> None:
+        if self._alignment_timer is not None:
+            self._alignment_timer.cancel()
+            self._alignment_timer = None
+
+    def _end(self, state: TaskState) -> list[Exception]:
+        self._cancel_alignment_timer()
+        self.gate.close()
+        return super()._end(state)
+
+    # -- what the valve tells (its sink) --
+
+    def emit_watermark(self, timestamp: int) -> None:
+        """Advance the chain's event time."""
+        self.chain.head.process_watermark(timestamp)
+
+    def emit_status(self, idle: bool) -> None:
+        """Hand on a change between idle and active."""
+        self.chain.head.process_status(idle)
+
+    def _end_epoch(self) -> DataInputStatus:
+        barrier, ended = self.gate.aligned()
+        self.metrics.alignment.mark_end()
+        self._cancel_alignment_timer()
+        now = self.clock.current_processing_time()
+        if self._end_of_data:
+            self._checkpoint_on_barrier(barrier.timestamp if barrier else now)
+            return DataInputStatus.END_OF_INPUT
+        self.gate.advance_sources(now, self)
+        if ended:
+            return DataInputStatus.END_OF_DATA
+        self._checkpoint_on_barrier(barrier.timestamp if barrier else now)
+        return DataInputStatus.NOTHING_AVAILABLE
+
+    def _checkpoint_on_barrier(self, timestamp: int) -> None:
+        for service in self.chain.timer_services():
+            service.unschedule()
+        self._perform_checkpoint(CheckpointMetaData(self._checkpoint_id, timestamp))
+
+    def _write_state(self, operator_states: dict[str, Any]) -> None:
+        assert self._store is not None
+        self.metrics.state.mark_start()
+        self.log.commit(self._store, {"gate": self.gate.snapshot(), "operators": operator_states})
+        self.metrics.state.mark_end()
+
+    def _report(self) -> dict[str, Any]:
+        services = list(self.chain.timer_services())
+        return {
+            **super()._report(),
+            "buffers_in": self.metrics.buffers_in,
+            "watermark": self.gate.current_watermark,
+            "keys": len(self.backend.rows),
+            "event_time_timers": sum(service.num_event_time_timers() for service in services),
+            "processing_time_timers": sum(service.num_processing_time_timers() for service in services),
+            "state_bytes_written": self.log.bytes_written,
+            "state_chunks": self.log.chunks,
+            "state_sync": self._sync.value,
+        }

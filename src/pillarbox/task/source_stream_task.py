@@ -1,0 +1,56 @@
+"""The task of a source: works off one partition of it in each epoch.
+
+Source of the behaviour: Flink's ``SourceStreamTask``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pillarbox.elements import Buffer, Records
+from pillarbox.task.checkpoint import CheckpointMetaData
+from pillarbox.task.stream_task import StreamTask, TaskState
+from pillarbox.task.task_input import DataInputStatus
+from pillarbox.task.vertex import channel_code
+
+__all__ = ["SourceStreamTask"]
+
+
+class SourceStreamTask(StreamTask):
+    """A source and the operators chained to it: without state, it may be any partition in each epoch."""
+
+    def restore(self) -> None:
+        """Get ready for the first epoch."""
+        self._open()
+        self.state = TaskState.RESTORED
+
+    def run_epoch(
+        self, records: Iterable[Records], *, subtask: int, checkpoint_id: int, bounded: bool
+    ) -> Iterator[list[Buffer]]:
+        """Work off one partition of one micro-batch; give its output, in parts.
+
+        Args:
+            subtask: the partition.
+            checkpoint_id: number of the epoch: Spark's batch id where it is known.
+            bounded: whether this is all there will ever be.
+        """
+        self.subtask = subtask
+        self.chain.set_subtask(subtask)
+        self._bounded = bounded
+        self.writer.begin_epoch(channel_code(self.vertex.number, subtask))
+        yield from self._run_epoch(checkpoint_id, records)
+
+    def _begin_epoch(self) -> None:
+        self.chain.begin_epoch()
+
+    def _process(self, item: Records) -> None:
+        self.metrics.records_in += len(item)
+        self.chain.head.process_records(item)
+
+    def _end_epoch(self) -> DataInputStatus:
+        if self._bounded and not self._end_of_data:
+            return DataInputStatus.END_OF_DATA
+        metadata = CheckpointMetaData(self._checkpoint_id, self.clock.current_processing_time())
+        self.trigger_checkpoint_async(metadata)
+        # Nothing to do until that mail has run; it ends the epoch.
+        return DataInputStatus.END_OF_INPUT if self._end_of_data else DataInputStatus.NOTHING_AVAILABLE
