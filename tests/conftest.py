@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis profiles and the one Spark session."""
+"""What all tests share: hypothesis profiles, the one Spark session, and the one of Spark Connect."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 from pyspark.sql import SparkSession
+
+from tests.connect import ConnectClient
 
 # "ci": the same examples in every run. "dev": new ones each time, failures kept in .hypothesis/.
 # Neither has a deadline: on a busy machine a slow example is no bug.
@@ -30,9 +32,9 @@ _FOREIGN = (
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that asks for the Spark session, so that nobody has to remember to."""
+    """Mark every test that asks for a Spark session, so that nobody has to remember to."""
     for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
+        if not {"spark", "connect"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
 
 
@@ -74,3 +76,13 @@ def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
             for query in session.streams.active:
                 query.stop()
             session.stop()
+
+
+@pytest.fixture(scope="session")
+def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectClient]:
+    """The one client of Spark Connect of the test run: it runs functions in a process of its own."""
+    client = ConnectClient(tmp_path_factory.mktemp("connect"))
+    try:
+        yield client
+    finally:
+        client.close()

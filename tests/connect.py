@@ -1,0 +1,133 @@
+"""A child process whose session is one of Spark Connect, for tests: a process has either that or a classic one.
+
+The fixture ``connect`` (of tests/conftest.py) is a client that serves the whole test run. A test hands it functions of
+its module, which get the session as their first argument; what they return, or raise, comes back::
+
+    def count(spark, rows):
+        return spark.range(rows).count()
+
+    def test_count(connect):
+        assert connect.run(count, 5) == 5
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+
+__all__ = ["ConnectClient", "RaisedInTheClient"]
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+
+class RaisedInTheClient(Exception):
+    """An exception of a function that ran in the client.
+
+    Attributes:
+        type: name of its class.
+        message: the exception as text, as the user sees it.
+    """
+
+    def __init__(self, type: str, message: str, formatted: str) -> None:
+        super().__init__(formatted)
+        self.type = type
+        self.message = message
+
+
+class ConnectClient:
+    """Runs functions in a process of its own, whose session is a Spark Connect one.
+
+    Args:
+        home: directory for what Spark writes.
+        remote: as for ``SparkSession.builder.remote``: ``local[n]`` starts a server in the same process.
+        settings: settings of the session.
+    """
+
+    def __init__(self, home: Path, remote: str = "local[2]", settings: dict[str, str] | None = None) -> None:
+        here, there = Pipe()
+        env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+        env |= {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_TESTING": "1",  # the server takes a free port
+            "PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")])),
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.connect", str(there.fileno())],
+            env=env,
+            pass_fds=[there.fileno()],
+            cwd=home,
+        )
+        there.close()
+        self._connection = here
+        self._connection.send((remote, settings or {}))
+
+    def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Run ``function(session, *args)`` in the client and return its result.
+
+        Raises:
+            RaisedInTheClient: the function raised, or no session could be made.
+        """
+        self._connection.send_bytes(cloudpickle.dumps((function, args)))
+        raised, result = self._connection.recv()
+        if raised is not None:
+            raise RaisedInTheClient(*raised)
+        return result
+
+    def close(self) -> None:
+        """End the process, and with it the server."""
+        self._connection.close()
+        try:
+            self._process.wait(60)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _serve(connection: Connection) -> None:
+    from pyspark.sql import SparkSession
+
+    remote, settings = connection.recv()
+    builder: Any = SparkSession.builder.remote(remote)
+    # The server's, which a client cannot set: that Spark says so is no news here.
+    warnings.filterwarnings("ignore", "Failed to set spark")
+    local = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.log.level": "ERROR",
+        "spark.ui.enabled": "false",
+    }
+    for name, value in {**(local if remote.startswith("local") else {}), **settings}.items():
+        builder = builder.config(name, value)
+    session: SparkSession | None = None
+    while True:
+        try:
+            request = connection.recv_bytes()
+        except EOFError:
+            break
+        result = raised = None
+        try:
+            session = session or builder.getOrCreate()
+            function, args = cloudpickle.loads(request)
+            result = function(session, *args)
+        except BaseException as error:
+            raised = (type(error).__name__, str(error), traceback.format_exc())
+        connection.send((raised, result))
+    if session is not None:
+        for query in session.streams.active:
+            query.stop()
+        session.stop()
+
+
+if __name__ == "__main__":
+    _serve(Connection(int(sys.argv[1])))
