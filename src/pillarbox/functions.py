@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.datastream import Function, RuntimeContext, StreamExecutionEnvironment
 from pillarbox.errors import OperatorError, ProgramError, shorten
-from pillarbox.operators.async_function import AsyncCache, CombiningFunction
-from pillarbox.operators.async_requests import is_coroutine_function
+from pillarbox.operators.async_io.cache import AsyncCache
+from pillarbox.operators.async_io.function import CombiningFunction
+from pillarbox.operators.async_io.host import is_coroutine_function
 from pillarbox.types import resolve_schema
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Any
 
 from pillarbox import AsyncFunction
 from pillarbox.elements import Records
-from pillarbox.operators.async_wait import AsyncWaitOperator
+from pillarbox.operators.async_io.operator import AsyncWaitOperator
 
 
 class Service(AsyncFunction):
@@ -60,15 +60,14 @@ def settle(harness: Any) -> None:
             await asyncio.sleep(0)
 
     operator: AsyncWaitOperator = harness.operator
-    assert operator._thread is not None
     for _ in range(2):  # what the mailbox does may begin requests
-        operator._thread.call(turns)
+        operator.in_flight.host.thread.call(turns)
         harness._settle()
 
 
 def answer(harness: Any, value: Any, result: Any) -> None:
     """Have the service answer a request: with a result, or an exception."""
-    service, thread = harness.operator.function, harness.operator._thread
+    service, thread = harness.operator.function, harness.operator.in_flight.host.thread
 
     def done() -> None:
         future = service.waiting[value]

@@ -27,19 +27,20 @@ from pillarbox import (
 )
 from pillarbox.elements import Records
 from pillarbox.errors import CheckpointMismatchError
-from pillarbox.operators import async_requests, event_loop
-from pillarbox.operators.async_function import CombiningFunction
-from pillarbox.operators.async_queue import Request
-from pillarbox.operators.async_requests import AsyncRequests
-from pillarbox.operators.async_wait import AsyncWaitOperator
-from pillarbox.operators.event_loop import EventLoopThread
+from pillarbox.operators.async_io import event_loop, workers
+from pillarbox.operators.async_io.event_loop import EventLoopThread
+from pillarbox.operators.async_io.function import CombiningFunction
+from pillarbox.operators.async_io.operator import AsyncWaitOperator
+from pillarbox.operators.async_io.options import AsyncOptions
+from pillarbox.operators.async_io.request import Request
+from pillarbox.operators.async_io.workers import RequestWorkers
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness, harness_for, row
 from tests.operators.async_service import Service, answer, settle
 
 
 def harness(function: Any, *, timeout: int | None = 1000, **options: Any) -> Any:
-    return Harness(AsyncWaitOperator("ask", function, timeout=timeout, **options))
+    return Harness(AsyncWaitOperator("ask", function, AsyncOptions("map_async", timeout=timeout, **options)))
 
 
 # Wrong use, which the type checker would find as well.
@@ -115,7 +116,9 @@ def test_a_full_queue_holds_back_its_input():
         service = h.operator.function
         worker = threading.Thread(target=_answer_all, args=(h.operator, service, 40))
         held = []
-        h.operator.output = type("Probe", (), {"process_records": lambda _, r: held.append(len(h.operator._queue))})()
+        h.operator.output = type(
+            "Probe", (), {"process_records": lambda _, r: held.append(len(h.operator.in_flight))}
+        )()
         worker.start()
         h.push_all(range(40))
         worker.join()
@@ -131,7 +134,7 @@ def _answer_all(operator: AsyncWaitOperator, service: Service, count: int) -> No
         for value in list(service.waiting):
             future = service.waiting.get(value)
             if future is not None and not future.done():
-                operator._thread.loop.call_soon_threadsafe(future.set_result, [value])  # type: ignore[union-attr]
+                operator.in_flight.host.thread.loop.call_soon_threadsafe(future.set_result, [value])
                 done += 1
 
 
@@ -188,7 +191,7 @@ def test_batches(plain):
         h.push_watermark(50)
         h.push_all([20, 21])
         settle(h)
-        h.operator._flush_batch()
+        h.operator.in_flight.flush_batch()
         h.drain()
         assert h.get_output() == [value * 10 for value in range(22)]
         assert [record.timestamp for record in h.get_records()] == [*range(20), None, None]
@@ -403,12 +406,17 @@ def test_a_rate_limit_spreads_the_requests():
 
 
 def test_a_jobs_rate_is_shared():
-    operator = AsyncWaitOperator("ask", Flaky(0), timeout=None, rate_limit=50.0, job_rate_limit=100.0)
-    with Harness(operator, parallelism=4):
-        assert operator._own_rate() == 25.0
-    operator = AsyncWaitOperator("ask", Flaky(0), timeout=None, job_rate_limit=100.0, slots=2)
-    with Harness(operator, parallelism=0):
-        assert operator._own_rate() == 50.0
+    assert AsyncOptions("ask", rate_limit=50.0, job_rate_limit=100.0).rate_of_subtask(4) == 25.0
+    assert AsyncOptions("ask", rate_limit=50.0, job_rate_limit=1000.0).rate_of_subtask(4) == 50.0
+    assert AsyncOptions("ask").rate_of_subtask(4) is None
+
+
+@pytest.mark.parametrize(("parallelism", "rate"), [(4, 25.0), (0, 50.0)])
+def test_where_the_parallelism_is_sparks_the_jobs_rate_is_shared_by_slots(parallelism, rate):
+    operator = AsyncWaitOperator("ask", Flaky(0), AsyncOptions("ask", job_rate_limit=100.0), slots=2)
+    with Harness(operator, parallelism=parallelism) as h:
+        limiter = h.operator.in_flight.host.workers._limiter  # type: ignore[attr-defined]
+        assert limiter.max_rate / limiter.time_period == rate
 
 
 # -- the cache --
@@ -604,7 +612,7 @@ def test_close_gives_up_what_is_under_way():
 
 def test_a_coroutine_that_blocks_its_loop_is_named(monkeypatch):
     """Closing must not wait for ever for a loop that does not come to hear of it."""
-    monkeypatch.setattr(async_requests, "GRACE", 0.05)
+    monkeypatch.setattr(workers, "GRACE", 0.05)
     monkeypatch.setattr(event_loop, "GRACE", 0.05)
     asked, done = threading.Event(), threading.Event()
 
@@ -623,7 +631,7 @@ def test_a_coroutine_that_blocks_its_loop_is_named(monkeypatch):
 @pytest.mark.parametrize("patience", [60.0, 0.001])
 def test_completed_requests_wait_for_others_while_there_is_enough_to_ask_about(monkeypatch, patience):
     """The mailbox thread is woken up for many at a time; and at once when the loop runs out of requests."""
-    monkeypatch.setattr(async_requests, "_PATIENCE", patience)
+    monkeypatch.setattr(workers, "_PATIENCE", patience)
     waiting: list[asyncio.Future[None]] = []
     notified = threading.Event()
 
@@ -633,8 +641,16 @@ def test_completed_requests_wait_for_others_while_there_is_enough_to_ask_about(m
         return value
 
     thread = EventLoopThread("test")
-    requests = AsyncRequests(
-        thread, ask, batched=False, capacity=40, retry=None, rate_limit=None, clock=lambda: 0, notify=notified.set
+    requests = RequestWorkers(
+        "test",
+        thread,
+        ask,
+        batched=False,
+        capacity=40,
+        retry=None,
+        rate_limit=None,
+        clock=lambda: 0,
+        notify=notified.set,
     )
     for value in range(80):
         requests.submit(Request([value], None))

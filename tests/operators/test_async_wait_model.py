@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pillarbox import OutputTag
-from pillarbox.operators.async_wait import AsyncWaitOperator
+from pillarbox.operators.async_io.operator import AsyncWaitOperator
+from pillarbox.operators.async_io.options import AsyncOptions
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from tests.operators.async_service import Log, Service, answer, settle
 
@@ -120,11 +121,14 @@ class AsyncWaitMachine(RuleBasedStateMachine):
         operator = AsyncWaitOperator(
             "ask",
             Service(),
-            timeout=TIMEOUT,
-            capacity=self.capacity,
-            ordered=self.ordered,
-            on_failure=FAILED,
-            on_barrier="carry",
+            AsyncOptions(
+                "map_async",
+                timeout=TIMEOUT,
+                capacity=self.capacity,
+                ordered=self.ordered,
+                on_failure=FAILED,
+                on_barrier="carry",
+            ),
         )
         return Harness(operator, snapshot=snapshot, processing_time=self.model.now)
 

@@ -3,8 +3,9 @@
 from pillarbox.datastream.async_data_stream import AsyncDataStream
 from pillarbox.datastream.data_stream import CollectedResults, DataStream, DataStreamSink, KeyedStream
 from pillarbox.datastream.environment import StreamExecutionEnvironment
-from pillarbox.operators.async_function import AsyncCache, AsyncFailure, AsyncFunction
-from pillarbox.operators.async_retry import AsyncRetryPredicate, AsyncRetryStrategy
+from pillarbox.operators.async_io.cache import AsyncCache
+from pillarbox.operators.async_io.function import AsyncFailure, AsyncFunction
+from pillarbox.operators.async_io.retry import AsyncRetryPredicate, AsyncRetryStrategy
 from pillarbox.operators.functions import (
     FilterFunction,
     FlatMapFunction,

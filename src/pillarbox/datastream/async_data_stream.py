@@ -7,8 +7,9 @@ from typing import Any
 
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.operators.async_function import AsyncFunction
-from pillarbox.operators.async_retry import AsyncRetryStrategy
+from pillarbox.operators.async_io.function import AsyncFunction
+from pillarbox.operators.async_io.options import AsyncOptions
+from pillarbox.operators.async_io.retry import AsyncRetryStrategy
 from pillarbox.time.duration import DurationLike
 
 __all__ = ["AsyncDataStream"]
@@ -98,12 +99,5 @@ def _apply(
         )
     if not inspect.iscoroutinefunction(function.async_invoke):
         raise ProgramError(f"{type(function).__name__}.async_invoke() has to be an async def")
-    return stream._apply_async(
-        method,
-        function,
-        output_type,
-        timeout=timeout,
-        retry=retry,
-        capacity=capacity,
-        ordered=method == "ordered_wait",
-    )
+    options = AsyncOptions(method, capacity, timeout, ordered=method == "ordered_wait", retry=retry)
+    return stream._apply_async(function, options, output_type)

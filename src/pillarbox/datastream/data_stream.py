@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
@@ -16,9 +16,11 @@ from pillarbox.graph import (
     Transformation,
     UnionTransformation,
 )
-from pillarbox.operators.async_function import AsyncCache, AsyncFunction
-from pillarbox.operators.async_retry import AsyncRetryStrategy, retry_strategy
-from pillarbox.operators.async_wait import AsyncWaitOperator, check_options
+from pillarbox.operators.async_io.cache import AsyncCache
+from pillarbox.operators.async_io.function import AsyncFunction
+from pillarbox.operators.async_io.operator import AsyncWaitOperator
+from pillarbox.operators.async_io.options import AsyncOptions, OnBarrier, OnFailure
+from pillarbox.operators.async_io.retry import AsyncRetryStrategy
 from pillarbox.operators.filter import FilterOperator
 from pillarbox.operators.flat_map import FlatMapOperator
 from pillarbox.operators.functions import (
@@ -41,7 +43,7 @@ from pillarbox.operators.reduce import ReduceOperator
 from pillarbox.operators.sinks import ColumnsOperator, PrintOperator
 from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox.time import WatermarkStrategy
-from pillarbox.time.duration import DurationLike, positive_millis
+from pillarbox.time.duration import DurationLike
 from pillarbox.types import RowEncoder, resolve_schema
 
 if TYPE_CHECKING:
@@ -137,8 +139,8 @@ class DataStream:
         rate_limit: float | None = None,
         job_rate_limit: float | None = None,
         cache: AsyncCache | None = None,
-        on_failure: Literal["fail", "drop"] | OutputTag = "fail",
-        on_barrier: Literal["drain", "carry"] = "drain",
+        on_failure: OnFailure = "fail",
+        on_barrier: OnBarrier = "drain",
     ) -> DataStream:
         """One record in, one out, by asking a service: many requests are under way at a time.
 
@@ -162,7 +164,7 @@ class DataStream:
                 the next (behind a ``key_by`` only): they are part of the state, and asked again where they are lost.
 
         Raises:
-            ProgramError: an option is of no use.
+            ProgramError: an option is invalid.
         """
         if isinstance(func, AsyncFunction):
             raise ProgramError(
@@ -171,10 +173,8 @@ class DataStream:
             )
         if not callable(func) or isinstance(func, type):
             raise ProgramError(f"map_async() got {shorten(func)}: give it a function, such as an async def")
-        return self._apply_async(
+        options = AsyncOptions(
             "map_async",
-            func,
-            output_type,
             capacity=capacity,
             timeout=timeout,
             ordered=ordered,
@@ -187,32 +187,16 @@ class DataStream:
             on_failure=on_failure,
             on_barrier=on_barrier,
         )
+        return self._apply_async(func, options, output_type)
 
-    def _apply_async(
-        self,
-        method: str,
-        func: Any,
-        output_type: Any,
-        *,
-        timeout: DurationLike | None,
-        retry: AsyncRetryStrategy | int | None = None,
-        batch_timeout: DurationLike | None = None,
-        job_rate_limit: float | None = None,
-        **options: Any,
-    ) -> DataStream:
-        check_options(method, batch_timeout=batch_timeout, job_rate_limit=job_rate_limit, **options)
-        try:
-            options["timeout"] = None if timeout is None else positive_millis(timeout, f"{method}(): timeout")
-            options["batch_timeout"] = (
-                None if batch_timeout is None else positive_millis(batch_timeout, f"{method}(): batch_timeout")
-            )
-        except ValueError as error:
-            raise ProgramError(str(error)) from None
-        options["retry"] = retry_strategy(retry)
-        if job_rate_limit is not None:
-            options["job_rate_limit"] = job_rate_limit
-            options["slots"] = self._env._task_slots()
-        return self._apply(method, func, lambda name, uid: AsyncWaitOperator(name, func, uid, **options), output_type)
+    def _apply_async(self, func: Any, options: AsyncOptions, output_type: Any = None) -> DataStream:
+        slots = 1 if options.job_rate_limit is None else self._env._task_slots()
+        return self._apply(
+            options.method,
+            func,
+            lambda name, uid: AsyncWaitOperator(name, func, options, uid, slots=slots),
+            output_type,
+        )
 
     def process(self, func: ProcessFunction, output_type: Any = None) -> DataStream:
         """One record in, any number out, with side outputs."""

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, overload
 
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.operators.async_function import AsyncFunction
-from pillarbox.operators.async_wait import AsyncWaitOperator
+from pillarbox.operators.async_io.function import AsyncFunction
+from pillarbox.operators.async_io.operator import AsyncWaitOperator
+from pillarbox.operators.async_io.options import AsyncOptions
 from pillarbox.operators.filter import FilterOperator
 from pillarbox.operators.flat_map import FlatMapOperator
 from pillarbox.operators.functions import (
@@ -35,10 +36,8 @@ __all__ = ["Key", "ProcessFunctionTestHarnesses", "harness_for"]
 
 Key = Callable[[Any], Any] | KeySelector | str | Sequence[str]
 
-_ASYNC_TIMEOUT = 5_000
-
 _PLAIN: dict[type[Function], Callable[[str, Any], StreamOperator]] = {
-    AsyncFunction: lambda name, function: AsyncWaitOperator(name, function, timeout=_ASYNC_TIMEOUT),
+    AsyncFunction: lambda name, function: AsyncWaitOperator(name, function, AsyncOptions("harness_for")),
     MapFunction: MapOperator,
     FlatMapFunction: FlatMapOperator,
     FilterFunction: FilterOperator,

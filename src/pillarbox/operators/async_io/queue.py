@@ -9,72 +9,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
-from typing import Any
 
-from pillarbox.elements import Watermark, WatermarkStatus
+from pillarbox.operators.async_io.request import Event, Request, RequestState
 
-__all__ = ["NO_KEY", "Event", "OrderedQueue", "Request", "StreamElementQueue", "UnorderedQueue"]
-
-Event = Watermark | WatermarkStatus
-"""What stands between requests, and none may cross."""
-
-
-NO_KEY = object()
-"""The key of a request whose result is not kept: None may be a key."""
-
-
-class Request:
-    """One call of a service, for one element or a batch of them.
-
-    The mailbox thread makes it and gets it back; in between it belongs to the event loop's thread, which writes
-    ``started``, ``attempts``, ``seconds``, ``result`` and ``error``.
-
-    Attributes:
-        values: the elements.
-        timestamps: their event times (epoch ms, or None), or None when none has one.
-        key: what its result is kept under, or ``NO_KEY``.
-        started: when the first attempt began (epoch ms); None until then.
-        attempts: the number of attempts begun.
-        seconds: how long it took.
-        result: what the function gave.
-        error: what the function raised.
-        running: the asyncio task that is at it.
-        outputs: what leaves in its place; None until that is settled.
-        failure: why nothing leaves in its place: the error that it failed with for good, or None.
-        followers: requests for the same key, which get the same result, or None.
-        segment: where an unordered queue holds it.
-    """
-
-    __slots__ = (
-        "attempts",
-        "error",
-        "failure",
-        "followers",
-        "key",
-        "outputs",
-        "result",
-        "running",
-        "seconds",
-        "segment",
-        "started",
-        "timestamps",
-        "values",
-    )
-
-    def __init__(self, values: list[Any], timestamps: list[int | None] | None) -> None:
-        self.values = values
-        self.timestamps = timestamps
-        self.key: Any = NO_KEY
-        self.started: int | None = None
-        self.attempts = 0
-        self.seconds = 0.0
-        self.result: Any = None
-        self.error: BaseException | None = None
-        self.running: Any = None
-        self.outputs: list[Any] | None = None
-        self.failure: BaseException | None = None
-        self.followers: list[Request] | None = None
-        self.segment: _Segment | None = None
+__all__ = ["OrderedQueue", "Segment", "StreamElementQueue", "UnorderedQueue"]
 
 
 class StreamElementQueue(ABC):
@@ -82,7 +20,7 @@ class StreamElementQueue(ABC):
 
     @abstractmethod
     def __len__(self) -> int:
-        """Give the number of requests."""
+        """Return the number of requests."""
 
     @abstractmethod
     def is_empty(self) -> bool:
@@ -98,7 +36,7 @@ class StreamElementQueue(ABC):
 
     @abstractmethod
     def complete(self, request: Request) -> None:
-        """Note that a request of this queue has its outputs."""
+        """Note that a request of this queue is settled."""
 
     @abstractmethod
     def take_ready(self) -> Iterator[Request | Event]:
@@ -106,7 +44,7 @@ class StreamElementQueue(ABC):
 
     @abstractmethod
     def elements(self) -> Iterator[Request | Event]:
-        """Give everything that is in it, in an order in which it might have come."""
+        """Return everything that is in it, in an order in which it might have come."""
 
 
 class OrderedQueue(StreamElementQueue):
@@ -137,7 +75,7 @@ class OrderedQueue(StreamElementQueue):
         while elements:
             first = elements[0]
             if type(first) is Request:
-                if first.outputs is None:
+                if first.state is RequestState.PENDING:
                     return
                 self._requests -= 1
             elements.popleft()
@@ -147,7 +85,7 @@ class OrderedQueue(StreamElementQueue):
         return iter(self._elements)
 
 
-class _Segment:
+class Segment:
     """The requests between two events: those at work, and those completed that wait for an event before them."""
 
     __slots__ = ("completed", "event", "pending")
@@ -164,7 +102,7 @@ class UnorderedQueue(StreamElementQueue):
     """What is completed first leaves first (A2), but nothing crosses an event (A3)."""
 
     def __init__(self) -> None:
-        self._segments: deque[_Segment] = deque([_Segment()])
+        self._segments: deque[Segment] = deque([Segment()])
         self._requests = 0
 
     def __len__(self) -> int:
@@ -181,7 +119,7 @@ class UnorderedQueue(StreamElementQueue):
 
     def put_event(self, event: Event) -> None:
         self._segments[-1].event = event
-        self._segments.append(_Segment())
+        self._segments.append(Segment())
 
     def complete(self, request: Request) -> None:
         segment = request.segment

@@ -1,0 +1,63 @@
+"""What an async operator counts in an epoch, for the task's metrics."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from pillarbox.operators.async_io.request import Request
+
+__all__ = ["Counters"]
+
+# Latency percentiles are those of the last requests of an epoch, up to this number.
+_SAMPLES = 4096
+
+
+class Counters:
+    """The figures of one epoch. Only the mailbox thread may touch them."""
+
+    def __init__(self) -> None:
+        self.timed_out = 0
+        self.cache_hits = 0
+        self._attempts = 0
+        self._retried = 0
+        self._completed = 0
+        self._failed = 0
+        self._seconds: deque[float] = deque(maxlen=_SAMPLES)
+
+    def taken(self, request: Request) -> None:
+        """Count the attempts of a request that the service is done with."""
+        self._attempts += request.attempts
+        self._retried += max(0, request.attempts - 1)
+        if request.error is None:
+            self._seconds.append(request.seconds)
+
+    def settled(self, request: Request) -> None:
+        """Count the records of a request by how it ended."""
+        if request.failure is None:
+            self._completed += len(request.values)
+        else:
+            self._failed += len(request.values)
+
+    def report(self, *, drops: bool, in_flight: int, in_flight_max: int) -> dict[str, int]:
+        """Return the figures by name.
+
+        Args:
+            drops: whether failed records are dropped.
+        """
+        p50, p95, p99 = np.percentile(self._seconds, (50, 95, 99)) * 1e6 if self._seconds else (0, 0, 0)
+        return {
+            "requests": self._attempts,
+            "completed": self._completed,
+            "failed": self._failed,
+            "timed_out": self.timed_out,
+            "retried": self._retried,
+            "dropped": self._failed if drops else 0,
+            "cache_hits": self.cache_hits,
+            "in_flight": in_flight,
+            "in_flight_max": in_flight_max,
+            "latency_p50_us": int(p50),
+            "latency_p95_us": int(p95),
+            "latency_p99_us": int(p99),
+        }

@@ -1,0 +1,54 @@
+"""What a user writes for requests to a service. Names and meaning are PyFlink's, where it has them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+from pillarbox.errors import describe, shorten
+from pillarbox.operators.functions import Function
+
+__all__ = ["AsyncFailure", "AsyncFunction", "CombiningFunction"]
+
+
+class AsyncFunction(Function, ABC):
+    """Asks a service about each record, many at a time.
+
+    ``open`` and ``close`` may be ``async def``. They run in the event loop's thread, once for as long as the task lives
+    in its worker: a client that ``open`` makes serves all epochs.
+    """
+
+    @abstractmethod
+    async def async_invoke(self, value: Any) -> list[Any]:
+        """Ask about a record; return a list of what to emit. Runs in the event loop's thread."""
+
+    def timeout(self, value: Any) -> list[Any]:
+        """Return what to emit for a record that took too long; raises by default. Runs in the mailbox thread."""
+        raise TimeoutError(f"no answer in time for {shorten(value)}")
+
+
+class CombiningFunction(Function, ABC):
+    """A function whose results are kept and shared as they are, and leave together with their records."""
+
+    @abstractmethod
+    def combine(self, value: Any, result: Any) -> Any:
+        """Return what to emit for a record, from its result. Runs in the mailbox thread."""
+
+
+class AsyncFailure(NamedTuple):
+    """What a side output for failures gets.
+
+    Attributes:
+        value: the record.
+        error: type and message of what was raised last.
+        attempts: how often the service was asked.
+    """
+
+    value: Any
+    error: str
+    attempts: int
+
+    @staticmethod
+    def of(value: Any, error: BaseException, attempts: int) -> AsyncFailure:
+        """Return the failure of a record."""
+        return AsyncFailure(value, describe(error), attempts)

@@ -1,0 +1,409 @@
+"""The requests of an open async operator: how they come in, what becomes of them, and how results leave.
+
+Everything here belongs to the mailbox thread, but for ``_notify``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
+from itertools import count, repeat
+from typing import Any
+
+from pillarbox.elements import Records
+from pillarbox.errors import OperatorError, PillarboxError, describe, shorten
+from pillarbox.mailbox import RejectedExecutionError
+from pillarbox.operators.async_io.batches import Batches
+from pillarbox.operators.async_io.cache import ResultCache, copies
+from pillarbox.operators.async_io.counters import Counters
+from pillarbox.operators.async_io.deadlines import Deadlines
+from pillarbox.operators.async_io.function import AsyncFailure, AsyncFunction, CombiningFunction
+from pillarbox.operators.async_io.host import FunctionHost
+from pillarbox.operators.async_io.options import AsyncOptions
+from pillarbox.operators.async_io.queue import OrderedQueue, StreamElementQueue, UnorderedQueue
+from pillarbox.operators.async_io.request import NO_KEY, Event, Request, RequestState
+from pillarbox.operators.functions import OutputTag
+from pillarbox.operators.operator import StreamOperator
+
+__all__ = ["InFlight"]
+
+
+class InFlight:
+    """What an async operator holds between its opening and its closing.
+
+    Args:
+        operator: the operator; its context, output and side outputs are used.
+        function: what the user gave.
+        subtasks: the number of subtasks that share the job's rate limit.
+        emit_event: hands on a watermark or a change between idle and active.
+
+    Raises:
+        OperatorError: the function could not be opened.
+    """
+
+    def __init__(
+        self,
+        operator: StreamOperator,
+        function: Any,
+        options: AsyncOptions,
+        *,
+        subtasks: int,
+        emit_event: Callable[[Event], None],
+    ) -> None:
+        self._operator = operator
+        self._name = operator.name
+        self._function = function
+        self._combine = function.combine if isinstance(function, CombiningFunction) else None
+        self._options = options
+        self._emit_event = emit_event
+        self._executor = operator.context.mailbox_executor
+        clock = operator.context.processing_time_service
+        self._queue = self._new_queue()
+        # How many requests the queue takes: those under way, and as many more so that none of them waits for a record.
+        self._most = 2 * options.capacity
+        self._batches: Batches | None = None
+        if options.batch_size is not None:
+            self._batches = Batches(
+                options.batch_size,
+                options.batch_timeout_millis,
+                clock,
+                put=self._put,
+                send=self._submit,
+                is_due=self.flush_batch,
+            )
+        self._cache: ResultCache | None = None
+        if options.cache is not None:
+            self._cache = ResultCache(options.cache, self._name, clock.current_processing_time)
+        self._deadlines = Deadlines(options.timeout_millis, clock, self._executor, self._expire)
+        self._counters = Counters()
+        # Requests are told apart in snapshots, also those of several workers that take turns.
+        self._ids = count(secrets.randbits(64) << 32)
+        # Those whose time had run out before they could be asked here: the epoch waits for them.
+        self._last_chances: set[Request] = set()
+        self.host = FunctionHost(
+            function,
+            options,
+            operator.context,
+            rate_limit=options.rate_of_subtask(subtasks),
+            notify=self._notify,
+        )
+        self._workers = self.host.workers
+
+    def _new_queue(self) -> StreamElementQueue:
+        return OrderedQueue() if self._options.ordered else UnorderedQueue()
+
+    def close(self) -> None:
+        """Give up what is under way, and close the function."""
+        self._deadlines.cancel()
+        if self._batches is not None:
+            self._batches.clear()
+        self.host.close()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def is_empty(self) -> bool:
+        """Tell whether everything has left."""
+        return self._queue.is_empty()
+
+    # -- what goes in --
+
+    def process_records(self, records: Records) -> None:
+        """Ask about a run, as fast as there is room."""
+        values, stamps = records.values, records.timestamps
+        keys = None if self._cache is None else self._cache.keys_of(records)
+        size = self._options.batch_size or 1
+        start, total = 0, len(values)
+        while start < total:
+            room = self._most - len(self._queue)
+            if room <= 0:
+                self._await_room()
+                continue
+            stop = min(total, start + room * size)
+            part = values[start:stop]
+            part_stamps: Iterable[int | None] = repeat(None) if stamps is None else stamps[start:stop]
+            if keys is not None:
+                self._admit_by_key(part, part_stamps, keys[start:stop])
+            elif self._batches is not None:
+                for value, stamp in zip(part, part_stamps):
+                    self._batches.add(value, stamp)
+            else:
+                self._admit(part, part_stamps)
+            self._workers.start()
+            start = stop
+        self._deadlines.watch()
+        self.emit()
+
+    def _admit(self, values: Sequence[Any], stamps: Iterable[int | None]) -> None:
+        put, submit = self._put, self._submit
+        for value, stamp in zip(values, stamps):
+            request = Request([value], None if stamp is None else [stamp])
+            put(request)
+            submit(request)
+
+    def _admit_by_key(self, values: Sequence[Any], stamps: Iterable[int | None], keys: Sequence[Any]) -> None:
+        """Ask only about keys whose result is not at hand, and not on its way."""
+        for value, stamp, key in zip(values, stamps, keys):
+            request = Request([value], None if stamp is None else [stamp])
+            self._put(request)
+            self._look_up(request, key)
+
+    def _look_up(self, request: Request, key: Any) -> None:
+        assert self._cache is not None
+        kept = self._cache.results_of(key, request.values[0])
+        if kept is not None:
+            self._counters.cache_hits += 1
+            self._settle(request, kept)
+        elif self._cache.join(request, key):
+            self._submit(request)
+        else:
+            self._counters.cache_hits += 1
+
+    def _put(self, request: Request) -> None:
+        self._queue.put(request)
+
+    def _submit(self, request: Request) -> None:
+        self._workers.submit(request)
+
+    def put_event(self, event: Event) -> None:
+        """Put a watermark, or a change between idle and active, in its place between the results."""
+        self.flush_batch()
+        if self._queue.is_empty():
+            self._emit_event(event)
+        else:
+            self._queue.put_event(event)
+
+    def flush_batch(self) -> None:
+        """Send the batch that is being formed."""
+        if self._batches is not None:
+            self._batches.flush()
+        self._workers.start()
+
+    # -- what comes back --
+
+    def _notify(self) -> None:
+        """Tell the mailbox thread that there is something to take. Runs in the loop's thread."""
+        try:
+            self._executor.execute(self.take_completed, "completed requests of %s", self._name)
+        except RejectedExecutionError:
+            pass  # the task is at its end
+
+    def take_completed(self) -> None:
+        """Take what the service is done with, and emit what may leave."""
+        self._take_completed()
+        self.emit()
+
+    def _take_completed(self) -> None:
+        for request in self._workers.take_completed():
+            self._counters.taken(request)
+            if request.state is not RequestState.PENDING:
+                continue
+            if request.error is not None:
+                self._fail(request, request.error)
+            else:
+                self._succeed(request, self._results_of(request))
+
+    def _results_of(self, request: Request) -> Sequence[Any]:
+        result = request.result
+        request.result = None
+        if self._options.batch_size is not None:
+            # An array or a column will do as well as a list.
+            countable = isinstance(result, Sized) and not isinstance(result, (str, bytes, Mapping, Set))
+            if not countable or len(result) != len(request.values):
+                what = f"{len(result)} results" if countable else shorten(result)
+                raise OperatorError(
+                    f"operator {self._name!r}: the function gave {what} for a batch of {len(request.values)} records,"
+                    f" the first of them {shorten(request.values[0])}: it has to give a list with one result for each"
+                )
+            return list(result)
+        if not isinstance(self._function, AsyncFunction):
+            return [result]
+        return self._checked("async_invoke", request.values[0], result)
+
+    def _checked(self, method: str, value: Any, results: Any) -> Sequence[Any]:
+        """Return what a method of an ``AsyncFunction`` gave for a record, if it is a list of what to emit."""
+        if isinstance(results, list):
+            return results
+        if isinstance(results, tuple):
+            return list(results)
+        raise OperatorError(
+            f"operator {self._name!r}: {method}() gave {shorten(results)} for the record {shorten(value)}: it has to"
+            f" give a list of what to emit, such as [{shorten(results, 20)}]"
+        )
+
+    def _succeed(self, request: Request, results: Sequence[Any]) -> None:
+        if request.key is NO_KEY:
+            self._settle(request, results)
+            return
+        assert self._cache is not None
+        followers = self._cache.conclude(request, results)
+        for one in (request, *followers):
+            one.attempts = request.attempts
+            self._settle(one, copies(results))
+
+    def _fail(self, request: Request, error: BaseException) -> None:
+        """Deal with a request that failed for good (A6), and with those that follow it."""
+        followers: Sequence[Request] = ()
+        if request.key is not NO_KEY:
+            assert self._cache is not None
+            followers = self._cache.conclude(request, None)
+        for one in (request, *followers):
+            one.attempts = request.attempts
+            self._fail_alone(one, error)
+
+    def _fail_alone(self, request: Request, error: BaseException) -> None:
+        if self._options.on_failure == "fail":
+            of_several = "" if len(request.values) == 1 else f" (the first of a batch of {len(request.values)})"
+            attempts = f" after {request.attempts} attempts" if request.attempts > 1 else ""
+            raise OperatorError(
+                f"operator {self._name!r} failed at the record {shorten(request.values[0])}{of_several}{attempts}:"
+                f" {describe(error)}"
+            ) from error
+        self._settle(request, (), error)
+
+    def _settle(self, request: Request, results: Sequence[Any], failure: BaseException | None = None) -> None:
+        """Note what leaves in the place of a request."""
+        if self._combine is not None:
+            # One result for each record, or none where it failed.
+            results = [self._combine(value, result) for value, result in zip(request.values, results)]
+        request.settle(results, failure)
+        self._counters.settled(request)
+        self._last_chances.discard(request)
+        self._queue.complete(request)
+
+    # -- what goes out --
+
+    def emit(self) -> None:
+        """Hand on what may leave, as runs."""
+        values: list[Any] = []
+        stamps: list[int | None] = []
+        stamped = False
+
+        def flush() -> None:
+            nonlocal values, stamps, stamped
+            if values:
+                run, values = values, []
+                run_stamps, stamps = stamps, []
+                run_is_stamped, stamped = stamped, False
+                self._operator.output.process_records(Records(run, run_stamps if run_is_stamped else None))
+
+        for element in self._queue.take_ready():
+            if not isinstance(element, Request):
+                flush()
+                self._emit_event(element)
+                continue
+            values += element.outputs
+            stamps += element.output_timestamps()
+            stamped = stamped or element.timestamps is not None
+            if element.failure is not None:
+                self._emit_failure(element, element.failure)
+        flush()
+        if self._queue.is_empty():
+            self._deadlines.cancel()
+
+    def _emit_failure(self, request: Request, error: BaseException) -> None:
+        tag = self._options.on_failure
+        if isinstance(tag, OutputTag) and tag.tag_id in self._operator.side_outputs:
+            failures = [AsyncFailure.of(value, error, request.attempts) for value in request.values]
+            self._operator.side_outputs[tag.tag_id].process_records(Records(failures, request.timestamps))
+
+    # -- waiting --
+
+    def _await_room(self) -> None:
+        """Let the mailbox work until a request leaves (A4)."""
+        self.emit()
+        if len(self._queue) >= self._most:
+            self._wait()
+
+    def drain(self) -> None:
+        """Let the mailbox work until all requests have left (A10)."""
+        self.flush_batch()
+        self.emit()
+        while not self._queue.is_empty():
+            self._wait()
+
+    def _wait(self) -> None:
+        self._deadlines.watch()
+        self._executor.yield_()
+
+    # -- timeouts (A5) --
+
+    def _expire(self) -> None:
+        """Give up what has been under way for too long."""
+        # What is completed already has not timed out, also if its mail is behind this one.
+        self._take_completed()
+        for request in self._deadlines.overdue(self._queue.elements()):
+            self._give_up(request)
+        self.emit()
+
+    def _give_up(self, request: Request) -> None:
+        self._workers.cancel(request)
+        followers: Sequence[Request] = ()
+        if request.key is not NO_KEY:
+            assert self._cache is not None
+            # What comes of it holds for each record alone: nothing to keep.
+            followers = self._cache.conclude(request, None)
+        for late in (request, *followers):
+            self._counters.timed_out += len(late.values)
+            late.attempts = request.attempts
+            if not isinstance(self._function, AsyncFunction):
+                self._fail_alone(late, TimeoutError(f"no answer within {self._options.timeout_millis} ms"))
+                continue
+            value = late.values[0]
+            try:
+                results = self._function.timeout(value)
+            except PillarboxError:
+                raise
+            except Exception as error:
+                self._fail_alone(late, error)
+            else:
+                self._settle(late, self._checked("timeout", value, results))
+
+    # -- checkpoints (A7) --
+
+    def prepare_snapshot(self) -> None:
+        """Wait for the epoch's requests, or let them be carried on."""
+        if self._options.carries:
+            self.flush_batch()
+            self.take_completed()
+        else:
+            self.drain()
+        self._count()
+
+    def snapshot(self) -> list[tuple[Any, ...]]:
+        """Return what has not left yet, in order: the records, not their results."""
+        return [
+            ("request", element.values, element.timestamps) if isinstance(element, Request) else ("event", element)
+            for element in self._queue.elements()
+        ]
+
+    def restore(self, state: Sequence[tuple[Any, ...]]) -> None:
+        """Ask again about what had not left; what is under way here belongs to an epoch that is not this task's."""
+        for element in self._queue.elements():
+            if isinstance(element, Request) and element.state is RequestState.PENDING:
+                element.state = RequestState.DISCARDED
+                self._workers.cancel(element)
+        if self._cache is not None:
+            self._cache.keep_only(())
+        if self._batches is not None:
+            self._batches.clear()
+        self._queue = self._new_queue()
+        for what, *content in state:
+            if what == "event":
+                self.put_event(content[0])
+            else:
+                request = Request(*content)
+                self._put(request)
+                self._submit(request)
+        self._workers.start()
+        self._deadlines.watch()
+
+    def _count(self) -> None:
+        """Give the epoch's figures to the task's metrics."""
+        figures = self._counters.report(
+            drops=self._options.on_failure == "drop",
+            in_flight=len(self._queue),
+            in_flight_max=self._workers.take_most_active(),
+        )
+        self._operator.context.counters.update(figures)
+        self._counters = Counters()

@@ -1,0 +1,111 @@
+"""One request, and what may stand between requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.elements import Watermark, WatermarkStatus
+
+if TYPE_CHECKING:
+    from pillarbox.operators.async_io.queue import Segment
+
+__all__ = ["NO_KEY", "Event", "Request", "RequestState"]
+
+Event = Watermark | WatermarkStatus
+"""A watermark or a change between idle and active: no request may cross it."""
+
+
+NO_KEY = object()
+"""The key of a request whose result is not kept: None may be a key."""
+
+
+class RequestState(Enum):
+    """What the mailbox thread knows of a request."""
+
+    PENDING = "pending"
+    """It waits for its turn or is under way, or its result has not been taken yet."""
+    SETTLED = "settled"
+    """What leaves in its place is known; whatever else comes of it is ignored."""
+    DISCARDED = "discarded"
+    """Its records are not this task's any more: whatever comes of it is ignored."""
+
+
+class Request:
+    """One call of a service, for one element or a batch of them.
+
+    The mailbox thread makes it and gets it back; in between it belongs to the event loop's thread.
+
+    Attributes:
+        values: the elements.
+        timestamps: their event times (epoch ms, or None), or None when none has one.
+        id: what it is called in snapshots; None until it is in one.
+        key: what its result is kept under, or ``NO_KEY``.
+        followers: requests for the same key, which get the same result, or None.
+        state: what the mailbox thread knows of it.
+        outputs: what leaves in its place, once it is settled.
+        failure: the error that it failed with for good, or None.
+        segment: where an unordered queue holds it.
+        started: when it was asked first (epoch ms), here or in the worker that had it before; None until then. This and
+            what follows is written by the loop's thread.
+        attempts: the number of attempts begun here.
+        seconds: how long the service took.
+        result: what the function returned.
+        error: what the function raised.
+        running: the asyncio task that is at it.
+        given_up: whether that task was cancelled.
+    """
+
+    __slots__ = (
+        "attempts",
+        "error",
+        "failure",
+        "followers",
+        "given_up",
+        "id",
+        "key",
+        "outputs",
+        "result",
+        "running",
+        "seconds",
+        "segment",
+        "started",
+        "state",
+        "timestamps",
+        "values",
+    )
+
+    def __init__(self, values: list[Any], timestamps: list[int | None] | None) -> None:
+        self.values = values
+        self.timestamps = timestamps
+        self.id: int | None = None
+        self.key: Any = NO_KEY
+        self.followers: list[Request] | None = None
+        self.state = RequestState.PENDING
+        self.outputs: Sequence[Any] = ()
+        self.failure: BaseException | None = None
+        self.segment: Segment | None = None
+        self.started: int | None = None
+        self.attempts = 0
+        self.seconds = 0.0
+        self.result: Any = None
+        self.error: BaseException | None = None
+        self.running: Any = None
+        self.given_up = False
+
+    def settle(self, outputs: Sequence[Any], failure: BaseException | None) -> None:
+        """Note what leaves in its place: of a batch one output for each element, or none at all."""
+        self.state = RequestState.SETTLED
+        self.outputs = outputs
+        self.failure = failure
+
+    def output_timestamps(self) -> Sequence[int | None]:
+        """Return one timestamp for each output: that of its element; what one element gives has the element's."""
+        count = len(self.outputs)
+        if self.timestamps is None:
+            return [None] * count
+        if len(self.timestamps) == 1:
+            return self.timestamps * count
+        assert count in (0, len(self.timestamps)), "the outputs of a batch are as many as its elements, or none"
+        return self.timestamps if count else ()

@@ -1,0 +1,77 @@
+"""Threads for plain functions, which do not hold up the end of the process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+__all__ = ["DaemonThreads"]
+
+T = TypeVar("T")
+_Work = tuple["Future[Any]", Callable[[], Any]]
+
+
+class DaemonThreads(ThreadPoolExecutor):
+    """A pool whose threads are daemons: Python waits for those of ``ThreadPoolExecutor`` when it ends.
+
+    It is one by name only, as asyncio wants a ``ThreadPoolExecutor`` for its default executor. Each call gets a thread
+    that is idle, or a new one, up to ``max_workers``; what comes beyond waits. Any thread may use it.
+    """
+
+    def __init__(self, max_workers: int, thread_name_prefix: str) -> None:
+        super().__init__(max_workers, thread_name_prefix)
+        self._most = max_workers
+        self._name = thread_name_prefix
+        self._lock = threading.Lock()
+        self._work: SimpleQueue[_Work | None] = SimpleQueue()
+        # Threads, less the calls that they have or will have: below zero, calls wait.
+        self._free = 0
+        self._started = 0
+        self._closed = False
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """Have a function called in a thread.
+
+        Raises:
+            RuntimeError: the pool is shut down, or no thread can be started.
+        """
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                raise RuntimeError("the pool of threads is shut down")
+            if self._free <= 0 and self._started < self._most:
+                name = f"{self._name}_{self._started}"
+                threading.Thread(target=self._run, name=name, daemon=True).start()
+                self._started += 1
+                self._free += 1
+            self._free -= 1
+            self._work.put((future, lambda: fn(*args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = False, *, cancel_futures: bool = False) -> None:
+        """Let the threads end when they are idle. It never waits for them."""
+        with self._lock:
+            self._closed = True
+            for _ in range(self._started):
+                self._work.put(None)
+
+    def _run(self) -> None:
+        while True:
+            work = self._work.get()
+            if work is None:
+                return
+            future, call = work
+            if future.set_running_or_notify_cancel():
+                try:
+                    result = call()
+                except BaseException as error:
+                    future.set_exception(error)
+                else:
+                    future.set_result(result)
+            # What it holds must not live until the next call.
+            del work, future, call
+            with self._lock:
+                self._free += 1
