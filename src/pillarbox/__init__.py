@@ -1,4 +1,4 @@
-"""Flink's task model for PySpark: keyed state, timers, windows and async I/O on Spark alone.
+"""Flink's task model for PySpark: keyed state, timers and async I/O on Spark alone.
 
 A program transforms streams of records with functions that have keyed state and timers; it reads Spark DataFrames,
 streaming or batch, and gives a DataFrame::

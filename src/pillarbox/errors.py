@@ -1,11 +1,12 @@
 """The errors that pillarbox raises for wrong use and for broken promises, and how they show a value.
 
-Every message names the operator, the key or field, the value (cut short) and what to do.
+Every message names the operator, the key or field, the value (cut short) and what to do. Its first line is the
+sentence; the second says where in the program it happened, so far as the first does not.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 __all__ = [
     "CheckpointMismatchError",
@@ -16,12 +17,41 @@ __all__ = [
     "PillarboxError",
     "ProgramError",
     "TaskCanceledError",
+    "describe",
+    "raise_from_user_code",
     "shorten",
+    "shorten_record",
 ]
+
+
+# Of what an exception says, this much is shown.
+_MESSAGE_LIMIT = 1000
 
 
 class PillarboxError(Exception):
     """Base class of pillarbox's own errors."""
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self._place: dict[str, str] = {}
+
+    def at(self, **place: object) -> None:
+        """Add where it happened: ``operator``, ``subtask``, ``key``, ``record``; the first operator to say so is right.
+
+        The operators before it see the error, too, as it passes through their calls.
+        """
+        shown = {name: shorten_record(value) if name == "record" else shorten(value) for name, value in place.items()}
+        if "operator" not in shown or self._place.setdefault("operator", shown["operator"]) == shown["operator"]:
+            self._place = {**shown, **self._place}
+
+    def __str__(self) -> str:
+        message = super().__str__()
+        told = [f"{name} {value}" for name in _PLACE if (value := self._place.get(name)) is not None]
+        missing = [part for part in told if part not in message]
+        return f"{message}\n  ({', '.join(missing)})" if missing else message
+
+
+_PLACE = ("operator", "subtask", "key", "record")
 
 
 class ProgramError(PillarboxError, ValueError):
@@ -53,7 +83,7 @@ class TaskCanceledError(PillarboxError):
 
 
 def shorten(value: object, limit: int = 80) -> str:
-    """Give ``repr(value)`` in at most ``limit`` characters; never raises."""
+    """Return ``repr(value)`` in at most ``limit`` characters; never raises."""
     try:
         text = repr(value)
     except Exception as error:  # a user's __repr__ may be broken: the report must still come out
@@ -61,7 +91,43 @@ def shorten(value: object, limit: int = 80) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def shorten_record(record: object) -> str:
+    """Return ``repr(record)``, cut short where it is longer than records are that one reads at a glance."""
+    return shorten(record, 200)
+
+
 def describe(error: BaseException) -> str:
-    """Give an exception as one line: its type and its message."""
-    message: Any = str(error)
+    """Return an exception as one line: its type, its message, cut short, and those that it groups; never raises."""
+    try:
+        message = " ".join(str(error).split())
+    except Exception as broken:  # a user's __str__ may be broken: the report must still come out
+        message = f"<its message raised {type(broken).__name__}>"
+    inner: Any = getattr(error, "exceptions", ())
+    if isinstance(inner, (list, tuple)) and inner:
+        message += f" [{'; '.join(describe(each) for each in inner if isinstance(each, BaseException))}]"
+    if len(message) > _MESSAGE_LIMIT:
+        message = message[: _MESSAGE_LIMIT - 3] + "..."
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def raise_from_user_code(error: BaseException, failed: str, **place: object) -> NoReturn:
+    """Raise what user code raised as an error that says so: :class:`OperatorError`, with the cause chained.
+
+    pillarbox's own errors stay what they are, and learn where they happened. ``KeyboardInterrupt`` stays one, too, with
+    the sentence as its message: it may be the user's Ctrl-C, which must not be caught by an ``except Exception``.
+
+    Args:
+        failed: what failed: the sentence up to the cause.
+        place: where: see :meth:`PillarboxError.at`.
+    """
+    if isinstance(error, PillarboxError):
+        error.at(**place)
+        raise error
+    if isinstance(error, KeyboardInterrupt) and isinstance(error.__cause__, KeyboardInterrupt):
+        raise error  # an operator further on has said it
+    message = f"{failed}: {describe(error)}"
+    if isinstance(error, KeyboardInterrupt):
+        raise KeyboardInterrupt(message) from error
+    outcome = OperatorError(message)
+    outcome.at(**place)
+    raise outcome from error

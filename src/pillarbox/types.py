@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyspark.sql.types as spark
 from pyspark.sql import Row as SparkRow
 
-from pillarbox.errors import PillarboxError, shorten
+from pillarbox.errors import PillarboxError, shorten, shorten_record
 
 __all__ = ["RowEncoder", "TypeInformation", "TypeMismatchError", "Types", "resolve_schema"]
 
@@ -844,7 +844,9 @@ class RowEncoder:
         try:
             arrays = self._row.convert_columns(self._columns(values))
         except _MISFITS as error:
-            raise self._explained(values, error) from error
+            mismatch = self._explained(values, error)
+            mismatch.at(operator=self._operator)
+            raise mismatch from error
         return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
 
     def _columns(self, values: Sequence[Any]) -> list[Sequence[Any]]:
@@ -866,14 +868,18 @@ class RowEncoder:
                 columns = self._columns([value])
             except _MISFITS as error:
                 return TypeMismatchError(
-                    f"{self._operator}: the record {shorten(value)} does not fit the declared "
+                    f"operator {self._operator!r}: the record {shorten_record(value)} does not fit the declared "
                     f"columns: {error}; give {self._row.expects}, or declare other columns"
                 )
             for name, slot, column in self._slots(columns):
                 found = slot.culprit(name, column[0])
                 if found is not None:
-                    return self._misfit(*found)
-        return TypeMismatchError(f"{self._operator}: {len(values)} records do not fit the declared columns: {cause}")
+                    mismatch = self._misfit(*found)
+                    mismatch.at(record=value)
+                    return mismatch
+        return TypeMismatchError(
+            f"operator {self._operator!r}: {len(values)} records do not fit the declared columns: {cause}"
+        )
 
     def _slots(self, columns: list[Sequence[Any]]) -> Iterator[tuple[str, _Slot, Sequence[Any]]]:
         return zip(self._row.names, self._row.slots, columns, strict=True)
@@ -881,7 +887,7 @@ class RowEncoder:
     def _misfit(self, path: str, slot: _Slot, value: Any, error: Exception) -> TypeMismatchError:
         declared = slot.codec.declared.simpleString() + ("" if slot.nullable else " not null")
         return TypeMismatchError(
-            f"{self._operator}: the field {path!r} is declared {declared}, but the value "
+            f"operator {self._operator!r}: the field {path!r} is declared {declared}, but the value "
             f"{shorten(value)} does not fit: {error}; give {slot.codec.expects}, or declare the "
             "field otherwise"
         )

@@ -322,7 +322,7 @@ class DataStream:
     def _columns_sink(self, output: str, schema: StructType) -> SinkTransformation:
         from pillarbox.runtime.spark.session import time_zone
 
-        encoder = RowEncoder(schema, f"{self._step.name} -> {output}", time_zone())
+        encoder = RowEncoder(schema, self._plain_step().name, time_zone())
         sink = SinkTransformation(
             self._env._next(),
             output,

@@ -229,7 +229,7 @@ class _Compiler:
             if step.idle_timeout is not None:
                 idle_timeouts.append(step.idle_timeout)
             if isinstance(step, SinkTransformation) and step.output is not None:
-                self._connect_output(vertex, vertex.nodes[-1].output, step.output)
+                self._connect_output(vertex, vertex.nodes[-1].output, step)
         for step, node in zip(steps, vertex.nodes):
             for link in self._links(step):
                 consumers = node.output
@@ -238,12 +238,12 @@ class _Compiler:
                 if link.keying is None:
                     consumers.nodes.append(nodes[link.consumer])
                 else:
-                    self._connect(vertex, consumers, link)
+                    self._connect(vertex, consumers, link, step.name)
         vertex.name = " -> ".join(node.operator.name for node in vertex.nodes)
         if idle_timeouts:
             self._idle[vertex.number] = max(idle_timeouts)
 
-    def _connect(self, vertex: Vertex, consumers: Consumers, link: _Link) -> None:
+    def _connect(self, vertex: Vertex, consumers: Consumers, link: _Link, sender: str) -> None:
         head = self._heads.get(link.consumer)
         if head is None:
             consumer = link.consumer
@@ -252,7 +252,7 @@ class _Compiler:
             head.uses_processing_time = consumer.uses_processing_time
             self._heads[consumer] = head
             if isinstance(consumer, SinkTransformation) and consumer.output is not None:
-                self._connect_output(head, head.nodes[0].output, consumer.output)
+                self._connect_output(head, head.nodes[0].output, consumer)
         assert link.keying is not None
         codes = self._codes_of(head)
         # Streams of this vertex that meet in a union before the shuffle share one edge: a channel has one barrier.
@@ -262,13 +262,16 @@ class _Compiler:
             head.inputs.append(InputEdge(vertex.number, vertex.parallelism or None))
             columns = link.keying.columns
             label = "key by " + (", ".join(columns) if columns else "function")
-            vertex.edges.append(Edge(codes, link.keying, vertex.max_parallelism, label))
+            vertex.edges.append(Edge(codes, link.keying, vertex.max_parallelism, label, sender))
+        elif sender not in vertex.edges[index].sender.split(", "):
+            vertex.edges[index].sender += f", {sender}"
         consumers.edges.append(index)
 
-    def _connect_output(self, vertex: Vertex, consumers: Consumers, output: str) -> None:
+    def _connect_output(self, vertex: Vertex, consumers: Consumers, sink: SinkTransformation) -> None:
+        assert sink.output is not None
         consumers.edges.append(len(vertex.edges))
-        target = output_target(self._program.outputs.index(output))
-        vertex.edges.append(Edge([target], None, vertex.max_parallelism, "rows"))
+        target = output_target(self._program.outputs.index(sink.output))
+        vertex.edges.append(Edge([target], None, vertex.max_parallelism, "rows", sink.inputs[0].name))
 
     def _set_levels(self) -> None:
         vertices = self._program.vertices

@@ -6,7 +6,6 @@ from itertools import repeat
 from typing import Any
 
 from pillarbox.elements import Records
-from pillarbox.errors import PillarboxError
 from pillarbox.operators.operator import RUN_LIMIT, FunctionOperator
 
 __all__ = ["FlatMapOperator"]
@@ -40,9 +39,7 @@ class FlatMapOperator(FunctionOperator):
                     self.output.process_records(Records(out, out_timestamps))
                     out = []
                     out_timestamps = None if timestamps is None else []
-        except PillarboxError:
-            raise
-        except Exception as error:
-            raise self.failure(values, pending, error) from error
+        except BaseException as error:
+            self.failed(values, pending, error)
         if out:
             self.output.process_records(Records(out, out_timestamps))

@@ -6,10 +6,10 @@ Source of the behaviour: Flink's ``KeyedProcessOperator``.
 from __future__ import annotations
 
 from itertools import repeat
-from typing import Any
+from typing import Any, NoReturn
 
 from pillarbox.elements import Records
-from pillarbox.errors import OperatorError, PillarboxError, describe, shorten
+from pillarbox.errors import raise_from_user_code, shorten
 from pillarbox.operators.functions import KeyedProcessFunction, OutputTag, TimeDomain, TimerService
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import Collector, FunctionOperator
@@ -77,6 +77,8 @@ class _Context(KeyedProcessFunction.OnTimerContext):
 class KeyedProcessOperator(FunctionOperator):
     """Applies ``process_element(value, ctx)`` and ``on_timer(timestamp, ctx)`` with the key's state at hand."""
 
+    keyed = True
+
     def __init__(self, name: str, function: Any, keying: Keying, uid: str = "") -> None:
         super().__init__(name, function, "process_element", uid)
         self.keying = keying
@@ -110,10 +112,8 @@ class KeyedProcessOperator(FunctionOperator):
                 results = call(value, ctx)
                 if results is not None:
                     collector.collect(results, timestamp)
-        except PillarboxError:
-            raise
-        except Exception as error:
-            raise self.failure(values, pending, error) from error
+        except BaseException as error:
+            self.failed(values, pending, error)
         collector.flush()
 
     def process_watermark(self, timestamp: int) -> None:
@@ -132,10 +132,8 @@ class KeyedProcessOperator(FunctionOperator):
             results = self.function.on_timer(timestamp, ctx)
             if results is not None:
                 self._collector.collect(results, timestamp)
-        except PillarboxError:
-            raise
-        except Exception as error:
-            raise self._timer_failure(timestamp, error) from error
+        except BaseException as error:
+            self._timer_failed(timestamp, error)
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
         """Call ``on_timer``; what it emits carries no timestamp (T7)."""
@@ -146,14 +144,16 @@ class KeyedProcessOperator(FunctionOperator):
             results = self.function.on_timer(timestamp, ctx)
             if results is not None:
                 self._collector.collect(results, None)
-        except PillarboxError:
-            raise
-        except Exception as error:
-            raise self._timer_failure(timestamp, error) from error
+        except BaseException as error:
+            self._timer_failed(timestamp, error)
         self._collector.flush()
 
-    def _timer_failure(self, timestamp: int, error: Exception) -> OperatorError:
-        return OperatorError(
-            f"operator {self.name!r} failed in the {self._ctx.domain.value} timer at {timestamp} of key"
-            f" {shorten(self._backend.key)}: {describe(error)}"
+    def _timer_failed(self, timestamp: int, error: BaseException) -> NoReturn:
+        key = self._backend.key
+        raise_from_user_code(
+            error,
+            f"operator {self.name!r} failed in the {self._ctx.domain.value} timer at {timestamp} of key {shorten(key)}",
+            operator=self.name,
+            subtask=self.context.subtask,
+            key=key,
         )

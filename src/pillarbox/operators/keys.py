@@ -11,9 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox.elements import ArrowRecords, Records
-from pillarbox.errors import KeyTypeError, OperatorError, PillarboxError, ProgramError, describe, shorten
+from pillarbox.errors import KeyTypeError, ProgramError, shorten, shorten_record
 from pillarbox.operators.functions import KeySelector
-from pillarbox.operators.operator import last_of
+from pillarbox.operators.operator import raise_at_record
 from pillarbox.rows import Row, column_to_list
 from pillarbox.state.key_groups import key_groups_of_integers, owners, stable_hash
 
@@ -83,13 +83,9 @@ class Keying:
             if len(keys) < len(values):
                 raise RuntimeError("the function raised StopIteration")  # which ends a map() without a word
             return keys
-        except PillarboxError:
-            raise
-        except Exception as error:
-            raise OperatorError(
-                f"operator {self.operator!r}: the key function failed at the record {last_of(values, pending)}:"
-                f" {describe(error)}"
-            ) from error
+        except BaseException as error:
+            where = f"operator {self.operator!r}: the key function"
+            raise_at_record(error, where, values, pending, operator=self.operator)
 
 
 class Router:
@@ -119,13 +115,13 @@ class Router:
         try:
             return [routes[key] if key in routes else self._find(key) for key in keys]
         except TypeError as error:
-            for position, key in enumerate(keys):
+            for record, key in zip(records.values, keys):
                 try:
                     stable_hash(key)
                     hash(key)
                 except TypeError:
                     raise KeyTypeError(
-                        f"operator {self._keying.operator!r}: the record {shorten(records.values[position])} has the"
+                        f"operator {self._keying.operator!r}: the record {shorten_record(record)} has the"
                         f" key {shorten(key)} of type {type(key).__qualname__}, which cannot be hashed the same way in"
                         " every process: let the key function give a string, a number, a date, a tuple or a frozen"
                         " dataclass of them"

@@ -13,10 +13,10 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import length_hint
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from pillarbox.elements import Records
-from pillarbox.errors import OperatorError, PillarboxError, ProgramError, describe, shorten
+from pillarbox.errors import ProgramError, raise_from_user_code, shorten_record
 from pillarbox.mailbox import MailboxExecutor
 from pillarbox.operators.functions import Function, OutputTag, RuntimeContext
 from pillarbox.state import HeapKeyedStateBackend
@@ -184,7 +184,13 @@ class StreamOperator:
 
 
 class FunctionOperator(StreamOperator):
-    """An operator around one user function: a :class:`Function`, or any callable."""
+    """An operator around one user function: a :class:`Function`, or any callable.
+
+    Attributes:
+        keyed: whether it calls the function under the key of the record.
+    """
+
+    keyed = False
 
     def __init__(self, name: str, function: Any, method: str, uid: str = "") -> None:
         super().__init__(name, uid)
@@ -223,37 +229,45 @@ class FunctionOperator(StreamOperator):
             results = list(map(self.call, pending))
             if len(results) < len(values):
                 raise RuntimeError("the function raised StopIteration")  # which ends a map() without a word
-        except PillarboxError:
-            raise
-        except Exception as error:
-            raise self.failure(values, pending, error) from error
+        except BaseException as error:
+            self.failed(values, pending, error)
         return results
 
-    def failure(self, values: Sequence[Any], pending: Iterator[Any], error: Exception) -> OperatorError:
-        """Give the error that names operator and record, when user code raised in a pass over ``values``.
+    def failed(self, values: Sequence[Any], pending: Iterator[Any], error: BaseException) -> NoReturn:
+        """Raise the error that names operator, key and record, when user code raised in a pass over ``values``.
 
         Args:
             pending: the iterator over ``values``, at which the pass stopped.
         """
-        return OperatorError(
-            f"operator {self.name!r} failed at the record {last_of(values, pending)}: {describe(error)}"
-        )
+        place: dict[str, Any] = {"operator": self.name, "subtask": self.context.subtask}
+        if self.keyed and self.context.backend is not None:
+            place["key"] = self.context.backend.key
+        raise_at_record(error, f"operator {self.name!r}", values, pending, **place)
 
 
-def last_of(values: Sequence[Any], pending: Iterator[Any]) -> str:
-    """Give, cut short, the value that an iterator over ``values`` gave last."""
+def raise_at_record(
+    error: BaseException, where: str, values: Sequence[Any], pending: Iterator[Any], **place: Any
+) -> NoReturn:
+    """Raise the error that names ``where`` and the record, when user code raised in a pass over ``values``."""
     position = len(values) - length_hint(pending) - 1
-    return shorten(values[position]) if 0 <= position < len(values) else "?"
+    at = where + " failed"
+    if 0 <= position < len(values):
+        place["record"] = values[position]
+        at += f" at the record {shorten_record(values[position])}"
+    raise_from_user_code(error, at, **place)
 
 
 def with_context(operator: StreamOperator, what: str, function: Callable[..., Any], *args: Any) -> Any:
     """Call user code; an exception comes out as an error that names the operator and ``what`` was done."""
     try:
         return function(*args)
-    except PillarboxError:
-        raise
-    except Exception as error:
-        raise OperatorError(f"operator {operator.name!r} failed in {what}: {describe(error)}") from error
+    except BaseException as error:
+        raise_from_user_code(
+            error,
+            f"operator {operator.name!r} failed in {what}",
+            operator=operator.name,
+            subtask=operator.context.subtask,
+        )
 
 
 _CONTAINERS = frozenset({list, dict, set, bytearray})

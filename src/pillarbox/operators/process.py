@@ -6,7 +6,7 @@ from itertools import repeat
 from typing import Any
 
 from pillarbox.elements import Records
-from pillarbox.errors import PillarboxError, ProgramError
+from pillarbox.errors import ProgramError
 from pillarbox.operators.functions import OutputTag, ProcessFunction, TimerService
 from pillarbox.operators.operator import Collector, FunctionOperator, OperatorContext
 from pillarbox.time.timestamps import MIN_TIMESTAMP
@@ -82,10 +82,8 @@ class ProcessOperator(FunctionOperator):
                 results = call(value, ctx)
                 if results is not None:
                     collector.collect(results, timestamp)
-        except PillarboxError:
-            raise
-        except Exception as error:
-            raise self.failure(values, pending, error) from error
+        except BaseException as error:
+            self.failed(values, pending, error)
         collector.flush()
 
     def process_watermark(self, timestamp: int) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from pillarbox.elements import Records
-from pillarbox.errors import PillarboxError
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import FunctionOperator, settled
 from pillarbox.state import ValueState, ValueStateDescriptor
@@ -15,6 +14,8 @@ __all__ = ["ReduceOperator"]
 
 class ReduceOperator(FunctionOperator):
     """Applies ``f(previous, value) -> value`` per key; the first record of a key is emitted as it is."""
+
+    keyed = True
 
     def __init__(self, name: str, function: Any, keying: Keying, uid: str = "") -> None:
         super().__init__(name, function, "reduce", uid)
@@ -41,8 +42,6 @@ class ReduceOperator(FunctionOperator):
                 reduced = value if previous is None else call(previous, value)
                 state.update(reduced)
                 out.append(settled(reduced))
-        except PillarboxError:
-            raise
-        except Exception as error:
-            raise self.failure(values, pending, error) from error
+        except BaseException as error:
+            self.failed(values, pending, error)
         self.output.process_records(Records(out, records.timestamps))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from pillarbox.elements import ArrowRecords, Records
-from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.operator import StreamOperator, raise_at_record
 from pillarbox.types import RowEncoder
 
 __all__ = ["ColumnsOperator", "PrintOperator"]
@@ -38,5 +38,11 @@ class PrintOperator(StreamOperator):
         subtask = str(self.context.subtask + 1) if self.context.parallelism != 1 else ""
         prefix = ":".join(part for part in (self.identifier, subtask) if part)
         lead = f"{prefix}> " if prefix else ""
-        sys.stdout.write("".join(f"{lead}{value}\n" for value in records.values))
+        pending = iter(records.values)
+        try:
+            lines = [f"{lead}{value}\n" for value in pending]
+        except BaseException as error:  # a record's own __str__
+            place = {"operator": self.name, "subtask": self.context.subtask}
+            raise_at_record(error, f"operator {self.name!r}", records.values, pending, **place)
+        sys.stdout.write("".join(lines))
         sys.stdout.flush()

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox.elements import ArrowRecords, Records
-from pillarbox.errors import OperatorError, PillarboxError, ProgramError, describe, shorten
-from pillarbox.operators.operator import StreamOperator, last_of
+from pillarbox.errors import OperatorError, ProgramError, describe, shorten_record
+from pillarbox.operators.operator import StreamOperator, raise_at_record, with_context
 from pillarbox.rows import Row, timestamps_ms
 from pillarbox.time import NoWatermarksGenerator, WatermarkGenerator, WatermarkOutput, WatermarkStrategy, to_timestamp
 from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
@@ -31,8 +31,9 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
 
     def open(self) -> None:
         """Make the watermark generator."""
-        self._generator: WatermarkGenerator = self.strategy.create_generator(
-            self.context.processing_time_service.current_processing_time
+        clock = self.context.processing_time_service.current_processing_time
+        self._generator: WatermarkGenerator = with_context(
+            self, "making its watermark generator", self.strategy.create_generator, clock
         )
         self._emitted = MIN_TIMESTAMP
         self._idle = False
@@ -70,19 +71,27 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
         stamped, latest = self._stamp(records)
         if self._generator.batchable:
             self.output.process_records(stamped)
-            self._generator.on_batch(latest, self)
+            with_context(self, "its watermark generator's on_batch()", self._generator.on_batch, latest, self)
         else:
             self._punctuated(stamped)
-        self._generator.on_periodic_emit(self)
+        self._emit_periodically()
+
+    def _emit_periodically(self) -> None:
+        with_context(self, "its watermark generator's on_periodic_emit()", self._generator.on_periodic_emit, self)
 
     def _punctuated(self, records: Records) -> None:
         """Show each record to a generator that may emit between two: what came before must be out by then."""
         values, timestamps = records.values, records.timestamps
         assert timestamps is not None
         pending = _Pending(self, values, timestamps)
-        for value, timestamp in zip(values, timestamps):
-            pending.seen += 1
-            self._generator.on_event(value, timestamp, pending)  # type: ignore[arg-type]
+        seen = iter(values)
+        try:
+            for value, timestamp in zip(seen, timestamps):
+                pending.seen += 1
+                self._generator.on_event(value, timestamp, pending)  # type: ignore[arg-type]
+        except BaseException as error:
+            where = f"operator {self.name!r}: the watermark generator"
+            raise_at_record(error, where, values, seen, operator=self.name, subtask=self.context.subtask)
         pending.hand_on()
 
     def _stamp(self, records: Records) -> tuple[Records, int]:
@@ -108,13 +117,9 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
         extract = assigner.extract_timestamp
         try:
             stamps = [to_timestamp(extract(value, stamp)) for value, stamp in zip(pending, previous)]
-        except PillarboxError:
-            raise
-        except Exception as error:
-            raise OperatorError(
-                f"operator {self.name!r}: the timestamp assigner failed at the record {last_of(values, pending)}:"
-                f" {describe(error)}"
-            ) from error
+        except BaseException as error:
+            where = f"operator {self.name!r}: the timestamp assigner"
+            raise_at_record(error, where, values, pending, operator=self.name, subtask=self.context.subtask)
         return Records(values, stamps), max(stamps)
 
     def _column(self, records: ArrowRecords, column: str) -> npt.NDArray[np.int64]:
@@ -135,7 +140,7 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
             return to_timestamp(found)
         except (LookupError, AttributeError, TypeError, ValueError) as error:
             raise OperatorError(
-                f"operator {self.name!r}: no timestamp in field {column!r} of the record {shorten(value)}:"
+                f"operator {self.name!r}: no timestamp in field {column!r} of the record {shorten_record(value)}:"
                 f" {describe(error)}"
             ) from error
 
@@ -149,7 +154,7 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Let the generator emit before the epoch ends."""
-        self._generator.on_periodic_emit(self)
+        self._emit_periodically()
 
     def begin_epoch(self) -> None:
         """Start anew: under Spark the records of another epoch come from other partitions."""

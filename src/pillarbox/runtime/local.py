@@ -13,6 +13,7 @@ from typing import Any
 from pillarbox.elements import Buffer, Records, TaskReport, decode
 from pillarbox.errors import CheckpointMismatchError
 from pillarbox.graph import REPORT_TARGET, Program, output_target
+from pillarbox.runtime.failures import failures_of
 from pillarbox.runtime.shipping import ship
 from pillarbox.state import MemoryChunkStore
 from pillarbox.task import KeyedStreamTask, SourceStreamTask
@@ -123,17 +124,19 @@ class LocalJob:
                 task = self._source(number)
                 # A source without anything to say still ends its epoch; a bounded one must end its event time.
                 for subtask, runs in enumerate(partitions or ((),)):
-                    for part in task.run_epoch(runs, subtask=subtask, checkpoint_id=self.epoch, bounded=bounded):
-                        carry(part)
+                    with failures_of(self._shipped[number].name, subtask):
+                        for part in task.run_epoch(runs, subtask=subtask, checkpoint_id=self.epoch, bounded=bounded):
+                            carry(part)
             for level in self.program.levels[1:]:
                 for vertex in level:
                     for subtask in range(vertex.parallelism):
                         store = _EpochStore(self._store(vertex.uid, subtask))
                         stores.append(store)
-                        task_ = self._task(vertex.number, subtask, store)
                         arrived = travelling.pop(self._codes[vertex.number, subtask], [])
-                        for part in task_.run_epoch([arrived] if arrived else [], store):
-                            carry(part)
+                        with failures_of(vertex.name, subtask):
+                            task_ = self._task(vertex.number, subtask, store)
+                            for part in task_.run_epoch([arrived] if arrived else [], store):
+                                carry(part)
         except BaseException:
             self.reset()
             raise
@@ -177,8 +180,9 @@ class LocalJob:
     def _source(self, number: int) -> SourceStreamTask:
         task = self._sources.get(number)
         if task is None:
-            task = self._sources[number] = SourceStreamTask(self._shipped[number].load(), 0, clock=self._clock)
-            task.restore()
+            with failures_of(self._shipped[number].name, 0):
+                task = self._sources[number] = SourceStreamTask(self._shipped[number].load(), 0, clock=self._clock)
+                task.restore()
         return task
 
     def _task(self, number: int, subtask: int, store: _EpochStore) -> KeyedStreamTask:

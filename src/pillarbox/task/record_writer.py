@@ -6,11 +6,14 @@ and leaves its loop, and whoever runs the task takes the buffers. Only the mailb
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pillarbox.elements import ArrowRecords, Buffer, Element, Records, Watermark, WatermarkStatus, encode
+from pillarbox.elements import ArrowRecords, Buffer, Element, Records, Watermark, WatermarkStatus, dumps, encode
+from pillarbox.errors import raise_from_user_code, shorten_record
 from pillarbox.operators.keys import Router
 from pillarbox.task.vertex import Edge
 from pillarbox.time.timestamps import MIN_TIMESTAMP
@@ -88,6 +91,7 @@ class _EdgeWriter:
     def __init__(self, writer: RecordWriter, edge: Edge) -> None:
         self._writer = writer
         self._targets = edge.targets
+        self._sender = edge.sender
         self._is_output = edge.keying is None
         self._router = None
         if edge.keying is not None:
@@ -150,8 +154,22 @@ class _EdgeWriter:
     def _pack(self, subtask: int) -> None:
         for records in self._pending[subtask].drain():
             payloads = self._writer.bytes_out
-            self._writer.send(self._targets[subtask], records)
+            try:
+                self._writer.send(self._targets[subtask], records)
+            except BaseException as error:
+                self._refuse(records, error)
             self._pending[subtask].learn(len(records), self._writer.bytes_out - payloads)
+
+    def _refuse(self, records: Records, error: BaseException) -> NoReturn:
+        """Raise the error that names the record that cannot be pickled."""
+        for value in records.values:
+            try:
+                dumps(value)
+            except BaseException:
+                what = f"operator {self._sender!r} emits the record {shorten_record(value)}, which cannot be sent"
+                advice = " on (connections, locks, generators and the like stay in the function that made them)"
+                raise_from_user_code(error, what + advice, operator=self._sender, record=value)
+        raise error
 
     def flush(self) -> None:
         for subtask in range(len(self._targets)):

@@ -49,12 +49,14 @@ class Edge:
         keying: how records are spread over the targets; None: all go to the one output.
         max_parallelism: number of key groups.
         label: for people.
+        sender: names of the operators that send on it.
     """
 
     targets: list[int]
     keying: Keying | None
     max_parallelism: int
     label: str
+    sender: str = ""
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from pillarbox.elements import Records, decode, dumps
 from pillarbox.errors import ProgramError
 from pillarbox.graph import Program, SourceTransformation, output_target
 from pillarbox.runtime.shipping import ShippedVertex, ship
+from pillarbox.runtime.spark.failures import unwrapped_failures
 from pillarbox.runtime.spark.output import REPORT_COLUMN, REPORT_SCHEMA, OutputDecoder
 from pillarbox.runtime.spark.session import move, program_session, worker_pool
 from pillarbox.runtime.spark.source_host import BUFFER_SCHEMA, SourceHost
@@ -190,9 +191,10 @@ def collect_objects(program: Program) -> dict[str, list[Any]]:
         )
     names = {output_target(index): name for index, name in enumerate(program.outputs)}
     outputs: dict[str, list[Any]] = {name: [] for name in program.outputs}
-    for target, payload in plan.buffers().select("target", "payload").toLocalIterator():
-        if target in names:
-            records = decode(bytes(payload))
-            assert isinstance(records, Records)
-            outputs[names[target]].extend(records.values)
+    with unwrapped_failures():
+        for target, payload in plan.buffers().select("target", "payload").toLocalIterator():
+            if target in names:
+                records = decode(bytes(payload))
+                assert isinstance(records, Records)
+                outputs[names[target]].extend(records.values)
     return outputs

@@ -10,6 +10,7 @@ import pyarrow as pa
 from pillarbox.elements import ArrowRecords, Buffer, Records
 from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.runtime.spark import residency
+from pillarbox.runtime.spark.failures import failures_in_worker
 
 __all__ = ["BUFFER_SCHEMA", "SourceHost", "buffers_to_arrow"]
 
@@ -45,17 +46,19 @@ class SourceHost:
 
         context = TaskContext.get()
         batch_id = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
-        task = residency.resident_source_task(self._shipped)
-        try:
-            yield from task.run_epoch(
-                self._records(batches),
-                subtask=context.partitionId() if context is not None else 0,
-                checkpoint_id=int(batch_id) if batch_id is not None else 0,
-                bounded=self._bounded,
-            )
-        except BaseException:
-            residency.discard(task)
-            raise
+        subtask = context.partitionId() if context is not None else 0
+        with failures_in_worker(self._shipped.name, subtask):
+            task = residency.resident_source_task(self._shipped)
+            try:
+                yield from task.run_epoch(
+                    self._records(batches),
+                    subtask=subtask,
+                    checkpoint_id=int(batch_id) if batch_id is not None else 0,
+                    bounded=self._bounded,
+                )
+            except BaseException:
+                residency.discard(task)
+                raise
 
     def _records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Records]:
         for batch in batches:

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.stateful_processor import (
 from pillarbox.elements import Buffer
 from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.runtime.spark import residency
+from pillarbox.runtime.spark.failures import failures_in_worker
 from pillarbox.task import KeyedStreamTask
 
 __all__ = ["TaskHost"]
@@ -92,17 +93,18 @@ class TaskHost(StatefulProcessor):
     def _run(self, code: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         self._ran.add(code)
         number, subtask = self._places[code]
-        task = residency.resident_keyed_task(self._vertices[number], subtask, self._store)
-        try:
-            for buffers in task.run_epoch(_buffers(rows), self._store):
-                if buffers:
-                    yield pd.DataFrame(buffers, columns=_COLUMNS)
-            if self._timers:
-                self._set_timer(task)
-            residency.spare_the_collector()
-        except BaseException:
-            residency.discard(task)
-            raise
+        with failures_in_worker(self._vertices[number].name, subtask):
+            task = residency.resident_keyed_task(self._vertices[number], subtask, self._store)
+            try:
+                for buffers in task.run_epoch(_buffers(rows), self._store):
+                    if buffers:
+                        yield pd.DataFrame(buffers, columns=_COLUMNS)
+                if self._timers:
+                    self._set_timer(task)
+                residency.spare_the_collector()
+            except BaseException:
+                residency.discard(task)
+                raise
 
     def _set_timer(self, task: KeyedStreamTask) -> None:
         wanted = task.next_wake_up
