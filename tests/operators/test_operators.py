@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -614,3 +615,143 @@ def test_no_watermarks_asks_for_no_timestamps():
     env = StreamExecutionEnvironment.get_execution_environment()
     stream = env.from_collection([1, 2]).assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks())
     assert stream.execute_and_collect() == [1, 2]
+
+
+# -- a user's watermark generator --
+
+
+class Own(WatermarkGenerator):
+    """Calls ``act(event, output)`` for each record, and ``periodic(output)``."""
+
+    def __init__(self, act=lambda event, output: None, periodic=lambda output: None):
+        self.act, self.periodic = act, periodic
+
+    def on_event(self, event, timestamp, output):
+        self.act(event, output)
+
+    def on_periodic_emit(self, output):
+        self.periodic(output)
+
+
+def own(*args):
+    strategy = WatermarkStrategy.for_generator(lambda: Own(*args)).with_timestamp_assigner(lambda value: value)
+    return TimestampsAndWatermarksOperator("times", strategy)
+
+
+@pytest.mark.parametrize("watermark", [1.5, None, 2**70, "5", True, math.nan], ids=repr)
+def test_a_watermark_that_is_none_is_named(watermark):
+    with (
+        Harness(own(lambda event, output: event == 2 and output.emit_watermark(watermark))) as harness,
+        pytest.raises(OperatorError) as failure,
+    ):
+        harness.push_all([1, 2, 3])
+    assert "operator 'times': the watermark generator failed at the record 2" in str(failure.value)
+    assert f"{watermark!r} ({type(watermark).__name__}) is no watermark" in str(failure.value)
+
+
+def test_a_watermark_may_be_numpys_int():
+    with Harness(own(lambda event, output: output.emit_watermark(np.int64(event)))) as harness:
+        harness.push(5)
+        assert harness.get_watermarks() == [5] and type(harness.get_watermarks()[0]) is int
+
+
+def test_what_a_generator_raises_is_named():
+    with (
+        Harness(own(lambda event, output: {}[event])) as harness,
+        pytest.raises(
+            OperatorError, match="operator 'times': the watermark generator failed at the record 7: KeyError: 7"
+        ),
+    ):
+        harness.push_all([7, 8])
+    with (
+        Harness(own(lambda event, output: None, lambda output: 1 / 0)) as harness,
+        pytest.raises(
+            OperatorError,
+            match=r"operator 'times' failed in its watermark generator's on_periodic_emit\(\): ZeroDivisionError",
+        ),
+    ):
+        harness.push_all([7, 8])
+    with (
+        Harness(own(lambda event, output: None, lambda output: 1 / 0)) as harness,
+        pytest.raises(OperatorError, match=r"on_periodic_emit\(\): ZeroDivisionError"),
+    ):
+        harness.snapshot()
+    with pytest.raises(OperatorError, match="operator 'times' failed in making its watermark generator"):
+        Harness(TimestampsAndWatermarksOperator("times", WatermarkStrategy.for_generator(_Fails)))  # type: ignore[arg-type]
+
+
+class Order(StreamOperator):
+    """Notes everything in the order in which it comes."""
+
+    def __init__(self):
+        super().__init__("order")
+        self.got = []
+
+    def process_records(self, records):
+        self.got += records.values
+
+    def process_watermark(self, timestamp):
+        self.got.append(f"watermark {timestamp}")
+
+    def process_status(self, idle):
+        self.got.append("idle" if idle else "active")
+
+
+def test_a_status_does_not_overtake_the_records_before_it():
+    def act(event, output):
+        if event == 2:
+            output.mark_idle()
+        if event == 4:
+            output.mark_active()
+
+    operator = own(act)
+    with Harness(operator) as harness:
+        operator.output = order = Order()
+        harness.push_all([1, 2, 3, 4, 5])
+    assert order.got == ["active", 1, 2, "idle", 3, 4, "active", 5]
+
+
+# -- wrong uses of state --
+
+
+@pytest.mark.parametrize(
+    ("method", "descriptor"),
+    [
+        ("get_list_state", ValueStateDescriptor("x")),
+        ("get_map_state", ValueStateDescriptor("x")),
+        ("get_state", ListStateDescriptor("x")),
+        ("get_reducing_state", "x"),
+        ("get_aggregating_state", None),
+        ("get_state", "x"),
+    ],
+)
+def test_a_descriptor_of_another_kind_is_refused(method, descriptor):
+    class Asks(KeyedProcessFunction):
+        def open(self, runtime_context):
+            getattr(runtime_context, method)(descriptor)
+
+        def process_element(self, value, ctx):
+            return None
+
+    with pytest.raises(ProgramError, match=rf"operator 'Asks': {method}\(\) takes a \w+StateDescriptor, not .*x|None"):
+        harness_for(Asks(), key_by=lambda value: value)
+
+
+def test_state_used_in_open_is_refused():
+    class Early(KeyedProcessFunction):
+        def open(self, runtime_context):
+            runtime_context.get_state(ValueStateDescriptor("n")).update(1)
+
+        def process_element(self, value, ctx):
+            return None
+
+    with pytest.raises(ProgramError, match="uses the value state 'n' where there is no current key"):
+        harness_for(Early(), key_by=lambda value: value)
+
+
+def test_a_key_function_that_gives_another_key_each_time_is_refused():
+    numbers = iter(range(1000))
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(4)
+    stream = env.from_collection([1] * 50).key_by(lambda value: next(numbers)).reduce(lambda a, b: a)
+    with pytest.raises(OperatorError, match="the key function gave another key when the record was sent"):
+        stream.execute_and_collect()

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from pillarbox.errors import ProgramError
+from pillarbox.errors import OperatorError, ProgramError
 from pillarbox.state import (
     AggregateFunction,
     AggregatingStateDescriptor,
     HeapKeyedStateBackend,
+    KeyOwner,
     ListStateDescriptor,
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
     ValueStateDescriptor,
 )
+from pillarbox.state.key_groups import key_group, subtask_of
 
 
 @pytest.fixture
@@ -161,3 +164,81 @@ def test_every_change_is_noted(backend, method, arguments):
     backend.rows["k"][0] = 1
     getattr(state, method)(*arguments)
     assert list(backend.dirty) == ["k"]
+
+
+def test_a_list_state_holds_no_none(backend):
+    state = backend.get_state(ListStateDescriptor("l"))
+    backend.seal()
+    backend.set_current_key("k")
+    state.add(1)
+    for change in (lambda: state.add(None), lambda: state.add_all([2, None]), lambda: state.update([None])):
+        with pytest.raises(ProgramError, match="operator 'op', key 'k': None cannot be put into the list state 'l'"):
+            change()
+    assert list(state) == [1]
+    state.add_all([np.array([1, 2])])  # does not compare to a bool
+
+
+class Summing(AggregateFunction):
+    def create_accumulator(self):
+        return 0
+
+    def add(self, value, accumulator):
+        return accumulator + value
+
+    def get_result(self, accumulator):
+        return accumulator
+
+
+def test_none_clears_what_is_folded(backend):
+    reducing = backend.get_state(ReducingStateDescriptor("r", lambda a, b: a + b))
+    aggregating = backend.get_state(AggregatingStateDescriptor("a", Summing()))
+    backend.seal()
+    backend.set_current_key("k")
+    for state in (reducing, aggregating):
+        state.add(1)
+        state.add(None)
+        assert state.get() is None
+        state.add(1)
+        assert state.get() is not None
+
+
+def test_what_a_list_state_gave_does_not_change(backend):
+    state = backend.get_state(ListStateDescriptor("l"))
+    backend.seal()
+    backend.set_current_key("k")
+    state.add(1)
+    seen = state.get()
+    assert seen == (1,)  # a tuple: what is appended to a copy would be lost without a word
+    for value in state:
+        state.add(value + 1)  # nor does what is iterated over
+    state.add(3)
+    assert seen == (1,) and state.get() == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    "use", [lambda state: state.value(), lambda state: state.update(1), lambda state: state.clear()]
+)
+def test_state_without_a_current_key_is_refused(backend, use):
+    state = backend.get_state(ValueStateDescriptor("total"))
+    for sealed in (False, True):
+        if sealed:
+            backend.seal()
+        with pytest.raises(
+            ProgramError, match="operator 'op' uses the value state 'total' where there is no current key"
+        ):
+            use(state)
+
+
+def test_a_key_of_another_subtask_is_refused():
+    backend = HeapKeyedStateBackend("op", KeyOwner(1, 4, 128))
+    backend.seal()
+    mine = [key for key in range(100) if subtask_of(key_group(key, 128), 128, 4) == 1]
+    for key in range(100):
+        if key in mine:
+            backend.set_current_key(key)
+        else:
+            with pytest.raises(
+                OperatorError, match=f"operator 'op': the key {key} belongs to subtask .* same key each time"
+            ):
+                backend.set_current_key(key)
+    assert list(backend.rows) == mine

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import threading
 
 import numpy as np
@@ -342,3 +343,16 @@ def test_a_resident_whose_chunks_are_gone_is_made_anew(monkeypatch):
         busy.commit()
     assert min(store.chunks.keys() - {state_log.META}) > 2
     assert late.log.sync(store) is Sync.DIVERGED
+
+
+def test_an_attempt_that_was_not_committed_never_looks_like_the_one_that_was():
+    """Not even in a program that seeds Python's random numbers."""
+    store = MemoryChunkStore()
+    one, other = Task(store, a="value"), Task(store, a="value")
+    random.seed(7)
+    one.put("k", a="lost")
+    one.log.commit(store.copy(), {})
+    random.seed(7)
+    other.put("k", a="committed")
+    other.commit()
+    assert one.log.sync(store) is Sync.DIVERGED

@@ -255,3 +255,29 @@ def test_watermarks_and_silence_are_restored():
     assert again(now=1099) == []
     assert again(now=1100) == ["idle"]
     assert again(records(4), now=1110) == ["active"]
+
+
+def test_a_source_whose_partitions_all_said_idle_is_idle_at_once():
+    run = Sourced()
+    idle = WatermarkStatus(True)
+    assert run([*records(50), idle], [*records(40), idle], []) == [50, "idle"]
+    assert run([*records(45), idle]) == []  # not above what was let out
+    assert run([*records(60), idle]) == ["active", 60, "idle"]
+    assert run([idle]) == []
+    assert run() == []
+    assert run([*records(55)]) == ["active"]
+    assert run([*records(70), idle], records(65)) == [65]
+    assert run([*records(), idle]) == ["idle"]
+
+
+def test_an_idle_source_holds_back_no_other():
+    gate, sink = InputGate("sum", [InputEdge(SOURCE, None), InputEdge(KNOWN, None)]), Sink()
+    gate.begin_epoch(1)
+    for buffer in (*share(source(0), Records([1]), WatermarkStatus(True)), *share(channel_code(KNOWN, 0), *records(9))):
+        for channel, element in gate.receive(buffer):
+            if isinstance(element, Watermark):
+                gate.watermark(channel, element.timestamp, sink)
+            elif isinstance(element, WatermarkStatus):
+                gate.status(channel, element.idle, sink)
+    gate.advance_sources(0, sink)
+    assert sink.take() == [9]

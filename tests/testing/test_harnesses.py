@@ -369,3 +369,44 @@ def test_parameters_with_a_default_are_no_sources():
 def test_row():
     made = row(card="c1", amount=2)
     assert (made.card, made["amount"], made._fields) == ("c1", 2, ("card", "amount"))
+
+
+class EchoTime(KeyedProcessFunction):
+    """Sets a timer at the record's second field, and yields it when it fires."""
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_event_time_timer(value[1])
+
+    def on_timer(self, timestamp, ctx):
+        yield timestamp
+
+
+class Same(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield value
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_event_time_behind_a_shuffle_goes_on_after_silence_and_a_restart(restarted):
+    def build(env, a):
+        strategy = (
+            WatermarkStrategy.for_monotonous_timestamps()
+            .with_timestamp_assigner(lambda value: value[1])
+            .with_idleness("1 second")
+        )
+        keyed = a.key_by(lambda value: value[0]).process(Same()).assign_timestamps_and_watermarks(strategy)
+        return keyed.key_by(lambda value: value[0]).process(EchoTime())
+
+    with ProgramTestHarness(build) as harness:
+        harness.push("a", ("k", 10))
+        harness.run_epoch()
+        for _ in range(5):
+            harness.advance_processing_time(600)
+            harness.run_epoch()
+        if restarted:
+            harness.restore(harness.snapshot())
+        fired = []
+        for at in (1000, 2000, 3000):
+            harness.push("a", ("k", at))
+            fired.append(harness.run_epoch()["output"])
+    assert fired == [[10], [1000], [2000]]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
+import math
+
+import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from pillarbox.errors import ProgramError
 from pillarbox.state import HeapKeyedStateBackend
 from pillarbox.time import MIN_TIMESTAMP, ManualProcessingTimeService
 from pillarbox.time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
@@ -292,3 +297,148 @@ def test_a_hundred_thousand_timers_of_many_keys(timers):
     times = [timer[1] for timer in timers.fired]
     assert times == sorted(times)
     assert timers.service.num_event_time_timers() == 50_000
+
+
+# -- what a timer is --
+
+NOT_TIMES = [
+    None,
+    "5",
+    5.0,
+    math.nan,
+    True,
+    np.True_,
+    b"5",
+    2**63,
+    -(2**63) - 1,
+    datetime.datetime(2026, 1, 1),
+    np.float64(5),
+]
+
+
+@pytest.mark.parametrize("what", ["register", "delete"])
+@pytest.mark.parametrize("domain", ["event", "processing"])
+@pytest.mark.parametrize("timestamp", NOT_TIMES, ids=repr)
+def test_a_timer_is_an_int_of_64_bits(timers, what, domain, timestamp):
+    timers.call("register_event", "k", 5)
+    with pytest.raises(ProgramError) as refused:
+        timers.call(f"{what}_{domain}", "k", timestamp)
+    text = str(refused.value)
+    assert "operator 'op', key 'k'" in text and repr(timestamp) in text
+    assert "milliseconds" in text or "True and False are no points in time" in text
+    assert ("ctx.timestamp() is None" in text) == (timestamp is None)
+    assert timers.backend.rows["k"][1:] == [5, None]
+    timers.service.advance_watermark(10)
+    assert timers.take() == [("event", 5, "k", None)]
+
+
+def test_a_timer_may_be_numpys_int(timers):
+    timers.call("register_event", "k", np.int64(5))
+    timers.call("register_processing", "k", np.uint32(7))
+    assert list(map(type, timers.backend.rows["k"][1:])) == [int, int]
+    timers.call("delete_event", "k", np.int32(5))
+    timers.clock.set_current_time(7)
+    assert timers.take() == [("processing", 7, "k", None)]
+
+
+BAD = [None, "soon", 2.5, math.nan, datetime.datetime(2026, 1, 1), 2**70, True]
+
+
+def test_timers_that_are_none_are_dropped_from_a_checkpoint(timers, caplog):
+    """Versions before this one took them into the state, where they made every restart fail."""
+    good = {"a": 5, "b": {6, "x", 2**70}, "c": {7, 8, None}, "d": {9, math.nan}, "e": None}
+    bad = {f"bad {n}": value for n, value in enumerate(BAD) if value is not None}
+    keys = [*bad, *good]
+    rows = [[n, timers_, None] for n, timers_ in enumerate([*bad.values(), *good.values()])]
+    timers.backend.load(keys, rows)
+    with caplog.at_level("WARNING", "pillarbox"):
+        timers.backend.end_loading()
+    (warning,) = caplog.messages
+    assert "operator 'op'" in warning and f"holds {len(bad) + 4} timers" in warning and "of key 'bad 1'" in warning
+    assert timers.backend.rows["c"][1] == {7, 8} and timers.backend.rows["d"][1] == 9
+    assert timers.service.num_event_time_timers() == 5
+    # They are gone from the state, too: what held nothing else is dropped with the next epoch.
+    changed, removed = timers.backend.take_changes()
+    assert sorted(changed) == ["b", "c", "d"] and sorted(removed) == sorted(bad)
+    timers.service.advance_watermark(2**63 - 1)
+    assert [timer[1:3] for timer in timers.take()] == [(5, "a"), (6, "b"), (7, "c"), (8, "c"), (9, "d")]
+
+
+def test_numbers_of_more_than_64_bits_are_found_among_plain_timers(timers, caplog):
+    timers.backend.load(["a", "b", "c"], [[0, 5, None], [1, 2**64, None], [2, 7, None]])
+    timers.backend.end_loading()
+    assert "holds 1 timers" in caplog.text and "of key 'b'" in caplog.text
+    timers.service.advance_watermark(10)
+    assert [timer[1:3] for timer in timers.take()] == [(5, "a"), (7, "c")]
+
+
+# -- the order within one timestamp (T5) --
+
+
+def test_t5_an_earlier_timer_that_is_registered_meanwhile_comes_first(timers):
+    def meanwhile(timestamp, namespace):
+        if (timestamp, timers.backend.key) == (10, "a"):
+            timers.call("register_event", "a", 7)
+        if timestamp == 7:
+            timers.call("register_event", "c", 3)
+            timers.call("register_event", "d", 10)
+            timers.call("register_event", "d", 12)
+
+    timers.meanwhile = meanwhile
+    for key in ("a", "b"):
+        timers.call("register_event", key, 10)
+    timers.call("register_event", "z", 11)
+    timers.service.advance_watermark(11)
+    fired = [(timer[1], timer[2]) for timer in timers.take()]
+    assert fired == [(10, "a"), (7, "a"), (3, "c"), (10, "b"), (10, "d"), (11, "z")]
+    assert timers.service.num_event_time_timers() == 1
+
+
+def test_a_timer_that_fails_takes_no_other_along(timers):
+    def meanwhile(timestamp, namespace):
+        if timers.backend.key == "b":
+            raise RuntimeError("boom")
+
+    timers.meanwhile = meanwhile
+    for key in ("a", "b", "c", "d"):
+        timers.call("register_event", key, 10)
+    with pytest.raises(RuntimeError, match="boom"):
+        timers.service.advance_watermark(10)
+    assert timers.service.num_event_time_timers() == 2
+    timers.call("delete_event", "c", 10)
+    timers.service.advance_watermark(10)
+    assert [timer[2] for timer in timers.take()] == ["a", "b", "d"]
+    assert timers.service.num_event_time_timers() == 0
+
+
+def test_timers_are_counted_while_they_fire(timers):
+    counts = []
+
+    def meanwhile(timestamp, namespace):
+        if timers.backend.key == "b":
+            timers.call("delete_event", "d", 10)
+            timers.call("delete_event", "c", 10)
+            timers.call("register_event", "c", 10)
+        counts.append(timers.service.num_event_time_timers())
+
+    timers.meanwhile = meanwhile
+    for key in ("a", "b", "c", "d"):
+        timers.call("register_event", key, 10)
+    timers.service.advance_watermark(10)
+    assert [timer[2] for timer in timers.take()] == ["a", "b", "c"]
+    assert counts == [3, 1, 0]
+
+
+def test_a_large_bucket_that_is_overtaken_again_and_again(timers):
+    """Each timer of a large bucket sets one for an earlier time: the rest must not be moved each time."""
+
+    def meanwhile(timestamp, namespace):
+        if timestamp == 10:
+            timers.call("register_event", timers.backend.key, 9)
+
+    timers.meanwhile = meanwhile
+    for key in range(20_000):
+        timers.call("register_event", key, 10)
+    timers.service.advance_watermark(10)
+    fired = [(timer[1], timer[2]) for timer in timers.take()]
+    assert fired == [(at, key) for key in range(20_000) for at in (10, 9)]

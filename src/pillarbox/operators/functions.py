@@ -11,22 +11,22 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import ProgramError, shorten
+from pillarbox.state import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
 
 if TYPE_CHECKING:
     from pillarbox.operators.operator import OperatorContext
-    from pillarbox.state import (
-        AggregatingState,
-        AggregatingStateDescriptor,
-        ListState,
-        ListStateDescriptor,
-        MapState,
-        MapStateDescriptor,
-        ReducingState,
-        ReducingStateDescriptor,
-        StateDescriptor,
-        ValueState,
-        ValueStateDescriptor,
-    )
 
 __all__ = [
     "FilterFunction",
@@ -95,24 +95,32 @@ class RuntimeContext:
         return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism or '?'})"
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
-        """Give the keyed value state of a descriptor."""
-        return self._keyed(descriptor)  # type: ignore[no-any-return]
+        """Return the keyed value state of a descriptor."""
+        return self._declared(descriptor, "get_state", ValueStateDescriptor)  # type: ignore[no-any-return]
 
     def get_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
-        """Give the keyed list state of a descriptor."""
-        return self._keyed(descriptor)  # type: ignore[no-any-return]
+        """Return the keyed list state of a descriptor."""
+        return self._declared(descriptor, "get_list_state", ListStateDescriptor)  # type: ignore[no-any-return]
 
     def get_map_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
-        """Give the keyed map state of a descriptor."""
-        return self._keyed(descriptor)  # type: ignore[no-any-return]
+        """Return the keyed map state of a descriptor."""
+        return self._declared(descriptor, "get_map_state", MapStateDescriptor)  # type: ignore[no-any-return]
 
     def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
-        """Give the keyed reducing state of a descriptor."""
-        return self._keyed(descriptor)  # type: ignore[no-any-return]
+        """Return the keyed reducing state of a descriptor."""
+        return self._declared(descriptor, "get_reducing_state", ReducingStateDescriptor)  # type: ignore[no-any-return]
 
     def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState[Any, Any]:
-        """Give the keyed aggregating state of a descriptor."""
-        return self._keyed(descriptor)  # type: ignore[no-any-return]
+        """Return the keyed aggregating state of a descriptor."""
+        return self._declared(descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
+
+    def _declared(self, descriptor: StateDescriptor, method: str, wanted: type[StateDescriptor]) -> Any:
+        if not isinstance(descriptor, wanted):
+            raise ProgramError(
+                f"operator {self._context.name!r}: {method}() takes a {wanted.__name__}, not {shorten(descriptor)}:"
+                f" declare the state with {method}({wanted.__name__}(...))"
+            )
+        return self._keyed(descriptor)
 
     def _keyed(self, descriptor: StateDescriptor) -> Any:
         backend = self._context.backend

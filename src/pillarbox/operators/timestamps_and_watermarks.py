@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox.elements import ArrowRecords, Records
-from pillarbox.errors import OperatorError, ProgramError, describe, shorten_record
+from pillarbox.errors import OperatorError, ProgramError, describe, shorten, shorten_record
 from pillarbox.operators.operator import StreamOperator, raise_at_record, with_context
 from pillarbox.rows import Row, timestamps_ms
 from pillarbox.time import NoWatermarksGenerator, WatermarkGenerator, WatermarkOutput, WatermarkStrategy, to_timestamp
-from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
 
 __all__ = ["TimestampsAndWatermarksOperator"]
 
@@ -36,12 +36,29 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
             self, "making its watermark generator", self.strategy.create_generator, clock
         )
         self._emitted = MIN_TIMESTAMP
-        self._idle = False
+        # None: not known. The valve downstream may remember what was said before a restart, or by another worker.
+        self._idle: bool | None = None
+        self._used = False
+
+    def restore_state(self, state: Any) -> None:
+        """Begin anew: what was said since is known downstream, and not here."""
+        if self._used:
+            self.open()
 
     # -- what the generator calls (its WatermarkOutput) --
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Hand on a watermark of the generator if it goes forward."""
+        """Hand on a watermark of the generator if it goes forward.
+
+        Raises:
+            ValueError: it is not a number of milliseconds.
+        """
+        if type(timestamp_ms) is not int or not MIN_TIMESTAMP <= timestamp_ms <= MAX_WATERMARK:
+            try:
+                timestamp_ms = to_millisecond(timestamp_ms)
+            except ValueError as error:
+                kind = type(timestamp_ms).__name__
+                raise ValueError(f"{shorten(timestamp_ms)} ({kind}) is no watermark: {error}") from None
         if timestamp_ms > self._emitted:
             self._emitted = timestamp_ms
             self.mark_active()
@@ -55,7 +72,7 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
 
     def mark_active(self) -> None:
         """Hand on that records come again."""
-        if self._idle:
+        if self._idle is not False:
             self._idle = False
             self.output.process_status(False)
 
@@ -68,6 +85,9 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
         if isinstance(self._generator, NoWatermarksGenerator) and self.strategy.timestamp_assigner is None:
             self.output.process_records(records)
             return
+        self._used = True
+        if self._idle is None:
+            self.mark_active()
         stamped, latest = self._stamp(records)
         if self._generator.batchable:
             self.output.process_records(stamped)
@@ -154,11 +174,13 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Let the generator emit before the epoch ends."""
+        self._used = True
         self._emit_periodically()
 
     def begin_epoch(self) -> None:
-        """Start anew: under Spark the records of another epoch come from other partitions."""
+        """Start anew: under Spark the records of another epoch come from other partitions, active ones to all."""
         self.open()
+        self._idle = False
 
 
 class _Pending(WatermarkOutput):
@@ -184,9 +206,11 @@ class _Pending(WatermarkOutput):
         self._operator.emit_watermark(timestamp_ms)
 
     def mark_idle(self) -> None:
+        self.hand_on()
         self._operator.mark_idle()
 
     def mark_active(self) -> None:
+        self.hand_on()
         self._operator.mark_active()
 
 

@@ -14,7 +14,7 @@ from pillarbox.state.descriptors import (
     ValueState,
     ValueStateDescriptor,
 )
-from pillarbox.state.heap_backend import HeapKeyedStateBackend, SlotSpec
+from pillarbox.state.heap_backend import HeapKeyedStateBackend, KeyOwner, SlotSpec
 from pillarbox.state.state_log import ChunkStore, LogIdentity, MemoryChunkStore, StateLog, Sync
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "AggregatingStateDescriptor",
     "ChunkStore",
     "HeapKeyedStateBackend",
+    "KeyOwner",
     "ListState",
     "ListStateDescriptor",
     "LogIdentity",

@@ -140,19 +140,23 @@ class ListState(ABC, Generic[V]):
 
     @abstractmethod
     def get(self) -> Iterable[V]:
-        """Give the elements, oldest first; iterate before the state is changed."""
+        """Return the elements, oldest first, as they are now: a tuple, so that no change to it gets lost."""
 
     @abstractmethod
     def add(self, value: V) -> None:
-        """Append an element."""
+        """Append an element.
+
+        Raises:
+            ProgramError: it is None, which Flink's list states refuse as well; so do ``add_all`` and ``update``.
+        """
 
     @abstractmethod
     def add_all(self, values: Iterable[V]) -> None:
-        """Append elements."""
+        """Append elements; None among them is refused."""
 
     @abstractmethod
     def update(self, values: Iterable[V]) -> None:
-        """Replace all elements."""
+        """Replace all elements; None among them is refused."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -232,7 +236,7 @@ class ReducingState(ABC, Generic[V]):
 
     @abstractmethod
     def add(self, value: V) -> None:
-        """Fold a value in."""
+        """Fold a value in; None clears the state, as in Flink."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -248,7 +252,7 @@ class AggregatingState(ABC, Generic[IN, OUT]):
 
     @abstractmethod
     def add(self, value: IN) -> None:
-        """Add a value to the accumulator."""
+        """Add a value to the accumulator; None clears the state, as in Flink."""
 
     @abstractmethod
     def clear(self) -> None:

@@ -7,11 +7,12 @@ restored and dropped together. Only the mailbox thread may touch any of it.
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, KeysView, Mapping, ValuesView
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from functools import partial
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from pillarbox.errors import CheckpointMismatchError, ProgramError, shorten
+from pillarbox.errors import CheckpointMismatchError, OperatorError, ProgramError, shorten
 from pillarbox.state.descriptors import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -25,11 +26,12 @@ from pillarbox.state.descriptors import (
     ValueState,
     ValueStateDescriptor,
 )
+from pillarbox.state.key_groups import key_group, subtask_of
 
 if TYPE_CHECKING:
     from pillarbox.time.internal_timer_service import TimerIndex
 
-__all__ = ["NEW", "HeapKeyedStateBackend", "SlotSpec", "stale_entry"]
+__all__ = ["NEW", "HeapKeyedStateBackend", "KeyOwner", "SlotSpec", "stale_entry"]
 
 # Marks of a row. At least 0: unchanged since the entry of that number was written to the log.
 NEW = -1  # changed; the log does not have it
@@ -45,6 +47,7 @@ def stale_entry(mark: int) -> int:
 
 Row = list[Any]
 _EMPTY: dict[Any, Any] = {}
+_IS_NONE = partial(is_, None)
 
 
 class SlotSpec(NamedTuple):
@@ -54,8 +57,36 @@ class SlotSpec(NamedTuple):
     kind: str
 
 
+class KeyOwner(NamedTuple):
+    """Which of a program's keys a backend may hold: those of one subtask."""
+
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+
+
+class _NoRow(list[Any]):
+    """Stands for the current row as long as there is no current key."""
+
+    def __init__(self, backend: HeapKeyedStateBackend) -> None:
+        self._backend = backend
+
+    def _refuse(self, slot: Any, value: Any = None) -> NoReturn:
+        name, kind = self._backend.slots[slot - 1]
+        raise ProgramError(
+            f"operator {self._backend.operator!r} uses the {kind} state {name.partition('/')[2]!r} where there is no"
+            " current key: in open() states are only declared; read and change them when a record or a timer comes"
+        )
+
+    __getitem__ = _refuse
+    __setitem__ = _refuse
+
+
 class HeapKeyedStateBackend:
     """All keyed state of one operator in one subtask.
+
+    Args:
+        owner: the subtask whose keys they are; None: it may hold any key.
 
     Attributes:
         rows: the row of each key that has state or timers.
@@ -64,10 +95,12 @@ class HeapKeyedStateBackend:
         dirty: the rows that were changed in this epoch, by key.
     """
 
-    def __init__(self, operator: str) -> None:
+    def __init__(self, operator: str, owner: KeyOwner | None = None) -> None:
         self.operator = operator
+        # A single subtask has all keys.
+        self._owner = owner if owner is not None and owner.parallelism > 1 else None
         self.rows: dict[Any, Row] = {}
-        self.row: Row = []
+        self.row: Row = _NoRow(self)
         self.key: Any = None
         self.dirty: dict[Any, Row] = {}
         self.slots: list[SlotSpec] = []
@@ -127,7 +160,21 @@ class HeapKeyedStateBackend:
         self.row = self.create_row(key) if row is None else row
 
     def create_row(self, key: Any) -> Row:
-        """Give a key its row; it stays only if it holds something when the epoch ends."""
+        """Give a key its row; it stays only if it holds something when the epoch ends.
+
+        Raises:
+            OperatorError: the key belongs to another subtask: the key function gave another one when the record was
+                routed. (Flink: "Key group ... is not in KeyGroupRange".)
+        """
+        if self._owner is not None:
+            subtask, parallelism, max_parallelism = self._owner
+            right = subtask_of(key_group(key, max_parallelism), max_parallelism, parallelism)
+            if right != subtask:
+                raise OperatorError(
+                    f"operator {self.operator!r}: the key {shorten(key)} belongs to subtask {right}, but a record with"
+                    f" it came to subtask {subtask} of {parallelism}: the key function gave another key when the record"
+                    " was sent; it has to give the same key each time (no random numbers, no clock, no changing object)"
+                )
         row = self._blank.copy()
         self.rows[key] = row
         self.dirty[key] = row
@@ -194,7 +241,7 @@ class HeapKeyedStateBackend:
     def end_loading(self) -> None:
         """Have the timers ready."""
         for index in self._timer_indexes:
-            index.queue.sort()
+            index.end_loading()
 
     def apply(self, keys: list[Any], rows: list[Row], removed: list[Any]) -> None:
         """Take over rows that another worker wrote, into rows and timers that are live here."""
@@ -232,6 +279,14 @@ class _HeapState:
         if self._backend.row[self._slot] is not None:
             self._set(None)
 
+    def _refuse_none(self) -> NoReturn:
+        backend = self._backend
+        name = backend.slots[self._slot - 1].name.partition("/")[2]
+        raise ProgramError(
+            f"operator {backend.operator!r}, key {shorten(backend.key)}: None cannot be put into the list state"
+            f" {name!r}: leave it out, or put in a value that stands for it"
+        )
+
 
 class _HeapValueState(_HeapState, ValueState[Any]):
     __slots__ = ()
@@ -250,10 +305,15 @@ class _HeapValueState(_HeapState, ValueState[Any]):
 class _HeapListState(_HeapState, ListState[Any]):
     __slots__ = ()
 
-    def get(self) -> Iterable[Any]:
-        return self._backend.row[self._slot] or ()
+    def get(self) -> tuple[Any, ...]:
+        return tuple(self._backend.row[self._slot] or ())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(tuple(self._backend.row[self._slot] or ()))
 
     def add(self, value: Any) -> None:
+        if value is None:
+            self._refuse_none()
         backend = self._backend
         row = backend.row
         elements = row[self._slot]
@@ -265,10 +325,17 @@ class _HeapListState(_HeapState, ListState[Any]):
             backend.touch()
 
     def add_all(self, values: Iterable[Any]) -> None:
-        self._set([*(self._backend.row[self._slot] or ()), *values] or None)
+        self._set([*(self._backend.row[self._slot] or ()), *self._without_none(values)] or None)
 
     def update(self, values: Iterable[Any]) -> None:
-        self._set(list(values) or None)
+        self._set(self._without_none(values) or None)
+
+    def _without_none(self, values: Iterable[Any]) -> list[Any]:
+        elements = list(values)
+        # By identity: numpy arrays do not compare to a bool.
+        if any(map(_IS_NONE, elements)):
+            self._refuse_none()
+        return elements
 
 
 class _HeapMapState(_HeapState, MapState[Any, Any]):
@@ -325,6 +392,9 @@ class _HeapReducingState(_HeapState, ReducingState[Any]):
         return self._backend.row[self._slot]
 
     def add(self, value: Any) -> None:
+        if value is None:
+            self.clear()
+            return
         present = self._backend.row[self._slot]
         self._set(value if present is None else self._reduce(present, value))
 
@@ -341,6 +411,9 @@ class _HeapAggregatingState(_HeapState, AggregatingState[Any, Any]):
         return None if accumulator is None else self._function.get_result(accumulator)
 
     def add(self, value: Any) -> None:
+        if value is None:
+            self.clear()
+            return
         accumulator = self._backend.row[self._slot]
         if accumulator is None:
             accumulator = self._function.create_accumulator()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import gc
 import pickle
-import random
+import secrets
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -311,7 +311,7 @@ class StateLog:
         self._append(store, changed, removed)
         self.version += 1
         self.task_state = task_state
-        self._stamps = [*self._stamps[-_HISTORY + 1 :], (self.version, random.getrandbits(63))]
+        self._stamps = [*self._stamps[-_HISTORY + 1 :], (self.version, secrets.randbits(63))]
         mine = self._identity
         first = self._chunks[0][0] if self._chunks else self._following
         while len(self._layouts) > 1 and self._layouts[1][0] <= first:

@@ -171,7 +171,9 @@ class InputGate:
         """Give the valve what the sources' partitions amount to in this epoch.
 
         Partitions without records do not count; a source without any keeps the watermark that it had, and is idle
-        once it has been so for its idle timeout (processing time ``now``, epoch ms).
+        once it has been so for its idle timeout (processing time ``now``, epoch ms). Partitions that said that they are
+        idle do not hold back the others; where all did, the source is idle at once, at the latest of their watermarks
+        (as Flink's valve does when the last channel becomes idle).
         """
         for vertex, edge in self._edges.items():
             if edge.parallelism is not None:
@@ -180,15 +182,23 @@ class InputGate:
                 channel
                 for number, channel in self._channels.items()
                 if vertex_of_channel(number) == vertex
-                and not channel.idle
-                and (channel.has_records or channel.watermark is not None)
+                and (channel.idle or channel.has_records or channel.watermark is not None)
             ]
+            active = [channel for channel in partitions if not channel.idle]
             source = ("source", vertex)
             if partitions:
                 self._last_active[vertex] = now
-                self._valve.input_status(source, False, output)
-                least = min(MIN_TIMESTAMP if channel.watermark is None else channel.watermark for channel in partitions)
-                self._valve.input_watermark(source, least, output)
+                watermarks = [
+                    MIN_TIMESTAMP if channel.watermark is None else channel.watermark
+                    for channel in active or partitions
+                ]
+                watermark = min(watermarks) if active else max(watermarks)
+                # A source that was idle and says nothing new stays so.
+                if active or watermark > self._valve.current_watermark:
+                    self._valve.input_status(source, False, output)
+                    self._valve.input_watermark(source, watermark, output)
+                if not active:
+                    self._valve.input_status(source, True, output)
             elif edge.idle_timeout is not None:
                 since = self._last_active.setdefault(vertex, now)
                 if now - since >= edge.idle_timeout:

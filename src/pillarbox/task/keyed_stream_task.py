@@ -11,7 +11,7 @@ from typing import Any
 
 from pillarbox.elements import Buffer, Records, Watermark, WatermarkStatus
 from pillarbox.mailbox import StreamTaskActionExecutor
-from pillarbox.state import ChunkStore, HeapKeyedStateBackend, LogIdentity, StateLog, Sync
+from pillarbox.state import ChunkStore, HeapKeyedStateBackend, KeyOwner, LogIdentity, StateLog, Sync
 from pillarbox.task.checkpoint import CheckpointMetaData
 from pillarbox.task.input_gate import InputGate
 from pillarbox.task.operator_chain import as_mail
@@ -43,7 +43,8 @@ class KeyedStreamTask(StreamTask):
         action_executor: StreamTaskActionExecutor = StreamTaskActionExecutor.IMMEDIATE,
         alignment_limit: int | None = None,
     ) -> None:
-        self.backend = HeapKeyedStateBackend(vertex.nodes[0].operator.name)
+        owner = KeyOwner(subtask, vertex.parallelism, vertex.max_parallelism)
+        self.backend = HeapKeyedStateBackend(vertex.nodes[0].operator.name, owner)
         super().__init__(
             vertex,
             subtask,

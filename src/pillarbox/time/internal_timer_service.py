@@ -7,18 +7,23 @@ here are an index over those rows. Source of the behaviour: Flink's ``InternalTi
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterable
 from itertools import compress
 from typing import Any, Protocol
 
+import numpy as np
+
+from pillarbox.errors import ProgramError, shorten
 from pillarbox.time.processing_time import ProcessingTimeService, ScheduledTimer
 from pillarbox.time.timer_queue import TimerQueue
-from pillarbox.time.timestamps import MIN_TIMESTAMP
+from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
 
 __all__ = ["VOID_NAMESPACE", "InternalTimeServiceManager", "InternalTimerService", "KeyContext", "Triggerable"]
 
 VOID_NAMESPACE = None
 _NONE = type(None)
+_log = logging.getLogger("pillarbox")
 
 
 class KeyContext(Protocol):
@@ -27,6 +32,7 @@ class KeyContext(Protocol):
     ``row[0]`` is the row's mark: at least 0 while the row has no unwritten change; ``touch`` notes one.
     """
 
+    operator: str
     key: Any
     row: list[Any]
 
@@ -52,16 +58,26 @@ class TimerIndex:
     A stamp is the timestamp, or ``(timestamp, namespace)`` in a service with namespaces.
     """
 
-    __slots__ = ("_keys", "_namespaced", "queue", "slot")
+    __slots__ = ("_dropped", "_keys", "_name", "_namespaced", "queue", "slot")
 
     def __init__(self, name: str, keys: KeyContext, namespaced: bool) -> None:
+        self._name = name
         self._keys = keys
         self._namespaced = namespaced
+        # How many restored timers were no timers, and the key of the first.
+        self._dropped: tuple[int, Any] = (0, None)
         self.queue = TimerQueue()
         self.slot = keys.create_timer_slot(name, self)
 
     def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Add a timer of the current key, unless it has it."""
+        """Add a timer of the current key, unless it has it.
+
+        Raises:
+            ProgramError: the timestamp is not an int of 64 bits: in the queue and in the checkpoint it would do harm
+                long after the record that brought it.
+        """
+        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+            timestamp = self._checked(timestamp)
         keys = self._keys
         row = keys.row
         slot = self.slot
@@ -82,7 +98,13 @@ class TimerIndex:
         self.queue.add(timestamp, (keys.key, namespace) if self._namespaced else keys.key)
 
     def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
-        """Remove a timer of the current key, if it has it."""
+        """Remove a timer of the current key, if it has it.
+
+        Raises:
+            ProgramError: the timestamp is not an int of 64 bits.
+        """
+        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+            timestamp = self._checked(timestamp)
         if self._forget(timestamp, namespace):
             key = self._keys.key
             self.queue.discard(timestamp, (key, namespace) if self._namespaced else key)
@@ -92,6 +114,7 @@ class TimerIndex:
         queue = self.queue
         keys = self._keys
         while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
+            # One by one: a timer that is registered meanwhile for an earlier time comes before the rest.
             for owner in queue.pop(timestamp):
                 key: Any = owner
                 namespace: Any = VOID_NAMESPACE
@@ -100,7 +123,27 @@ class TimerIndex:
                 keys.set_current_key(key)
                 # A timer that was called before, at the same timestamp, may have deleted this one.
                 if self._forget(timestamp, namespace):
+                    queue.size -= 1
                     trigger(timestamp, namespace)
+                if queue.overtaken:
+                    break
+
+    def _checked(self, timestamp: Any) -> int:
+        """Return a timestamp that is not a plain int as one, or refuse it."""
+        try:
+            return to_millisecond(timestamp)
+        except ValueError as error:
+            hint = str(error)
+        if timestamp is None:
+            hint += (
+                "; ctx.timestamp() is None where records have no timestamp: put assign_timestamps_and_watermarks(...)"
+                " before, or use processing time"
+            )
+        domain = "a processing-time" if self._name.endswith("/processing") else "an event-time"
+        raise ProgramError(
+            f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: {domain} timer cannot be set or deleted"
+            f" at {shorten(timestamp)} ({type(timestamp).__name__}): {hint}"
+        )
 
     def _forget(self, timestamp: int, namespace: Any) -> bool:
         row = self._keys.row
@@ -123,8 +166,19 @@ class TimerIndex:
             self._keys.touch()
         return True
 
+    def _take_out(self, stamp: Any) -> None:
+        """Take out of the current row what is no timer."""
+        # By identity: NaN equals nothing, not even itself; and arrays do not compare to a bool.
+        row = self._keys.row
+        slot = self.slot
+        present = row[slot]
+        rest = {other for other in present if other is not stamp} if type(present) is set else set()
+        row[slot] = rest if len(rest) > 1 else rest.pop() if rest else None
+        if row[0] >= 0:
+            self._keys.touch()
+
     def load(self, keys: list[Any], rows: list[list[Any]]) -> None:
-        """Index the timers of restored rows; the queue wants to be sorted before it is used."""
+        """Index the timers of restored rows; :meth:`end_loading` ends it."""
         slot = self.slot
         owners: list[Any] = keys
         stamps: list[Any] = [row[slot] for row in rows]
@@ -136,9 +190,47 @@ class TimerIndex:
             present = [stamp is not None for stamp in stamps]
             owners, stamps = list(compress(owners, present)), list(compress(stamps, present))
         if not kinds <= {int, _NONE}:
-            timers = [entry for key, stamp in zip(owners, stamps) for entry in self._entries(key, stamp)]
-            owners, stamps = [owner for _, owner in timers], [timestamp for timestamp, _ in timers]
-        self.queue.load(stamps, owners)
+            owners, stamps = self._unpacked(owners, stamps)
+        try:
+            timestamps = np.array(stamps, np.int64)
+        except OverflowError:
+            owners, stamps = self._unpacked(keys, [row[slot] for row in rows])
+            timestamps = np.array(stamps, np.int64)
+        self.queue.load(timestamps, owners)
+
+    def _unpacked(self, keys: list[Any], slots: list[Any]) -> tuple[list[Any], list[int]]:
+        """Return owners and timestamps of the timers in restored rows, and take out of the rows what is none.
+
+        Checkpoints of versions that did not check timers may hold any object in the place of a timestamp.
+        """
+        owners: list[Any] = []
+        timestamps: list[int] = []
+        for key, present in zip(keys, slots):
+            for stamp in list(present) if type(present) is set else () if present is None else (present,):
+                timestamp, owner = (stamp[0], (key, stamp[1])) if self._namespaced else (stamp, key)
+                if type(timestamp) is int and MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+                    timestamps.append(timestamp)
+                    owners.append(owner)
+                else:
+                    self._keys.set_current_key(key)
+                    self._take_out(stamp)
+                    count, first = self._dropped
+                    self._dropped = (count + 1, first if count else key)
+        return owners, timestamps
+
+    def end_loading(self) -> None:
+        """Have the restored timers ready, and tell of those that were none."""
+        self.queue.sort()
+        count, key = self._dropped
+        if count:
+            self._dropped = (0, None)
+            _log.warning(
+                "operator %r: the checkpoint holds %d timers whose timestamps are no 64-bit integers, the first of them"
+                " of key %s; they could never fire, and are dropped",
+                self._keys.operator,
+                count,
+                shorten(key),
+            )
 
     def replace(self, key: Any, old: Any, new: Any) -> None:
         """Take note that a key's slot was overwritten from outside."""

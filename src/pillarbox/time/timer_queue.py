@@ -8,11 +8,15 @@ Restored timers come by the million and all at once: they are sorted, and kept a
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from heapq import heapify, heappop, heappush
+from operator import length_hint
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
+
+from pillarbox.time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["TimerQueue"]
 
@@ -29,10 +33,15 @@ _MISSING = _Missing()
 class TimerQueue:
     """Owners by timestamp (T3). Only the mailbox thread may touch it.
 
-    Who uses it knows which timers there are (the keys' rows say it), and adds none that is in the queue.
+    Its user knows which timers there are (the keys' rows say it): none is added that is in the queue, none discarded
+    that is not.
+
+    Attributes:
+        size: the number of timers. Whoever takes an owner from :meth:`pop` counts it down.
+        overtaken: whether a timer was added that comes before those which :meth:`pop` gave last.
     """
 
-    __slots__ = ("_buckets", "_deleted", "_head", "_heap", "_loaded", "_run", "_size")
+    __slots__ = ("_begun", "_buckets", "_deleted", "_firing", "_head", "_heap", "_loaded", "_run", "overtaken", "size")
 
     def __init__(self) -> None:
         # Every timestamp that has a bucket is in the heap at least once; the heap may hold more: those whose
@@ -42,14 +51,19 @@ class TimerQueue:
         # and a dictionary costs 200 bytes. (No owner is a dictionary: it is hashed.)
         self._buckets: dict[int, Any] = {}
         # Loaded timers and their owners; in order, but for the first of them; and those discarded since.
-        self._loaded: tuple[list[int], list[Any]] = ([], [])
+        self._loaded: tuple[list[npt.NDArray[np.int64]], list[Any]] = ([], [])
         self._run: Iterator[tuple[int, Any]] = iter(())
         self._head: tuple[int, Any] | None = None
         self._deleted: set[tuple[int, Any]] = set()
-        self._size = 0
+        # Timestamps whose owners are being taken, and those still to be: the earliest last. There are several where a
+        # timer that fires adds one that comes before the rest of its own timestamp.
+        self._begun: list[tuple[int, Iterator[Any]]] = []
+        self._firing = MIN_TIMESTAMP
+        self.overtaken = False
+        self.size = 0
 
     def __len__(self) -> int:
-        return self._size
+        return self.size
 
     def add(self, timestamp: int, owner: Hashable) -> None:
         """Add a timer."""
@@ -59,25 +73,24 @@ class TimerQueue:
         elif bucket is _MISSING:
             self._buckets[timestamp] = owner
             heappush(self._heap, timestamp)
+            if timestamp < self._firing:
+                self.overtaken = True
         else:
             self._buckets[timestamp] = {bucket: None, owner: None}
-        self._size += 1
+        self.size += 1
 
     def discard(self, timestamp: int, owner: Hashable) -> None:
-        """Remove a timer; nothing happens when it was popped already."""
+        """Remove a timer. One whose timestamp is being worked off is still given: its row says that it is gone."""
+        self.size -= 1
         bucket = self._buckets.get(timestamp, _MISSING)
         if type(bucket) is dict and owner in bucket:
             del bucket[owner]
-            self._size -= 1
             if bucket:
                 return
-        elif bucket is owner or bucket == owner:
-            self._size -= 1
-        else:
+        elif bucket is not owner and bucket != owner:
             # What is not in a bucket is in the run, unless the run is past that time.
             if self._head is not None and timestamp >= self._head[0]:
                 self._deleted.add((timestamp, owner))
-                self._size -= 1
                 self._pass_deleted()
             return
         del self._buckets[timestamp]
@@ -87,17 +100,31 @@ class TimerQueue:
             heapify(self._heap)
 
     def next_timestamp(self) -> int | None:
-        """Give the earliest timestamp that has a timer."""
-        heap, buckets, head = self._heap, self._buckets, self._head
+        """Return the earliest timestamp that has a timer."""
+        heap, buckets, head, begun = self._heap, self._buckets, self._head, self._begun
+        earliest = None if head is None else head[0]
+        while begun:
+            timestamp, owners = begun[-1]
+            if length_hint(owners):
+                earliest = timestamp  # what is loaded comes later
+                break
+            begun.pop()
         while heap:
             timestamp = heap[0]
             if timestamp in buckets:
-                return timestamp if head is None or timestamp < head[0] else head[0]
+                return timestamp if earliest is None or timestamp < earliest else earliest
             heappop(heap)
-        return None if head is None else head[0]
+        return earliest
 
-    def pop(self, timestamp: int) -> Iterable[Any]:
-        """Remove and give all owners at the earliest timestamp: loaded ones, then others as they were added."""
+    def pop(self, timestamp: int) -> Iterator[Any]:
+        """Return the owners at the earliest timestamp: loaded ones, then others as they were added.
+
+        They leave the queue one by one; what is not taken is given by the next call.
+        """
+        self._firing = timestamp
+        self.overtaken = False
+        if self._begun and self._begun[-1][0] == timestamp:
+            return self._begun[-1][1]
         bucket = self._buckets.pop(timestamp, _MISSING)
         owners: list[Any] = []
         while self._head is not None and self._head[0] == timestamp:
@@ -107,18 +134,20 @@ class TimerQueue:
             owners.extend(bucket)
         elif bucket is not _MISSING:
             owners.append(bucket)
-        self._size -= len(owners)
-        return owners
+        rest = iter(owners)
+        self._begun.append((timestamp, rest))
+        return rest
 
-    def load(self, timestamps: list[int], owners: list[Hashable]) -> None:
+    def load(self, timestamps: npt.NDArray[np.int64], owners: list[Hashable]) -> None:
         """Add restored timers to a queue that had no others; :meth:`sort` ends it."""
-        self._loaded[0].extend(timestamps)
+        self._loaded[0].append(timestamps)
         self._loaded[1].extend(owners)
-        self._size += len(timestamps)
+        self.size += len(owners)
 
     def sort(self) -> None:
         """Put the loaded timers in order, before anything else is done with the queue."""
-        self._run = _in_order(*self._loaded)
+        timestamps, owners = self._loaded
+        self._run = _in_order(np.concatenate(timestamps), owners) if timestamps else iter(())
         self._loaded = ([], [])
         self._advance()
 
@@ -133,9 +162,9 @@ class TimerQueue:
             self._head = next(self._run, None)
 
 
-def _in_order(timestamps: list[int], owners: list[Any]) -> Iterator[tuple[int, Any]]:
-    order = np.argsort(np.asarray(timestamps))
+def _in_order(timestamps: npt.NDArray[np.int64], owners: list[Any]) -> Iterator[tuple[int, Any]]:
+    order = np.argsort(timestamps)
     # In portions: as a list, the order of millions would be as large as what it is the order of.
     for start in range(0, len(order), _PORTION):
-        portion = order[start : start + _PORTION].tolist()
-        yield from zip(map(timestamps.__getitem__, portion), map(owners.__getitem__, portion))
+        portion = order[start : start + _PORTION]
+        yield from zip(timestamps[portion].tolist(), map(owners.__getitem__, portion.tolist()))

@@ -17,6 +17,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from pillarbox.errors import shorten
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "ColumnTimestampAssigner",
     "TimestampAssigner",
     "as_timestamp_assigner",
+    "to_millisecond",
     "to_timestamp",
 ]
 
@@ -56,6 +59,25 @@ class TimestampAssigner(ABC):
         """
 
 
+def to_millisecond(value: object) -> int:
+    """Return a point in time that was given as a number: an int, numpy's included, within 64 bits.
+
+    Raises:
+        ValueError: it is something else, or does not fit; the message says how to convert it.
+    """
+    if isinstance(value, datetime.datetime) and value == value:  # pandas' NaT is not
+        raise ValueError("a datetime is not converted here: int(x.timestamp() * 1000) gives its milliseconds")
+    if isinstance(value, (bool, np.bool_)):
+        raise ValueError("True and False are no points in time")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError("milliseconds since the epoch are expected, as int") from None
+    if not MIN_TIMESTAMP <= number <= MAX_WATERMARK:
+        raise ValueError("milliseconds since the epoch have to fit in 64 bits")
+    return number
+
+
 def to_timestamp(value: object, source: object = None, record: object = None) -> int:
     """Turn what a timestamp assigner gave into epoch milliseconds.
 
@@ -78,7 +100,7 @@ def to_timestamp(value: object, source: object = None, record: object = None) ->
         since = value - (_NAIVE_EPOCH if value.tzinfo is None else _EPOCH)
         # Exact: seconds and microseconds are never negative, so the division cuts towards the past.
         number = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
-    elif isinstance(value, bool):
+    elif isinstance(value, (bool, np.bool_)):
         raise _not_a_timestamp(value, source, record)
     else:
         try:
