@@ -44,7 +44,7 @@ from pillarbox.operators.sinks import ColumnsOperator, PrintOperator
 from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox.time import WatermarkStrategy
 from pillarbox.time.duration import DurationLike
-from pillarbox.types import RowEncoder, resolve_schema
+from pillarbox.types import RowEncoder, TypeInformation, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -258,7 +258,12 @@ class DataStream:
     def key_by(
         self, key_selector: Callable[[Any], Any] | KeySelector | str | Sequence[str], *more: str, key_type: Any = None
     ) -> KeyedStream:
-        """Spread the stream by key: a function, or names of columns."""
+        """Spread the stream by key: a function, or names of columns.
+
+        Args:
+            key_type: the key's type, one of ``Types``: a checkpoint notes it, and refuses a program whose keys are of
+                another kind. The types of a DataFrame's columns are known.
+        """
         key: Any = (key_selector, *more) if more else key_selector
         keying = Keying(key, f"key_by after {self._step.name}")
         step = self._step
@@ -269,7 +274,10 @@ class DataStream:
                         f"key_by(): there is no column {column!r} in {step.name!r}; the columns are"
                         f" {', '.join(step.columns)}"
                     )
-        keyed = KeyByTransformation(self._env._next(), "key_by", [self._plain_step()], keying=keying)
+        types = _key_types(self._plain_step(), keying.columns, key_type)
+        keyed = KeyByTransformation(
+            self._env._next(), "key_by", [self._plain_step()], keying=keying, key_types=types
+        )
         self._env._add(keyed)
         return KeyedStream(self._env, keyed, keying)
 
@@ -406,6 +414,23 @@ class KeyedStream(DataStream):
 
     def _plain_step(self) -> Transformation:
         return self._step.inputs[0]
+
+
+def _key_types(step: Transformation, columns: tuple[str, ...] | None, declared: Any) -> list[str] | None:
+    """Return the types of a key where they are declared, or are those of a DataFrame's columns."""
+    if isinstance(declared, TypeInformation):
+        if declared.data_type is None:
+            return None
+        return [field.dataType.simpleString() for field in resolve_schema(declared).fields]
+    if declared is not None:
+        raise ProgramError(f"key_by(): key_type is one of Types, such as Types.STRING(), not {shorten(declared)}")
+    # Neither changes records.
+    while isinstance(step, OperatorTransformation) and step.kind in ("timestamps", "filter"):
+        step = step.inputs[0]
+    if columns is None or not isinstance(step, SourceTransformation) or step.dataframe is None:
+        return None
+    schema = step.dataframe.schema
+    return [schema[column].dataType.simpleString() for column in columns] if set(columns) <= set(schema.names) else None
 
 
 def _name_of(kind: str, func: Any) -> str:

@@ -20,7 +20,6 @@ from pillarbox.graph.transformations import (
     Transformation,
     UnionTransformation,
 )
-from pillarbox.operators.keys import Keying
 from pillarbox.operators.pass_through import PassThroughOperator
 from pillarbox.task.vertex import ChainNode, Consumers, Edge, InputEdge, Vertex
 
@@ -110,7 +109,7 @@ class _Link:
     """A consumer of a stream, with the virtual steps between resolved."""
 
     consumer: OperatorTransformation
-    keying: Keying | None
+    key_by: KeyByTransformation | None
     tag_id: str | None
 
 
@@ -199,7 +198,7 @@ class _Compiler:
                 yield from self._links(child, child.tag_id)
             elif isinstance(child, KeyByTransformation):
                 for link in self._links(child):
-                    yield _Link(link.consumer, child.keying, tag_id)
+                    yield _Link(link.consumer, child, tag_id)
             elif isinstance(child, OperatorTransformation):
                 yield _Link(child, None, tag_id)
 
@@ -211,7 +210,7 @@ class _Compiler:
         def visit(step: Transformation) -> None:
             seen.add(step)
             for link in reversed(list(self._links(step))):
-                if link.keying is None and link.consumer not in seen:
+                if link.key_by is None and link.consumer not in seen:
                     visit(link.consumer)
             backwards.append(step)
 
@@ -235,7 +234,7 @@ class _Compiler:
                 consumers = node.output
                 if link.tag_id is not None:
                     consumers = node.side_outputs.setdefault(link.tag_id, Consumers())
-                if link.keying is None:
+                if link.key_by is None:
                     consumers.nodes.append(nodes[link.consumer])
                 else:
                     self._connect(vertex, consumers, link, step.name)
@@ -244,25 +243,28 @@ class _Compiler:
             self._idle[vertex.number] = max(idle_timeouts)
 
     def _connect(self, vertex: Vertex, consumers: Consumers, link: _Link, sender: str) -> None:
+        assert link.key_by is not None
+        keying = link.key_by.keying
         head = self._heads.get(link.consumer)
         if head is None:
             consumer = link.consumer
             head = self._new_vertex(consumer.name, consumer.effective_uid, self._program.parallelism)
             head.nodes.append(ChainNode(consumer.factory(consumer.name, consumer.effective_uid)))
             head.uses_processing_time = consumer.uses_processing_time
+            head.kind = consumer.kind
+            head.key = link.key_by.note()
             self._heads[consumer] = head
             if isinstance(consumer, SinkTransformation) and consumer.output is not None:
                 self._connect_output(head, head.nodes[0].output, consumer)
-        assert link.keying is not None
         codes = self._codes_of(head)
         # Streams of this vertex that meet in a union before the shuffle share one edge: a channel has one barrier.
         index = next((index for index, edge in enumerate(vertex.edges) if edge.targets == codes), None)
         if index is None:
             index = len(vertex.edges)
             head.inputs.append(InputEdge(vertex.number, vertex.parallelism or None))
-            columns = link.keying.columns
+            columns = keying.columns
             label = "key by " + (", ".join(columns) if columns else "function")
-            vertex.edges.append(Edge(codes, link.keying, vertex.max_parallelism, label, sender))
+            vertex.edges.append(Edge(codes, keying, vertex.max_parallelism, label, sender))
         elif sender not in vertex.edges[index].sender.split(", "):
             vertex.edges[index].sender += f", {sender}"
         consumers.edges.append(index)

@@ -9,6 +9,7 @@ from typing import Any
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import StreamOperator
 from pillarbox.operators.pass_through import PassThroughOperator
+from pillarbox.state.key_note import KeyNote
 
 __all__ = [
     "KeyByTransformation",
@@ -91,9 +92,21 @@ class SinkTransformation(OperatorTransformation):
 
 @dataclass(eq=False)
 class KeyByTransformation(Transformation):
-    """Spreads a stream by key."""
+    """Spreads a stream by key.
+
+    Attributes:
+        key_types: the key's Spark types where they are known: one for each column, or one for what a function makes.
+    """
 
     keying: Keying = None  # type: ignore[assignment]
+    key_types: list[str] | None = None
+
+    def note(self) -> KeyNote:
+        """Return what a checkpoint holds of the key."""
+        note = self.keying.note()
+        if self.key_types is not None:
+            note["types"] = self.key_types
+        return note
 
 
 @dataclass(eq=False)

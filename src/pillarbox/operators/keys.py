@@ -16,6 +16,7 @@ from pillarbox.operators.functions import KeySelector
 from pillarbox.operators.operator import raise_at_record
 from pillarbox.rows import Row, column_to_list
 from pillarbox.state.key_groups import key_groups_of_integers, owners, stable_hash
+from pillarbox.state.key_note import KeyNote, function_note
 
 __all__ = ["Keying", "Router"]
 
@@ -40,6 +41,13 @@ class Keying:
             self.columns = tuple(key)
         else:
             raise ProgramError(f"key_by() takes a function or column names, not {shorten(key)}")
+
+    def note(self) -> KeyNote:
+        """Return what a checkpoint holds of how keys are made."""
+        if self.columns is not None:
+            return KeyNote(columns=list(self.columns))
+        assert self._function is not None
+        return function_note(self._function)
 
     def keys_of(self, records: Records) -> list[Any]:
         """Give the key of each record.

@@ -14,6 +14,7 @@ The store is Spark's state store under Spark, a dictionary elsewhere. Only the m
 from __future__ import annotations
 
 import gc
+import logging
 import pickle
 import secrets
 from collections import deque
@@ -28,8 +29,11 @@ import numpy as np
 from pillarbox.elements import dumps
 from pillarbox.errors import CheckpointMismatchError, OperatorError, describe, shorten
 from pillarbox.state.heap_backend import HeapKeyedStateBackend, SlotSpec, stale_entry
+from pillarbox.state.key_note import KeyNote, key_change
 
 __all__ = ["FORMAT", "ChunkStore", "LogIdentity", "MemoryChunkStore", "StateLog", "Sync"]
+
+_log = logging.getLogger("pillarbox")
 
 # Of the meta entry and the chunks. A newer one is refused, an older one is read.
 FORMAT = 1
@@ -91,6 +95,7 @@ class LogIdentity:
         operator: uid of the operator.
         program: uid, vertex number and level of all operators of the program that have state: where a store is found
             depends on these two.
+        key: what is noted of the operator's key.
     """
 
     operator: str
@@ -98,6 +103,7 @@ class LogIdentity:
     parallelism: int
     max_parallelism: int
     program: tuple[tuple[str, int, int], ...] = ()
+    key: KeyNote | None = None
 
 
 class Sync(Enum):
@@ -131,6 +137,8 @@ class _Meta:
     program: tuple[tuple[str, int, int], ...]
     task_state: dict[str, Any] = field(default_factory=dict)
     cleaned: int = 0
+    # Missing in logs of before: a default of the class stands in.
+    key: KeyNote | None = None
 
 
 class StateLog:
@@ -181,6 +189,7 @@ class StateLog:
         if mine == stamp:
             return Sync.IN_STEP
         if mine is None and meta is not None:
+            self._check_key(meta)
             self._load(store, meta)
             return Sync.LOADED
         if meta is None or mine not in meta.stamps or meta.first > self._following:
@@ -232,6 +241,20 @@ class StateLog:
                 " others, or start from a new checkpoint"
             )
         return meta
+
+    def _check_key(self, meta: _Meta) -> None:
+        """Refuse a key that is surely another one; of one that may be, the worker's log tells."""
+        change = key_change(meta.key, self._identity.key)
+        if change is None:
+            return
+        surely, what = change
+        operator = f"operator {self._identity.operator!r}: {what}"
+        if surely:
+            raise CheckpointMismatchError(
+                f"{operator}: old and new keys would mix in one state; key by what the checkpoint was written with, or"
+                " start from a new one"
+            )
+        _log.warning("%s: if it gives other keys, they mix with those in the checkpoint", operator)
 
     def _load(self, store: ChunkStore, meta: _Meta) -> None:
         adopt = self._backend.adopt_slots
@@ -331,6 +354,7 @@ class StateLog:
             mine.program,
             task_state,
             self._cleaned,
+            mine.key,
         )
         self._put(store, META, _MAGIC + FORMAT.to_bytes(2, "little") + dumps(meta))
 

@@ -55,7 +55,9 @@ class KeyedStreamTask(StreamTask):
         )
         self._alignment_limit = alignment_limit
         self._alignment_timer: ScheduledTimer | None = None
-        identity = LogIdentity(vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program)
+        identity = LogIdentity(
+            vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program, vertex.key
+        )
         self.log = StateLog(identity, self.backend)
         self.gate = InputGate(vertex.name, vertex.inputs)
         self._store: ChunkStore | None = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import StreamOperator
+from pillarbox.state.key_note import KeyNote
 
 __all__ = ["ChainNode", "Consumers", "Edge", "InputEdge", "Vertex", "channel_code"]
 
@@ -90,6 +91,8 @@ class Vertex:
         report_target: the buffer code of the metrics.
         uses_processing_time: whether something in it has to happen by the wall clock.
         program: uid, number and level of all vertices of the program that have state.
+        kind: the method that made its keyed operator.
+        key: what is noted of its key.
     """
 
     number: int
@@ -105,3 +108,5 @@ class Vertex:
     report_target: int
     uses_processing_time: bool = False
     program: tuple[tuple[str, int, int], ...] = ()
+    kind: str = ""
+    key: KeyNote | None = None

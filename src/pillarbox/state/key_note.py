@@ -1,0 +1,148 @@
+"""What is noted of a key where state is kept, so that a program with another key is not let in unnoticed.
+
+Keys themselves do not tell: where a program keys by something else, old and new keys would mix in one state, in
+silence. So the state log, and the description of a program beside a checkpoint, hold a note of how keys are made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import CodeType
+from typing import Any, TypedDict
+
+__all__ = ["KeyNote", "function_note", "key_change"]
+
+
+class KeyNote(TypedDict, total=False):
+    """How a keyed operator gets its keys; plain data, since checkpoints hold it.
+
+    Attributes:
+        columns: the columns that are the key, or
+        function: the qualified name of the function that makes it, with
+        code: a digest of its code, behind the Python version that compiled it.
+        types: the key's Spark types, as far as they are known: one for each column, or one for what a function makes.
+    """
+
+    columns: list[str]
+    function: str
+    code: str
+    types: list[str]
+
+
+# Of these, different types have different keys. Numbers are one class: keys that are equal in Python are one key.
+_CLASSES = {
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "boolean"), "number"),
+    **dict.fromkeys(("string", "char", "varchar"), "text"),
+    **dict.fromkeys(("timestamp", "timestamp_ntz"), "timestamp"),
+    "binary": "bytes",
+    "date": "date",
+    "time": "time",
+}
+
+
+def key_change(then: KeyNote | None, now: KeyNote | None) -> tuple[bool, str] | None:
+    """Compare what was noted of a key with what a program says of it.
+
+    Returns:
+        None where nothing speaks for another key; else whether it is surely another one, and a sentence's rest:
+        "the key was ..., and is ...".
+    """
+    if not then or not now:
+        return None
+    said = f"the key was {_said(then)}, and is {_said(now)}"
+    if _other_types(then.get("types"), now.get("types")):
+        return True, said
+    columns, new_columns = then.get("columns"), now.get("columns")
+    if columns is not None and new_columns is not None:
+        return (True, said) if list(columns) != list(new_columns) else None
+    if columns is not None or new_columns is not None:
+        return False, said
+    return (False, said) if _other_code(then, now) else None
+
+
+def _other_types(then: list[str] | None, now: list[str] | None) -> bool:
+    if then is None or now is None or len(then) != len(now):
+        return False
+    for old, new in zip(then, now):
+        one, other = (_CLASSES.get(name.partition("(")[0].partition("<")[0]) for name in (old, new))
+        if one is not None and other is not None and one != other:
+            return True
+    return False
+
+
+def _other_code(then: KeyNote, now: KeyNote) -> bool:
+    old, new = then.get("code", ""), now.get("code", "")
+    if old and new and old.partition(":")[0] == new.partition(":")[0]:
+        return old != new
+    # Another Python compiles the same function to other code: only the name is left to go by.
+    return then.get("function") != now.get("function")
+
+
+def _said(note: KeyNote) -> str:
+    columns, types = note.get("columns"), note.get("types") or []
+    if columns is not None:
+        named = [f"{column} {kind.upper()}" for column, kind in zip(columns, types)] or columns
+        return ("the column " if len(columns) == 1 else "the columns ") + ", ".join(named)
+    return f"made by {note.get('function')}" + (f" ({types[0].upper()})" if types else "")
+
+
+def function_note(function: Callable[[Any], Any]) -> KeyNote:
+    """Return what is noted of a function that makes keys: its name, and a digest of its code where it has some."""
+    name, code = _name_and_code(function)
+    note = KeyNote(function=name)
+    if code is not None:
+        note["code"] = f"{sys.version_info[0]}.{sys.version_info[1]}:{code}"
+    return note
+
+
+def _name_and_code(function: Any) -> tuple[str, str | None]:
+    if isinstance(function, partial):
+        name, code = _name_and_code(function.func)
+        bound = [_plain(value) for value in (*function.args, *sorted(function.keywords.items()))]
+        return name, None if code is None else _digest([code, *bound])
+    method = getattr(function, "__func__", function)
+    if not hasattr(method, "__code__") and hasattr(type(function).__call__, "__code__"):
+        method = type(function).__call__  # an object that is called
+    if hasattr(method, "__code__"):
+        name = f"{method.__module__}.{method.__qualname__}"
+        cells = [_plain(cell.cell_contents) for cell in method.__closure__ or () if _is_filled(cell)]
+        return name, _digest([*_parts(method.__code__), *cells, *map(_plain, method.__defaults__ or ())])
+    said = repr(function)
+    if " at 0x" in said:
+        said = f"{getattr(function, '__module__', None)}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+    return said, None  # such as operator.itemgetter(0), which says all by its name
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        _ = cell.cell_contents
+    except ValueError:
+        return False
+    return True
+
+
+def _parts(code: CodeType) -> Iterable[str]:
+    yield code.co_code.hex()
+    yield from code.co_names
+    for constant in code.co_consts:
+        yield from _parts(constant) if isinstance(constant, CodeType) else [_plain(constant)]
+
+
+def _plain(value: Any) -> str:
+    """Return a value as text that is the same in every process; of objects only the type."""
+    if isinstance(value, (frozenset, set)):
+        return f"set {sorted(map(_plain, value))}"
+    if isinstance(value, (tuple, list)):
+        return f"{type(value).__name__} {[_plain(part) for part in value]}"
+    if value is None or value is ... or isinstance(value, (str, bytes, int, float, complex)):
+        return repr(value)
+    if hasattr(value, "__code__"):
+        return _digest(_parts(value.__code__))
+    return type(value).__qualname__
+
+
+def _digest(parts: Iterable[str]) -> str:
+    return hashlib.sha256("\0".join(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
