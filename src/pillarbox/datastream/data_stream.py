@@ -275,9 +275,7 @@ class DataStream:
                         f" {', '.join(step.columns)}"
                     )
         types = _key_types(self._plain_step(), keying.columns, key_type)
-        keyed = KeyByTransformation(
-            self._env._next(), "key_by", [self._plain_step()], keying=keying, key_types=types
-        )
+        keyed = KeyByTransformation(self._env._next(), "key_by", [self._plain_step()], keying=keying, key_types=types)
         self._env._add(keyed)
         return KeyedStream(self._env, keyed, keying)
 

@@ -89,7 +89,7 @@ def _said(note: KeyNote) -> str:
     return f"made by {note.get('function')}" + (f" ({types[0].upper()})" if types else "")
 
 
-def function_note(function: Callable[[Any], Any]) -> KeyNote:
+def function_note(function: Callable[..., Any]) -> KeyNote:
     """Return what is noted of a function that makes keys: its name, and a digest of its code where it has some."""
     name, code = _name_and_code(function)
     note = KeyNote(function=name)
@@ -112,7 +112,9 @@ def _name_and_code(function: Any) -> tuple[str, str | None]:
         return name, _digest([*_parts(method.__code__), *cells, *map(_plain, method.__defaults__ or ())])
     said = repr(function)
     if " at 0x" in said:
-        said = f"{getattr(function, '__module__', None)}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+        said = (
+            f"{getattr(function, '__module__', None)}.{getattr(function, '__qualname__', type(function).__qualname__)}"
+        )
     return said, None  # such as operator.itemgetter(0), which says all by its name
 
 

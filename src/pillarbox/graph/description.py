@@ -1,0 +1,154 @@
+"""What is written beside a checkpoint of the programs that it belongs to, and what a changed program may not change.
+
+A description is plain JSON, so that a later version reads it, and people do. Comparing two of them tells before
+anything runs what Spark would find out in the middle of a batch, and what it never would.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pillarbox.errors import CheckpointMismatchError
+from pillarbox.graph.program import Program
+from pillarbox.state.key_note import key_change
+
+__all__ = ["Comparison", "compare", "describe_programs", "read_description"]
+
+# Of the description. A newer one is refused.
+FORMAT = 1
+
+
+def describe_programs(programs: Sequence[Program]) -> str:
+    """Return the programs of one query, in the order in which it runs them, as JSON."""
+    return json.dumps({"format": FORMAT, "programs": [_describe(program) for program in programs]}, sort_keys=True)
+
+
+def _describe(program: Program) -> dict[str, Any]:
+    return {
+        "parallelism": program.parallelism,
+        "max_parallelism": program.max_parallelism,
+        "sources": [source.name for source in program.sources.values()],
+        "operators": [
+            {
+                "uid": vertex.uid,
+                "number": vertex.number,
+                "level": vertex.level,
+                "kind": vertex.kind,
+                "name": vertex.nodes[0].operator.name,
+                "key": vertex.key,
+            }
+            for vertex in program.vertices
+            if vertex.keyed
+        ],
+    }
+
+
+def read_description(text: str) -> dict[str, Any] | None:
+    """Return a description that was written before; None for what is none, such as half of one.
+
+    Raises:
+        CheckpointMismatchError: a newer version of pillarbox wrote it.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not isinstance(found.get("format"), int):
+        return None
+    if found["format"] > FORMAT:
+        raise CheckpointMismatchError(
+            f"the program's description beside the checkpoint has format {found['format']}, this version of pillarbox"
+            f" reads up to {FORMAT}: update pillarbox, or start from a new checkpoint"
+        )
+    return found
+
+
+@dataclass
+class Comparison:
+    """What has changed.
+
+    Attributes:
+        refused: changes with which the checkpoint cannot be used.
+        doubtful: changes that may be such.
+    """
+
+    refused: list[str] = field(default_factory=list)
+    doubtful: list[str] = field(default_factory=list)
+
+
+def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
+    """Compare the programs that a checkpoint belongs to with those that are to go on with it."""
+    found = Comparison()
+    old, new = then["programs"], now["programs"]
+    if len(old) != len(new):
+        found.refused.append(f"the query had {_count(len(old), 'program')} of pillarbox, and has {len(new)}")
+        return found
+    for one, other in zip(old, new):
+        _compare_programs(one, other, found)
+    return found
+
+
+def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparison) -> None:
+    refused = found.refused
+    for what in ("parallelism", "max_parallelism"):
+        if then[what] != now[what]:
+            refused.append(
+                f"{what} was {then[what]}, and is {now[what]}: a checkpoint keeps it, so call set_{what}({then[what]})"
+            )
+    if len(then["sources"]) != len(now["sources"]):
+        refused.append(
+            f"there {_were(len(then['sources']), 'source')} ({_listed(then['sources'])}), and there"
+            f" {_are(len(now['sources']))} ({_listed(now['sources'])}): Spark keeps how far each of them was read"
+        )
+    old = {operator["uid"]: operator for operator in then["operators"]}
+    new = {operator["uid"]: operator for operator in now["operators"]}
+    missing = [uid for uid in old if uid not in new]
+    added = [uid for uid in new if uid not in old]
+    if missing:
+        hint = f" (the program has {_listed(added)} instead: set uid() to the one of before)" if added else ""
+        refused.append(f"it holds state of {_listed(missing)}, which the program does not have{hint}")
+    levels, new_levels = ({operator["level"] for operator in operators.values()} for operators in (old, new))
+    if len(new_levels) > len(levels):
+        what = f" ({_listed(added)} added)" if added else ""
+        refused.append(
+            f"there {_were(len(levels), 'keyed level')}, and there {_are(len(new_levels))}{what}: Spark keeps the state"
+            " of each"
+        )
+    for uid, before in old.items():
+        after = new.get(uid)
+        if after is not None:
+            _compare_operators(before, after, moved_by=added, found=found)
+
+
+def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list[str], found: Comparison) -> None:
+    operator = f"operator {then['uid']!r}"
+    if (then["number"], then["level"]) != (now["number"], now["level"]):
+        why = f": {_listed(moved_by)} was added before it; add it behind the others" if moved_by else ""
+        found.refused.append(f"{operator} is in another place of the program, where its state is not found{why}")
+    if then["kind"] != now["kind"]:
+        found.refused.append(f"{operator} was made by {then['kind']}(), and is made by {now['kind']}()")
+    change = key_change(then.get("key"), now.get("key"))
+    if change is not None:
+        surely, what = change
+        (found.refused if surely else found.doubtful).append(
+            f"{operator}: {what}; old and new keys {'would' if surely else 'may'} mix in one state"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _were(number: int, what: str) -> str:
+    return ("was " if number == 1 else "were ") + _count(number, what)
+
+
+def _are(number: int) -> str:
+    return ("is " if number == 1 else "are ") + str(number)

@@ -1,0 +1,197 @@
+"""A program's description, and which changes of a program it refuses or warns of."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pillarbox import CheckpointMismatchError, KeyedProcessFunction, StreamExecutionEnvironment, Types
+from pillarbox.graph import SinkTransformation
+from pillarbox.graph.description import FORMAT, compare, describe_programs, read_description
+
+
+class Keyed(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield value
+
+
+def program(
+    *,
+    parallelism=2,
+    max_parallelism=128,
+    sources=("one",),
+    keys=("card",),
+    uids=("first",),
+    kinds=("process",),
+    before=False,
+    behind=False,
+    chained=None,
+    key_type=None,
+):
+    """A chain of keyed operators behind a union of sources."""
+    env = StreamExecutionEnvironment().set_parallelism(parallelism).set_max_parallelism(max_parallelism)
+    streams = [env.from_collection([1]).name(name) for name in sources]
+    stream = streams[0].union(*streams[1:]) if len(streams) > 1 else streams[0]
+    outputs = []
+    if before:
+        outputs.append(stream.key_by("card").process(Keyed()).uid("more"))
+    if chained is not None:
+        stream = stream.map(chained)
+    source = stream
+    for key, uid, kind in zip(keys, uids, kinds):
+        keyed = stream.key_by(key, key_type=key_type)
+        stream = (keyed.process(Keyed()) if kind == "process" else keyed.reduce(max)).uid(uid)
+    outputs.append(stream)
+    if behind:
+        outputs.append(source.key_by("card").process(Keyed()).uid("more"))
+    sinks = [
+        SinkTransformation(env._next(), f"out{n}", [output._plain_step()], output=f"out{n}", uid=f"columns-{n}")
+        for n, output in enumerate(outputs)
+    ]
+    return env._compile("test", sinks)
+
+
+TWO = {"keys": ("card", "shop"), "uids": ("first", "second"), "kinds": ("process", "process")}
+
+
+def by_card(row):
+    return row.card
+
+
+def by_shop(row):
+    return row.shop
+
+
+def compared(old, new):
+    then, now = (read_description(describe_programs([program(**options)])) for options in (old, new))
+    assert then is not None and now is not None
+    return compare(then, now)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "refused"),
+    [
+        ({}, {"parallelism": 3}, ["parallelism was 2, and is 3: a checkpoint keeps it, so call set_parallelism(2)"]),
+        (
+            {},
+            {"max_parallelism": 64},
+            ["max_parallelism was 128, and is 64: a checkpoint keeps it, so call set_max_parallelism(128)"],
+        ),
+        (
+            {},
+            {"uids": ("other",)},
+            [
+                "it holds state of 'first', which the program does not have (the program has 'other' instead: set uid()"
+                " to the one of before)"
+            ],
+        ),
+        (
+            {},
+            TWO,
+            ["there was 1 keyed level, and there are 2 ('second' added): Spark keeps the state of each"],
+        ),
+        (TWO, {}, ["it holds state of 'second', which the program does not have"]),
+        (
+            {},
+            {"sources": ("one", "two")},
+            ["there was 1 source ('one'), and there are 2 ('one', 'two'): Spark keeps how far each of them was read"],
+        ),
+        (
+            {"sources": ("one", "two")},
+            {"sources": ("two",)},
+            ["there were 2 sources ('one', 'two'), and there is 1 ('two'): Spark keeps how far each of them was read"],
+        ),
+        ({}, {"kinds": ("reduce",)}, ["operator 'first' was made by process(), and is made by reduce()"]),
+        (
+            {},
+            {"before": True},
+            [
+                "operator 'first' is in another place of the program, where its state is not found: 'more' was added"
+                " before it; add it behind the others"
+            ],
+        ),
+        (
+            {},
+            {"keys": ("shop",)},
+            [
+                "operator 'first': the key was the column card, and is the column shop; old and new keys would mix in"
+                " one state"
+            ],
+        ),
+        (
+            {"key_type": Types.STRING()},
+            {"key_type": Types.LONG()},
+            [
+                "operator 'first': the key was the column card STRING, and is the column card BIGINT; old and new keys"
+                " would mix in one state"
+            ],
+        ),
+        (
+            TWO,
+            {**TWO, "uids": ("second", "first"), "parallelism": 4},
+            [
+                "parallelism was 2, and is 4: a checkpoint keeps it, so call set_parallelism(2)",
+                "operator 'first' is in another place of the program, where its state is not found",
+                "operator 'first': the key was the column card, and is the column shop; old and new keys would mix in"
+                " one state",
+                "operator 'second' is in another place of the program, where its state is not found",
+                "operator 'second': the key was the column shop, and is the column card; old and new keys would mix in"
+                " one state",
+            ],
+        ),
+    ],
+)
+def test_refused(old, new, refused):
+    found = compared(old, new)
+    assert found.refused == refused
+    assert not found.doubtful
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({}, {}),
+        (TWO, TWO),
+        ({}, {"behind": True}),
+        ({}, {"chained": abs}),
+        ({}, {"sources": ("renamed",)}),
+        ({"keys": (by_card,)}, {"keys": (by_card,)}),
+        ({"key_type": Types.INT()}, {"key_type": Types.LONG()}),
+        ({"key_type": Types.STRING()}, {"key_type": Types.PICKLED_BYTE_ARRAY()}),
+    ],
+)
+def test_accepted(old, new):
+    found = compared(old, new)
+    assert not found.refused and not found.doubtful
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ({"keys": (by_card,)}, {"keys": (by_shop,)}, f"made by {__name__}.by_card, and is made by {__name__}.by_shop"),
+        ({"keys": ("card",)}, {"keys": (by_card,)}, f"the column card, and is made by {__name__}.by_card"),
+    ],
+)
+def test_warned_of(old, new, said):
+    found = compared(old, new)
+    assert not found.refused
+    assert found.doubtful == [f"operator 'first': the key was {said}; old and new keys may mix in one state"]
+
+
+def test_several_programs_of_one_query():
+    one, two = describe_programs([program()]), describe_programs([program(), program(**TWO)])
+    found = compare(json.loads(one), json.loads(two))
+    assert found.refused == ["the query had 1 program of pillarbox, and has 2"]
+    assert not compare(json.loads(two), json.loads(two)).refused
+
+
+def test_a_newer_description_is_refused():
+    newer = json.dumps({**json.loads(describe_programs([program()])), "format": FORMAT + 1})
+    with pytest.raises(CheckpointMismatchError, match=f"has format {FORMAT + 1}.* reads up to {FORMAT}: update"):
+        read_description(newer)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "{}", '{"format": "1"}'])
+def test_what_is_no_description_is_passed_over(text):
+    assert read_description(text) is None
