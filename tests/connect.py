@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
+from pyspark import cloudpickle
 
 __all__ = ["ConnectClient", "RaisedInTheClient"]
 

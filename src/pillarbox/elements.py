@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from pyspark import cloudpickle
 
 from pillarbox.errors import ExchangeError
 from pillarbox.rows import Row, row_class, rows_from_arrow
@@ -173,7 +173,7 @@ def dumps(value: Any) -> bytes:
     try:
         return pickle.dumps(value, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError):
-        by_value: bytes = cloudpickle.dumps(value, protocol=5)
+        by_value: bytes = cloudpickle.dumps(value, protocol=5)  # type: ignore[no-untyped-call]
         return by_value
 
 

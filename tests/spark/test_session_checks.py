@@ -29,8 +29,8 @@ def test_pandas_3_is_refused(monkeypatch):
 
 
 def test_a_missing_package_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "grpc", None)
-    with pytest.raises(ConfigurationError, match="pip install 'grpcio'"):
+    monkeypatch.setitem(sys.modules, "google.protobuf", None)
+    with pytest.raises(ConfigurationError, match="pip install 'protobuf'"):
         session.check_packages()
 
 

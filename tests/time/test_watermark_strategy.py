@@ -9,12 +9,12 @@ import pickle
 from collections import namedtuple
 from dataclasses import dataclass
 
-import cloudpickle
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark import cloudpickle
 from pyspark.sql import Row
 
 from pillarbox.time import (

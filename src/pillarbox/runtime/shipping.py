@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-import cloudpickle
+from pyspark import cloudpickle
 
 from pillarbox.errors import OperatorError, ProgramError, describe
 from pillarbox.task.vertex import Vertex
@@ -60,7 +60,7 @@ def ship(vertex: Vertex) -> ShippedVertex:
         ProgramError: a function holds something that cannot be pickled.
     """
     try:
-        payload = cloudpickle.dumps(vertex, protocol=5)
+        payload = cloudpickle.dumps(vertex, protocol=5)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ProgramError(
             f"the functions of {vertex.name!r} cannot be sent to the workers: {describe(error)}; what cannot be"
@@ -78,11 +78,11 @@ def main_classes() -> bytes:
     for name, value in list(vars(main).items()) if main is not None else ():
         if isinstance(value, type) and value.__module__ == "__main__" and value.__qualname__ == name:
             try:
-                cloudpickle.dumps(value)
+                cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
             except Exception:
                 continue
             found[name] = value
-    pickled: bytes = cloudpickle.dumps(found, protocol=5)
+    pickled: bytes = cloudpickle.dumps(found, protocol=5)  # type: ignore[no-untyped-call]
     return pickled
 
 

@@ -3,5 +3,5 @@
 ``options`` are the user's choices, ``function`` and ``retry`` what a user implements. ``operator`` is the operator: a
 shell around ``in_flight``, which owns, in the mailbox thread, the ``queue`` of ``request`` objects, ``batches``,
 ``cache``, ``deadlines`` and ``counters``. ``host`` runs the user's function beside it: an ``event_loop`` in a thread of
-its own, ``workers`` on it, and ``threads`` for plain functions.
+its own, ``workers`` on it, and ``threads`` for plain functions; ``libraries`` imports what only some options need.
 """

@@ -6,10 +6,9 @@ from collections.abc import Callable, Collection, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cachetools import LRUCache, TTLCache
-
 from pillarbox.elements import Records
 from pillarbox.errors import OperatorError, ProgramError, shorten
+from pillarbox.operators.async_io.libraries import import_library
 from pillarbox.operators.async_io.request import NO_KEY, Request
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import settled
@@ -67,10 +66,11 @@ class ResultCache:
         self._operator = operator
         self._keying = None if settings.key is None else Keying(settings.key, operator)
         self._results: MutableMapping[Any, Sequence[Any]]
+        caches = import_library("cachetools", "cache")
         if settings.ttl is None:
-            self._results = LRUCache(settings.max_size)
+            self._results = caches.LRUCache(settings.max_size)
         else:
-            self._results = TTLCache(settings.max_size, to_millis(settings.ttl), timer=clock)
+            self._results = caches.TTLCache(settings.max_size, to_millis(settings.ttl), timer=clock)
         self._leaders: dict[Any, Request] = {}
 
     def keys_of(self, records: Records) -> list[Any]:

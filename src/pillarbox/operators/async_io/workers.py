@@ -16,10 +16,9 @@ from decimal import getcontext
 from time import perf_counter
 from typing import Any
 
-from aiolimiter import AsyncLimiter
-
 from pillarbox.errors import OperatorError, shorten
 from pillarbox.operators.async_io.event_loop import GRACE, EventLoopThread
+from pillarbox.operators.async_io.libraries import import_library
 from pillarbox.operators.async_io.request import Request
 from pillarbox.operators.async_io.retry import AsyncRetryStrategy
 
@@ -82,10 +81,10 @@ class RequestWorkers:
         self._batched = batched
         self._capacity = capacity
         self._retry = retry
-        self._limiter: AsyncLimiter | None = None
+        self._limiter: Any = None
         if rate_limit is not None:
             burst = max(1.0, rate_limit * _BURST)
-            self._limiter = AsyncLimiter(burst, burst / rate_limit)
+            self._limiter = import_library("aiolimiter", "rate_limit").AsyncLimiter(burst, burst / rate_limit)
         self._clock = clock
         self._notify = notify
         self._cancellable = cancellable

@@ -63,6 +63,7 @@ class _Plan:
 
     def buffers(self) -> DataFrame:
         """Give the buffers that reach the end."""
+        from pillarbox.runtime.spark.processor import Processor
         from pillarbox.runtime.spark.task_host import TaskHost
 
         level0 = [df.mapInArrow(host, BUFFER_SCHEMA) for df, host in self._sources()]
@@ -75,7 +76,7 @@ class _Plan:
             digests = "-".join(self.shipped[number].digest[:8] for number in sorted(numbers))
             with worker_pool(f"level {vertices[0].level} {digests}"):
                 buffers = buffers.groupBy("target").transformWithStateInPandas(
-                    host,
+                    Processor(host),
                     outputStructType=BUFFER_SCHEMA,
                     outputMode="append",
                     timeMode="ProcessingTime" if timers else "None",

@@ -89,7 +89,6 @@ def check_packages() -> None:
         ("pandas", "pandas<3"),
         ("pyarrow", "pyarrow"),
         ("google.protobuf", "protobuf"),
-        ("grpc", "grpcio"),
     ):
         try:
             importlib.import_module(module)

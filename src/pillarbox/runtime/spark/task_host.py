@@ -7,16 +7,9 @@ state log is a map state of Spark's, which commits it with the micro-batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import pandas as pd
-from pyspark.sql.streaming.stateful_processor import (
-    ExpiredTimerInfo,
-    MapState,
-    StatefulProcessor,
-    StatefulProcessorHandle,
-    TimerValues,
-)
+from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
 from pillarbox.elements import Buffer
 from pillarbox.runtime.shipping import ShippedVertex
@@ -46,8 +39,8 @@ class _SparkChunkStore:
         self._chunks.removeKey((number,))
 
 
-class TaskHost(StatefulProcessor):
-    """Runs the subtasks of one level. Spark makes one of these for each partition and epoch.
+class TaskHost:
+    """Runs the subtasks of one level. A ``Processor`` takes it to the worker, for one partition and epoch.
 
     Args:
         places: vertex and subtask of each code of this level.
@@ -59,34 +52,22 @@ class TaskHost(StatefulProcessor):
         self._places = places
         self._timers = timers
 
-    def init(self, handle: StatefulProcessorHandle) -> None:
-        """Declare the state."""
+    def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
+        """Take the state of the partition's grouping keys."""
         self._handle = handle
-        self._store = _SparkChunkStore(handle.getMapState("log", "chunk LONG", "payload BINARY"))
+        self._store = _SparkChunkStore(chunks)
         self._ran: set[int] = set()
 
-    def handleInputRows(
-        self,
-        key: Any,
-        rows: Iterator[pd.DataFrame],
-        timerValues: TimerValues,
-    ) -> Iterator[pd.DataFrame]:
+    def run(self, code: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Run a subtask's epoch; what is addressed to a later level, or to the end, goes through."""
-        code = int(key[0])
         if code not in self._places:
             for frame in rows:
                 yield frame[_COLUMNS]
             return
         yield from self._run(code, rows)
 
-    def handleExpiredTimer(
-        self,
-        key: Any,
-        timerValues: TimerValues,
-        expiredTimerInfo: ExpiredTimerInfo,
-    ) -> Iterator[pd.DataFrame]:
+    def run_on_timer(self, code: int) -> Iterator[pd.DataFrame]:
         """Run an epoch without input, unless the subtask has had one in this batch."""
-        code = int(key[0])
         if code in self._places and code not in self._ran:
             yield from self._run(code, iter(()))
 
@@ -114,9 +95,6 @@ class TaskHost(StatefulProcessor):
                 self._handle.deleteTimer(timestamp)
         if wanted is not None and wanted not in present:
             self._handle.registerTimer(wanted)
-
-    def close(self) -> None:
-        """The tasks live on."""
 
 
 def _buffers(frames: Iterable[pd.DataFrame]) -> Iterator[list[Buffer]]:

@@ -1,0 +1,90 @@
+"""What the processes that Spark starts must have installed: a keyed program needs no more than Spark's own API does."""
+
+from __future__ import annotations
+
+import base64
+import subprocess
+import sys
+
+import pytest
+from pyspark import cloudpickle
+
+from pillarbox import ConfigurationError
+from pillarbox.operators.async_io.libraries import import_library
+from pillarbox.runtime.spark.processor import Processor
+from pillarbox.runtime.spark.task_host import TaskHost
+
+BLOCK = """
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+
+sys.meta_path.insert(0, Block())
+"""
+
+KEYED = """
+import pillarbox.runtime.spark.output
+import pillarbox.runtime.spark.processor
+import pillarbox.runtime.spark.source_host
+import pillarbox.runtime.spark.task_host
+from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from pillarbox.runtime.shipping import ship
+
+class Count(KeyedProcessFunction):
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
+
+    def process_element(self, value, ctx):
+        self.seen.update((self.seen.value() or 0) + 1)
+        yield value, self.seen.value()
+
+env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+counts = env.from_collection([1, 2, 1]).key_by(lambda n: n).process(Count()).uid("count")
+print(sorted(counts.execute_and_collect()))
+"""
+
+LOAD = """
+import base64
+from pyspark import cloudpickle
+
+class Handle:
+    def getMapState(self, *declared):
+        print(declared)
+
+processor = cloudpickle.loads(base64.b64decode({pickled!r}))
+processor.init(Handle())
+try:
+    list(processor.handleInputRows((1,), iter(()), None))
+except ImportError as error:
+    print(error)
+"""
+
+
+def run_without(blocked: set[str], code: str) -> list[str]:
+    command = [sys.executable, "-c", BLOCK.format(blocked=blocked) + code]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout.splitlines()
+
+
+def test_a_keyed_program_runs_without_the_libraries_of_others():
+    said = run_without({"aiolimiter", "cachetools", "cloudpickle", "grpc", "uvloop", "zstandard"}, KEYED)
+    assert said == ["[(1, 1), (1, 2), (2, 1)]"]
+
+
+def test_the_states_are_declared_where_pillarbox_is_not():
+    processor = Processor(TaskHost({}, {}, timers=False))
+    pickled = base64.b64encode(cloudpickle.dumps(processor))
+    declared, error = run_without({"pillarbox"}, LOAD.format(pickled=pickled))
+    assert declared == "('log', 'chunk LONG', 'payload BINARY')"
+    assert error.startswith("No module named 'pillarbox") and "--py-files" in error
+
+
+@pytest.mark.parametrize(("name", "option"), [("aiolimiter", "rate_limit"), ("cachetools", "cache")])
+def test_a_library_that_an_option_needs_is_named(monkeypatch, name, option):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(ConfigurationError, match=f"^{option} of async I/O needs {name}, .*: pip install {name} where"):
+        import_library(name, option)
