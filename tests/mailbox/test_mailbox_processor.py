@@ -940,3 +940,17 @@ def test_all_threads_at_once_meet_only_in_the_mailbox_thread(threads) -> None:
     assert total == writers * each
     assert runs > 1
     assert calls >= 1
+
+
+def test_m14_a_drain_whose_mail_closes_the_mailbox_cancels_the_rest() -> None:
+    def close_and_raise() -> None:
+        processor.close()
+        raise ValueError("closed")
+
+    processor = MailboxProcessor(lambda controller: None)
+    executor = processor.get_main_mailbox_executor()
+    executor.execute(close_and_raise, "close and raise")
+    future = executor.submit(lambda: None, "never")
+    with pytest.raises(ValueError, match="closed"):
+        processor.drain()
+    assert future.cancelled()

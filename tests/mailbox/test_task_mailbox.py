@@ -433,7 +433,7 @@ def test_m6_a_mail_that_comes_just_before_the_wait_is_seen(threads, options: Mai
         mailbox = TaskMailbox()
         mailbox._lock = PuttingLock(mailbox, mail("a", 0, options))  # type: ignore[assignment]
         if wait == "_await_new_mail":
-            mailbox._await_new_mail()
+            mailbox._await_new_mail(lambda: False)
         return str(mailbox.take(MIN_PRIORITY))
 
     assert threads.start(run).result(threads.patience) == "a"

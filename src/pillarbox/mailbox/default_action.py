@@ -61,6 +61,8 @@ class Suspension:
             return
         if processor.is_mailbox_thread():
             self._resume()
+            if processor._mailbox._waiting:  # a signal handler's, beneath the loop that waits for mail
+                processor._mailbox._wake()
             return
         try:
             processor._send_control_mail(self._resume, "resume default action")

@@ -20,7 +20,7 @@ MAX_PRIORITY = 2**31 - 1
 
 @final
 class MailOptions:
-    """How a mail wants to be treated. Immutable; one instance of each kind exists.
+    """How a mail wants to be treated. Immutable: ``DEFAULT``, or one of the two below.
 
     Flink: ``MailboxExecutor.MailOptions``.
     """

@@ -155,7 +155,7 @@ class MailboxExecutor:
             WrongThreadError: not called from the mailbox thread.
             MailboxClosedError: the mailbox is closed, or quiesced without such a mail.
         """
-        self._mailbox._take(self._priority, skip_deferrable=True).run()
+        self._mailbox._take(self._is_own).run()
 
     def try_yield(self) -> bool:
         """Run one mail of at least this executor's priority, if there is one now.
@@ -169,11 +169,14 @@ class MailboxExecutor:
             WrongThreadError: not called from the mailbox thread.
             MailboxClosedError: the mailbox is closed.
         """
-        mail = self._mailbox._try_take(self._priority, skip_deferrable=True)
+        mail = self._mailbox._try_take(self._is_own)
         if mail is None:
             return False
         mail.run()
         return True
+
+    def _is_own(self, mail: Mail) -> bool:
+        return mail.priority >= self._priority and not mail.options.is_deferrable
 
     def should_interrupt(self) -> bool:
         """Whether a long computation in the mailbox thread should pause, because mail waits.

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import final
 
@@ -187,7 +187,7 @@ class MailboxProcessor:
         try:
             while True:
                 # The hot path: two attributes and one local, then the default action.
-                if mailbox.has_new_mail or batch or self._needs_attention:
+                if mailbox._may_have_new_mail or batch or self._needs_attention:
                     self._process_mails()
                     if self._suspended:
                         return
@@ -225,18 +225,25 @@ class MailboxProcessor:
     def drain(self) -> None:
         """Run all mails that are there now. Without concurrent writers none is left afterwards.
 
-        (Mails put by these mails are left.) If one raises, those behind it are kept.
+        (Mails put by these mails are left.) If one raises, those behind it are kept; cancelled, if it has
+        closed the mailbox.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
         """
-        mails = deque(self._mailbox.drain())
+        self._mailbox._check_is_mailbox_thread()
+        mails: deque[Mail] = deque()
         try:
+            self._mailbox._drain_into(mails)
             while mails:
                 self._metrics.mails_processed += 1
                 mails.popleft().run()
         finally:
-            if mails and self._mailbox.state is not MailboxState.CLOSED:
+            if mails and self._mailbox.state is MailboxState.CLOSED:
+                failure = _cancel(mails)
+                if failure is not None:
+                    _log.warning("could not cancel a mail of a closed mailbox", exc_info=failure)
+            elif mails:
                 self._mailbox._put_back(mails)
 
     # -- mailbox thread: the end -----------------------------------------------------------------
@@ -261,15 +268,7 @@ class MailboxProcessor:
         if not dropped:
             return
         _log.debug("closing the mailbox dropped mails: %s", dropped)
-        first_error: Exception | None = None
-        for mail in dropped:
-            try:
-                mail.try_cancel()
-            except Exception as error:
-                if first_error is None:
-                    first_error = error
-                else:
-                    _log.warning("could not cancel %s", mail, exc_info=error)
+        first_error = _cancel(dropped)
         if first_error is not None:
             raise first_error
 
@@ -332,7 +331,7 @@ class MailboxProcessor:
         metrics = self._metrics
         metrics._idle_started()
         try:
-            self._mailbox._await_new_mail()
+            self._mailbox._await_new_mail(self.is_default_action_available)
         finally:
             metrics._idle_ended()
 
@@ -396,3 +395,17 @@ class MailboxProcessor:
         # an error reported before a suspension is also raised before it.
         mail = Mail(command, MAX_PRIORITY, description, *args, options=MailOptions.urgent())
         self._mailbox.put(mail)
+
+
+def _cancel(mails: Iterable[Mail]) -> Exception | None:
+    """Cancel mails that will not be run; return what the first cancellation that failed raised, and log the others."""
+    first_error: Exception | None = None
+    for mail in mails:
+        try:
+            mail.try_cancel()
+        except Exception as error:
+            if first_error is None:
+                first_error = error
+            else:
+                _log.warning("could not cancel %s", mail, exc_info=error)
+    return first_error

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import enum
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import repeat, starmap
 from typing import TypeVar, final
 
 from pillarbox.mailbox.mail import MIN_PRIORITY, Mail
@@ -16,8 +16,9 @@ __all__ = ["MailboxClosedError", "MailboxState", "State", "TaskMailbox", "WrongT
 
 T = TypeVar("T")
 
-# On Windows a thread that waits for a lock does not notice Ctrl-C, so it looks up once a second.
-_LONGEST_WAIT = 1.0 if sys.platform == "win32" else -1.0
+# Seconds after which a wait looks up: Python runs no handler for a signal that came just before a thread blocked (and
+# on Windows none at all while it is blocked).
+_LONGEST_WAIT = 1.0
 
 
 class MailboxState(enum.Enum):
@@ -67,14 +68,24 @@ class TaskMailbox:
 
     Mails are taken from three places, in this order:
 
-    1. *urgent*: urgent mails, first come, first served; under the lock;
+    1. *urgent*: urgent mails, first come, first served;
     2. *batch*: mails that :meth:`create_batch` moved over in one go; only the mailbox thread
-       touches it, without the lock;
-    3. *queue*: all else that was put; under the lock.
+       touches it;
+    3. *queue*: all else that was put.
 
     Threads: ``put``, ``put_first``, ``size``, ``run_exclusively``, ``state`` and
     ``is_mailbox_thread`` may be called from any; everything else raises
     :class:`WrongThreadError` outside the mailbox thread.
+
+    Signal handlers and finalizers may put mails, also where they interrupt the mailbox itself, in
+    whichever thread. They come between two steps of Python, and the lock, which is reentrant, does
+    not keep them out. So each change here is one step: a mail goes in, comes out or moves over by
+    one call of a deque's method, and what is noted beside the deques may only err on the safe side
+    (``_may_have_new_mail``). What a handler raises (Ctrl-C) leaves the mailbox as it was before or after
+    that step; only the mail that is just being handed to the taker may go with it.
+
+    The package's other classes know the mailbox from inside: the processor reads the deques, and
+    calls the methods of the section "for the package", which leave out checks that it has made.
 
     Flink: ``TaskMailboxImpl``. Two things differ. Urgent mails have a queue of their own instead of
     sitting in reverse order at the head of the common one; the order in which mails come out is
@@ -89,41 +100,32 @@ class TaskMailbox:
         "_batch",
         "_in_use",
         "_lock",
+        "_may_have_new_mail",
         "_queue",
         "_state",
         "_thread",
         "_urgent",
         "_waiting",
         "_wakeup",
-        "has_new_mail",
-        "has_new_urgent_mail",
     )
-
-    #: Whether the queue or the urgent queue holds mail. Written under the lock, read without it:
-    #: see the note on lock-free reads in ``__init__``.
-    has_new_mail: bool
-
-    #: Whether the urgent queue holds mail. As ``has_new_mail``.
-    has_new_urgent_mail: bool
 
     def __init__(self, thread: threading.Thread | None = None) -> None:
         self._thread = threading.current_thread() if thread is None else thread
-        # Guards _queue, _urgent, _state (writes), _waiting, _in_use and both flags (writes).
+        # Held to put, and to change _state, _thread and _in_use. Taking needs no lock: only the
+        # mailbox thread takes, and each step of a deque is atomic by itself.
         # Reentrant, because run_exclusively lends it to functions that put.
         self._lock = threading.RLock()
         self._queue: deque[Mail] = deque()
         self._urgent: deque[Mail] = deque()
-        # Mailbox thread only, no lock. (size() looks at its length from outside: one atomic read.)
+        # False only if both are empty: one attribute for the loop to look at, every round, without the
+        # lock. Set before a mail goes in, cleared before mails come out, both under the lock.
+        self._may_have_new_mail = False
+        # Mailbox thread only. (size() looks at its length from outside: one atomic read.)
         self._batch: deque[Mail] = deque()
         self._state = _OPEN
-        # Lock-free reads: each flag is one attribute that is written under the lock. With the GIL
-        # a read is atomic; on a free-threaded build it may be stale for a moment. Stale True costs
-        # one locking for nothing. Stale False delays the mail to the next look, never loses it:
-        # the loop looks again every round, and a take that would block decides under the lock.
-        self.has_new_mail = False
-        self.has_new_urgent_mail = False
         # The blocked take. A lock that is always held serves as a binary semaphore: half the cost
-        # of a threading.Condition, and interruptible by signals. Released once per _waiting.
+        # of a threading.Condition (0.2 against 0.4 microseconds to put with nobody waiting), and
+        # interruptible by signals.
         self._waiting = False
         self._wakeup = threading.Lock()
         self._wakeup.acquire()
@@ -146,6 +148,21 @@ class TaskMailbox:
         """
         return self._state
 
+    @property
+    def has_new_mail(self) -> bool:
+        """Whether something was put that is not in the batch. Takes no lock.
+
+        Outside the mailbox thread, and on a free-threaded build, it may be outdated. That delays
+        a mail to the next look and never loses it: the loop looks again every round, and a take
+        that would block looks once more when every put wakes it.
+        """
+        return bool(self._queue or self._urgent)
+
+    @property
+    def has_new_urgent_mail(self) -> bool:
+        """Whether an urgent mail waits. As :attr:`has_new_mail`."""
+        return bool(self._urgent)
+
     def size(self) -> int:
         """How many mails wait. Outside the mailbox thread it is a snapshot."""
         with self._lock:
@@ -160,14 +177,12 @@ class TaskMailbox:
         with self._lock:
             if self._state is not _OPEN:
                 raise self._rejected(mail)
-            if mail.options.is_urgent:
-                self._urgent.append(mail)
-                self.has_new_urgent_mail = True
-            else:
-                self._queue.append(mail)
-            self.has_new_mail = True
+            # Before the mail is there: an interrupted put then wakes for nothing, and does not
+            # leave a mail that nobody is woken for.
             if self._waiting:
                 self._wake()
+            self._may_have_new_mail = True
+            (self._urgent if mail.options.is_urgent else self._queue).append(mail)
 
     def put_first(self, mail: Mail) -> None:
         """Add ``mail`` at the head.
@@ -181,23 +196,16 @@ class TaskMailbox:
 
         Flink: ``TaskMailboxImpl.putFirst``.
         """
-        if self.is_mailbox_thread():
-            # Only this thread changes the state, so it needs no lock to read it.
-            if self._state is not _OPEN:
-                raise self._rejected(mail)
-            self._batch.appendleft(mail)
-            return
         with self._lock:
             if self._state is not _OPEN:
                 raise self._rejected(mail)
-            if mail.options.is_urgent:
-                self._urgent.appendleft(mail)
-                self.has_new_urgent_mail = True
-            else:
-                self._queue.appendleft(mail)
-            self.has_new_mail = True
-            if self._waiting:
+            if self._waiting:  # also in the mailbox thread: a signal handler's, beneath a take
                 self._wake()
+            if self.is_mailbox_thread():
+                self._batch.appendleft(mail)
+            else:
+                self._may_have_new_mail = True
+                (self._urgent if mail.options.is_urgent else self._queue).appendleft(mail)
 
     def run_exclusively(self, function: Callable[[], T]) -> T:
         """Run ``function`` under the mailbox lock and return its result.
@@ -219,7 +227,7 @@ class TaskMailbox:
             WrongThreadError: not called from the mailbox thread.
         """
         self._check_is_mailbox_thread()
-        return bool(self._batch) or self.has_new_mail
+        return bool(self._batch or self._queue or self._urgent)
 
     def create_batch(self) -> bool:
         """Move what was put into the batch, in one locking (none if nothing was put).
@@ -235,9 +243,9 @@ class TaskMailbox:
         """
         self._check_is_mailbox_thread()
         self._check_not_closed()
-        if self.has_new_mail:
+        if self._may_have_new_mail:
             self._fill_batch()
-        return bool(self._batch) or self.has_new_urgent_mail
+        return bool(self._batch or self._urgent)
 
     def try_take_from_batch(self) -> Mail | None:
         """The next mail of the batch, or ``None`` where the batch is used up.
@@ -252,7 +260,7 @@ class TaskMailbox:
         """
         self._check_is_mailbox_thread()
         self._check_not_closed()
-        if self.has_new_urgent_mail and not self._batch:
+        if self._urgent and not self._batch:
             self._fill_batch()
         return self._poll_batch()
 
@@ -263,7 +271,7 @@ class TaskMailbox:
             WrongThreadError: not called from the mailbox thread.
             MailboxClosedError: the mailbox is closed.
         """
-        return self._try_take(priority, skip_deferrable=False)
+        return self._try_take(lambda mail: mail.priority >= priority)
 
     def take(self, priority: int = MIN_PRIORITY) -> Mail:
         """The first mail whose priority is at least ``priority``; waits until there is one.
@@ -275,7 +283,7 @@ class TaskMailbox:
             MailboxClosedError: the mailbox is closed, or it is quiesced and holds no such mail, so
                 that none can ever come.
         """
-        return self._take(priority, skip_deferrable=False)
+        return self._take(lambda mail: mail.priority >= priority)
 
     def drain(self) -> list[Mail]:
         """Remove all mails and return them, in the order in which they would have been taken.
@@ -284,13 +292,9 @@ class TaskMailbox:
             WrongThreadError: not called from the mailbox thread.
         """
         self._check_is_mailbox_thread()
-        with self._lock:
-            mails = [*self._urgent, *self._batch, *self._queue]
-            self._urgent.clear()
-            self._batch.clear()
-            self._queue.clear()
-            self._update_flags()
-            return mails
+        mails: list[Mail] = []
+        self._drain_into(mails)
+        return mails
 
     def quiesce(self) -> None:
         """Take no more mails in. Those that are there can still be taken. No effect if closed.
@@ -302,24 +306,26 @@ class TaskMailbox:
         with self._lock:
             if self._state is _OPEN:
                 self._state = _QUIESCED
-                self._wake_if_waiting()
+                if self._waiting:
+                    self._wake()
 
     def close(self) -> list[Mail]:
         """End the mailbox and wake whoever waits for it.
 
         Returns:
-            the mails that were dropped; nothing on a second call.
+            the mails that were dropped; nothing on a second call, unless the first was interrupted.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
         """
         self._check_is_mailbox_thread()
         with self._lock:
-            dropped = self.drain()
+            # First, so that nothing comes in behind the drain.
             self._state = _CLOSED
             # A take can only be waiting here if a signal handler closes the mailbox beneath it.
-            self._wake_if_waiting()
-            return dropped
+            if self._waiting:
+                self._wake()
+            return self.drain()
 
     # -- changing the thread ---------------------------------------------------------------------
 
@@ -358,102 +364,82 @@ class TaskMailbox:
 
     def _fill_batch(self) -> None:
         with self._lock:
-            self._batch.extend(self._queue)
-            self._queue.clear()
-            self._update_flags()
+            self._may_have_new_mail = False
+            _move(self._queue, self._batch)
+            if self._urgent:
+                self._may_have_new_mail = True
+
+    def _drain_into(self, mails: list[Mail] | deque[Mail]) -> None:
+        """Move all mails to the end of ``mails``, in the order in which they would be taken."""
+        with self._lock:
+            for source in (self._urgent, self._batch, self._queue):
+                _move(source, mails)
 
     def _poll_batch(self) -> Mail | None:
         """As try_take_from_batch, with no checks: for the loop, which has made them once.
 
         It leaves the queue alone, so that mails which were put during a round wait for the next.
         """
-        if self.has_new_urgent_mail:
-            with self._lock:
-                if self._urgent:
-                    mail = self._urgent.popleft()
-                    self._update_flags()
-                    return mail
-        batch = self._batch
-        return batch.popleft() if batch else None
+        try:
+            if self._urgent:
+                return self._urgent.popleft()
+            return self._batch.popleft() if self._batch else None
+        except IndexError:
+            return None  # a signal handler has closed the mailbox just now
 
     def _put_back(self, mails: Iterable[Mail]) -> None:
         """Return mails that were taken but not run to the head of the batch, in their order."""
         self._batch.extendleft(reversed(list(mails)))
 
-    def _try_take(self, priority: int, *, skip_deferrable: bool) -> Mail | None:
+    def _try_take(self, fits: Callable[[Mail], bool]) -> Mail | None:
         self._check_is_mailbox_thread()
         self._check_not_closed()
-        if self.has_new_urgent_mail:
-            with self._lock:
-                mail = _remove_first(self._urgent, priority, skip_deferrable)
-                if mail is not None:
-                    if not self._batch:
-                        self._batch.extend(self._queue)
-                        self._queue.clear()
-                    self._update_flags()
-                    return mail
-        mail = _remove_first(self._batch, priority, skip_deferrable)
-        if mail is not None or not self.has_new_mail:
-            return mail
-        with self._lock:
-            mail = _remove_first(self._queue, priority, skip_deferrable)
-            self._update_flags()
-            return mail
+        mail = _remove_first(self._urgent, fits)
+        if mail is None:
+            return _remove_first(self._batch, fits) or _remove_first(self._queue, fits)
+        if not self._batch:
+            self._fill_batch()
+        return mail
 
-    def _take(self, priority: int, *, skip_deferrable: bool) -> Mail:
+    def _take(self, fits: Callable[[Mail], bool]) -> Mail:
         while True:
-            mail = self._try_take(priority, skip_deferrable=skip_deferrable)
+            mail = self._try_take(fits)
             if mail is not None:
                 return mail
-            with self._lock:
-                # What came between the look and this line sits in urgent or queue: look again, now
-                # with the lock, and announce the wait before it is given back.
-                mail = _remove_first(self._urgent, priority, skip_deferrable)
-                if mail is None:
-                    mail = _remove_first(self._queue, priority, skip_deferrable)
-                if mail is not None:
-                    self._update_flags()
-                    return mail
+            try:
                 self._announce_wait()
-            self._wait()
-
-    def _await_new_mail(self) -> None:
-        """Wait until queue or urgent queue hold mail, or for a spurious reason; take nothing."""
-        with self._lock:
-            if self._queue or self._urgent:
-                return
-            self._announce_wait()
-        self._wait()
-
-    def _announce_wait(self) -> None:
-        # Under the lock, in the mailbox thread.
-        if self._state is not _OPEN:
-            raise MailboxClosedError(f"the mailbox is {self._state.name} and holds no fitting mail: none can come")
-        self._wakeup.acquire(False)  # already held, unless an earlier wait was cut short
-        self._waiting = True
-
-    def _wait(self) -> None:
-        try:
-            self._wakeup.acquire(True, _LONGEST_WAIT)
-        finally:
-            # Also when a signal handler raised. Then a wake-up may have been given and not used:
-            # the next wait clears it.
-            with self._lock:
+                # What came before the announcement woke nobody.
+                mail = self._try_take(fits)
+                if mail is not None:
+                    return mail
+                self._wakeup.acquire(True, _LONGEST_WAIT)
+            finally:
                 self._waiting = False
 
+    def _await_new_mail(self, is_over: Callable[[], bool]) -> None:
+        """Wait until there is mail, or ``is_over`` says, or for a spurious reason; take nothing."""
+        try:
+            self._announce_wait()
+            if not (self._batch or self._queue or self._urgent or is_over()):
+                self._wakeup.acquire(True, _LONGEST_WAIT)
+        finally:
+            self._waiting = False
+
+    def _announce_wait(self) -> None:
+        """Be woken from now on, by every put."""
+        with self._lock:
+            if self._state is not _OPEN:
+                raise MailboxClosedError(f"the mailbox is {self._state.name} and holds no fitting mail: none can come")
+            self._wakeup.acquire(False)  # already held, unless an earlier wait was cut short
+            self._waiting = True
+
     def _wake(self) -> None:
-        # Under the lock, and only if _waiting: so it is released at most once per wait.
+        """Wake the waiting take: under the lock, or in the mailbox thread (its signal handlers)."""
+        try:
+            self._wakeup.release()
+        except RuntimeError:
+            pass  # it is being woken already
         self._waiting = False
-        self._wakeup.release()
-
-    def _wake_if_waiting(self) -> None:
-        if self._waiting:
-            self._wake()
-
-    def _update_flags(self) -> None:
-        urgent = bool(self._urgent)
-        self.has_new_urgent_mail = urgent
-        self.has_new_mail = urgent or bool(self._queue)
 
     def _check_is_mailbox_thread(self) -> None:
         if threading.current_thread() is not self._thread:
@@ -472,14 +458,24 @@ class TaskMailbox:
         return f"<TaskMailbox {self._state.name} of {self._thread.name!r}, {self.size()} mails>"
 
 
-def _remove_first(mails: deque[Mail], priority: int, skip_deferrable: bool) -> Mail | None:
-    """Remove and return the first mail of at least that priority."""
-    for index, mail in enumerate(mails):
-        if mail.priority >= priority and not (skip_deferrable and mail.options.is_deferrable):
-            # Nearly always 0. Not deque.remove(mail): that would compare mails.
-            if index == 0:
-                mails.popleft()
-            else:
-                del mails[index]
-            return mail
+def _move(source: deque[Mail], target: list[Mail] | deque[Mail]) -> None:
+    """Move all mails to the end of ``target``, as one step.
+
+    Python runs no handler within ``extend``, nor does a mail ever sit in both or in neither. (What a
+    finalizer puts meanwhile stays in ``source``.)
+    """
+    target.extend(starmap(source.popleft, repeat((), len(source))))
+
+
+def _remove_first(mails: deque[Mail], fits: Callable[[Mail], bool]) -> Mail | None:
+    """Remove and return the first mail that fits."""
+    try:
+        for index in range(len(mails)):
+            mail = mails[index]
+            if fits(mail):
+                # By identity (mails do not compare), in one step, wherever it is by now. Nearly always the first.
+                mails.remove(mail)
+                return mail
+    except (IndexError, ValueError):
+        pass  # a signal handler has closed the mailbox just now
     return None
