@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, TypeVar
 
 from pillarbox.elements import Buffer, Records, TaskReport, decode
 from pillarbox.errors import CheckpointMismatchError
@@ -17,14 +19,16 @@ from pillarbox.runtime.failures import failures_of
 from pillarbox.runtime.shipping import ship
 from pillarbox.state import MemoryChunkStore
 from pillarbox.task import KeyedStreamTask, SourceStreamTask
+from pillarbox.task.vertex import Vertex
 from pillarbox.time import ProcessingTimeService
 
 __all__ = ["LocalJob", "Savepoint"]
 
 Savepoint = dict[tuple[str, int], MemoryChunkStore]
+T = TypeVar("T")
 
 
-class _EpochStore:
+class EpochStore:
     """What an epoch writes, over what was committed before."""
 
     def __init__(self, committed: MemoryChunkStore) -> None:
@@ -48,6 +52,15 @@ class _EpochStore:
                 self._committed.put(number, value)
             elif self._committed.get(number) is not None:
                 self._committed.remove(number)
+
+
+@dataclass
+class _Outcome:
+    """What came of an epoch that is not committed yet."""
+
+    outputs: dict[str, list[Any]]
+    reports: list[dict[str, Any]] = field(default_factory=list)
+    stores: list[EpochStore] = field(default_factory=list)
 
 
 class LocalJob:
@@ -99,51 +112,73 @@ class LocalJob:
         Returns:
             the records that reached each output.
         """
-        self.reports = []
-        outputs: dict[str, list[Any]] = {name: [] for name in self.program.outputs}
+        try:
+            outcome = self._run_epoch(inputs, bounded)
+        except BaseException:
+            self.reset()
+            raise
+        self._commit(outcome)
+        return outcome.outputs
+
+    def _run_epoch(self, inputs: Mapping[int, Sequence[Iterable[Records]]], bounded: bool) -> _Outcome:
+        """Run one epoch without committing it."""
+        outcome = _Outcome({name: [] for name in self.program.outputs})
         names = {output_target(index): name for index, name in enumerate(self.program.outputs)}
         travelling: dict[int, list[Buffer]] = defaultdict(list)
-        stores: list[_EpochStore] = []
 
         def carry(buffers: Iterable[Buffer]) -> None:
             for buffer in buffers:
                 if buffer.target == REPORT_TARGET:
                     report = decode(buffer.payload)
                     assert isinstance(report, TaskReport)
-                    self.reports.append(report.values)
+                    outcome.reports.append(report.values)
                 elif buffer.target in names:
                     records = decode(buffer.payload)
                     assert isinstance(records, Records)
-                    outputs[names[buffer.target]].extend(records.values)
+                    outcome.outputs[names[buffer.target]].extend(records.values)
                 else:
                     travelling[buffer.target].append(buffer)
 
-        try:
-            for number in self.program.sources:
-                partitions = inputs.get(number, ())
-                task = self._source(number)
-                # A source without anything to say still ends its epoch; a bounded one must end its event time.
-                for subtask, runs in enumerate(partitions or ((),)):
-                    with failures_of(self._shipped[number].name, subtask):
-                        for part in task.run_epoch(runs, subtask=subtask, checkpoint_id=self.epoch, bounded=bounded):
-                            carry(part)
-            for level in self.program.levels[1:]:
-                for vertex in level:
-                    for subtask in range(vertex.parallelism):
-                        store = _EpochStore(self._store(vertex.uid, subtask))
-                        stores.append(store)
-                        arrived = travelling.pop(self._codes[vertex.number, subtask], [])
-                        with failures_of(vertex.name, subtask):
-                            task_ = self._task(vertex.number, subtask, store)
-                            for part in task_.run_epoch([arrived] if arrived else [], store):
-                                carry(part)
-        except BaseException:
-            self.reset()
-            raise
-        for store in stores:
+        # A source without anything to say still ends its epoch; a bounded one must end its event time.
+        partitions = [
+            (number, place) for number in self.program.sources for place in enumerate(inputs.get(number) or ((),))
+        ]
+        for number, (partition, runs) in self._in_order(partitions):
+            carry(self._run_partition(number, partition, runs, bounded))
+        for level in self.program.levels[1:]:
+            places = [(vertex, subtask) for vertex in level for subtask in range(vertex.parallelism)]
+            for vertex, subtask in self._in_order(places):
+                arrived = travelling.pop(self._codes[vertex.number, subtask], [])
+                sent, store = self._run_subtask(vertex, subtask, arrived)
+                outcome.stores.append(store)
+                carry(sent)
+        return outcome
+
+    def _commit(self, outcome: _Outcome) -> None:
+        for store in outcome.stores:
             store.commit()
         self.epoch += 1
-        return outputs
+        self.reports = outcome.reports
+
+    # -- what a simulated cluster does in other ways --
+
+    def _in_order(self, places: Sequence[T]) -> Sequence[T]:
+        """Return the partitions of the sources, or the subtasks of a level, in the order in which they run."""
+        return places
+
+    def _run_partition(self, number: int, partition: int, runs: Iterable[Records], bounded: bool) -> list[Buffer]:
+        """Run one partition of a source; return what it sends."""
+        task = self._source(number)
+        with failures_of(self._shipped[number].name, partition):
+            parts = task.run_epoch(runs, subtask=partition, checkpoint_id=self.epoch, bounded=bounded)
+            return list(chain.from_iterable(parts))
+
+    def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[list[Buffer], EpochStore]:
+        """Run one subtask on its buffers; return what it sends, and the state that it writes."""
+        store = EpochStore(self._store(vertex.uid, subtask))
+        with failures_of(vertex.name, subtask):
+            parts = self._task(vertex.number, subtask, store).run_epoch([arrived] if arrived else [], store)
+            return list(chain.from_iterable(parts)), store
 
     def run(self) -> dict[str, list[Any]]:
         """Run the program's collections to their end, in one epoch."""
@@ -185,7 +220,7 @@ class LocalJob:
                 task.restore()
         return task
 
-    def _task(self, number: int, subtask: int, store: _EpochStore) -> KeyedStreamTask:
+    def _task(self, number: int, subtask: int, store: EpochStore) -> KeyedStreamTask:
         task = self._keyed.get((number, subtask))
         if task is None:
             task = KeyedStreamTask(self._shipped[number].load(), subtask, clock=self._clock)

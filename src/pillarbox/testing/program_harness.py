@@ -11,11 +11,13 @@ from typing import Any
 from pillarbox.datastream import DataStream, StreamExecutionEnvironment
 from pillarbox.elements import Records
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.graph import SinkTransformation, SourceTransformation
+from pillarbox.graph import Program, SinkTransformation, SourceTransformation
 from pillarbox.runtime.local import LocalJob, Savepoint
 from pillarbox.time import ManualProcessingTimeService
 
-__all__ = ["ProgramSnapshot", "ProgramTestHarness"]
+__all__ = ["ProgramSnapshot", "ProgramTestHarness", "program_of"]
+
+Build = Callable[..., DataStream | Mapping[str, DataStream]]
 
 
 @dataclass(frozen=True)
@@ -51,37 +53,15 @@ class ProgramTestHarness:
 
     def __init__(
         self,
-        build: Callable[..., DataStream | Mapping[str, DataStream]],
+        build: Build,
         *,
         parallelism: int = 1,
         processing_time: int = 0,
         snapshot: ProgramSnapshot | None = None,
     ) -> None:
-        parameters = list(inspect.signature(build).parameters.values())[1:]
-        names = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
-        if not names:
-            raise ProgramError(
-                f"{shorten(build)} takes no source: build(env, payments) gets one stream for each parameter behind env"
-            )
-        env = StreamExecutionEnvironment().set_parallelism(parallelism)
-        sources = {name: env.from_collection([]).name(name) for name in names}
-        built = build(env, *sources.values())
-        outputs = built if isinstance(built, Mapping) else {"output": built}
-        for name, stream in outputs.items():
-            if not isinstance(stream, DataStream):
-                raise ProgramError(
-                    f"{shorten(build)} gave {shorten(stream)} for the output {name!r}: it gives a stream, or a dict of"
-                    " streams by name"
-                )
-        sinks = [
-            SinkTransformation(env._next(), name, [stream._plain_step()], output=name, uid=f"output-{name}")
-            for name, stream in outputs.items()
-        ]
-        self._program = env._compile("test", sinks)
-        numbers: dict[SourceTransformation, int] = {step: n for n, step in self._program.sources.items()}
-        self._vertices = {name: numbers.get(stream._step) for name, stream in sources.items()}  # type: ignore[call-overload]
-        self._pending: dict[str, dict[int, list[Any]]] = {name: {} for name in names}
-        self._outputs: dict[str, list[Any]] = {name: [] for name in outputs}
+        self._program, self._vertices = program_of(build, parallelism)
+        self._pending: dict[str, dict[int, list[Any]]] = {name: {} for name in self._vertices}
+        self._outputs: dict[str, list[Any]] = {name: [] for name in self._program.outputs}
         self.processing_time_service = ManualProcessingTimeService(processing_time)
         self._job = self._start(snapshot)
 
@@ -223,3 +203,31 @@ class ProgramTestHarness:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def program_of(build: Build, parallelism: int) -> tuple[Program, dict[str, int | None]]:
+    """Return the program that ``build`` builds, as :class:`ProgramTestHarness` has it, and for each of its sources the
+    vertex that reads it: None where no output depends on it."""
+    parameters = list(inspect.signature(build).parameters.values())[1:]
+    names = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
+    if not names:
+        raise ProgramError(
+            f"{shorten(build)} takes no source: build(env, payments) gets one stream for each parameter behind env"
+        )
+    env = StreamExecutionEnvironment().set_parallelism(parallelism)
+    sources = {name: env.from_collection([]).name(name) for name in names}
+    built = build(env, *sources.values())
+    outputs = built if isinstance(built, Mapping) else {"output": built}
+    for name, stream in outputs.items():
+        if not isinstance(stream, DataStream):
+            raise ProgramError(
+                f"{shorten(build)} gave {shorten(stream)} for the output {name!r}: it gives a stream, or a dict of"
+                " streams by name"
+            )
+    sinks = [
+        SinkTransformation(env._next(), name, [stream._plain_step()], output=name, uid=f"output-{name}")
+        for name, stream in outputs.items()
+    ]
+    program = env._compile("test", sinks)
+    numbers: dict[SourceTransformation, int] = {step: n for n, step in program.sources.items()}
+    return program, {name: numbers.get(stream._step) for name, stream in sources.items()}  # type: ignore[call-overload]
