@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pillarbox import (
     AggregateFunction,
     AggregatingStateDescriptor,
+    DataStream,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapFunction,
@@ -285,28 +286,22 @@ def region_of(value: Out) -> int:
     return value.key % REGIONS
 
 
-def build(
-    events: DataFrame,
+def program(
+    events: DataStream,
     faults: Faults = NO_FAULTS,
     *,
-    parallelism: int = 2,
-    max_parallelism: int = 128,
     ledger: KeyedProcessFunction | None = None,
     uid: str = "ledger",
     branch: bool = False,
-) -> DataFrame:
-    """Give the program's output.
+) -> DataStream:
+    """Return the program's output as a stream.
 
     Args:
         branch: add an operator with state that the program did not have; it gives nothing.
     """
-    env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
-    env.set_parallelism(parallelism)
-    env.set_max_parallelism(max_parallelism)
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms")
     stamped = (
-        env.from_dataframe(events)
-        .map(Gate(faults))
+        events.map(Gate(faults))
         .assign_timestamps_and_watermarks(strategy.with_timestamp_assigner("ts"))
         .filter(lambda event: event.key != HEARTBEAT)
     )
@@ -315,7 +310,22 @@ def build(
     streams = [regions]
     if branch:
         streams.append(stamped.key_by("key").process(Silent()).uid("silent"))
-    return ledgers.union(*streams).to_dataframe(COLUMNS)
+    return ledgers.union(*streams)
+
+
+def build(
+    events: DataFrame,
+    faults: Faults = NO_FAULTS,
+    *,
+    parallelism: int = 2,
+    max_parallelism: int = 128,
+    **options: Any,
+) -> DataFrame:
+    """Return the program's output; ``options`` are those of :func:`program`."""
+    env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
+    env.set_parallelism(parallelism)
+    env.set_max_parallelism(max_parallelism)
+    return program(env.from_dataframe(events), faults, **options).to_dataframe(COLUMNS)
 
 
 # -- input --

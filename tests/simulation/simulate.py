@@ -1,0 +1,341 @@
+"""Runs programs on a simulated cluster, under schedules drawn from seeds, and compares each with its undisturbed run.
+
+``python -m tests.simulation.simulate --seeds 400`` runs each program under the seeds from 0 to 399;
+``--program late-data --seed 17`` repeats one run, and tells what happens in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import random
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+from pillarbox.elements import Records
+from pillarbox.graph import Program
+from pillarbox.runtime.local import LocalJob, Savepoint
+from pillarbox.state import state_log
+from pillarbox.task import input_gate, record_writer
+from pillarbox.testing.program_harness import program_of
+from pillarbox.time import ManualProcessingTimeService
+from tests.simulation import service
+from tests.simulation.cluster import SimulatedJob, Story, Weather
+from tests.simulation.programs import PROGRAMS, Inputs, SimulatedProgram, outcome
+
+# A schedule takes some ten milliseconds; what takes longer than so many seconds hangs.
+HANGS_AFTER = 120
+
+
+class Disagreement(AssertionError):
+    """A disturbed run came out other than the undisturbed one."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch reads.
+
+    Attributes:
+        slices: from where to where in the records of each source.
+        deal: seeds how these are dealt out to partitions.
+        clock: where the clock stands at the least.
+        records: what is read instead: the last records of a program.
+        bounded: whether the input ends here.
+        calm: whether no worker and no attempt is lost any more, so that what takes its time comes to an end.
+    """
+
+    slices: dict[str, tuple[int, int]]
+    deal: int
+    clock: int
+    records: Inputs | None = None
+    bounded: bool = False
+    calm: bool = False
+
+
+def plan_epochs(
+    program: SimulatedProgram, inputs: Inputs, rng: random.Random, start: dict[str, int], clock: int
+) -> list[Epoch]:
+    """Cut what is left of the input into epochs; then come a program's last records, and epochs without input."""
+    count = rng.randrange(1, 13 if program.timed else 9)
+    step = rng.choice([0, 30, 700, 700]) if program.timed else 0
+    edges = {
+        name: [start[name], *sorted(rng.randint(start[name], len(values)) for _ in range(count - 1)), len(values)]
+        for name, values in inputs.items()
+    }
+    parts = {name: list(pairwise(places)) for name, places in edges.items()}
+    epochs = []
+    for number in range(count):
+        clock += rng.randint(0, step)
+        slices = {name: parts[name][number] for name in inputs}
+        bounded = program.bounded and number == count - 1
+        epochs.append(Epoch(slices, rng.getrandbits(32), clock, bounded=bounded))
+    none_left = {name: (len(values), len(values)) for name, values in inputs.items()}
+    if program.last:
+        epochs.append(Epoch(none_left, 0, clock, program.last))
+    for milliseconds in program.tail:
+        clock += milliseconds
+        epochs.append(Epoch(none_left, 0, clock, calm=True))
+    return epochs
+
+
+def partitions(program: SimulatedProgram, inputs: Inputs, epoch: Epoch) -> Inputs:
+    """Deal the records of an epoch out to the partitions of each source."""
+    rng = random.Random(epoch.deal)
+    result: Inputs = {}
+    for name, values in inputs.items():
+        if epoch.records is not None:
+            result[name] = [epoch.records[name]]
+            continue
+        dealt: list[list[Any]] = [[] for _ in range(rng.randrange(1, 4))]
+        places: dict[Any, int] = {}
+        together = program.together.get(name)
+        for value in values[slice(*epoch.slices[name])]:
+            place = rng.randrange(len(dealt))
+            if together is not None:
+                place = places.setdefault(together(value), place)
+            dealt[place].append(value)
+        result[name] = dealt
+    return result
+
+
+def cut_into_runs(values: Sequence[Any], rng: random.Random) -> list[Records]:
+    """Return a partition's records as Spark hands them over: a number at a time."""
+    size = rng.choice([1, 3, 1000])
+    return [Records(list(values[start : start + size])) for start in range(0, len(values), size)]
+
+
+@cache
+def compiled(name: str, parallelism: int) -> tuple[Program, dict[str, int | None]]:
+    return program_of(PROGRAMS[name].build, parallelism)
+
+
+@contextmanager
+def small_limits(rng: random.Random, *, history: int) -> Iterator[None]:
+    """Have few records fill a chunk, a buffer and the writer's queue: what takes long runs elsewhere is met here."""
+    limits: list[tuple[Any, str, Any]] = [
+        (record_writer, "_BUFFER_RECORDS", rng.choice([1, 3, 1000])),
+        (record_writer, "_QUEUE_BYTES", rng.choice([1, 200, 10**6])),
+        (input_gate, "_MEMORY_BOUND", rng.choice([1, 10**6])),
+        (state_log, "_CHUNK_ROWS", rng.choice([1, 4, 4096])),
+        (state_log, "_CHUNK_BYTES", rng.choice([64, 10**6])),
+        (state_log, "_SPARE_CHUNKS", rng.choice([0, 4, 64])),
+        (state_log, "_GATHERING", rng.choice([1, 16])),
+        (state_log, "_PORTION", rng.choice([1, 64])),
+        (state_log, "_HISTORY", history),
+    ]
+    before = [(module, name, getattr(module, name)) for module, name, _ in limits]
+    try:
+        for module, name, value in limits:
+            setattr(module, name, value)
+        yield
+    finally:
+        for module, name, value in before:
+            setattr(module, name, value)
+
+
+class Run:
+    """A program with its input, to be run undisturbed and disturbed."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.rng = random.Random(f"{name} {seed}")
+        self.program = PROGRAMS[name]
+        parallelism = self.rng.choice(self.program.parallelism)
+        self.compiled, self.vertices = compiled(name, parallelism)
+        self.inputs = self.program.inputs(self.rng)
+        self.story = Story()
+        start = dict.fromkeys(self.inputs, 0)
+        self.epochs = plan_epochs(self.program, self.inputs, self.rng, start, clock=0)
+        self.story.tell(f"parallelism {parallelism}, {len(self.epochs)} epochs")
+
+    def undisturbed(self) -> list[dict[str, list[Any]]]:
+        """Run in the program's order, in one worker; return what comes out of each epoch."""
+        clock = ManualProcessingTimeService(0)
+        service.begin(0)
+        outputs = []
+        with LocalJob(self.compiled, clock=clock) as job:
+            for epoch in self.epochs:
+                clock.set_current_time(epoch.clock)
+                service.settle(epoch.clock)
+                dealt = partitions(self.program, self.inputs, epoch)
+                outputs.append(job.run_epoch(self._read(dealt, lambda part: [Records(part)]), bounded=epoch.bounded))
+        return outputs
+
+    def disturbed(self) -> list[dict[str, list[Any]]]:
+        """Run on the simulated cluster; return what came out of each epoch that was committed."""
+        rng = self.rng
+        weather = Weather.draw(rng)
+        self.story.tell(str(weather))
+        clock = ManualProcessingTimeService(0)
+        service.begin(0)
+        outputs: list[dict[str, list[Any]]] = []
+        savepoints: list[Savepoint] = []
+        epochs = self.epochs
+        returns = 3
+        job = SimulatedJob(self.compiled, weather, rng, self.story, clock=clock)
+        # What a resident has under way is lost with it, so those that have must be able to stay behind for a while.
+        history = 64 if self.program.tail else rng.choice([1, 3, 64])
+        with job, small_limits(rng, history=history):
+            while job.epoch < len(epochs):
+                del savepoints[job.epoch :], outputs[job.epoch :]
+                savepoints.append(job.savepoint())
+                epoch = epochs[job.epoch]
+                clock.set_current_time(max(epoch.clock, clock.current_processing_time()))
+                if epoch.calm:
+                    job.calm_down()
+                job.tick()
+                dealt = partitions(self.program, self.inputs, epoch)
+                inputs = self._read(dealt, lambda part: cut_into_runs(part, rng))
+                output = job.attempt_epoch(inputs, bounded=epoch.bounded)
+                if output is None:
+                    continue
+                outputs.append(output)
+                if returns and rng.random() < weather.go_back:
+                    returns -= 1
+                    epochs = self._go_back(job, epochs, savepoints)
+        return outputs
+
+    def _go_back(self, job: SimulatedJob, epochs: list[Epoch], savepoints: list[Savepoint]) -> list[Epoch]:
+        """Start again from an earlier epoch; where it may not matter, with the rest of the input cut anew."""
+        rng = self.rng
+        back = max(0, len(savepoints) - rng.choice([1, 1, 2, 3, 8]))
+        stay = rng.random() < 0.8
+        self.story.tell(f"from epoch {job.epoch} back to {back}, {'same' if stay else 'other'} workers")
+        job.go_back(back, savepoints[back], workers_stay=stay)
+        start = {source: epochs[back].slices[source][0] for source in self.inputs}
+        if not self.program.cut_free or all(start[source] == len(values) for source, values in self.inputs.items()):
+            return epochs
+        return [*epochs[:back], *plan_epochs(self.program, self.inputs, rng, start, epochs[back].clock)]
+
+    def _read(self, dealt: Inputs, cut: Callable[[list[Any]], list[Records]]) -> dict[int, list[list[Records]]]:
+        read = {}
+        for source, parts in dealt.items():
+            vertex = self.vertices[source]
+            assert vertex is not None
+            read[vertex] = [cut(part) for part in parts]
+        return read
+
+
+def simulate(name: str, seed: int) -> Story:
+    """Run a program under a seed's schedule.
+
+    Raises:
+        Disagreement: it came out other than without disturbances.
+    """
+    run = Run(name, seed)
+    state = random.getstate()  # functions may seed it: nothing else here may notice
+    try:
+        right = run.undisturbed()
+        try:
+            found = run.disturbed()
+        except Exception as error:
+            raise Disagreement(_told(run.story, f"it failed: {type(error).__name__}: {error}")) from error
+    finally:
+        random.setstate(state)
+    if not run.program.cut_free and not run.program.timed:
+        for number, (one, other) in enumerate(zip(found, right)):
+            _compare(run, one, other, f"epoch {number}")
+    _compare(run, _joined(found), _joined(right), "all epochs")
+    return run.story
+
+
+def _joined(outputs: Sequence[dict[str, list[Any]]]) -> dict[str, list[Any]]:
+    joined: defaultdict[str, list[Any]] = defaultdict(list)
+    for output in outputs:
+        for name, values in output.items():
+            joined[name] += values
+    return joined
+
+
+def _compare(run: Run, found: dict[str, list[Any]], right: dict[str, list[Any]], what: str) -> None:
+    one, other = outcome(run.program, found), outcome(run.program, right)
+    if one != other:
+        lines = [f"{what}: the outcome is another than without disturbances"]
+        for name in sorted(one.keys() | other.keys()):
+            mine, theirs = one.get(name, {}), other.get(name, {})
+            for key in sorted(mine.keys() | theirs.keys(), key=repr):
+                if mine.get(key) != theirs.get(key):
+                    lines.append(f"  {name} {key}: {mine.get(key)}, undisturbed {theirs.get(key)}")
+        raise Disagreement(_told(run.story, "\n".join(lines[:20])))
+
+
+def _told(story: Story, what: str) -> str:
+    return "\n".join(["what was done:", *(f"  {line}" for line in story.lines), what])
+
+
+# -- many of them --
+
+
+def run_seeds(name: str, seeds: Sequence[int]) -> tuple[str, int, list[tuple[int, str]]]:
+    """Run a program under several seeds; return its name, their number, and those that failed."""
+    failed = []
+    for seed in seeds:
+        faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
+        try:
+            simulate(name, seed)
+        except Disagreement as error:
+            failed.append((seed, str(error)))
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+    return name, len(seeds), failed
+
+
+def command(name: str, seed: int) -> str:
+    """Return the command that repeats a run."""
+    return f"make simulate PROGRAM={name} SEED={seed}"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=300, help="the number of seeds for each program")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--seed", type=int, help="this one only, and tell what happens")
+    parser.add_argument("--program", choices=sorted(PROGRAMS), help="this program only")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args(arguments)
+    names = [options.program] if options.program else list(PROGRAMS)
+    if options.seed is not None:
+        for name in names:
+            try:
+                print(f"{name}, seed {options.seed}:", *simulate(name, options.seed).lines, sep="\n  ")
+            except Disagreement as error:
+                print(f"{name}, seed {options.seed}: {error}")
+                return 1
+        return 0
+    began = time.monotonic()
+    seeds = range(options.first, options.first + options.seeds)
+    portions = [(name, seeds[start : start + 25]) for start in range(0, len(seeds), 25) for name in names]
+    schedules, failures = 0, 0
+    with ProcessPoolExecutor(options.processes) as pool:
+        outcomes = {pool.submit(run_seeds, *portion): portion for portion in portions}
+        for done in as_completed(outcomes):
+            try:
+                name, count, failed = done.result()
+            except Exception as error:
+                name, these = outcomes[done]
+                print(
+                    f"{name}, one of the seeds {these[0]} to {these[-1]}: {type(error).__name__}: {error}", flush=True
+                )
+                return 1
+            schedules += count
+            for seed, text in failed:
+                failures += 1
+                if failures <= 10:
+                    print(f"FAILED: {name}, seed {seed}; to do it again: {command(name, seed)}\n{text}\n", flush=True)
+    seconds = time.monotonic() - began
+    print(f"{schedules} schedules of {len(names)} programs in {seconds:.0f} s: {failures} failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    os._exit(code)  # also where a task of a failed run has left a thread behind
