@@ -140,7 +140,7 @@ class SimulatedJob(LocalJob):
     def _in_order(self, places: Sequence[T]) -> Sequence[T]:
         return self._rng.sample(places, len(places))
 
-    def _run_partition(self, number: int, partition: int, runs: Iterable[Records], bounded: bool) -> Iterable[Buffer]:
+    def _run_partition(self, number: int, partition: int, runs: Iterable[Records], bounded: bool) -> list[Buffer]:
         runs = list(runs)
         while True:
             worker = self._choose_worker(number, partition)
@@ -156,7 +156,7 @@ class SimulatedJob(LocalJob):
             if not self._is_lost(number, partition, worker):
                 return sent
 
-    def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[Iterable[Buffer], EpochStore]:
+    def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[list[Buffer], EpochStore]:
         while True:
             store = EpochStore(self._store(vertex.uid, subtask))
             worker = self._choose_worker(vertex.number, subtask)
@@ -242,7 +242,7 @@ class SimulatedJob(LocalJob):
             start = end
         return portions
 
-    def _until_lost(self, items: list[T]) -> Iterator[T]:
+    def _until_lost(self, items: Sequence[T]) -> Iterator[T]:
         """Return what arrives at an attempt, which may fail at any of it. All is drawn here: a task may read its input
         in a thread of its own."""
         fails_at = None
@@ -262,7 +262,7 @@ class SimulatedJob(LocalJob):
         return sent
 
 
-def _until(items: list[T], fails_at: int | None, seeds: bool) -> Iterator[T]:
+def _until(items: Sequence[T], fails_at: int | None, seeds: bool) -> Iterator[T]:
     for number, item in enumerate(items):
         if number == fails_at:
             raise WorkerLostError

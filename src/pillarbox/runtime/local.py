@@ -97,8 +97,8 @@ class LocalJob:
                 f"the savepoint holds state of operator {uid!r}, subtask {subtask}, which the program does not have:"
                 " run the program that wrote it, with its parallelism, and set uid() of the operators to those in it"
             )
-        self._keyed: dict[tuple[int, int], KeyedStreamTask] = {}
-        self._sources: dict[int, SourceStreamTask] = {}
+        self._keyed: dict[tuple[int, ...], KeyedStreamTask] = {}
+        self._sources: dict[tuple[int, ...], SourceStreamTask] = {}
 
     def run_epoch(
         self, inputs: Mapping[int, Sequence[Iterable[Records]]], *, bounded: bool = False
@@ -213,10 +213,10 @@ class LocalJob:
         return self._stores.setdefault((uid, subtask), MemoryChunkStore())
 
     def _source(self, number: int) -> SourceStreamTask:
-        task = self._sources.get(number)
+        task = self._sources.get((number,))
         if task is None:
             with failures_of(self._shipped[number].name, 0):
-                task = self._sources[number] = SourceStreamTask(self._shipped[number].load(), 0, clock=self._clock)
+                task = self._sources[(number,)] = SourceStreamTask(self._shipped[number].load(), 0, clock=self._clock)
                 task.restore()
         return task
 
