@@ -47,7 +47,7 @@ class Epoch:
     Attributes:
         slices: from where to where in the records of each source.
         deal: seeds how these are dealt out to partitions.
-        clock: where the clock stands at the least.
+        step: by how many milliseconds the clock moves on before.
         records: what is read instead: the last records of a program.
         bounded: whether the input ends here.
         calm: whether no worker and no attempt is lost any more, so that what takes its time comes to an end.
@@ -55,18 +55,16 @@ class Epoch:
 
     slices: dict[str, tuple[int, int]]
     deal: int
-    clock: int
+    step: int
     records: Inputs | None = None
     bounded: bool = False
     calm: bool = False
 
 
-def plan_epochs(
-    program: SimulatedProgram, inputs: Inputs, rng: random.Random, start: dict[str, int], clock: int
-) -> list[Epoch]:
+def plan_epochs(program: SimulatedProgram, inputs: Inputs, rng: random.Random, start: dict[str, int]) -> list[Epoch]:
     """Cut what is left of the input into epochs; then come a program's last records, and epochs without input."""
     count = rng.randrange(1, 13 if program.timed else 9)
-    step = rng.choice([0, 30, 700, 700]) if program.timed else 0
+    longest = rng.choice([0, 30, 700, 700]) if program.timed else 0
     edges = {
         name: [start[name], *sorted(rng.randint(start[name], len(values)) for _ in range(count - 1)), len(values)]
         for name, values in inputs.items()
@@ -74,17 +72,13 @@ def plan_epochs(
     parts = {name: list(pairwise(places)) for name, places in edges.items()}
     epochs = []
     for number in range(count):
-        clock += rng.randint(0, step)
         slices = {name: parts[name][number] for name in inputs}
         bounded = program.bounded and number == count - 1
-        epochs.append(Epoch(slices, rng.getrandbits(32), clock, bounded=bounded))
+        epochs.append(Epoch(slices, rng.getrandbits(32), rng.randint(0, longest), bounded=bounded))
     none_left = {name: (len(values), len(values)) for name, values in inputs.items()}
     if program.last:
-        epochs.append(Epoch(none_left, 0, clock, program.last))
-    for milliseconds in program.tail:
-        clock += milliseconds
-        epochs.append(Epoch(none_left, 0, clock, calm=True))
-    return epochs
+        epochs.append(Epoch(none_left, 0, 0, program.last))
+    return [*epochs, *(Epoch(none_left, 0, milliseconds, calm=True) for milliseconds in program.tail)]
 
 
 def partitions(program: SimulatedProgram, inputs: Inputs, epoch: Epoch) -> Inputs:
@@ -153,7 +147,7 @@ class Run:
         self.inputs = self.program.inputs(self.rng)
         self.story = Story()
         start = dict.fromkeys(self.inputs, 0)
-        self.epochs = plan_epochs(self.program, self.inputs, self.rng, start, clock=0)
+        self.epochs = plan_epochs(self.program, self.inputs, self.rng, start)
         self.story.tell(f"parallelism {parallelism}, {len(self.epochs)} epochs")
 
     def undisturbed(self) -> list[dict[str, list[Any]]]:
@@ -163,8 +157,8 @@ class Run:
         outputs = []
         with LocalJob(self.compiled, clock=clock) as job:
             for epoch in self.epochs:
-                clock.set_current_time(epoch.clock)
-                service.settle(epoch.clock)
+                clock.advance(epoch.step)
+                service.settle(clock.current_processing_time())
                 dealt = partitions(self.program, self.inputs, epoch)
                 outputs.append(job.run_epoch(self._read(dealt, lambda part: [Records(part)]), bounded=epoch.bounded))
         return outputs
@@ -188,7 +182,7 @@ class Run:
                 del savepoints[job.epoch :], outputs[job.epoch :]
                 savepoints.append(job.savepoint())
                 epoch = epochs[job.epoch]
-                clock.set_current_time(max(epoch.clock, clock.current_processing_time()))
+                clock.advance(epoch.step)
                 if epoch.calm:
                     job.calm_down()
                 job.tick()
@@ -198,7 +192,7 @@ class Run:
                 if output is None:
                     continue
                 outputs.append(output)
-                if returns and rng.random() < weather.go_back:
+                if returns and not epoch.calm and rng.random() < weather.go_back:
                     returns -= 1
                     epochs = self._go_back(job, epochs, savepoints)
         return outputs
@@ -213,7 +207,7 @@ class Run:
         start = {source: epochs[back].slices[source][0] for source in self.inputs}
         if not self.program.cut_free or all(start[source] == len(values) for source, values in self.inputs.items()):
             return epochs
-        return [*epochs[:back], *plan_epochs(self.program, self.inputs, rng, start, epochs[back].clock)]
+        return [*epochs[:back], *plan_epochs(self.program, self.inputs, rng, start)]
 
     def _read(self, dealt: Inputs, cut: Callable[[list[Any]], list[Records]]) -> dict[int, list[list[Records]]]:
         read = {}
