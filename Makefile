@@ -43,6 +43,14 @@ test: lint types ## Everything: lint, types and all tests (what CI runs)
 test-fast: setup ## Only the tests that need no Spark and kill no processes
 	@$(BIN)/python -m pytest -m "not spark and not fault" $(ARGS)
 
+.PHONY: test-all
+test-all: test simulate ## Everything, and what takes longer: 10,000 simulated schedules
+
+.PHONY: simulate
+simulate: setup ## Simulate SEEDS=304 schedules of each program, or repeat one: PROGRAM=late-data SEED=17
+	@$(BIN)/python -m tests.simulation.simulate $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(PROGRAM),--program $(PROGRAM)) $(ARGS)
+
 .PHONY: lint
 lint: setup ## Check style and formatting
 	@$(BIN)/ruff check $(CODE)

@@ -1,0 +1,120 @@
+"""Bugs to be planted, each as a patch of one method: the simulation has to find them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pillarbox.operators.async_io.in_flight import InFlight
+from pillarbox.operators.async_io.request import Request
+from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from pillarbox.state import HeapKeyedStateBackend, StateLog, Sync, state_log
+from pillarbox.task.input_gate import InputGate, _Channel
+from pillarbox.time.internal_timer_service import TimerIndex
+
+
+@dataclass(frozen=True)
+class PlantedBug:
+    """A bug, and a program that meets it.
+
+    Attributes:
+        within: the number of seeds in which it has to show.
+    """
+
+    plant: Callable[[pytest.MonkeyPatch], None]
+    program: str
+    within: int
+
+
+def _stamps_from_the_users_random(patch: pytest.MonkeyPatch) -> None:
+    """Attempts at one version look alike where a function seeds the random numbers of its process."""
+    patch.setattr(state_log, "secrets", SimpleNamespace(randbits=random.getrandbits))
+
+
+def _idleness_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """An operator that is made anew believes to be active; the valve behind it was told otherwise."""
+    before = TimestampsAndWatermarksOperator.open
+
+    def open_as_active(operator: TimestampsAndWatermarksOperator) -> None:
+        before(operator)
+        operator._idle = False
+
+    patch.setattr(TimestampsAndWatermarksOperator, "open", open_as_active)
+
+
+def _carried_requests_begin_anew(patch: pytest.MonkeyPatch) -> None:
+    """Whoever catches up asks again about what it has under way itself, with all the time that there was at first."""
+    before = InFlight.restore
+
+    def restore(in_flight: InFlight, state: Sequence[tuple[Any, ...]]) -> None:
+        for element in in_flight._queue.elements():
+            if isinstance(element, Request):
+                element.id = None
+        before(in_flight, [(*entry[:4], None) if entry[0] == "request" else entry for entry in state])
+
+    patch.setattr(InFlight, "restore", restore)
+
+
+def _catching_up_skips_a_chunk(patch: pytest.MonkeyPatch) -> None:
+    before = StateLog._catch_up
+
+    def catch_up(log: StateLog, store: Any, meta: Any) -> None:
+        if meta.following - log._following > 1:
+            log._following += 1
+        before(log, store, meta)
+
+    patch.setattr(StateLog, "_catch_up", catch_up)
+
+
+def _removed_keys_live_on(patch: pytest.MonkeyPatch) -> None:
+    before = HeapKeyedStateBackend.apply
+
+    def apply(backend: HeapKeyedStateBackend, keys: list[Any], rows: list[Any], removed: list[Any]) -> None:
+        before(backend, keys, rows, [])
+
+    patch.setattr(HeapKeyedStateBackend, "apply", apply)
+
+
+def _restored_timers_are_lost(patch: pytest.MonkeyPatch) -> None:
+    def load(index: TimerIndex, keys: list[Any], rows: list[Any]) -> None:
+        pass
+
+    patch.setattr(TimerIndex, "load", load)
+
+
+def _buffers_are_taken_as_they_come(patch: pytest.MonkeyPatch) -> None:
+    """The gate does not put the buffers of a channel back into order, as long as none comes behind the barrier."""
+
+    def receive(gate: InputGate, buffer: Any) -> Iterator[Any]:
+        channel = gate._channels.setdefault(buffer.channel, _Channel())
+        yield from gate._in_turn(buffer.channel, channel, buffer.payload)
+
+    patch.setattr(InputGate, "receive", receive)
+
+
+def _attempts_in_vain_are_kept(patch: pytest.MonkeyPatch) -> None:
+    """A resident that went through an epoch in vain goes on with what it has."""
+    before = StateLog.sync
+
+    def sync(log: StateLog, store: Any) -> Sync:
+        found = before(log, store)
+        return Sync.IN_STEP if found is Sync.DIVERGED else found
+
+    patch.setattr(StateLog, "sync", sync)
+
+
+PLANTED = {
+    "stamps from the user's random numbers": PlantedBug(_stamps_from_the_users_random, "many-keys", 200),
+    "idleness is forgotten": PlantedBug(_idleness_is_forgotten, "idle-behind-a-shuffle", 60),
+    "carried requests begin anew": PlantedBug(_carried_requests_begin_anew, "carried", 20),
+    "catching up skips a chunk": PlantedBug(_catching_up_skips_a_chunk, "every-state", 60),
+    "removed keys live on": PlantedBug(_removed_keys_live_on, "sessions", 60),
+    "restored timers are lost": PlantedBug(_restored_timers_are_lost, "windows", 20),
+    "buffers are taken as they come": PlantedBug(_buffers_are_taken_as_they_come, "history", 20),
+    "attempts in vain are kept": PlantedBug(_attempts_in_vain_are_kept, "history", 20),
+}

@@ -1,0 +1,59 @@
+"""Every program under many schedules comes out as it does undisturbed; and planted bugs are found that way."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.simulation.planted import PLANTED
+from tests.simulation.programs import PROGRAMS, ROOT
+from tests.simulation.simulate import Disagreement, Run, command, simulate
+
+SEEDS = 31  # for each program: a thousand schedules in all
+FINISHED = [name for name in PROGRAMS if not name.startswith("carried")]
+
+
+@pytest.mark.parametrize("name", FINISHED)
+def test_programs_come_out_as_undisturbed(name: str) -> None:
+    for seed in range(SEEDS):
+        try:
+            simulate(name, seed)
+        except Disagreement as error:
+            pytest.fail(f"{error}\nto do it again: {command(name, seed)}", pytrace=False)
+
+
+@pytest.mark.parametrize("bug", [bug for bug in PLANTED if not bug.startswith("carried")])
+def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = PLANTED[bug]
+    planted.plant(monkeypatch)
+    with pytest.raises(Disagreement):
+        for seed in range(planted.within):
+            simulate(planted.program, seed)
+
+
+@pytest.mark.parametrize("name", ["late-data", "drained", "ledgers"])
+def test_a_seed_repeats_its_schedule(name: str) -> None:
+    assert [simulate(name, seed).lines for seed in range(5)] == [simulate(name, seed).lines for seed in range(5)]
+
+
+def test_a_seed_repeats_its_schedule_in_other_processes() -> None:
+    code = "from tests.simulation.simulate import simulate; print(simulate('sessions', 3).lines)"
+    said = set()
+    for hash_seed in ("1", "2"):
+        path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": path}
+        done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, check=True)
+        said.add(done.stdout)
+    assert len(said) == 1
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_outcomes_are_not_empty(name: str) -> None:
+    """There is something to compare: some records reach each output."""
+    runs = [Run(name, seed) for seed in range(8)]
+    reached = {output for run in runs for epoch in run.undisturbed() for output, values in epoch.items() if values}
+    nothing_is_late = {"late"} if name.startswith("windows") else set()
+    assert reached | nothing_is_late == set(runs[0].compiled.outputs)
