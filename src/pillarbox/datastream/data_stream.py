@@ -33,6 +33,7 @@ from pillarbox.operators.functions import (
     OutputTag,
     ProcessFunction,
     ReduceFunction,
+    check_plain,
 )
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
@@ -113,17 +114,26 @@ class DataStream:
     def map(self, func: Callable[[Any], Any] | MapFunction, output_type: Any = None) -> DataStream:
         """One record in, one out."""
         _check(func, MapFunction, "map")
-        return self._apply("map", func, lambda name, uid: MapOperator(name, func, uid), output_type)
+        return self._apply_function("map", MapOperator, func, output_type)
 
     def flat_map(self, func: Callable[[Any], Any] | FlatMapFunction, output_type: Any = None) -> DataStream:
         """One record in, any number out."""
-        _check(func, FlatMapFunction, "flat_map")
-        return self._apply("flat_map", func, lambda name, uid: FlatMapOperator(name, func, uid), output_type)
+        _check(func, FlatMapFunction, "flat_map", many=True)
+        return self._apply_function("flat_map", FlatMapOperator, func, output_type)
 
     def filter(self, func: Callable[[Any], bool] | FilterFunction) -> DataStream:
-        """Keep the records for which ``func`` is true."""
+        """Keep the records for which ``func`` gives True; anything but a bool is refused."""
         _check(func, FilterFunction, "filter")
-        return self._apply("filter", func, lambda name, uid: FilterOperator(name, func, uid))
+        return self._apply_function("filter", FilterOperator, func)
+
+    def _apply_function(
+        self,
+        kind: str,
+        operator: type[MapOperator | FlatMapOperator | FilterOperator],
+        func: Any,
+        output_type: Any = None,
+    ) -> DataStream:
+        return self._apply(kind, func, lambda name, uid: operator(name, func, uid), output_type)
 
     def map_async(
         self,
@@ -205,7 +215,7 @@ class DataStream:
                 f"process() got {type(func).__name__}, a KeyedProcessFunction, on a stream without key: its state and"
                 " timers belong to a key; put key_by(...) before it"
             )
-        _check(func, ProcessFunction, "process")
+        _check(func, ProcessFunction, "process", "process_element", many=True)
         return self._apply("process", func, lambda name, uid: ProcessOperator(name, func, uid), output_type)
 
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
@@ -390,8 +400,11 @@ class KeyedStream(DataStream):
                 when there is no data; by default it is looked up in the function's code.
         """
         if isinstance(func, ProcessFunction):
+            _check(func, ProcessFunction, "process", "process_element", many=True)
             return self._apply("process", func, lambda name, uid: ProcessOperator(name, func, uid), output_type)
-        _check(func, KeyedProcessFunction, "process")
+        _check(func, KeyedProcessFunction, "process", "process_element", many=True)
+        if isinstance(func, KeyedProcessFunction):
+            check_plain(func, "on_timer", asked_by="process()", many=True)
         keying = self._keying
         return self._apply(
             "process",
@@ -401,6 +414,19 @@ class KeyedStream(DataStream):
             keyed=True,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
         )
+
+    def _apply_function(
+        self,
+        kind: str,
+        operator: type[MapOperator | FlatMapOperator | FilterOperator],
+        func: Any,
+        output_type: Any = None,
+    ) -> DataStream:
+        # Only what is opened can have state; other functions need no key, and no look for it.
+        if not isinstance(func, Function):
+            return super()._apply_function(kind, operator, func, output_type)
+        keying = self._keying
+        return self._apply(kind, func, lambda name, uid: operator(name, func, uid, keying), output_type, keyed=True)
 
     def reduce(self, func: Callable[[Any, Any], Any] | ReduceFunction, output_type: Any = None) -> DataStream:
         """Fold the records of a key; the new value is emitted after every record."""
@@ -437,12 +463,13 @@ def _name_of(kind: str, func: Any) -> str:
     return kind if name == "<lambda>" else f"{kind}: {name}"
 
 
-def _check(func: Any, interface: type, method: str) -> None:
+def _check(func: Any, interface: type, method: str, called: str | None = None, *, many: bool = False) -> None:
     # A class of another kind, such as `str`, is a function like any other.
     forgotten = isinstance(func, type) and issubclass(func, Function)
     if not isinstance(func, interface) and (forgotten or not callable(func)):
         hint = f"an instance: {func.__name__}()" if forgotten else f"a function or {interface.__name__}"
         raise ProgramError(f"{method}() got {shorten(func)}: give it {hint}")
+    check_plain(func, called or method, asked_by=f"{method}()", many=many)
 
 
 def uses_processing_time(function: object) -> bool:

@@ -2,27 +2,59 @@
 
 from __future__ import annotations
 
+import inspect
 from itertools import compress
 from typing import Any
 
+import numpy as np
+
 from pillarbox.elements import Records
+from pillarbox.errors import shorten
+from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import FunctionOperator
 
 __all__ = ["FilterOperator"]
 
+_BOOLEANS = frozenset({bool, np.bool_})
+
 
 class FilterOperator(FunctionOperator):
-    """Applies ``f(value) -> bool``."""
+    """Applies ``f(value) -> bool``; with ``keying``, under the key of each record."""
 
-    def __init__(self, name: str, function: Any, uid: str = "") -> None:
-        super().__init__(name, function, "filter", uid)
+    def __init__(self, name: str, function: Any, uid: str = "", keying: Keying | None = None) -> None:
+        super().__init__(name, function, "filter", uid, keying)
 
     def process_records(self, records: Records) -> None:
         """Filter a run."""
         values = records.values
-        keep = self.apply(values)
+        keep = self._judge(records)
         kept = list(compress(values, keep))
         if not kept:
             return
         timestamps = records.timestamps
         self.output.process_records(Records(kept, None if timestamps is None else list(compress(timestamps, keep))))
+
+    def _judge(self, records: Records) -> list[bool]:
+        values = records.values
+        pending = iter(values)
+        try:
+            keep = list(map(self.call, self.under_keys(records, pending)))
+            if len(keep) < len(values):
+                raise RuntimeError("the function raised StopIteration")  # which ends a map() without a word
+        except BaseException as error:
+            self.failed(values, pending, error)
+        if not _BOOLEANS.issuperset(map(type, keep)):
+            self._refuse(values, keep)
+        return keep
+
+    def _refuse(self, values: list[Any], keep: list[Any]) -> None:
+        """Refuse what is no bool: a coroutine or a generator is always true, and a None may be a forgotten return."""
+        position = next(index for index, answer in enumerate(keep) if type(answer) not in _BOOLEANS)
+        answer = keep[position]
+        for each in keep:
+            if inspect.iscoroutine(each):
+                each.close()  # it would complain that nobody waited for it
+        pending = iter(values[position + 1 :])
+        kind = type(answer).__name__
+        error = TypeError(f"the function gave {shorten(answer)} ({kind}), not a bool: return True or False, bool(...)")
+        self.failed(values, pending, error)

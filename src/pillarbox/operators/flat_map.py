@@ -6,16 +6,24 @@ from itertools import repeat
 from typing import Any
 
 from pillarbox.elements import Records
-from pillarbox.operators.operator import RUN_LIMIT, FunctionOperator
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.operator import (
+    IMMUTABLE,
+    RUN_LIMIT,
+    USUAL_RESULTS,
+    FunctionOperator,
+    check_results,
+    settled,
+)
 
 __all__ = ["FlatMapOperator"]
 
 
 class FlatMapOperator(FunctionOperator):
-    """Applies ``f(value) -> iterable of values``."""
+    """Applies ``f(value) -> iterable of values``; with ``keying``, under the key of each record."""
 
-    def __init__(self, name: str, function: Any, uid: str = "") -> None:
-        super().__init__(name, function, "flat_map", uid)
+    def __init__(self, name: str, function: Any, uid: str = "", keying: Keying | None = None) -> None:
+        super().__init__(name, function, "flat_map", uid, keying)
 
     def process_records(self, records: Records) -> None:
         """Map a run."""
@@ -27,11 +35,18 @@ class FlatMapOperator(FunctionOperator):
         pending = iter(values)
         stamps = iter(timestamps) if timestamps is not None else repeat(None)
         try:
-            for value, timestamp in zip(pending, stamps):
+            for value, timestamp in zip(self.under_keys(records, pending), stamps):
                 results = call(value)
                 if results is None:
                     continue
+                if type(results) not in USUAL_RESULTS:
+                    check_results(results)
                 for result in results:
+                    if type(result) not in IMMUTABLE:
+                        try:
+                            hash(result)
+                        except Exception:
+                            result = settled(result)  # noqa: PLW2901
                     out.append(result)
                     if out_timestamps is not None:
                         out_timestamps.append(timestamp)

@@ -5,9 +5,11 @@ Wherever a function is asked for, a plain function or lambda does as well.
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import ProgramError, shorten
@@ -41,6 +43,7 @@ __all__ = [
     "RuntimeContext",
     "TimeDomain",
     "TimerService",
+    "check_plain",
 ]
 
 
@@ -75,8 +78,10 @@ class TimeDomain(Enum):
 class RuntimeContext:
     """What a function may know and ask of the task that runs it."""
 
-    def __init__(self, context: OperatorContext) -> None:
+    def __init__(self, context: OperatorContext, *, keyed: bool = False) -> None:
         self._context = context
+        # An operator without key may stand at the head of a keyed vertex, and finds its state there.
+        self._backend = context.backend if keyed else None
 
     def get_task_name(self) -> str:
         """Give the operator's name."""
@@ -123,11 +128,11 @@ class RuntimeContext:
         return self._keyed(descriptor)
 
     def _keyed(self, descriptor: StateDescriptor) -> Any:
-        backend = self._context.backend
+        backend = self._backend
         if backend is None:
             raise ProgramError(
                 f"operator {self._context.name!r} asks for the keyed state {descriptor.name!r}, but its stream has"
-                " no key: put key_by(...) directly before it"
+                " no key: put key_by(...) directly before it, and give process() a KeyedProcessFunction"
             )
         return backend.get_state(descriptor)
 
@@ -262,3 +267,32 @@ class KeyedProcessFunction(Function, ABC):
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
         """Handle a timer of the current key; give (or ``yield``) what to emit, or nothing."""
         return None
+
+
+def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False) -> None:
+    """Refuse a function whose calls give no results, but coroutines or generators, as far as it can be seen.
+
+    Args:
+        function: the user's function or object.
+        method: the name of the object's method that is called.
+        asked_by: what it was given to, for the message: ``"map()"``.
+        many: whether it gives any number of results, so that a generator is right.
+
+    Raises:
+        ProgramError: it is an ``async def``, or a generator where one result is asked for.
+    """
+    called = getattr(function, method, function)
+    while isinstance(called, partial):
+        called = called.func
+    if not (inspect.isfunction(called) or inspect.ismethod(called)):
+        called = getattr(type(called), "__call__", called)  # noqa: B004
+    if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
+        raise ProgramError(
+            f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} is an async def: nobody"
+            " would wait for it; use map_async() or AsyncDataStream for what has to wait, or write a plain def"
+        )
+    if not many and inspect.isgeneratorfunction(called):
+        raise ProgramError(
+            f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} yields: it would give a"
+            " generator, not a result; return the result, or use flat_map() for any number of results"
+        )

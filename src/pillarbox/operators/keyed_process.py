@@ -77,11 +77,10 @@ class _Context(KeyedProcessFunction.OnTimerContext):
 class KeyedProcessOperator(FunctionOperator):
     """Applies ``process_element(value, ctx)`` and ``on_timer(timestamp, ctx)`` with the key's state at hand."""
 
-    keyed = True
+    keying: Keying
 
     def __init__(self, name: str, function: Any, keying: Keying, uid: str = "") -> None:
-        super().__init__(name, function, "process_element", uid)
-        self.keying = keying
+        super().__init__(name, function, "process_element", uid, keying)
 
     def open(self) -> None:
         """Get the timer service and open the user's function."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from pillarbox.elements import ArrowRecords, Records
 from pillarbox.errors import KeyTypeError, ProgramError, shorten, shorten_record
-from pillarbox.operators.functions import KeySelector
+from pillarbox.operators.functions import KeySelector, check_plain
 from pillarbox.operators.operator import raise_at_record
 from pillarbox.rows import Row, column_to_list
 from pillarbox.state.key_groups import key_groups_of_integers, owners, stable_hash
@@ -34,8 +34,10 @@ class Keying:
         if isinstance(key, str):
             self.columns = (key,)
         elif isinstance(key, KeySelector):
+            check_plain(key, "get_key", asked_by="key_by()")
             self._function = key.get_key
         elif callable(key):
+            check_plain(key, "get_key", asked_by="key_by()")
             self._function = key
         elif isinstance(key, Sequence) and key and all(isinstance(name, str) for name in key):
             self.columns = tuple(key)
@@ -127,12 +129,19 @@ class Router:
                 try:
                     stable_hash(key)
                     hash(key)
-                except TypeError:
+                except TypeError as cause:
+                    reason = "which cannot be hashed the same way in every process"
+                    advice = (
+                        "let the key function give a string, a number, a date, a tuple or a frozen dataclass of them"
+                    )
+                    if "NaN" in str(cause):
+                        reason = (
+                            "which is NaN or has it in it: NaN equals nothing, so no two records would share its state"
+                        )
+                        advice = "let the key function give None for it, or filter such records out"
                     raise KeyTypeError(
                         f"operator {self._keying.operator!r}: the record {shorten_record(record)} has the"
-                        f" key {shorten(key)} of type {type(key).__qualname__}, which cannot be hashed the same way in"
-                        " every process: let the key function give a string, a number, a date, a tuple or a frozen"
-                        " dataclass of them"
+                        f" key {shorten(key)} of type {type(key).__qualname__}, {reason}: {advice}"
                     ) from error
             raise
 

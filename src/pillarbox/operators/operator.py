@@ -10,19 +10,21 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import length_hint
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from pillarbox.elements import Records
-from pillarbox.errors import ProgramError, raise_from_user_code, shorten_record
+from pillarbox.errors import ProgramError, raise_from_user_code, shorten, shorten_record
 from pillarbox.mailbox import MailboxExecutor
 from pillarbox.operators.functions import Function, OutputTag, RuntimeContext
 from pillarbox.state import HeapKeyedStateBackend
 from pillarbox.time import ProcessingTimeService
 
 if TYPE_CHECKING:
+    from pillarbox.operators.keys import Keying
     from pillarbox.time.internal_timer_service import InternalTimeServiceManager
 
 __all__ = ["Collector", "Discard", "Fanout", "FunctionOperator", "Input", "OperatorContext", "StreamOperator"]
@@ -186,21 +188,25 @@ class StreamOperator:
 class FunctionOperator(StreamOperator):
     """An operator around one user function: a :class:`Function`, or any callable.
 
+    Args:
+        keying: the keys under which the function is called; None: it has none, and no keyed state.
+
     Attributes:
         keyed: whether it calls the function under the key of the record.
     """
 
-    keyed = False
-
-    def __init__(self, name: str, function: Any, method: str, uid: str = "") -> None:
+    def __init__(self, name: str, function: Any, method: str, uid: str = "", keying: Keying | None = None) -> None:
         super().__init__(name, uid)
         self.function = function
+        self.keying = keying
+        self.keyed = keying is not None
         self._method = method
 
     def open(self) -> None:
         """Open the user's function."""
         if isinstance(self.function, Function):
-            opening = with_context(self, "open()", self.function.open, RuntimeContext(self.context))
+            context = RuntimeContext(self.context, keyed=self.keyed)
+            opening = with_context(self, "open()", self.function.open, context)
             if inspect.iscoroutine(opening):
                 opening.close()
                 raise ProgramError(
@@ -218,20 +224,15 @@ class FunctionOperator(StreamOperator):
         """The callable that handles a record."""
         return getattr(self.function, self._method, self.function)  # type: ignore[no-any-return]
 
-    def apply(self, values: Sequence[Any]) -> list[Any]:
-        """Give what the function gives for each value.
+    def under_keys(self, records: Records, pending: Iterator[Any]) -> Iterator[Any]:
+        """Return ``pending``, an iterator over a run's values; taking one makes its key the current one.
 
-        Raises:
-            OperatorError: the function raised.
+        A function that declared no state does without: it cannot tell.
         """
-        pending = iter(values)
-        try:
-            results = list(map(self.call, pending))
-            if len(results) < len(values):
-                raise RuntimeError("the function raised StopIteration")  # which ends a map() without a word
-        except BaseException as error:
-            self.failed(values, pending, error)
-        return results
+        backend = self.context.backend
+        if self.keying is None or backend is None or not backend.slots:
+            return pending
+        return _under_keys(backend, self.keying.keys_of(records), pending)
 
     def failed(self, values: Sequence[Any], pending: Iterator[Any], error: BaseException) -> NoReturn:
         """Raise the error that names operator, key and record, when user code raised in a pass over ``values``.
@@ -270,18 +271,54 @@ def with_context(operator: StreamOperator, what: str, function: Callable[..., An
         )
 
 
+def _under_keys(backend: HeapKeyedStateBackend, keys: Iterable[Any], pending: Iterator[Any]) -> Iterator[Any]:
+    set_current_key = backend.set_current_key
+    for value, key in zip(pending, keys):
+        set_current_key(key)
+        yield value
+
+
+# Values of these types stay as they are: what most functions emit, and the quickest to tell.
+IMMUTABLE = frozenset({int, float, str, bool, bytes, type(None)})
 _CONTAINERS = frozenset({list, dict, set, bytearray})
 
 
 def settled(value: Any) -> Any:
-    """Give a value that stays as it is when the function goes on changing what it has emitted.
+    """Return a value that stays as it is when the function goes on changing what it has emitted.
 
     Records are handled in runs: what is emitted now is looked at later. So lists, dictionaries and sets, also as fields
     of a tuple, are copied. Objects of other kinds belong to the stream once they are emitted.
+
+    Only what has no hash can be of that kind, and asking for the hash of a tuple is many times quicker than looking
+    into it: the hot loops do that in line, and come here only for the rest.
     """
-    if type(value) in _CONTAINERS or (isinstance(value, tuple) and not _CONTAINERS.isdisjoint(map(type, value))):
-        return copy.deepcopy(value)
-    return value
+    kind = type(value)
+    if kind is list and IMMUTABLE.issuperset(map(type, value)):
+        return value.copy()
+    if kind is dict and IMMUTABLE.issuperset(map(type, value.values())):
+        return value.copy()
+    return copy.deepcopy(value) if _may_change(value) else value
+
+
+def _may_change(value: Any) -> bool:
+    return type(value) in _CONTAINERS or (isinstance(value, tuple) and any(map(_may_change, value)))
+
+
+# What functions that emit any number of values return, nearly all of them.
+USUAL_RESULTS = frozenset({GeneratorType, list, tuple})
+
+
+def check_results(results: Any) -> None:
+    """Refuse what can be iterated over, but is one value and not the values to emit.
+
+    Raises:
+        TypeError: it is a string, bytes, a mapping, or a row.
+    """
+    if isinstance(results, (str, bytes, bytearray, Mapping)) or hasattr(type(results), "_fields"):
+        raise TypeError(
+            f"the function returned {shorten(results)}, which is one value, not the values to emit: yield it, or return"
+            " a list of values"
+        )
 
 
 class Collector:
@@ -296,20 +333,40 @@ class Collector:
         self._side: dict[str, tuple[list[Any], list[int | None]]] = {}
 
     def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
-        """Take the results of one call, all with one timestamp; ``(OutputTag, value)`` goes to a side output."""
+        """Take the results of one call, all with one timestamp; ``(OutputTag, value)`` goes to a side output.
+
+        Raises:
+            TypeError: it is one value, such as a string, and not the values to emit.
+        """
         values = self.values
         timestamps = self.timestamps
+        if type(results) not in USUAL_RESULTS:
+            check_results(results)
         for result in results:
             if type(result) is tuple and len(result) == 2 and type(result[0]) is OutputTag:
                 self.collect_side(result[0], result[1], timestamp)
             else:
-                values.append(settled(result))
+                if type(result) not in IMMUTABLE:
+                    try:
+                        hash(result)
+                    except Exception:
+                        result = settled(result)  # noqa: PLW2901
+                values.append(result)
                 timestamps.append(timestamp)
         if len(values) >= RUN_LIMIT:
             self.flush()
 
     def collect_side(self, tag: OutputTag, value: Any, timestamp: int | None) -> None:
-        """Take one value for a side output; without consumers it is dropped."""
+        """Take one value for a side output; without consumers it is dropped.
+
+        Raises:
+            ProgramError: the tag is none.
+        """
+        if type(tag) is not OutputTag and not isinstance(tag, OutputTag):
+            raise ProgramError(
+                f"operator {self._operator.name!r}: a side output is named by an OutputTag, not by {shorten(tag)}:"
+                " make one, tag = OutputTag('...'), and use it in ctx.output(tag, value) and get_side_output(tag)"
+            )
         if tag.tag_id not in self._operator.side_outputs:
             return
         values, timestamps = self._side.setdefault(tag.tag_id, ([], []))

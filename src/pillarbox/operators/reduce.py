@@ -15,11 +15,10 @@ __all__ = ["ReduceOperator"]
 class ReduceOperator(FunctionOperator):
     """Applies ``f(previous, value) -> value`` per key; the first record of a key is emitted as it is."""
 
-    keyed = True
+    keying: Keying
 
     def __init__(self, name: str, function: Any, keying: Keying, uid: str = "") -> None:
-        super().__init__(name, function, "reduce", uid)
-        self.keying = keying
+        super().__init__(name, function, "reduce", uid, keying)
 
     def open(self) -> None:
         """Declare the state and open the user's function."""

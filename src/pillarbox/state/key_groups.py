@@ -73,7 +73,10 @@ def _seed(key: Any) -> int:
         return _NONE_HASH
     if isinstance(key, (int, float, Decimal, Fraction)):
         if key != key:
-            raise KeyTypeError("a key is NaN, which equals no other key: map it to None in the key function")
+            raise KeyTypeError(
+                "cannot key by NaN, which equals nothing, not even itself, so no two records would share its state: let"
+                " the key function give None for it, or filter such records out"
+            )
         return hash(key)  # numbers: Python defines this hash by value, without a seed
     if isinstance(key, np.generic):
         return _seed(key.item()) if not isinstance(key.item(), str) else zlib.crc32(key.item().encode())

@@ -47,6 +47,12 @@ _KEYED: dict[type[Function], Callable[[str, Any, Keying], StreamOperator]] = {
     KeyedProcessFunction: KeyedProcessOperator,
     ReduceFunction: ReduceOperator,
 }
+# On a stream with or without key.
+_EITHER: dict[type[Function], Callable[..., StreamOperator]] = {
+    MapFunction: MapOperator,
+    FlatMapFunction: FlatMapOperator,
+    FilterFunction: FilterOperator,
+}
 
 
 class ProcessFunctionTestHarnesses:
@@ -92,7 +98,8 @@ def harness_for(
 
     Args:
         function: a map, flat map, filter, process or async function (ordered, with a timeout of 5 seconds by the
-            harness's clock); with ``key_by`` also a keyed process or reduce function.
+            harness's clock); with ``key_by`` also a keyed process or reduce function; with it, map, flat map and filter
+            functions have keyed state.
         key_by: what ``DataStream.key_by`` takes: a function, or names of columns.
         options: as :class:`OneInputStreamOperatorTestHarness` takes them: ``processing_time``, ``snapshot``, ...
 
@@ -105,6 +112,10 @@ def harness_for(
             if key_by is None:
                 raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
             operator = make_keyed(name, function, Keying(key_by, name))
+            return KeyedOneInputStreamOperatorTestHarness(operator, **options)
+    for kind, make_either in _EITHER.items():
+        if isinstance(function, kind) and key_by is not None:
+            operator = make_either(name, function, keying=Keying(key_by, name))
             return KeyedOneInputStreamOperatorTestHarness(operator, **options)
     for kind, make in _PLAIN.items():
         if isinstance(function, kind):
