@@ -170,6 +170,7 @@ class HeapKeyedStateBackend:
             subtask, parallelism, max_parallelism = self._owner
             right = subtask_of(key_group(key, max_parallelism), max_parallelism, parallelism)
             if right != subtask:
+                self.key = key
                 raise OperatorError(
                     f"operator {self.operator!r}: the key {shorten(key)} belongs to subtask {right}, but a record with"
                     f" it came to subtask {subtask} of {parallelism}: the key function gave another key when the record"
