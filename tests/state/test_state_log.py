@@ -356,3 +356,32 @@ def test_an_attempt_that_was_not_committed_never_looks_like_the_one_that_was():
     other.put("k", a="committed")
     other.commit()
     assert one.log.sync(store) is Sync.DIVERGED
+
+
+def true_size(task):
+    return sum(len(pickle.dumps((key, row), 5)) for key, row in task.backend.rows.items())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_size_of_the_state_is_known_about(seed):
+    """While it grows, is rewritten, cleaned, read by a cold start, caught up with, and goes."""
+    order = random.Random(seed)
+    store = MemoryChunkStore()
+    task, other = Task(store, a="value"), Task(store, a="value")
+    for epoch in range(60):
+        for _ in range(200):
+            task.put(order.randrange(1_000 if epoch < 40 else 100), a="x" * order.randrange(200))
+        task.commit()
+        if epoch % 7 == 0:
+            assert other.log.sync(store) in (Sync.CAUGHT_UP, Sync.LOADED)
+            assert other.log.state_bytes == pytest.approx(task.log.state_bytes, rel=0.02)
+        assert task.log.state_bytes == pytest.approx(true_size(task), rel=0.3)
+    assert Task(store, a="value").log.state_bytes == pytest.approx(task.log.state_bytes, rel=0.02)
+    for key in list(task.backend.rows):
+        task.put(key, a=None)
+    task.commit()
+    assert task.log.state_bytes < 100
+
+
+def test_the_size_of_an_empty_state_is_nothing():
+    assert Task(MemoryChunkStore(), a="value").commit().log.state_bytes == 0

@@ -30,6 +30,7 @@ from pillarbox.elements import dumps
 from pillarbox.errors import CheckpointMismatchError, OperatorError, describe, shorten
 from pillarbox.state.heap_backend import HeapKeyedStateBackend, SlotSpec, stale_entry
 from pillarbox.state.key_note import KeyNote, key_change
+from pillarbox.state.live_bytes import LiveBytes
 
 __all__ = ["FORMAT", "ChunkStore", "LogIdentity", "MemoryChunkStore", "StateLog", "Sync"]
 
@@ -169,6 +170,7 @@ class StateLog:
         # How many keys of the oldest chunk cleaning has looked at already.
         self._cleaned = 0
         self._following = META + 1
+        self._live = LiveBytes()
         self._layouts: list[tuple[int, list[tuple[str, str]]]] = []
 
     # -- reading --
@@ -267,12 +269,14 @@ class StateLog:
         gc.disable()
         try:
             for number in reversed(range(meta.first, meta.following)):
-                keys, rows, removed, replaced = self._read_chunk(store, number)
+                (keys, rows, removed, replaced), size = self._read_chunk(store, number)
                 self._chunks.appendleft((number, keys + removed if removed else keys))
-                place -= len(keys) + len(removed)
+                entries = len(keys) + len(removed)
+                place -= entries
                 older = place - np.array(replaced, np.int64)
                 current[older[older >= 0]] = False  # others are in chunks that are gone
                 chosen = current[place : place + len(keys)].tolist()
+                self._live.add(meta.entry - meta.entries + place, entries, sum(chosen), size, oldest=True)
                 keys, rows = list(compress(keys, chosen)), list(compress(rows, chosen))
                 while layouts[-1][0] > number:
                     layouts.pop()
@@ -291,21 +295,24 @@ class StateLog:
 
     def _catch_up(self, store: ChunkStore, meta: _Meta) -> None:
         for number in range(self._following, meta.following):
-            keys, rows, removed, _ = self._read_chunk(store, number)
+            (keys, rows, removed, replaced), size = self._read_chunk(store, number)
+            self._live.remove([self._entry - back for back in replaced])
+            self._live.add(self._entry, len(keys) + len(removed), len(keys), size)
             self._remember(number, keys + removed)
             self._backend.apply(keys, rows, removed)
         while self._chunks and self._chunks[0][0] < meta.first:
             self._entries -= len(self._chunks.popleft()[1])
+        self._live.forget_before(self._entry - self._entries)
         self._take_over(meta)
 
-    def _read_chunk(self, store: ChunkStore, number: int) -> _Chunk:
+    def _read_chunk(self, store: ChunkStore, number: int) -> tuple[_Chunk, int]:
         payload = store.get(number)
         if payload is None:
             raise CheckpointMismatchError(
                 f"operator {self._identity.operator!r}: chunk {number} of the state is missing in the checkpoint"
             )
         chunk: _Chunk = pickle.loads(payload)
-        return chunk
+        return chunk, len(payload)
 
     def _take_over(self, meta: _Meta) -> None:
         self.version = meta.version
@@ -332,6 +339,7 @@ class StateLog:
             self._layouts = [*self._layouts, (self._following, slots)]
         self._clean(store, changed, len(removed))
         self._append(store, changed, removed)
+        self._live.forget_before(self._entry - self._entries)
         self.version += 1
         self.task_state = task_state
         self._stamps = [*self._stamps[-_HISTORY + 1 :], (self.version, secrets.randbits(63))]
@@ -407,6 +415,8 @@ class StateLog:
                 self._chunk_rows = max(1, len(keys) * _CHUNK_BYTES // len(payload))
                 continue
             self._put(store, self._following, payload)
+            self._live.remove([entry for entry in entries if entry >= 0])
+            self._live.add(self._entry, len(keys) + len(removed), len(keys), len(payload))
             self._remember(self._following, keys + removed)
             self._following += 1
             start += len(keys)
@@ -433,6 +443,11 @@ class StateLog:
     def _put(self, store: ChunkStore, number: int, payload: bytes) -> None:
         store.put(number, payload)
         self.bytes_written += len(payload)
+
+    @property
+    def state_bytes(self) -> int:
+        """About how many bytes the current rows take when they are written."""
+        return self._live.total
 
     @property
     def chunks(self) -> int:

@@ -10,10 +10,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pillarbox.elements import Buffer, Records, Watermark, WatermarkStatus
+from pillarbox.errors import OperatorError, shorten
 from pillarbox.mailbox import StreamTaskActionExecutor
 from pillarbox.state import ChunkStore, HeapKeyedStateBackend, KeyOwner, LogIdentity, StateLog, Sync
 from pillarbox.task.checkpoint import CheckpointMetaData
 from pillarbox.task.input_gate import InputGate
+from pillarbox.task.memory import Memory, MemoryProbe, largest_rows, process_memory, readable
 from pillarbox.task.operator_chain import as_mail
 from pillarbox.task.stream_task import StreamTask, TaskState
 from pillarbox.task.task_input import DataInputStatus
@@ -24,6 +26,11 @@ __all__ = ["KeyedStreamTask"]
 
 _log = logging.getLogger("pillarbox")
 
+# From this share of the limit on a task warns, once for as long as it lives in its worker.
+_WARNED_SHARE = 0.7
+# Writing the state takes this much: the chunks of a large epoch, and what Arrow makes of the output.
+_HEADROOM = 16 * 1024 * 1024
+
 
 class KeyedStreamTask(StreamTask):
     """A keyed operator and those chained to it, with state in a log.
@@ -31,6 +38,7 @@ class KeyedStreamTask(StreamTask):
     Args:
         alignment_limit: milliseconds from the first barrier of an epoch to the last, after which the task warns of the
             channels that it waits for; None: never.
+        memory: tells how much memory the process uses, and may use.
     """
 
     def __init__(
@@ -42,6 +50,7 @@ class KeyedStreamTask(StreamTask):
         threaded_input: bool = False,
         action_executor: StreamTaskActionExecutor = StreamTaskActionExecutor.IMMEDIATE,
         alignment_limit: int | None = None,
+        memory: MemoryProbe = process_memory,
     ) -> None:
         owner = KeyOwner(subtask, vertex.parallelism, vertex.max_parallelism)
         self.backend = HeapKeyedStateBackend(vertex.nodes[0].operator.name, owner)
@@ -55,6 +64,8 @@ class KeyedStreamTask(StreamTask):
         )
         self._alignment_limit = alignment_limit
         self._alignment_timer: ScheduledTimer | None = None
+        self._memory = memory
+        self._warned = False
         identity = LogIdentity(
             vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program, vertex.key
         )
@@ -84,6 +95,8 @@ class KeyedStreamTask(StreamTask):
             sync = self.log.sync(store)
         except BaseException as error:
             self.fail(error)
+            if _ran_out_of_memory(error):
+                raise self._out_of_memory(self._memory()) from error
             raise
         self.metrics.state.mark_end()
         self._restore_seconds = self.metrics.state.total
@@ -123,7 +136,12 @@ class KeyedStreamTask(StreamTask):
         if self.log.version > self.coordinator.latest_completed:
             # Spark starts an epoch only after it has committed the one before.
             self.notify_checkpoint_complete_async(self.log.version)
-        yield from self._run_epoch(epoch, buffers)
+        try:
+            yield from self._run_epoch(epoch, buffers)
+        except Exception as error:
+            if _ran_out_of_memory(error):
+                raise self._out_of_memory(self._memory()) from error
+            raise
 
     def _begin_epoch(self) -> None:
         self.metrics.state.total += self._restore_seconds
@@ -210,8 +228,42 @@ class KeyedStreamTask(StreamTask):
     def _write_state(self, operator_states: dict[str, Any]) -> None:
         assert self._store is not None
         self.metrics.state.mark_start()
+        self._watch_memory()
         self.log.commit(self._store, {"gate": self.gate.snapshot(), "operators": operator_states})
         self.metrics.state.mark_end()
+
+    # -- memory --
+
+    def _watch_memory(self) -> None:
+        """Warn when the worker's memory is nearly used up, and fail where it is not enough to write the state."""
+        memory = self._memory()
+        if memory is None:
+            return
+        if memory.limit - memory.used < _HEADROOM:
+            raise self._out_of_memory(memory)
+        if not self._warned and memory.used >= _WARNED_SHARE * memory.limit:
+            self._warned = True
+            _log.warning(
+                "operator %r, subtask %d: the worker uses %s of the %s of memory that it may use; the state of %d keys"
+                " takes about %s when it is written, and several times that in memory: raise"
+                " spark.executor.pyspark.memory, or keep less for each key",
+                self.chain.head.name,
+                self.subtask,
+                readable(memory.used),
+                readable(memory.limit),
+                len(self.backend.rows),
+                readable(self.log.state_bytes),
+            )
+
+    def _out_of_memory(self, memory: Memory | None) -> OperatorError:
+        used = "" if memory is None else f" ({readable(memory.used)} of {readable(memory.limit)} are used)"
+        largest = ", ".join(f"{shorten(key)} (about {readable(size)})" for key, size in largest_rows(self.backend.rows))
+        return OperatorError(
+            f"operator {self.chain.head.name!r}, subtask {self.subtask}: the worker has no memory left{used}; the state"
+            f" of {len(self.backend.rows)} keys took about {readable(self.log.state_bytes)} when it was last written,"
+            f" and takes several times that in memory; the largest keys are {largest or 'none'}: raise"
+            " spark.executor.pyspark.memory, keep less for each key, or start with a higher parallelism"
+        )
 
     def _report(self) -> dict[str, Any]:
         services = list(self.chain.timer_services())
@@ -222,7 +274,17 @@ class KeyedStreamTask(StreamTask):
             "keys": len(self.backend.rows),
             "event_time_timers": sum(service.num_event_time_timers() for service in services),
             "processing_time_timers": sum(service.num_processing_time_timers() for service in services),
+            "state_bytes": self.log.state_bytes,
             "state_bytes_written": self.log.bytes_written,
             "state_chunks": self.log.chunks,
             "state_sync": self._sync.value,
         }
+
+
+def _ran_out_of_memory(error: BaseException | None) -> bool:
+    """Tell whether an error, or what it was raised from, is a lack of memory."""
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return True
+        error = error.__cause__
+    return False

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a key costs: bytes of memory in the worker, and bytes written to the state log, for some kinds of state.
+
+300,000 keys are filled in a process of their own for each kind; memory is what the process's resident memory has grown
+by once the epoch has been written. Run it with ``python benchmarks/key_cost.py``.
+"""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pillarbox.state import (
+    HeapKeyedStateBackend,
+    ListStateDescriptor,
+    LogIdentity,
+    MapStateDescriptor,
+    MemoryChunkStore,
+    StateDescriptor,
+    StateLog,
+    ValueStateDescriptor,
+)
+from pillarbox.time import ManualProcessingTimeService
+from pillarbox.time.internal_timer_service import InternalTimerService
+
+KEYS = 300_000
+Fill = Callable[[Any, int], None]
+
+KINDS: dict[str, tuple[StateDescriptor, Fill, bool]] = {
+    "a number": (ValueStateDescriptor("s"), lambda state, n: state.update(n + 10**6), False),
+    "a number, and an event-time timer": (ValueStateDescriptor("s"), lambda state, n: state.update(n + 10**6), True),
+    "a tuple of int and float": (ValueStateDescriptor("s"), lambda state, n: state.update((n, 1.5 * n)), False),
+    "a list of 5 floats": (
+        ListStateDescriptor("s"),
+        lambda state, n: state.update([n + i / 2 for i in range(5)]),
+        False,
+    ),
+    "a map of 5 entries": (
+        MapStateDescriptor("s"),
+        lambda state, n: state.put_all({f"k{n}{i}": n + i for i in range(5)}),
+        False,
+    ),
+    "a string of 1,000 characters": (ValueStateDescriptor("s"), lambda state, n: state.update(f"{n:01000d}"), False),
+}
+
+
+class _NoTimers:
+    def on_event_time(self, timestamp: int, namespace: Any) -> None: ...
+
+    on_processing_time = on_event_time
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def measure(name: str) -> None:
+    descriptor, fill, timer = KINDS[name]
+    gc.collect()
+    before = resident()
+    backend = HeapKeyedStateBackend("op")
+    timers = InternalTimerService("timers", backend, ManualProcessingTimeService(), _NoTimers())
+    state = backend.get_state(descriptor)
+    backend.seal()
+    log, store = StateLog(LogIdentity("op", 0, 1, 128), backend), MemoryChunkStore()
+    log.sync(store)
+    for n in range(KEYS):
+        backend.set_current_key(f"card{n:06d}")
+        fill(state, n)
+        if timer:
+            timers.event_timers.register(10**12 + n)
+    log.commit(store, {})
+    written = log.state_bytes
+    store.chunks.clear()
+    gc.collect()
+    print(f"{name:40} {(resident() - before) // KEYS:8,} bytes in memory {written // KEYS:8,} written", flush=True)
+
+
+def main() -> None:
+    print("A key of 10 characters with")
+    for name in KINDS:
+        process = multiprocessing.get_context("fork").Process(target=measure, args=(name,))
+        process.start()
+        process.join()
+
+
+if __name__ == "__main__":
+    main()
