@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 
 from pillarbox import (
@@ -236,6 +237,24 @@ def test_processing_time_timers_fire_while_the_source_is_idle(spark, tmp_path):
     assert query.exception() is None
     assert sorted(tuple(row) for row in rows) == [(i, f"v{i}", "PROCESSING_TIME") for i in range(5)]
     assert len(batches) > 1
+
+
+class HiddenAlarm(KeyedProcessFunction):
+    """Sets its timers in a way that no search finds."""
+
+    def process_element(self, value, ctx):
+        timers = ctx.timer_service()
+        method = "_".join(["register", "processing", "time", "timer"])
+        getattr(timers, method)(timers.current_processing_time() + 100)
+
+
+def test_timers_that_would_never_fire_are_refused_in_a_streaming_query_only(spark, tmp_path):
+    stream = stream_of(spark, events(spark, 5, keys=5), tmp_path / "in", 1)
+    out = environment(spark).from_dataframe(stream).key_by("key").process(HiddenAlarm())
+    with pytest.raises(StreamingQueryException, match=r"say process\(\.\.\., processing_time=True\)"):
+        run(out.to_dataframe("key LONG"), tmp_path / "checkpoint")
+    batch = environment(spark).from_dataframe(events(spark, 5, keys=5)).key_by("key").process(HiddenAlarm())
+    assert batch.to_dataframe("key LONG").collect() == []
 
 
 def test_streaming_cannot_be_collected_and_says_so(spark, tmp_path):

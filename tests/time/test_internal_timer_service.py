@@ -442,3 +442,16 @@ def test_a_large_bucket_that_is_overtaken_again_and_again(timers):
     timers.service.advance_watermark(10)
     fired = [(timer[1], timer[2]) for timer in timers.take()]
     assert fired == [(at, key) for key in range(20_000) for at in (10, 9)]
+
+
+def test_processing_time_timers_that_would_never_fire_are_refused():
+    """A streaming query of Spark runs epochs without data only where the program says that it needs them."""
+    backend = HeapKeyedStateBackend("op")
+    manager = InternalTimeServiceManager(backend, ManualProcessingTimeService(), fires=False)
+    service = manager.get_internal_timer_service("timers", Timers())
+    backend.seal()
+    backend.set_current_key("k")
+    with pytest.raises(ProgramError, match=r"operator 'op', key 'k': .* say process\(\.\.\., processing_time=True\)"):
+        service.register_processing_time_timer(None, 5)
+    service.register_event_time_timer(None, 5)
+    assert service.num_processing_time_timers() == 0

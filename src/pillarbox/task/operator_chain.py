@@ -63,7 +63,9 @@ class OperatorChain:
             operator_clock = ProcessingTimeServiceImpl(clock, as_mail(executor))
             keyed = index == 0 and backend is not None
             if index == 0 and backend is not None:
-                self._time_services = InternalTimeServiceManager(backend, operator_clock)
+                self._time_services = InternalTimeServiceManager(
+                    backend, operator_clock, fires=vertex.fires_processing_time
+                )
             node.operator.setup(
                 OperatorContext(
                     node.operator.name,

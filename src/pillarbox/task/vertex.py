@@ -90,6 +90,8 @@ class Vertex:
         inputs: where it gets records from; empty for a source.
         report_target: the buffer code of the metrics.
         uses_processing_time: whether something in it has to happen by the wall clock.
+        fires_processing_time: whether it will: a streaming query of Spark runs epochs without data only where the
+            program says that it needs them.
         program: uid, number and level of all vertices of the program that have state.
         kind: the method that made its keyed operator.
         key: what is noted of its key.
@@ -107,6 +109,7 @@ class Vertex:
     inputs: list[InputEdge]
     report_target: int
     uses_processing_time: bool = False
+    fires_processing_time: bool = True
     program: tuple[tuple[str, int, int], ...] = ()
     kind: str = ""
     key: KeyNote | None = None

@@ -250,7 +250,11 @@ class TimerIndex:
 
 
 class InternalTimerService:
-    """The timers of one operator under one name. Only the mailbox thread may touch it."""
+    """The timers of one operator under one name. Only the mailbox thread may touch it.
+
+    Args:
+        fires: whether processing-time timers can fire here; where not, they are refused.
+    """
 
     def __init__(
         self,
@@ -260,8 +264,11 @@ class InternalTimerService:
         triggerable: Triggerable,
         *,
         namespaced: bool = False,
+        fires: bool = True,
     ) -> None:
         self.name = name
+        self._keys = keys
+        self._fires = fires
         self.current_watermark = MIN_TIMESTAMP
         self._triggerable = triggerable
         self._clock = processing_time_service
@@ -283,7 +290,17 @@ class InternalTimerService:
         self.event_timers.delete(timestamp, namespace)
 
     def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Have the current key called when the clock has passed ``timestamp`` (epoch ms)."""
+        """Have the current key called when the clock has passed ``timestamp`` (epoch ms).
+
+        Raises:
+            ProgramError: it would never be called.
+        """
+        if not self._fires:
+            raise ProgramError(
+                f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: a processing-time timer is set, but"
+                " the program does not say that it has any, so Spark runs no epoch when its time has come: say"
+                " process(..., processing_time=True)"
+            )
         self.processing_timers.register(timestamp, namespace)
         # Only the earliest timer is scheduled (T4): re-schedule when this one comes before it.
         if self._scheduled_at is None or timestamp < self._scheduled_at:
@@ -337,9 +354,10 @@ class InternalTimerService:
 class InternalTimeServiceManager:
     """The timer services of one operator: the same name always gives the same service (T2)."""
 
-    def __init__(self, keys: KeyContext, processing_time_service: ProcessingTimeService) -> None:
+    def __init__(self, keys: KeyContext, processing_time_service: ProcessingTimeService, *, fires: bool = True) -> None:
         self._keys = keys
         self._clock = processing_time_service
+        self._fires = fires
         self._services: dict[str, InternalTimerService] = {}
 
     def get_internal_timer_service(
@@ -348,7 +366,9 @@ class InternalTimeServiceManager:
         """Give the service of this name, made at the first call."""
         service = self._services.get(name)
         if service is None:
-            service = InternalTimerService(name, self._keys, self._clock, triggerable, namespaced=namespaced)
+            service = InternalTimerService(
+                name, self._keys, self._clock, triggerable, namespaced=namespaced, fires=self._fires
+            )
             self._services[name] = service
         return service
 

@@ -32,7 +32,6 @@ class _Plan:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.shipped: list[ShippedVertex] = [ship(vertex) for vertex in program.vertices]
         dataframes = [source.dataframe for source in program.sources.values() if source.dataframe is not None]
         self.session: SparkSession = program_session(dataframes[0].sparkSession, program.parallelism)
         self.is_streaming = any(df.isStreaming for df in dataframes)
@@ -41,6 +40,9 @@ class _Plan:
                 "the program reads streaming and batch DataFrames: a batch one has no share in later epochs;"
                 " join it to the streaming one with Spark before from_dataframe()"
             )
+        for vertex in program.vertices:
+            vertex.fires_processing_time = program.uses_processing_time or not self.is_streaming
+        self.shipped: list[ShippedVertex] = [ship(vertex) for vertex in program.vertices]
 
     def _sources(self) -> list[tuple[DataFrame, SourceHost]]:
         sources = []
