@@ -44,10 +44,14 @@ class TypeInformation:
     Attributes:
         name: How the type was said, e.g. `ROW(f0: STRING, f1: LONG)`.
         data_type: Spark's type for it; None for what cannot be a column (pickled objects).
+        parts: The types of the fields of a row or tuple, of a list's elements, of a map's keys and values.
+        names: The names of the fields of a row or tuple.
     """
 
     name: str
     data_type: spark.DataType | None
+    parts: tuple[TypeInformation, ...] = ()
+    names: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return self.name
@@ -162,7 +166,7 @@ class Types:
     def PRIMITIVE_ARRAY(element_type: TypeInformation) -> TypeInformation:
         """A list; of BYTE, as in PyFlink: `bytes`."""
         if isinstance(element_type.data_type, spark.ByteType):
-            return TypeInformation(f"PRIMITIVE_ARRAY({element_type})", spark.BinaryType())
+            return TypeInformation(f"PRIMITIVE_ARRAY({element_type})", spark.BinaryType(), (element_type,))
         return _list_type("PRIMITIVE_ARRAY", element_type)
 
     @staticmethod
@@ -187,6 +191,7 @@ class Types:
         return TypeInformation(
             f"MAP({key_type_info}, {value_type_info})",
             None if key is None or value is None else spark.MapType(key, value),
+            (key_type_info, value_type_info),
         )
 
 
@@ -200,12 +205,13 @@ def _row_type(kind: str, names: Sequence[str], field_types: Sequence[TypeInforma
         if field_type.data_type is not None
     ]
     complete = len(fields) == len(names)
-    return TypeInformation(f"{kind}({said})", spark.StructType(fields) if complete else None)
+    data_type = spark.StructType(fields) if complete else None
+    return TypeInformation(f"{kind}({said})", data_type, tuple(field_types), tuple(names))
 
 
 def _list_type(kind: str, element: TypeInformation) -> TypeInformation:
     data_type = None if element.data_type is None else spark.ArrayType(element.data_type)
-    return TypeInformation(f"{kind}({element})", data_type)
+    return TypeInformation(f"{kind}({element})", data_type, (element,))
 
 
 # --- declarations --------------------------------------------------------------------------------

@@ -347,10 +347,30 @@ def test_collections_are_run_to_their_end(capsys):
         assert list(results) == list(range(5))
     numbers.filter(lambda x: x > 3).print("big")
     env.execute()
-    assert capsys.readouterr().out == "big:1> 4\n"
+    assert capsys.readouterr().out == "big> 4\n"
 
 
 def test_several_outputs_of_one_stream():
     with ProgramTestHarness(lambda env, s: {"a": s, "b": s.map(str), "c": s}) as harness:
         harness.push("s", 1)
         assert harness.run_epoch() == {"a": [1], "b": ["1"], "c": [1]}
+
+
+def test_what_was_executed_is_not_executed_again(capsys):
+    env = StreamExecutionEnvironment.get_execution_environment()
+    env.from_collection([1, 2]).print()
+    env.execute("first")
+    assert capsys.readouterr().out == "1\n2\n"  # without a number: there is one subtask
+    env.from_collection([3]).map(str).print("more")
+    env.execute("second")
+    assert capsys.readouterr().out == "more> 3\n"
+    with pytest.raises(ProgramError, match="no output"):
+        env.execute("third")
+
+
+def test_several_subtasks_print_their_numbers(capsys):
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    env.from_collection([1, 2, 3]).key_by(lambda value: value).map(str).print()
+    env.execute()
+    lines = sorted(capsys.readouterr().out.split())
+    assert {line for line in lines if line.endswith(">")} <= {"1>", "2>"} and lines.count("1>") + lines.count("2>") == 3

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+from pillarbox.datastream.code_search import mentions
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
     KeyByTransformation,
@@ -266,16 +266,21 @@ class DataStream:
         return DataStream(self._env, self._env._add(step))
 
     def key_by(
-        self, key_selector: Callable[[Any], Any] | KeySelector | str | Sequence[str], *more: str, key_type: Any = None
+        self,
+        key_selector: Callable[[Any], Any] | KeySelector | str | Sequence[str],
+        *more: Any,
+        key_type: TypeInformation | None = None,
     ) -> KeyedStream:
         """Spread the stream by key: a function, or names of columns.
 
         Args:
-            key_type: the key's type, one of ``Types``: a checkpoint notes it, and refuses a program whose keys are of
-                another kind. The types of a DataFrame's columns are known.
+            more: names of more columns; a type in the second place is the ``key_type``, as in PyFlink.
+            key_type: what the keys are, one of ``Types``: they are converted to it, and refused if they do not fit.
         """
+        if key_type is None and len(more) == 1 and isinstance(more[0], TypeInformation):
+            key_type, more = more[0], ()
         key: Any = (key_selector, *more) if more else key_selector
-        keying = Keying(key, f"key_by after {self._step.name}")
+        keying = Keying(key, f"key_by after {self._step.name}", key_type)
         step = self._step
         if isinstance(step, SourceTransformation) and step.columns is not None and keying.columns is not None:
             for column in keying.columns:
@@ -306,7 +311,7 @@ class DataStream:
             self._env._next(),
             "print",
             [self._plain_step()],
-            factory=lambda name, uid: PrintOperator(name, sink_identifier, uid),
+            factory=lambda name, uid: PrintOperator(name, sink_identifier, uid, self._env.get_parallelism() > 1),
         )
         self._env._add(sink)
         self._env._sinks.append(sink)
@@ -396,8 +401,9 @@ class KeyedStream(DataStream):
         """One record in, any number out, with keyed state and timers.
 
         Args:
-            processing_time: whether ``func`` uses processing-time timers, so that Spark must run epochs also
-                when there is no data; by default it is looked up in the function's code.
+            processing_time: whether ``func`` sets processing-time timers, so that Spark must run epochs also when
+                there is no data; by default it is looked up in the code of the function and of the helpers that it
+                reaches. A streaming query that is not known to do so fails where one is set.
         """
         if isinstance(func, ProcessFunction):
             _check(func, ProcessFunction, "process", "process_element", many=True)
@@ -473,19 +479,5 @@ def _check(func: Any, interface: type, method: str, called: str | None = None, *
 
 
 def uses_processing_time(function: object) -> bool:
-    """Tell whether the methods of a function's class name ``register_processing_time_timer``."""
-    wanted = "register_processing_time_timer"
-
-    def mentions(code: CodeType) -> bool:
-        return wanted in code.co_names or any(
-            isinstance(constant, CodeType) and mentions(constant) for constant in code.co_consts
-        )
-
-    members = [function] if callable(function) and hasattr(function, "__code__") else []
-    for kind in type(function).__mro__:
-        members += list(vars(kind).values())
-    return any(
-        mentions(member.__code__)
-        for member in members
-        if hasattr(member, "__code__") and not getattr(member, "__isabstractmethod__", False)
-    )
+    """Tell whether a function, or a helper that it reaches, names ``register_processing_time_timer``."""
+    return mentions(function, "register_processing_time_timer")

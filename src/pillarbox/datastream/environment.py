@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from pillarbox.conversion import converter
 from pillarbox.datastream.data_stream import CollectedResults, DataStream
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import Program, SinkTransformation, SourceTransformation, Transformation, compile_program
@@ -96,8 +97,20 @@ class StreamExecutionEnvironment:
         return DataStream(self, self._add(step))
 
     def from_collection(self, collection: Iterable[Any], type_info: Any = None) -> DataStream:
-        """Read a Python collection, in its order."""
-        step = SourceTransformation(self._next(), "collection", [], collection=list(collection))
+        """Read a Python collection, in its order.
+
+        Args:
+            type_info: what the elements are: one of ``Types``. They are converted to it, as in PyFlink: values of a ROW
+                become named rows, FLOAT is rounded to 32 bits. By default they stay as they are.
+
+        Raises:
+            TypeMismatchError: an element does not fit its type; the message names the element and the field.
+        """
+        elements = list(collection)
+        if type_info is not None:
+            convert = converter(type_info, "from_collection(): element")
+            elements = [convert(element, position) for position, element in enumerate(elements)]
+        step = SourceTransformation(self._next(), "collection", [], type_info, collection=elements)
         return DataStream(self, self._add(step))
 
     # -- running --
@@ -115,9 +128,14 @@ class StreamExecutionEnvironment:
         return self._compile("program", sinks)
 
     def execute(self, job_name: str = "pillarbox") -> None:
-        """Run the program's own sinks, such as ``print()``, to the end of its bounded sources."""
-        sinks = [sink for sink in self._sinks if sink.output is None]
-        self._run(self._compile(job_name, sinks))
+        """Run the program's own sinks, such as ``print()``, to the end of its bounded sources.
+
+        Each runs once: a second call runs the sinks that were added since.
+        """
+        program = self._compile(job_name, self._sinks)
+        # As in Flink: the next execute() runs what is added from here on.
+        self._sinks = []
+        self._run(program)
 
     def local_job(
         self,

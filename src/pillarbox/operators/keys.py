@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pillarbox.conversion import converter
 from pillarbox.elements import ArrowRecords, Records
 from pillarbox.errors import KeyTypeError, ProgramError, shorten, shorten_record
 from pillarbox.operators.functions import KeySelector, check_plain
@@ -17,6 +18,7 @@ from pillarbox.operators.operator import raise_at_record
 from pillarbox.rows import Row, column_to_list
 from pillarbox.state.key_groups import key_groups_of_integers, owners, stable_hash
 from pillarbox.state.key_note import KeyNote, function_note
+from pillarbox.types import TypeInformation
 
 __all__ = ["Keying", "Router"]
 
@@ -27,8 +29,15 @@ _REMEMBERED = 1 << 17
 class Keying:
     """Gives the keys of a run: by a function, or by the names of columns (one: its value; several: a tuple)."""
 
-    def __init__(self, key: Callable[[Any], Any] | KeySelector | str | Sequence[str], operator: str) -> None:
+    def __init__(
+        self,
+        key: Callable[[Any], Any] | KeySelector | str | Sequence[str],
+        operator: str,
+        key_type: TypeInformation | None = None,
+    ) -> None:
         self.operator = operator
+        self.key_type = key_type
+        self._convert = None if key_type is None else converter(key_type, f"operator {operator!r}: a key")
         self.columns: tuple[str, ...] | None = None
         self._function: Callable[[Any], Any] | None = None
         if isinstance(key, str):
@@ -52,11 +61,16 @@ class Keying:
         return function_note(self._function)
 
     def keys_of(self, records: Records) -> list[Any]:
-        """Give the key of each record.
+        """Return the key of each record, converted to the declared type.
 
         Raises:
             OperatorError: the key function raised, or a record has no such column.
+            TypeMismatchError: a key does not fit the declared type.
         """
+        keys = self._keys_of(records)
+        return keys if self._convert is None else list(map(self._convert, keys))
+
+    def _keys_of(self, records: Records) -> list[Any]:
         if self.columns is None:
             return self._apply(self._function, records.values)
         if isinstance(records, ArrowRecords):
@@ -111,7 +125,8 @@ class Router:
     def subtasks_of(self, records: Records) -> npt.NDArray[np.int64] | list[int]:
         """Give the subtask of each record."""
         columns = self._keying.columns
-        if isinstance(records, ArrowRecords) and columns is not None and len(columns) == 1:
+        plain = self._keying.key_type is None
+        if plain and isinstance(records, ArrowRecords) and columns is not None and len(columns) == 1:
             column = self._keying.column_of(records.batch, columns[0])
             if pa.types.is_integer(column.type) and column.null_count == 0:
                 integers = column.to_numpy(zero_copy_only=False)

@@ -29,13 +29,14 @@ class ColumnsOperator(StreamOperator):
 class PrintOperator(StreamOperator):
     """Prints each record on the standard output of the process that runs the task."""
 
-    def __init__(self, name: str, identifier: str = "", uid: str = "") -> None:
+    def __init__(self, name: str, identifier: str = "", uid: str = "", numbered: bool = True) -> None:
         super().__init__(name, uid)
         self.identifier = identifier
+        self.numbered = numbered
 
     def process_records(self, records: Records) -> None:
-        """Print a run, as Flink's print sink does: ``identifier:subtask> record``."""
-        subtask = str(self.context.subtask + 1) if self.context.parallelism != 1 else ""
+        """Print a run, as Flink's print sink does: ``identifier:subtask> record``; one subtask has no number."""
+        subtask = str(self.context.subtask + 1) if self.numbered and self.context.parallelism != 1 else ""
         prefix = ":".join(part for part in (self.identifier, subtask) if part)
         lead = f"{prefix}> " if prefix else ""
         pending = iter(records.values)

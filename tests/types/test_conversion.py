@@ -1,0 +1,119 @@
+"""Values become those of a declared type, or are refused with the field that does not fit."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pillarbox import KeyTypeError, ProgramError, Row, StreamExecutionEnvironment, Types
+from pillarbox.types import TypeMismatchError
+
+NOW = dt.datetime(2026, 1, 2, 3, 4, 5)
+
+
+def collected(elements, type_info=None):
+    env = StreamExecutionEnvironment.get_execution_environment()
+    return env.from_collection(elements, type_info=type_info).execute_and_collect()
+
+
+@dataclass
+class Point:
+    x: int
+    y: float
+
+
+@pytest.mark.parametrize(
+    ("type_info", "value", "expected"),
+    [
+        (Types.STRING(), "a", "a"),
+        (Types.FLOAT(), 110.1, 110.0999984741211),
+        (Types.FLOAT(), 3, 3.0),
+        (Types.DOUBLE(), np.float32(0.5), 0.5),
+        (Types.INT(), np.int64(5), 5),
+        (Types.BOOLEAN(), np.True_, True),
+        (Types.BIG_DEC(), 5, Decimal(5)),
+        (Types.SQL_DATE(), NOW.date(), NOW.date()),
+        (Types.SQL_TIMESTAMP(), NOW, NOW),
+        (Types.LIST(Types.FLOAT()), (1, 0.1), [1.0, 0.10000000149011612]),
+        (Types.PRIMITIVE_ARRAY(Types.BYTE()), b"ab", b"ab"),
+        (Types.MAP(Types.STRING(), Types.INT()), {"a": np.int8(1)}, {"a": 1}),
+        (Types.TUPLE([Types.INT(), Types.STRING()]), [1, "a"], (1, "a")),
+        (Types.ROW([Types.INT(), Types.FLOAT()]), (1, 0.1), (1, 0.10000000149011612)),
+        (Types.ROW_NAMED(["x", "y"], [Types.INT(), Types.DOUBLE()]), Point(1, 2), (1, 2.0)),
+        (Types.ROW_NAMED(["x", "y"], [Types.INT(), Types.DOUBLE()]), {"y": 2, "x": None}, (None, 2.0)),
+        (Types.PICKLED_BYTE_ARRAY(), {1}, {1}),
+        (Types.STRING(), None, None),
+    ],
+    ids=repr,
+)
+def test_elements_are_converted(type_info, value, expected):
+    (converted,) = collected([value], type_info)
+    assert converted == expected and type(converted) in (type(expected), type(converted) if type_info.names else None)
+    if isinstance(expected, float):
+        assert type(converted) is float
+
+
+def test_rows_have_names_and_tuples_stay_tuples():
+    inner = Types.ROW_NAMED(["card", "pair"], [Types.STRING(), Types.TUPLE([Types.INT(), Types.INT()])])
+    (row,) = collected([("c1", (1, 2))], inner)
+    assert isinstance(row, Row) and row.card == "c1" and type(row.pair) is tuple
+    assert str(collected([(1, "hi")], Types.ROW([Types.INT(), Types.STRING()]))[0]) == "Row(f0=1, f1='hi')"
+    assert collected([(1, "hi")]) == [(1, "hi")]
+
+
+NESTED = Types.ROW_NAMED(["id", "items"], [Types.LONG(), Types.LIST(Types.ROW_NAMED(["price"], [Types.FLOAT()]))])
+
+
+@pytest.mark.parametrize(
+    ("type_info", "value", "says"),
+    [
+        (Types.INT(), "1", "element 1: '1' (str) does not fit INT: an int of 32 bits is expected"),
+        (Types.INT(), 2**31, "element 1: 2147483648 (int) does not fit INT"),
+        (Types.SHORT(), 43878, "does not fit SHORT"),
+        (Types.LONG(), True, "element 1: True (bool) does not fit LONG"),
+        (Types.LONG(), 1.0, "element 1: 1.0 (float) does not fit LONG"),
+        (Types.STRING(), 1, "a str is expected"),
+        (Types.FLOAT(), 1e300, "a float of 32 bits is expected"),
+        (Types.FLOAT(), "x", "a float is expected"),
+        (Types.BOOLEAN(), 1, "True or False is expected"),
+        (Types.SQL_DATE(), NOW, "a datetime.date is expected"),
+        (Types.TUPLE([Types.INT()]), (1, 2), "a tuple of 1 values is expected"),
+        (Types.TUPLE([Types.INT()]), 1, "a tuple of 1 values is expected"),
+        (NESTED, (1, [("x",)]), "element 1, field 'items[0].price': 'x' (str) does not fit ROW"),
+        (NESTED, {"id": 1}, "a dict with the fields id, items is expected"),
+        (NESTED, "ab", "a row of 2 values is expected"),
+        (Types.MAP(Types.STRING(), Types.INT()), {"a": "b"}, "field \"['a']\": 'b' (str) does not fit MAP"),
+        (Types.LIST(Types.INT()), "ab", "a list is expected"),
+    ],
+    ids=repr,
+)
+def test_an_element_that_does_not_fit_is_named(type_info, value, says):
+    with pytest.raises(TypeMismatchError) as refused:
+        collected([None, value], type_info)
+    assert says in str(refused.value) and str(refused.value).startswith("from_collection(): element 1")
+
+
+def test_a_type_is_one_of_types():
+    with pytest.raises(ProgramError, match="a type is one of Types"):
+        collected([1], int)
+
+
+def test_the_second_argument_of_key_by_may_be_the_keys_type():
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    numbers: Any = env.from_collection([1, 2, 3, 4])
+    keyed = numbers.key_by(lambda value: "odd" if value % 2 else "even", Types.STRING())
+    assert sorted(keyed.reduce(lambda a, b: a + b).execute_and_collect()) == [1, 2, 4, 6]
+    floats = numbers.key_by(lambda value: 0.1 if value % 2 else 0.10000000149011612, Types.FLOAT())
+    assert sorted(floats.reduce(lambda a, b: a + b).execute_and_collect()) == [1, 3, 6, 10]
+    with pytest.raises(
+        (TypeMismatchError, KeyTypeError), match=r"a key: 1 \(int\) does not fit STRING: a str is expected"
+    ):
+        numbers.key_by(lambda value: value, key_type=Types.STRING()).reduce(max).execute_and_collect()
+    for wrong in (lambda: numbers.key_by(Types.STRING()), lambda: numbers.key_by("a", Types.STRING(), "b")):
+        with pytest.raises(ProgramError, match=r"key_by\(\) takes a function or column names"):
+            wrong()
