@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -26,12 +27,15 @@ class Counters:
         self._failed = 0
         self._seconds: deque[float] = deque(maxlen=_SAMPLES)
 
-    def taken(self, request: Request) -> None:
-        """Count the attempts of a request that the service is done with."""
-        self._attempts += request.attempts
-        self._retried += max(0, request.attempts - 1)
-        if request.error is None:
-            self._seconds.append(request.seconds)
+    def taken(self, requests: Sequence[Request]) -> None:
+        """Count the attempts of requests that the service is done with."""
+        for request in requests:
+            attempts = request.attempts
+            self._attempts += attempts
+            if attempts > 1:
+                self._retried += attempts - 1
+            if request.error is None:
+                self._seconds.append(request.seconds)
 
     def settled(self, request: Request) -> None:
         """Count the records of a request by how it ended."""

@@ -135,7 +135,7 @@ class InFlight:
         self.emit()
 
     def _admit(self, values: Sequence[Any], stamps: Iterable[int | None]) -> None:
-        put, submit = self._put, self._submit
+        put, submit = self._queue.put, self._workers.submit
         for value, stamp in zip(values, stamps):
             request = Request([value], None if stamp is None else [stamp])
             put(request)
@@ -194,8 +194,9 @@ class InFlight:
         self.emit()
 
     def _take_completed(self) -> None:
-        for request in self._workers.take_completed():
-            self._counters.taken(request)
+        completed = self._workers.take_completed()
+        self._counters.taken(completed)
+        for request in completed:
             if request.state is not RequestState.PENDING:
                 continue
             if request.error is not None:
@@ -276,25 +277,26 @@ class InFlight:
     def emit(self) -> None:
         """Hand on what may leave, as runs."""
         values: list[Any] = []
-        stamps: list[int | None] = []
-        stamped = False
+        # None as long as no record has one.
+        stamps: list[int | None] | None = None
 
         def flush() -> None:
-            nonlocal values, stamps, stamped
+            nonlocal values, stamps
             if values:
-                run, values = values, []
-                run_stamps, stamps = stamps, []
-                run_is_stamped, stamped = stamped, False
-                self._operator.output.process_records(Records(run, run_stamps if run_is_stamped else None))
+                records = Records(values, stamps)
+                values, stamps = [], None
+                self._operator.output.process_records(records)
 
         for element in self._queue.take_ready():
-            if not isinstance(element, Request):
+            if type(element) is not Request:
                 flush()
-                self._emit_event(element)
+                self._emit_event(element)  # type: ignore[arg-type]
                 continue
+            if element.timestamps is not None and stamps is None:
+                stamps = [None] * len(values)
             values += element.outputs
-            stamps += element.output_timestamps()
-            stamped = stamped or element.timestamps is not None
+            if stamps is not None:
+                stamps += element.output_timestamps()
             if element.failure is not None:
                 self._emit_failure(element, element.failure)
         flush()

@@ -172,7 +172,9 @@ class RequestWorkers:
         worker = asyncio.current_task()
         assert worker is not None
         waiting, active, stuck = self._waiting, self._active, self._stuck
-        ask = self._attempt if self._retry is None and self._limiter is None else self._ask
+        completed, plenty = self._completed, self._plenty
+        function, clock, batched = self._function, self._clock, self._batched
+        simple = self._retry is None and self._limiter is None
         clean = copy_context()
         try:
             while True:
@@ -186,7 +188,15 @@ class RequestWorkers:
                     continue
                 request.running = worker
                 try:
-                    await ask(request)
+                    if simple:  # as in _attempt(): a coroutine less for each request
+                        request.attempts = 1
+                        if request.started is None:
+                            request.started = clock()
+                        began = perf_counter()
+                        request.result = await function(request.values if batched else request.values[0])
+                        request.seconds = perf_counter() - began
+                    else:
+                        await self._ask(request)
                 except BaseException as error:
                     # Whatever a function raises, SystemExit for one, is an error with its record: here it ends nothing.
                     if self._closing:
@@ -196,7 +206,9 @@ class RequestWorkers:
                 if request.given_up and sys.version_info >= (3, 11):
                     while worker.cancelling():
                         worker.uncancel()
-                self._complete(request)
+                completed.append(request)
+                if not self._notified:
+                    self._announce(len(waiting) <= plenty)
                 if stuck and worker in stuck:
                     return  # another has its place
                 if _differs(clean):
@@ -252,16 +264,14 @@ class RequestWorkers:
         of_results = predicate.result_predicate()
         return of_results is not None and of_results(request.result)
 
-    def _complete(self, request: Request) -> None:
-        """Hand a request over to the mailbox thread, at once or with others."""
-        self._completed.append(request)
-        if not self._notified:
-            if len(self._waiting) <= self._plenty:
-                self._notified = True
-                # After all that is ready in this step of the loop: one mail for all of it.
-                self._loop.call_soon(self._notify)
-            elif self._later is None:
-                self._later = self._loop.call_later(_PATIENCE, self._notify_of_all)
+    def _announce(self, at_once: bool) -> None:
+        """Have the mailbox thread told of what is completed: at once, or with what completes in a little while."""
+        if at_once:
+            self._notified = True
+            # After all that is ready in this step of the loop: one mail for all of it.
+            self._loop.call_soon(self._notify)
+        elif self._later is None:
+            self._later = self._loop.call_later(_PATIENCE, self._notify_of_all)
 
     def _notify_of_all(self) -> None:
         self._later = None
