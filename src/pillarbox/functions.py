@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pillarbox.datastream import Function, RuntimeContext, StreamExecutionEnvironment
-from pillarbox.errors import OperatorError, ProgramError, shorten
-from pillarbox.operators.async_io.cache import AsyncCache
+from pillarbox.datastream import AsyncCache, AsyncRetryStrategy, Function, RuntimeContext, StreamExecutionEnvironment
+from pillarbox.errors import OperatorError, ProgramError, describe, shorten
 from pillarbox.operators.async_io.function import CombiningFunction
-from pillarbox.operators.async_io.host import is_coroutine_function
+from pillarbox.operators.async_io.host import is_coroutine_function, is_generator_function
+from pillarbox.operators.async_io.options import AsyncOptions, OnBarrier
+from pillarbox.time.duration import DurationLike
 from pillarbox.types import resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructField, StructType
 
 __all__ = ["async_map"]
 
@@ -25,35 +27,65 @@ def async_map(
     output: Any,
     *,
     columns: str | Sequence[str] | None = None,
-    **options: Any,
+    failures: str | None = None,
+    capacity: int = 100,
+    timeout: DurationLike | None = "5 seconds",
+    ordered: bool = True,
+    retry: AsyncRetryStrategy | int | None = None,
+    batch_size: int | None = None,
+    batch_timeout: DurationLike | None = None,
+    rate_limit: float | None = None,
+    job_rate_limit: float | None = None,
+    cache: AsyncCache | None = None,
+    on_failure: Literal["fail", "drop"] = "fail",
+    on_barrier: OnBarrier = "drain",
 ) -> DataFrame:
     """Add columns that a service gives, with many requests under way at a time.
+
+    The options behind ``failures`` are those of :meth:`DataStream.map_async`.
 
     Args:
         df: a streaming or batch DataFrame; its columns stay.
         fn: ``async def f(row)``, a plain function (it runs in a thread pool), or an object with such a ``__call__``; as
-            in :meth:`DataStream.map_async`. With ``batch_size`` it gets a list of rows, and gives a list of results.
+            in :meth:`DataStream.map_async`. With ``batch_size`` it gets a list of rows, and returns a list of results.
         output: the columns to add: a DDL string such as ``"score DOUBLE"``, or anything else that tells columns. For
-            one column, ``fn`` gives its value; for several a tuple, dict, dataclass or ``NamedTuple``.
+            one column, ``fn`` returns its value; for several a tuple, dict, dataclass or ``NamedTuple``, by the rules
+            of ``to_dataframe()``.
         columns: what of a row to give to ``fn``: these columns, as so many arguments (of a batch: tuples of them, or
             single values where it is one column); by default the row.
-        options: those of :meth:`DataStream.map_async`: ``capacity``, ``timeout``, ``ordered``, ``cache``
-            (whose key is by default that of ``columns``), ...
+        failures: a column to add that tells of rows whose last attempt failed, instead of failing the task: a struct of
+            the error's ``type``, its ``message`` and the number of ``attempts``, and null where all is well. The
+            columns of ``output`` are null in such a row.
+        cache: by default its key is that of ``columns``.
+        on_failure: ``"fail"`` or ``"drop"``: a DataFrame has no side output.
 
     Returns:
-        the columns of ``df``, then those of ``output``; streaming if ``df`` is.
+        the columns of ``df``, then those of ``output``, then that of ``failures``; streaming if ``df`` is.
 
     Raises:
-        ProgramError: a column is not there, or there twice; an option is of no use.
+        ProgramError: a column is not there, or there twice; an option is invalid.
     """
     from pyspark.sql.types import StructField, StructType
 
     if not hasattr(df, "mapInArrow"):
         raise ProgramError(f"async_map() takes a Spark DataFrame, not {shorten(df)}")
+    if not callable(fn) or isinstance(fn, type):
+        raise ProgramError(f"async_map() got {shorten(fn)}: give it a function, such as an async def")
+    if is_generator_function(fn):
+        raise ProgramError(f"async_map() got {shorten(fn)}, which yields: give it a function that returns one result")
+    if on_failure not in ("fail", "drop"):
+        raise ProgramError(
+            f'async_map(): on_failure is "fail" or "drop", not {shorten(on_failure)}: a DataFrame has no side output;'
+            ' failures="error" adds a column that tells of failures'
+        )
+    if failures is not None and on_failure != "fail":
+        raise ProgramError("async_map(): rows that failed are kept with failures, or dropped with on_failure: take one")
     added = resolve_schema(output)
-    doubled = sorted(set(added.names) & set(df.columns))
-    if doubled:
-        raise ProgramError(f"async_map(): the DataFrame has a column {doubled[0]!r} already: name the output otherwise")
+    if failures is not None:
+        if not isinstance(failures, str) or not failures:
+            raise ProgramError(f"async_map(): failures is the name of a column, not {shorten(failures)}")
+        added = StructType([StructField(field.name, field.dataType, True, field.metadata) for field in added.fields])
+    _check_new_columns(df, [*added.names, *([] if failures is None else [failures])])
     wanted = (columns,) if isinstance(columns, str) else None if columns is None else tuple(columns)
     for column in wanted or ():
         if column not in df.columns:
@@ -61,30 +93,85 @@ def async_map(
                 f"async_map(): there is no column {column!r} to give to the function; the columns are"
                 f" {', '.join(df.columns)}"
             )
-    if callable(fn) and not isinstance(fn, type):
-        kind = _AsyncRowCall if is_coroutine_function(fn) else _PlainRowCall
-        call = kind(fn, wanted, added.names, batched=options.get("batch_size") is not None)
-    else:
-        raise ProgramError(f"async_map() got {shorten(fn)}: give it a function, such as an async def")
-    cache = options.get("cache")
     if isinstance(cache, AsyncCache) and cache.key is None and wanted:
-        options["cache"] = replace(cache, key=wanted)
+        cache = dataclasses.replace(cache, key=wanted)
+    options = AsyncOptions(
+        "async_map",
+        capacity=capacity,
+        timeout=timeout,
+        ordered=ordered,
+        retry=retry,
+        batch_size=batch_size,
+        batch_timeout=batch_timeout,
+        rate_limit=rate_limit,
+        job_rate_limit=job_rate_limit,
+        cache=cache,
+        on_failure=on_failure,
+        on_barrier=on_barrier,
+    )
+    kind = _AsyncRowCall if is_coroutine_function(fn) else _PlainRowCall
+    call = kind(fn, wanted, added, batched=batch_size is not None, takes_failures=failures is not None)
     kept = [StructField(field.name, field.dataType, field.nullable, field.metadata) for field in df.schema.fields]
+    told = [] if failures is None else [_failure_column(failures)]
     env = StreamExecutionEnvironment.get_execution_environment(df.sparkSession)
-    stream = env.from_dataframe(df).map_async(call, **options).name(call.__name__)
-    return stream.to_dataframe(StructType([*kept, *added.fields]))
+    stream = env.from_dataframe(df)._apply_async(call, options).name(call.__name__)
+    return stream.to_dataframe(StructType([*kept, *added.fields, *told]))
+
+
+def _check_new_columns(df: DataFrame, names: Sequence[str]) -> None:
+    """Refuse columns that Spark could not tell apart."""
+    sensitive = (df.sparkSession.conf.get("spark.sql.caseSensitive", "false") or "false").lower() == "true"
+
+    def folded(name: str) -> str:
+        return name if sensitive else name.lower()
+
+    there = {folded(name): name for name in df.columns}
+    new: set[str] = set()
+    for name in names:
+        if folded(name) in there:
+            known = there[folded(name)]
+            hint = "" if known == name else f", which Spark cannot tell from {name!r}"
+            raise ProgramError(
+                f"async_map(): the DataFrame has a column {known!r} already{hint}: name the output otherwise"
+            )
+        if folded(name) in new:
+            raise ProgramError(f"async_map(): the output has two columns {name!r}: name one otherwise")
+        new.add(folded(name))
+
+
+def _failure_column(name: str) -> StructField:
+    from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+
+    fields = [StructField("type", StringType()), StructField("message", StringType())]
+    return StructField(name, StructType([*fields, StructField("attempts", IntegerType())]))
+
+
+class _Failure(NamedTuple):
+    """A value of the column of failures."""
+
+    type: str
+    message: str
+    attempts: int
 
 
 class _RowCall(CombiningFunction):
-    """Calls a function with what it wants of a row, and puts what it gives behind the row's columns."""
+    """Calls a function with what it wants of a row, and puts what it returns behind the row's columns."""
 
     def __init__(
-        self, function: Callable[..., Any], columns: tuple[str, ...] | None, names: list[str], *, batched: bool
+        self,
+        function: Callable[..., Any],
+        columns: tuple[str, ...] | None,
+        added: StructType,
+        *,
+        batched: bool,
+        takes_failures: bool,
     ) -> None:
         self._function = function
         self._columns = columns
-        self._names = names
+        self._names = added.names
+        self._required = {field.name for field in added.fields if not field.nullable}
         self._batched = batched
+        self.takes_failures = takes_failures
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def open(self, runtime_context: RuntimeContext) -> Any:
@@ -106,23 +193,55 @@ class _RowCall(CombiningFunction):
         return row[self._columns[0]] if len(self._columns) == 1 else tuple(row[name] for name in self._columns)
 
     def combine(self, value: Any, result: Any) -> Any:
-        """Put what the function gave behind the row's columns."""
-        return (*value, *self._added(result))
+        """Put what the function returned behind the row's columns."""
+        added = (result,) if len(self._names) == 1 else self._added(result)
+        return (*value, *added, None) if self.takes_failures else (*value, *added)
+
+    def combine_failure(self, value: Any, error: BaseException, attempts: int) -> Any:
+        """Put nulls and the failure behind the row's columns."""
+        kind = type(error).__name__
+        message = describe(error).removeprefix(kind).removeprefix(": ")
+        return (*value, *[None] * len(self._names), _Failure(kind, message, attempts))
 
     def _added(self, result: Any) -> Sequence[Any]:
+        """Return the values of the columns, by the rules of ``to_dataframe()``."""
         names = self._names
-        if len(names) == 1:
-            return (result,)
         if isinstance(result, dict):
+            wrong = self._misnamed(result)
+            if wrong is not None:
+                raise self._misfit(result, f"it {wrong}")
             return [result.get(name) for name in names]
-        if isinstance(result, (tuple, list)) and len(result) == len(names):
-            return result
-        if all(hasattr(result, name) for name in names):
+        if isinstance(result, (tuple, list)):
+            fields = getattr(result, "_fields", getattr(result, "__fields__", ()))
+            if set(fields) == set(names):
+                return [result[fields.index(name)] for name in names]
+            if len(result) == len(names):
+                return result
+        elif _has_fields(result) and all(hasattr(result, name) for name in names):
             return [getattr(result, name) for name in names]
-        raise OperatorError(
-            f"async_map(): {self.__name__} gave {shorten(result)} for the columns {', '.join(names)}: it has to give a"
-            f" tuple of {len(names)} values, or a dict or an object with these names"
+        raise self._misfit(
+            result, f"it has to give a tuple of {len(names)} values, or a dict or an object with these names"
         )
+
+    def _misnamed(self, result: dict[Any, Any]) -> str | None:
+        """Tell what is wrong with the keys of a dict: each is to be a column, and what must not be null is there."""
+        unknown = sorted(map(repr, result.keys() - set(self._names)))
+        if unknown:
+            return f"has a field {unknown[0]}, which is not declared"
+        missing = sorted(map(repr, self._required - result.keys()))
+        return f"has no field {missing[0]}, which must not be null" if missing else None
+
+    def _misfit(self, result: Any, why: str) -> OperatorError:
+        return OperatorError(
+            f"async_map(): {self.__name__} gave {shorten(result)} for the columns {', '.join(self._names)}: {why}"
+        )
+
+
+def _has_fields(value: Any) -> bool:
+    """Tell whether attributes of a value can be meant as columns: those of a ``str``, such as ``count``, cannot."""
+    return dataclasses.is_dataclass(value) or (
+        type(value).__module__ != "builtins" and (hasattr(value, "__dict__") or hasattr(type(value), "__slots__"))
+    )
 
 
 class _AsyncRowCall(_RowCall):

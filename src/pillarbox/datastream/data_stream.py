@@ -18,6 +18,7 @@ from pillarbox.graph import (
 )
 from pillarbox.operators.async_io.cache import AsyncCache
 from pillarbox.operators.async_io.function import AsyncFunction
+from pillarbox.operators.async_io.host import is_generator_function
 from pillarbox.operators.async_io.operator import AsyncWaitOperator
 from pillarbox.operators.async_io.options import AsyncOptions, OnBarrier, OnFailure
 from pillarbox.operators.async_io.retry import AsyncRetryStrategy
@@ -183,6 +184,11 @@ class DataStream:
             )
         if not callable(func) or isinstance(func, type):
             raise ProgramError(f"map_async() got {shorten(func)}: give it a function, such as an async def")
+        if is_generator_function(func):
+            raise ProgramError(
+                f"map_async() got {shorten(func)}, which yields: give it a function that returns one result; for any"
+                " number there is AsyncDataStream with an AsyncFunction"
+            )
         options = AsyncOptions(
             "map_async",
             capacity=capacity,

@@ -222,7 +222,11 @@ class FunctionOperator(StreamOperator):
     @property
     def call(self) -> Callable[..., Any]:
         """The callable that handles a record."""
-        return getattr(self.function, self._method, self.function)  # type: ignore[no-any-return]
+        # By its type, not by what it has: a class or callable of another kind may well have a method of this name.
+        call: Any = self.function
+        if isinstance(call, Function):
+            call = getattr(call, self._method, call)
+        return call  # type: ignore[no-any-return]
 
     def under_keys(self, records: Records, pending: Iterator[Any]) -> Iterator[Any]:
         """Return ``pending``, an iterator over a run's values; taking one makes its key the current one.

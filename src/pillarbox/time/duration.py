@@ -180,12 +180,18 @@ def to_millis(value: DurationLike, *, allow_negative: bool = False) -> int:
 
 
 def positive_millis(value: DurationLike, what: str) -> int:
-    """Give a duration in milliseconds that has to be above zero.
+    """Return a duration in milliseconds that has to be above zero.
+
+    Args:
+        what: what the duration is, for the error.
 
     Raises:
         ValueError: it is not, or is no duration.
     """
-    millis = to_millis(value)
+    try:
+        millis = to_millis(value)
+    except ValueError as error:
+        raise ValueError(f"{what}: {error}") from None
     if millis <= 0:
         raise ValueError(f"{what} has to be at least one millisecond, not {shorten(value)}")
     return millis

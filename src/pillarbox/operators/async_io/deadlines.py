@@ -43,10 +43,6 @@ class Deadlines:
             self._timer.cancel()
             self._timer = None
 
-    def is_past(self, started: int) -> bool:
-        """Tell whether a request that was asked first at ``started`` (epoch ms) is overdue."""
-        return self._timeout is not None and started + self._timeout <= self._clock.current_processing_time()
-
     def overdue(self, elements: Iterable[Request | Event]) -> list[Request]:
         """Return the requests that are overdue, and watch the others."""
         if self._timeout is None:
@@ -66,9 +62,10 @@ class Deadlines:
             self._set(earliest + self._timeout)
         return overdue
 
-    def look_again(self) -> None:
-        """Look for overdue requests in a mail of its own."""
-        self._executor.execute(self._expire, "look for overdue requests")
+    def look(self) -> None:
+        """Look for overdue requests in a mail of its own, and watch the others."""
+        if self._timeout is not None:
+            self._executor.execute(self._expire, "look for overdue requests")
 
     def _set(self, due: int) -> None:
         self._timer = self._clock.register_timer(due, self._fire)

@@ -28,11 +28,21 @@ class AsyncFunction(Function, ABC):
 
 
 class CombiningFunction(Function, ABC):
-    """A function whose results are kept and shared as they are, and leave together with their records."""
+    """A function whose results are kept and shared as they are, and leave together with their records.
+
+    Attributes:
+        takes_failures: whether records that failed for good leave as well, as ``combine_failure`` returns them.
+    """
+
+    takes_failures = False
 
     @abstractmethod
     def combine(self, value: Any, result: Any) -> Any:
         """Return what to emit for a record, from its result. Runs in the mailbox thread."""
+
+    def combine_failure(self, value: Any, error: BaseException, attempts: int) -> Any:
+        """Return what to emit for a record that failed for good. Runs in the mailbox thread."""
+        raise NotImplementedError
 
 
 class AsyncFailure(NamedTuple):

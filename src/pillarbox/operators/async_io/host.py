@@ -21,7 +21,7 @@ from pillarbox.operators.functions import Function, RuntimeContext
 from pillarbox.operators.operator import OperatorContext
 from pillarbox.state import StateDescriptor
 
-__all__ = ["FunctionHost", "is_coroutine_function"]
+__all__ = ["FunctionHost", "is_coroutine_function", "is_generator_function"]
 
 _log = logging.getLogger("pillarbox")
 
@@ -40,6 +40,16 @@ def is_coroutine_function(function: Any) -> bool:
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
+
+
+def is_generator_function(function: Any) -> bool:
+    """Tell whether calling ``function`` gives a generator, of either kind."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return any(
+        inspect.isgeneratorfunction(part) or inspect.isasyncgenfunction(part)
+        for part in (function, type(function).__call__)
+    )
 
 
 class FunctionHost:
@@ -71,6 +81,7 @@ class FunctionHost:
         notify: Callable[[], None],
     ) -> None:
         self._name = context.name
+        self._context = context
         self._function = function
         self._pool: DaemonThreads | None = None
         self._plain: _PlainCalls | None = None
@@ -125,14 +136,19 @@ class FunctionHost:
             self._pool.shutdown()
 
     def _call_user(self, what: str, seconds: float, function: Callable[..., Any], *args: Any) -> None:
+        """Call user code in the loop's thread, where not even KeyboardInterrupt is the user's Ctrl-C."""
         try:
             self.thread.call(function, *args, timeout=seconds)
+            return
         except CallFailed as failed:
-            if isinstance(failed.error, PillarboxError):
-                raise failed.error from None
-            raise OperatorError(f"operator {self._name!r} failed in {what}: {describe(failed.error)}") from failed.error
+            cause: BaseException | None = failed.error
+            outcome = f"operator {self._name!r} failed in {what}: {describe(failed.error)}"
         except FutureTimeoutError:
-            raise OperatorError(f"operator {self._name!r}: {what} has not come back within {seconds:g} s") from None
+            cause = None
+            outcome = f"operator {self._name!r}: {what} has not come back within {seconds:g} s"
+        error = cause if isinstance(cause, PillarboxError) else OperatorError(outcome)
+        error.at(operator=self._name, subtask=self._context.subtask)
+        raise error from (None if error is cause else cause)
 
     def _warn(self, seconds: float) -> None:
         _log.warning(

@@ -11,7 +11,7 @@ from itertools import count, repeat
 from typing import Any
 
 from pillarbox.elements import Records
-from pillarbox.errors import OperatorError, PillarboxError, describe, shorten
+from pillarbox.errors import OperatorError, PillarboxError, describe, shorten, shorten_record
 from pillarbox.mailbox import RejectedExecutionError
 from pillarbox.operators.async_io.batches import Batches
 from pillarbox.operators.async_io.cache import ResultCache, copies
@@ -53,7 +53,7 @@ class InFlight:
         self._operator = operator
         self._name = operator.name
         self._function = function
-        self._combine = function.combine if isinstance(function, CombiningFunction) else None
+        self._combining = function if isinstance(function, CombiningFunction) else None
         self._options = options
         self._emit_event = emit_event
         self._executor = operator.context.mailbox_executor
@@ -214,7 +214,8 @@ class InFlight:
                 what = f"{len(result)} results" if countable else shorten(result)
                 raise OperatorError(
                     f"operator {self._name!r}: the function gave {what} for a batch of {len(request.values)} records,"
-                    f" the first of them {shorten(request.values[0])}: it has to give a list with one result for each"
+                    f" the first of them {shorten_record(request.values[0])}: it has to give a list with one result for"
+                    " each"
                 )
             return list(result)
         if not isinstance(self._function, AsyncFunction):
@@ -228,8 +229,8 @@ class InFlight:
         if isinstance(results, tuple):
             return list(results)
         raise OperatorError(
-            f"operator {self._name!r}: {method}() gave {shorten(results)} for the record {shorten(value)}: it has to"
-            f" give a list of what to emit, such as [{shorten(results, 20)}]"
+            f"operator {self._name!r}: {method}() gave {shorten(results)} for the record {shorten_record(value)}: it"
+            f" has to give a list of what to emit, such as [{shorten(results, 20)}]"
         )
 
     def _succeed(self, request: Request, results: Sequence[Any]) -> None:
@@ -253,23 +254,33 @@ class InFlight:
             self._fail_alone(one, error)
 
     def _fail_alone(self, request: Request, error: BaseException) -> None:
-        if self._options.on_failure == "fail":
+        if self._combining is not None and self._combining.takes_failures:
+            failures = [self._combining.combine_failure(value, error, request.attempts) for value in request.values]
+            self._conclude(request, failures, error)
+        elif self._options.on_failure == "fail":
             of_several = "" if len(request.values) == 1 else f" (the first of a batch of {len(request.values)})"
             attempts = f" after {request.attempts} attempts" if request.attempts > 1 else ""
-            raise OperatorError(
-                f"operator {self._name!r} failed at the record {shorten(request.values[0])}{of_several}{attempts}:"
+            record = request.values[0]
+            failure = OperatorError(
+                f"operator {self._name!r} failed at the record {shorten_record(record)}{of_several}{attempts}:"
                 f" {describe(error)}"
-            ) from error
-        self._settle(request, (), error)
+            )
+            failure.at(operator=self._name, subtask=self._operator.context.subtask, record=record)
+            raise failure from error
+        else:
+            self._conclude(request, (), error)
 
-    def _settle(self, request: Request, results: Sequence[Any], failure: BaseException | None = None) -> None:
-        """Note what leaves in the place of a request."""
-        if self._combine is not None:
-            # One result for each record, or none where it failed.
-            results = [self._combine(value, result) for value, result in zip(request.values, results)]
-        request.settle(results, failure)
+    def _settle(self, request: Request, results: Sequence[Any]) -> None:
+        """Let results leave in the place of a request."""
+        if self._combining is not None:
+            results = [self._combining.combine(value, result) for value, result in zip(request.values, results)]
+        self._conclude(request, results, None)
+
+    def _conclude(self, request: Request, outputs: Sequence[Any], failure: BaseException | None) -> None:
+        request.settle(outputs, failure)
         self._counters.settled(request)
-        self._last_chances.discard(request)
+        if self._last_chances:
+            self._last_chances.discard(request)
         self._queue.complete(request)
 
     # -- what goes out --
@@ -335,7 +346,13 @@ class InFlight:
         # What is completed already has not timed out, also if its mail is behind this one.
         self._take_completed()
         for request in self._deadlines.overdue(self._queue.elements()):
-            self._give_up(request)
+            if request.attempts:
+                self._give_up(request)
+            else:
+                # Another worker asked about it, here it has not had its turn: its time begins anew with that. So that
+                # this has an end, also where it is another worker in each epoch, the epoch waits for it.
+                request.started = None
+                self._last_chances.add(request)
         self.emit()
 
     def _give_up(self, request: Request) -> None:
@@ -354,9 +371,9 @@ class InFlight:
             value = late.values[0]
             try:
                 results = self._function.timeout(value)
-            except PillarboxError:
+            except (PillarboxError, KeyboardInterrupt):
                 raise
-            except Exception as error:
+            except BaseException as error:
                 self._fail_alone(late, error)
             else:
                 self._settle(late, self._checked("timeout", value, results))
@@ -368,37 +385,82 @@ class InFlight:
         if self._options.carries:
             self.flush_batch()
             self.take_completed()
+            while self._last_chances:
+                self._wait()
         else:
             self.drain()
         self._count()
 
     def snapshot(self) -> list[tuple[Any, ...]]:
-        """Return what has not left yet, in order: the records, not their results."""
-        return [
-            ("request", element.values, element.timestamps) if isinstance(element, Request) else ("event", element)
-            for element in self._queue.elements()
-        ]
+        """Return what has not left yet, in order: the records, not their results; and when they were asked about."""
+        state: list[tuple[Any, ...]] = []
+        for element in self._queue.elements():
+            if not isinstance(element, Request):
+                state.append(("event", element))
+                continue
+            if element.id is None:
+                element.id = next(self._ids)
+            state.append(("request", element.values, element.timestamps, element.id, element.started))
+        return state
 
     def restore(self, state: Sequence[tuple[Any, ...]]) -> None:
-        """Ask again about what had not left; what is under way here belongs to an epoch that is not this task's."""
+        """Go on with what had not left: ask about what is not under way here, and forget what has left elsewhere."""
+        wanted = {content[2] for what, *content in state if what == "request" and len(content) > 2}
+        kept: dict[int, Request] = {}
         for element in self._queue.elements():
-            if isinstance(element, Request) and element.state is RequestState.PENDING:
+            if not isinstance(element, Request):
+                continue
+            if element.id is not None and element.id in wanted:
+                kept[element.id] = element
+            elif element.state is RequestState.PENDING:
                 element.state = RequestState.DISCARDED
                 self._workers.cancel(element)
-        if self._cache is not None:
-            self._cache.keep_only(())
         if self._batches is not None:
             self._batches.clear()
+        if self._cache is not None:
+            for follower in self._cache.keep_only(set(kept.values())):
+                self._submit(follower)
+        self._last_chances.intersection_update(kept.values())
+        self._deadlines.cancel()
         self._queue = self._new_queue()
         for what, *content in state:
             if what == "event":
                 self.put_event(content[0])
             else:
-                request = Request(*content)
-                self._put(request)
-                self._submit(request)
+                self._take_back(kept, *content)
         self._workers.start()
-        self._deadlines.watch()
+        if not self._queue.is_empty():
+            self._deadlines.look()
+
+    def _take_back(
+        self,
+        kept: dict[int, Request],
+        values: list[Any],
+        stamps: list[int | None] | None,
+        number: int | None = None,
+        started: int | None = None,
+    ) -> None:
+        """Take a request of a snapshot back into the queue; those of old snapshots have no number."""
+        if number is not None and number in kept:
+            request = kept[number]
+            if started is not None and (request.started is None or started < request.started):
+                request.started = started
+            self._put(request)
+            if request.state is RequestState.SETTLED:
+                self._queue.complete(request)
+            return
+        size = self._options.batch_size or 1
+        for start in range(0, len(values), size):
+            # A batch of a program with larger batches, or any, comes back in parts.
+            request = Request(values[start : start + size], None if stamps is None else stamps[start : start + size])
+            request.id = number if len(values) <= size else None
+            request.started = started
+            self._put(request)
+            if self._cache is None:
+                self._submit(request)
+            else:
+                (key,) = self._cache.keys_of(Records(request.values))
+                self._look_up(request, key)
 
     def _count(self) -> None:
         """Give the epoch's figures to the task's metrics."""

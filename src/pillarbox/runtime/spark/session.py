@@ -149,19 +149,40 @@ def default_parallelism(spark: SparkSession) -> int:
     partitions = int(spark.conf.get(_PARTITIONS, "200") or 200)
     if partitions != 200:
         return partitions
+    return _local_cores(spark) or partitions
+
+
+def _local_cores(spark: SparkSession) -> int | None:
+    """Return the cores of a local master, or None."""
     local = re.match(r"local\[(\d+|\*)", spark.conf.get("spark.master", "") or "")
     if local is None:
-        return partitions
+        return None
     return (os.cpu_count() or 1) if local[1] == "*" else int(local[1])
 
 
 def task_slots(spark: SparkSession) -> int:
-    """Give how many tasks run at a time now: the number of partitions that Spark deals rows out to by itself."""
-    from pyspark.sql import functions as F
+    """Return how many tasks a source has at a time: the number of partitions that Spark deals rows out to by itself.
 
-    partitions = spark.range(1_000_000).select(F.spark_partition_id().alias("partition"))
-    (row,) = partitions.agg(F.max("partition")).collect()
-    return int(row[0]) + 1
+    No job is run to find it out.
+
+    Raises:
+        ConfigurationError: (Spark Connect) no setting tells.
+    """
+    from pyspark.sql.utils import is_remote
+
+    said = spark.conf.get("spark.sql.leafNodeDefaultParallelism", None)
+    if said is None and not is_remote():
+        return int(spark.sparkContext.defaultParallelism)
+    said = said or spark.conf.get("spark.default.parallelism", None)
+    if said is not None:
+        return int(said)
+    cores = _local_cores(spark)
+    if cores is None:
+        raise ConfigurationError(
+            "job_rate_limit is shared by the tasks of the source, and their number is not known: set"
+            " spark.sql.leafNodeDefaultParallelism to it, or use rate_limit, which is that of each task"
+        )
+    return cores
 
 
 def time_zone() -> str:

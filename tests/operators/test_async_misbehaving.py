@@ -1,0 +1,541 @@
+"""Functions that raise what is no Exception, hang, or do not heed their cancellation: an error, but no hang."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+import time
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock
+
+import pytest
+
+from pillarbox import (
+    AsyncCache,
+    AsyncDataStream,
+    AsyncFailure,
+    AsyncFunction,
+    AsyncRetryStrategy,
+    Function,
+    OperatorError,
+    OutputTag,
+    ProgramError,
+    StreamExecutionEnvironment,
+)
+from pillarbox.elements import Records
+from pillarbox.operators.async_io import event_loop, host, workers
+from pillarbox.operators.async_io.host import is_coroutine_function
+from pillarbox.operators.async_io.operator import AsyncWaitOperator
+from pillarbox.operators.async_io.options import AsyncOptions
+from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
+from pillarbox.testing import ProgramTestHarness
+
+pytestmark = pytest.mark.timeout(60)
+
+
+class Odd(BaseException):
+    """An exception that is no Exception."""
+
+
+RAISED = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Odd("odd"), asyncio.CancelledError("mine")]
+
+
+def harness(function: Any, **options: Any) -> Any:
+    return Harness(AsyncWaitOperator("ask", function, AsyncOptions("map_async", **options)))
+
+
+def collect(function: Any, records: Any = range(3), **options: Any) -> list[Any]:
+    env = StreamExecutionEnvironment.get_execution_environment()
+    return list(env.from_collection(records).map_async(function, **options).execute_and_collect())
+
+
+# -- whatever a function raises --
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("timeout", [None, "20 seconds"])
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+def test_whatever_is_raised_is_an_error_with_its_record(error, timeout, plain):
+    def ask(value):
+        if value == 1:
+            raise error
+        return value
+
+    async def ask_async(value):
+        return ask(value)
+
+    with pytest.raises(OperatorError, match=f"failed at the record 1: {type(error).__name__}"):
+        collect(ask if plain else ask_async, timeout=timeout)
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+def test_whatever_is_raised_costs_its_record_only(error, plain):
+    def ask(value):
+        if value % 2:
+            raise error
+        return value
+
+    async def ask_async(value):
+        return ask(value)
+
+    assert collect(ask if plain else ask_async, range(10), on_failure="drop", capacity=1) == [0, 2, 4, 6, 8]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=lambda error: type(error).__name__)
+def test_what_a_task_of_the_functions_own_raises_does_not_end_the_loop(error):
+    async def child():
+        raise error
+
+    async def ask(value):
+        if value == 1:
+            await asyncio.create_task(child())
+        await asyncio.sleep(0)
+        return value
+
+    assert collect(ask, range(5), timeout=None, on_failure="drop") == [0, 2, 3, 4]
+
+
+def test_what_a_callback_raises_does_not_end_the_loop():
+    async def ask(value):
+        if value == 1:
+            asyncio.get_running_loop().call_soon(sys.exit, 3)
+        await asyncio.sleep(0)
+        return value
+
+    assert collect(ask, range(5), timeout=None) == [0, 1, 2, 3, 4]
+
+
+def test_a_function_that_stops_the_loop_does_not_end_it():
+    async def ask(value):
+        asyncio.get_running_loop().stop()
+        await asyncio.sleep(0)
+        return value
+
+    assert collect(ask, timeout=None) == [0, 1, 2]
+
+
+def test_stop_iteration_of_a_plain_function():
+    def ask(value):
+        return next(known for known in [0, 2] if known == value)
+
+    with pytest.raises(OperatorError, match="failed at the record 1: RuntimeError: the function raised StopIteration"):
+        collect(ask, timeout=None)
+
+
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+def test_whatever_batches_and_retried_requests_raise(error):
+    asked = []
+
+    async def ask(values):
+        asked.append(values)
+        raise error
+
+    tag = OutputTag("failed")
+    with harness(ask, batch_size=2, retry=AsyncRetryStrategy.fixed_delay(3, 1), on_failure=tag) as h:
+        h.push_all([1, 2])
+        h.drain()
+        assert [(failure.value, failure.attempts) for failure in h.get_side_output(tag)] == [(1, 1), (2, 1)]
+        assert h.get_side_output(tag)[0].error.startswith(type(error).__name__)
+    assert asked == [[1, 2]]
+
+
+class Life(Function):
+    """Raises at a moment of its life."""
+
+    def __init__(self, where: str, error: BaseException) -> None:
+        self.where, self.error = where, error
+
+    async def open(self, runtime_context):
+        self._pass("open")
+
+    async def __call__(self, value):
+        return value
+
+    def close(self):
+        self._pass("close")
+
+    def _pass(self, where):
+        if where == self.where:
+            raise self.error
+
+
+@pytest.mark.parametrize("where", ["open", "close"])
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+def test_whatever_open_and_close_raise(where, error):
+    with pytest.raises(OperatorError, match=rf"failed in {where}\(\): {type(error).__name__}"):
+        collect(Life(where, error))
+    assert not [thread for thread in threading.enumerate() if thread.name == "pillarbox-async map_async: Life"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), Odd("odd"), ValueError("no")], ids=lambda error: type(error).__name__)
+def test_whatever_timeout_raises(error):
+    class Late(AsyncFunction):
+        async def async_invoke(self, value):
+            await asyncio.sleep(3600)
+
+        def timeout(self, value):
+            raise error
+
+    with harness(Late(), timeout=10) as h:
+        h.push("a")
+        with pytest.raises(OperatorError, match=f"'ask' failed at the record 'a': {type(error).__name__}"):
+            until(h, lambda: h.operator.in_flight.host.workers.take_most_active() == 1)
+            h.advance_processing_time(10)
+            h.drain()
+
+
+def test_timeout_may_give_a_tuple():
+    class Late(AsyncFunction):
+        async def async_invoke(self, value):
+            await asyncio.sleep(3600)
+
+        def timeout(self, value):
+            return ("late", value)
+
+    with harness(Late(), timeout=10) as h:
+        h.push("a")
+        pass_time(h, 10)
+        h.drain()
+        assert h.get_output() == ["late", "a"]
+
+
+def until(h: Any, condition: Any) -> None:
+    """Run mails until something has happened; the test's timeout is the limit."""
+    while not condition():
+        time.sleep(0.001)
+        h._settle()
+
+
+def pass_time(h: Any, milliseconds: int) -> None:
+    """Set the clock forward once the requests have begun."""
+    until(h, lambda: any(request.attempts for request in h.operator.in_flight._queue.elements()))
+    h.advance_processing_time(milliseconds)
+
+
+# -- what hangs --
+
+
+class Stubborn:
+    """Does not heed its cancellation."""
+
+    def __init__(self, stubborn: int) -> None:
+        self.stubborn = stubborn
+
+    async def __call__(self, value: int) -> int:
+        while value < self.stubborn and not STOP.is_set():
+            try:
+                await asyncio.sleep(0.01)
+            except asyncio.CancelledError:
+                pass
+        return value
+
+
+STOP = threading.Event()
+
+
+@pytest.fixture(autouse=True)
+def stop(monkeypatch):
+    """What tests leave running ends with them, and cancellation is to be heeded soon."""
+    STOP.clear()
+    monkeypatch.setattr(workers, "_HEED", 0.01)
+    yield
+    STOP.set()
+
+
+def test_coroutines_that_swallow_their_cancellation_lose_their_place_only(monkeypatch):
+    monkeypatch.setattr(workers, "GRACE", 0.1)
+    monkeypatch.setattr(event_loop, "GRACE", 0.1)
+    with harness(Stubborn(3), capacity=2, timeout=100, on_failure="drop") as h:
+        for value in range(10):
+            h.push(value)
+            while value < 3 and h.operator.in_flight._queue:
+                time.sleep(0.001)
+                h.advance_processing_time(10)
+        h.drain()
+        h.snapshot()
+        assert h.get_output() == [3, 4, 5, 6, 7, 8, 9]
+        assert h.operator.context.counters["timed_out"] == 3
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_when_all_hang_the_operator_says_which(monkeypatch, plain):
+    monkeypatch.setattr(workers, "most_stuck", lambda capacity: 3)
+    monkeypatch.setattr(workers, "_PARALYSED", 0.01)
+    monkeypatch.setattr(workers, "GRACE", 0.1)
+    monkeypatch.setattr(event_loop, "GRACE", 0.1)
+    words = "do not return" if plain else "do not heed their cancellation"
+    function: Any = hang if plain else Stubborn(100)
+    with (
+        pytest.raises(OperatorError, match=rf"'ask': 5 calls of its function {words}.*for the records 0, 1, 2, 3, 4"),
+        harness(function, capacity=2, timeout=100, on_failure="drop") as h,
+    ):
+        h.push_all(range(4))
+        for value in range(4, 20):
+            while len(h.operator.in_flight) > 3:
+                time.sleep(0.001)
+                h.advance_processing_time(1)
+            h.push(value)
+        h.drain()
+
+
+def hang(value):
+    STOP.wait(60)
+    return value
+
+
+def test_a_plain_function_that_hangs_costs_its_own_request_only():
+    asked = []
+
+    def ask(value):
+        asked.append(value)
+        return hang(value) if value < 2 else value
+
+    tag = OutputTag("failed")
+    with harness(ask, capacity=2, timeout=500, on_failure=tag) as h:
+        h.push(0)
+        h.push(1)
+        until(h, lambda: sorted(asked) == [0, 1])
+        pass_time(h, 500)
+        for value in range(2, 30):
+            h.push(value)
+        h.drain()
+        assert h.get_output() == list(range(2, 30))
+        no_answer = "TimeoutError: no answer within 500 ms"
+        assert h.get_side_output(tag) == [AsyncFailure(0, no_answer, 1), AsyncFailure(1, no_answer, 1)]
+
+
+def test_what_a_hanging_function_gives_in_the_end_is_not_asked_again():
+    """It raises after it was given up: no reason to retry."""
+    asked = []
+
+    def ask(value):
+        asked.append(value)
+        hang(value)
+        raise ConnectionError
+
+    with harness(ask, timeout=10, retry=5, on_failure="drop") as h:
+        h.push("a")
+        until(h, lambda: asked)
+        pass_time(h, 10)
+        h.drain()
+        STOP.set()
+        until(h, lambda: not h.operator.in_flight.host.workers._stuck)
+    assert asked == ["a"]
+
+
+def test_hanging_threads_do_not_hold_up_the_end_of_the_process():
+    program = """
+import time, asyncio
+from pillarbox import StreamExecutionEnvironment
+def plain(value):
+    time.sleep(600)
+async def in_thread(value):
+    await asyncio.to_thread(time.sleep, 600)
+for function in (plain, in_thread):
+    env = StreamExecutionEnvironment.get_execution_environment()
+    print(env.from_collection([1]).map_async(function, timeout=50, on_failure="drop").execute_and_collect())
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=50, check=True)
+    assert run.stdout == "[]\n[]\n"
+
+
+class Hanging(Function):
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    async def open(self, runtime_context):
+        if self.where == "open":
+            await asyncio.sleep(3600)
+
+    async def __call__(self, value):
+        raise ConnectionError("the first cause")
+
+    async def close(self):
+        if self.where == "close":
+            await asyncio.sleep(3600)
+
+
+def test_open_has_a_limit(monkeypatch):
+    monkeypatch.setattr(host, "_OPENING", 0.05)
+    with pytest.raises(OperatorError, match=r"Hanging': open\(\) has not come back within 0.05 s"):
+        collect(Hanging("open"))
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have no notes")
+def test_close_has_a_limit_and_the_first_cause_is_shown(monkeypatch):
+    monkeypatch.setattr(host, "_CLOSING", 0.05)
+    with pytest.raises(OperatorError, match="the first cause") as caught:
+        collect(Hanging("close"))
+    error: Any = caught.value
+    assert "close() has not come back within 0.05 s" in "".join(error.__notes__)
+
+
+def test_a_coroutine_that_blocks_the_loop_is_reported_once(monkeypatch, caplog):
+    monkeypatch.setattr(event_loop, "_BEAT", 0.02)
+
+    async def ask(value):
+        time.sleep(0.2)
+        await asyncio.sleep(0.1)
+        return value
+
+    with caplog.at_level(logging.WARNING, "pillarbox"):
+        assert collect(ask, range(4), capacity=1) == [0, 1, 2, 3]
+    (record,) = [record for record in caplog.records if "event loop was blocked" in record.message]
+    assert record.message.startswith("operator 'map_async: ask': its event loop was blocked for 0.")
+
+
+# -- what belongs to a request alone --
+
+
+SEEN: list[Any] = []
+VARIABLE: ContextVar[Any] = ContextVar("VARIABLE", default="unset")
+
+
+async def set_variable(value):
+    SEEN.append(VARIABLE.get())
+    VARIABLE.set(value)
+    await asyncio.sleep(0)
+    assert VARIABLE.get() == value
+    return value
+
+
+def set_variable_plainly(value):
+    SEEN.append(VARIABLE.get())
+    VARIABLE.set(value)
+    return value
+
+
+@pytest.mark.parametrize("function", [set_variable, set_variable_plainly])
+def test_context_variables_do_not_leak_from_request_to_request(function):
+    SEEN.clear()
+    with harness(function, capacity=3) as h:
+        h.push_all(range(20))
+        h.drain()
+        assert h.get_output() == list(range(20))
+    assert SEEN == ["unset"] * 20
+
+
+async def ask_once(value):
+    SEEN.append(value)
+    return {"n": 0}
+
+
+def test_cached_results_are_nobodys_to_change():
+    def count(found):
+        found["n"] += 1
+        return found
+
+    SEEN.clear()
+    env = StreamExecutionEnvironment.get_execution_environment()
+    out = env.from_collection([]).map_async(ask_once, cache=AsyncCache(key=lambda value: 1)).map(count)
+    with env.local_job(out=out) as job:
+        (source,) = job.program.sources
+        for _ in range(3):
+            assert job.run_epoch({source: [[Records([1, 2])]]}) == {"out": [{"n": 1}, {"n": 1}]}
+    assert SEEN == [1]
+
+
+# -- what is refused, and what is not --
+
+
+def test_only_a_partial_is_looked_into():
+    async def some(value):
+        return value
+
+    assert is_coroutine_function(some)
+    assert is_coroutine_function(partial(partial(some)))
+    assert is_coroutine_function(AsyncMock())
+    assert not is_coroutine_function(MagicMock())
+
+    class Wrapper:
+        func = some
+
+        def __call__(self, value):
+            return asyncio.run(Wrapper.func(value))
+
+    assert collect(Wrapper()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_a_generator_is_refused(asynchronous):
+    async def several(value):
+        yield value
+
+    def plainly(value):
+        yield value
+
+    with pytest.raises(ProgramError, match=r"map_async\(\) got .*which yields: give it a function that returns"):
+        collect(several if asynchronous else plainly)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"timeout": -5}, r"map_async\(\): timeout: a duration cannot be negative: -5"),
+        ({"batch_timeout": -5, "batch_size": 2}, r"map_async\(\): batch_timeout: a duration cannot be negative: -5"),
+        ({"rate_limit": float("inf")}, r"map_async\(\): rate_limit is .*a finite number.*not inf"),
+        ({"rate_limit": float("nan")}, r"map_async\(\): rate_limit is requests per second, a number above 0, not nan"),
+        ({"job_rate_limit": float("inf")}, r"map_async\(\): job_rate_limit is .*a finite number"),
+    ],
+)
+def test_the_option_is_named(options, words):
+    with pytest.raises(ProgramError, match=words):
+        collect(lambda value: value, **options)
+
+
+class Boxed:
+    """A class with a method of the operator's name."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def map(self, other: Any) -> Any:
+        raise AssertionError("not meant")
+
+    flat_map = filter = map
+
+
+def test_a_class_with_a_method_of_the_operators_name_is_called_as_it_is():
+    env = StreamExecutionEnvironment.get_execution_environment()
+    assert [box.value for box in env.from_collection([1, 2]).map(Boxed).execute_and_collect()] == [1, 2]
+
+
+def test_the_timeouts_timer_is_cancelled():
+    async def ask(value):
+        return value
+
+    with harness(ask, timeout=1000) as h:
+        h.push("a")
+        h.drain()
+        assert h.get_output() == ["a"]
+        assert h.processing_time_service.active_timer_timestamps() == []
+    h = harness(hang, timeout=1000, batch_size=5, batch_timeout=1000)
+    h.push("a")
+    h.close()
+    assert h.processing_time_service.active_timer_timestamps() == []
+
+
+def test_an_async_data_stream_checks_its_options():
+    stream = StreamExecutionEnvironment.get_execution_environment().from_collection([1])
+
+    class Some(AsyncFunction):
+        async def async_invoke(self, value):
+            return [value]
+
+    with pytest.raises(ProgramError, match=r"unordered_wait\(\): timeout: not a duration: 'soon'"):
+        AsyncDataStream.unordered_wait(stream, Some(), "soon")
+
+
+def test_a_job_rate_limit_in_a_program():
+    def build(env, source):
+        return source.map_async(lambda value: value, job_rate_limit=1e6)
+
+    with ProgramTestHarness(build) as h:
+        h.push("source", 1, 2)
+        assert h.run_epoch() == {"output": [1, 2]}
