@@ -1,0 +1,365 @@
+"""Requests that are carried from epoch to epoch: by residents that take turns at a subtask, and in snapshots."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import pytest
+
+from pillarbox import AsyncCache, AsyncFunction, OutputTag
+from pillarbox.elements import Records, Watermark
+from pillarbox.operators.async_io.operator import AsyncWaitOperator
+from pillarbox.operators.async_io.options import AsyncOptions
+from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.pass_through import PassThroughOperator
+from pillarbox.state import MemoryChunkStore
+from pillarbox.task import KeyedStreamTask
+from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
+from pillarbox.time import ManualProcessingTimeService
+from tests.operators.async_service import Service, answer, settle
+from tests.task.test_stream_task import run_keyed, vertex_of
+
+pytestmark = pytest.mark.timeout(60)
+
+TIMEOUT = 1000
+
+
+class Tail(StreamOperator):
+    """Keeps values and watermarks in the order in which they come out."""
+
+    def __init__(self) -> None:
+        super().__init__("tail", "tail")
+        self.received: list[Any] = []
+
+    def process_records(self, records: Records) -> None:
+        self.received += records.values
+
+    def process_watermark(self, timestamp: int) -> None:
+        self.received.append(Watermark(timestamp))
+
+    def take(self) -> list[Any]:
+        taken, self.received = self.received, []
+        return taken
+
+
+class Resident:
+    """A task that lives in a worker of its own, with a service of its own."""
+
+    def __init__(self, store: MemoryChunkStore, clock: ManualProcessingTimeService, **options: Any) -> None:
+        options = {"timeout": TIMEOUT, "on_barrier": "carry", **options}
+        self.store = store
+        self.service = Service()
+        self.operator = AsyncWaitOperator("ask", self.service, AsyncOptions("ask", **options), "ask")
+        self.tail = Tail()
+        vertex = vertex_of(PassThroughOperator("head", "head"), self.operator, self.tail, keyed=True)
+        self.task = KeyedStreamTask(vertex, 0, clock=clock)
+
+    def run_epoch(self, *values: Any) -> list[Any]:
+        """Run an epoch of the subtask here; gives what came out."""
+        records = [Records(list(values), list(range(len(values))))] if values else []
+        run_keyed(self.task, self.store, *records)
+        self.turn()
+        return self.tail.take()
+
+    def turn(self) -> None:
+        """Let what was submitted begin."""
+
+        async def turns() -> None:
+            for _ in range(6):
+                await asyncio.sleep(0)
+
+        self.operator.in_flight.host.thread.call(turns)
+
+    def answer(self, value: Any, *results: Any) -> None:
+        """Have the service answer, between two epochs."""
+        self.operator.in_flight.host.thread.call(self.service.waiting[value].set_result, list(results))
+        self.turn()
+
+    def close(self) -> None:
+        self.task.close()
+
+
+@pytest.fixture
+def clock():
+    return ManualProcessingTimeService(5_000)
+
+
+@pytest.fixture
+def pair(clock):
+    """Two residents of one subtask."""
+    store = MemoryChunkStore()
+    residents = [Resident(store, clock), Resident(store, clock)]
+    yield residents
+    for resident in residents:
+        resident.close()
+
+
+def test_residents_that_take_turns_ask_once_each(pair, clock):
+    """However many epochs there are while a request is under way."""
+    first, second = pair
+    assert first.run_epoch("slow", "other") == []
+    for _ in range(20):
+        clock.advance(10)
+        assert second.run_epoch() == []
+        assert first.run_epoch() == []
+    for resident in pair:
+        assert resident.service.begun == ["slow", "other"]
+        assert resident.service.cancelled == []
+    # Both finish; the results come out once, of the one whose turn it is.
+    for resident in pair:
+        resident.answer("slow", "S")
+        resident.answer("other", "O")
+    assert second.run_epoch() == ["S", "O"]
+    assert [*first.run_epoch("new"), *second.run_epoch(), *first.run_epoch()] == []
+    assert first.service.begun == second.service.begun == ["slow", "other", "new"]
+    first.answer("new", "N")
+    assert second.run_epoch() == []
+    assert first.run_epoch() == ["N"]
+    assert second.run_epoch() == []
+    assert second.service.cancelled == ["new"]
+
+
+def test_what_has_left_elsewhere_is_given_up(pair):
+    first, second = pair
+    first.run_epoch("a", "b")
+    second.run_epoch("c")
+    second.answer("a", "A")
+    assert second.run_epoch() == ["A"]
+    assert first.run_epoch() == []
+    assert first.service.cancelled == ["a"]
+    assert first.service.begun == ["a", "b", "c"]
+    first.answer("c", "C")
+    first.answer("b", "B")
+    assert first.run_epoch() == ["B", "C"]
+
+
+def test_a_result_that_came_while_another_had_the_subtask_is_not_lost(pair):
+    first, second = pair
+    first.run_epoch("a", "b")
+    first.answer("b", "B")  # waits for a
+    second.run_epoch()
+    assert first.run_epoch() == []
+    second.run_epoch()
+    first.answer("a", "A")
+    assert first.run_epoch() == ["A", "B"]
+    assert first.service.begun == ["a", "b"]
+
+
+def test_a_request_times_out_by_when_it_was_asked_first(pair, clock):
+    first, second = pair
+    assert first.run_epoch("a") == []
+    clock.advance(TIMEOUT // 2)
+    assert second.run_epoch() == []
+    turns = itertools.cycle(pair)
+    for _ in range(4):
+        clock.advance(TIMEOUT // 10)
+        assert next(turns).run_epoch() == []
+    clock.advance(TIMEOUT // 10 - 1)
+    assert next(turns).run_epoch() == []
+    clock.advance(1)
+    assert second.run_epoch() == [("late", "a")]
+    assert first.run_epoch() == []
+    assert first.service.begun == second.service.begun == ["a"]
+    assert first.service.cancelled == ["a"]
+
+
+def test_both_residents_know_the_deadline(pair, clock):
+    first, second = pair
+    first.run_epoch("a")
+    clock.advance(TIMEOUT - 1)
+    assert second.run_epoch() == []
+    clock.advance(1)
+    assert first.run_epoch() == [("late", "a")]
+
+
+def test_a_request_whose_time_ran_out_meanwhile_is_asked_before_it_is_given_up(pair, clock):
+    """A restart takes longer than a timeout: that is no reason to give up what nobody was asked about since."""
+    first, second = pair
+    first.run_epoch("a", "b")
+    first.task.cancel()
+    clock.advance(10 * TIMEOUT)
+    epoch = second.task
+    assert epoch.restore(second.store)
+    parts = epoch.run_epoch([], second.store)
+
+    # The epoch waits for it, as otherwise there might be no end, with a new worker in each epoch.
+    async def answer_when_asked():
+        while len(second.service.waiting) < 2:
+            await asyncio.sleep(0.001)
+        second.service.waiting["a"].set_result(["A"])
+        for _ in range(6):
+            await asyncio.sleep(0)
+        clock.advance(TIMEOUT)
+
+    outcome = asyncio.run_coroutine_threadsafe(answer_when_asked(), second.operator.in_flight.host.thread.loop)
+    assert list(parts)
+    assert second.tail.take() == ["A", ("late", "b")]
+    outcome.result()
+
+
+def test_what_waits_for_its_turn_is_not_given_up_unasked(clock):
+    store = MemoryChunkStore()
+    first, second = (Resident(store, clock, capacity=1) for _ in range(2))
+    first.run_epoch("a", "b")
+    clock.advance(TIMEOUT // 2)
+    first.answer("a", "A")
+    assert first.run_epoch() == ["A"]
+    clock.advance(TIMEOUT // 2)
+    assert first.run_epoch() == []
+    clock.advance(TIMEOUT // 2)
+    assert first.run_epoch() == [("late", "b")]
+    assert first.service.begun == ["a", "b"]
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_watermarks_stay_in_their_places(clock, ordered):
+    store = MemoryChunkStore()
+    first, second = (Resident(store, clock, ordered=ordered) for _ in range(2))
+    first.run_epoch("a", "b")
+    first.operator.process_watermark(7)
+    first.operator.in_flight.process_records(Records(["c"], [8]))
+    first.turn()
+    # As of another epoch: what has come in is in the state.
+    assert first.run_epoch() == []
+    first.answer("b", "B")
+    first.answer("c", "C")
+    second.run_epoch()
+    assert first.run_epoch() == ([] if ordered else ["B"])
+    second.run_epoch()
+    first.answer("a", "A")
+    expected = ["A", "B", Watermark(7), "C"] if ordered else ["A", Watermark(7), "C"]
+    assert first.run_epoch() == expected
+    first.close()
+    second.close()
+
+
+def test_followers_of_what_has_left_elsewhere_are_asked(clock):
+    store = MemoryChunkStore()
+    cache = AsyncCache(key=lambda value: value[0])
+    first, second = (Resident(store, clock, cache=cache, ordered=False) for _ in range(2))
+    first.run_epoch("k1", "k2", "k3")
+    assert first.service.begun == ["k1"]
+    second.run_epoch()
+    assert second.service.begun == ["k1"]
+    second.answer("k1", "K")
+    assert second.run_epoch("k4", "k5") == ["K"] * 5
+    first.run_epoch("j1", "j2")
+    assert first.service.cancelled == ["k1"]
+    assert first.service.begun == ["k1", "j1"]
+    first.answer("j1", "J")
+    assert first.run_epoch() == ["J", "J"]
+    first.close()
+    second.close()
+
+
+# -- restored --
+
+
+class Squares(AsyncFunction):
+    async def async_invoke(self, value: int) -> list[int]:
+        return [value * value]
+
+
+async def squares(values: list[int]) -> list[int]:
+    SIZES.append(len(values))
+    return [value * value for value in values]
+
+
+async def square(value: int) -> int:
+    return value * value
+
+
+SIZES: list[int] = []
+
+
+def carrying(function: Any, **options: Any) -> AsyncWaitOperator:
+    return AsyncWaitOperator("ask", function, AsyncOptions("ask", on_barrier="carry", **options))
+
+
+OLD = [
+    ("request", [1], [10]),
+    ("event", Watermark(15)),
+    ("request", [2, 3, 4], [20, None, 40]),
+    ("request", [5, 6], None),
+    ("request", [7], None),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "size", "sizes"),
+    [
+        (square, None, []),
+        (Squares(), None, []),
+        (squares, 1, [1] * 7),
+        (squares, 2, [1, 1, 1, 2, 2]),
+        (squares, 3, [1, 1, 2, 3]),
+        (squares, 100, [1, 1, 2, 3]),
+    ],
+)
+def test_requests_of_old_snapshots_and_of_other_batch_sizes(function, size, sizes):
+    """Without number and time of the first ask; in batches of whatever size."""
+    SIZES.clear()
+    with Harness(carrying(function, batch_size=size)) as h:
+        h.operator.restore_state(OLD)
+        h.drain()
+        assert h.get_output() == [value * value for value in range(1, 8)]
+        assert [record.timestamp for record in h.get_records()] == [10, 20, None, 40, None, None, None]
+        assert h.get_watermarks() == [15]
+    assert sorted(SIZES) == sizes
+
+
+@pytest.mark.parametrize("before", [None, 1, 3])
+@pytest.mark.parametrize("after", [None, 1, 2, 5])
+def test_a_program_with_another_batch_size_goes_on(before, after):
+    class Hanging:
+        async def __call__(self, values: Any) -> Any:
+            await asyncio.sleep(3600)
+
+    with Harness(carrying(Hanging(), batch_size=before)) as h:
+        h.push_all([1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 6])
+        snapshot = h.snapshot()
+    with Harness(carrying(square if after is None else squares, batch_size=after), snapshot=snapshot) as h:
+        h.drain()
+        assert h.get_records() == [(value * value, value) for value in range(1, 7)]
+
+
+def test_failures_of_restored_requests_name_the_attempts_made_here():
+    tag = OutputTag("failed")
+
+    class Refusing:
+        async def __call__(self, value: Any) -> Any:
+            raise ConnectionError("no")
+
+    with Harness(carrying(Service())) as h:
+        h.push("a")
+        settle(h)
+        snapshot = h.snapshot()
+    with Harness(carrying(Refusing(), on_failure=tag), snapshot=snapshot) as h:
+        h.drain()
+        (failure,) = h.get_side_output(tag)
+        assert (failure.value, failure.attempts) == ("a", 1)
+
+
+def test_the_snapshot_of_a_resident_is_what_another_one_continues():
+    service = Service()
+    with Harness(carrying(service)) as h:
+        h.push_all(["a", "b"])
+        settle(h)
+        first = h.snapshot()
+        answer(h, "a", ["A"])
+        assert h.get_output() == ["A"]
+        state = h.operator.snapshot_state(2)
+        assert [entry[1] for entry in state] == [["b"]]
+        # The number of a request is the same in each snapshot.
+        h.operator.restore_state(state)
+        settle(h)
+        assert service.begun == ["a", "b"]
+        assert h.operator.snapshot_state(3) == state
+    service = Service()
+    with Harness(carrying(service), snapshot=first) as h:
+        settle(h)
+        assert service.begun == ["a", "b"]
