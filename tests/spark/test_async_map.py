@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 import pillarbox.functions as PF
-from pillarbox import AsyncCache, ProgramError
+from pillarbox import AsyncCache, OutputTag, ProgramError
 
 # What the type checker would refuse as well.
 ANYHOW: Any = PF.async_map
@@ -30,6 +31,10 @@ async def as_dict(number):
 
 async def as_object(number):
     return Parts(number / 2, str(number))
+
+
+def yielding(number):
+    yield number
 
 
 def plainly(number):
@@ -82,6 +87,88 @@ def test_a_result_that_does_not_fit_is_named(numbers):
         PF.async_map(numbers, wrong, "half DOUBLE, name STRING", columns="id").collect()
 
 
+async def misspelt(number):
+    return {"half": number / 2, "nane": str(number)}
+
+
+async def only_half(number):
+    return {"half": number / 2}
+
+
+async def a_word(number):
+    return "count"
+
+
+def test_dicts_go_by_the_rules_of_to_dataframe(numbers):
+    """An unknown name is refused, a missing one is null where it may be."""
+    made = PF.async_map(numbers, only_half, "half DOUBLE, name STRING", columns="id")
+    assert rows(made) == [(n, n % 2, n / 2, None) for n in range(6)]
+    for function, output, words in (
+        (misspelt, "half DOUBLE, name STRING", r"misspelt gave .* it has a field 'nane', which is not declared"),
+        (only_half, "half DOUBLE, name STRING NOT NULL", r"only_half gave .* it has no field 'name', which must not"),
+        (a_word, "count LONG, index LONG", r"a_word gave 'count' for the columns count, index: it has to give a tuple"),
+    ):
+        with pytest.raises(Exception, match=words):
+            PF.async_map(numbers, function, output, columns="id").collect()
+
+
+@pytest.mark.parametrize("batch_size", [None, 2])
+def test_failures_are_a_column(numbers, batch_size):
+    async def ask(values):
+        for value in values if batch_size else [values]:
+            if value >= 3:
+                raise ConnectionError(f"no {value}")
+        return [(v / 2, str(v)) for v in values] if batch_size else (values / 2, str(values))
+
+    made = PF.async_map(
+        numbers, ask, "half DOUBLE NOT NULL, name STRING", columns="id", failures="why", batch_size=batch_size, retry=1
+    )
+    assert made.schema.simpleString() == (
+        "struct<id:bigint,odd:int,half:double,name:string,why:struct<type:string,message:string,attempts:int>>"
+    )
+    found = rows(made)
+    assert found[:3] == [(n, n % 2, n / 2, str(n), None) for n in range(3)]
+    assert [row[:4] for row in found[3:]] == [(n, n % 2, None, None) for n in (3, 4, 5)]
+    for row in found[3:]:
+        assert (row[4].type, row[4].attempts) == ("ConnectionError", 2)
+        assert row[4].message in (f"no {row[0]}", f"no {row[0] - 1}" if batch_size else "")
+
+
+def test_timeouts_are_in_the_column_of_failures(numbers):
+    async def ask(number):
+        await asyncio.sleep(3600 if number == 3 else 0)
+        return number
+
+    made = PF.async_map(numbers, ask, "n LONG", columns="id", failures="why", timeout="200 ms")
+    (late,) = [row for row in made.collect() if row.why is not None]
+    assert (late.id, late.n, tuple(late.why)) == (3, None, ("TimeoutError", "no answer within 200 ms", 1))
+
+
+def test_columns_are_told_apart_as_spark_does(numbers):
+    with pytest.raises(ProgramError, match="has a column 'id' already, which Spark cannot tell from 'ID'"):
+        PF.async_map(numbers, as_tuple, "ID LONG")
+    with pytest.raises(ProgramError, match="output has two columns 'N'"):
+        PF.async_map(numbers, as_tuple, "n LONG", failures="N")
+    session = numbers.sparkSession
+    session.conf.set("spark.sql.caseSensitive", "true")
+    try:
+        made = PF.async_map(numbers, as_tuple, "ID DOUBLE, name STRING", columns="id")
+        assert made.columns == ["id", "odd", "ID", "name"]
+    finally:
+        session.conf.unset("spark.sql.caseSensitive")
+
+
+def test_a_job_rate_limit_runs_no_job(numbers):
+    context = numbers.sparkSession.sparkContext
+    context.setJobGroup("building", "a program")
+    try:
+        made = PF.async_map(numbers, as_tuple, "half DOUBLE, name STRING", columns="id", job_rate_limit=1e6)
+        assert context.statusTracker().getJobIdsForGroup("building") == []
+    finally:
+        context.setLocalProperty("spark.jobGroup.id", None)
+    assert len(rows(made)) == 6
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [
@@ -89,7 +176,15 @@ def test_a_result_that_does_not_fit_is_named(numbers):
         (lambda df: PF.async_map(df, as_tuple, "x LONG", columns="no"), "no column 'no' to give.*columns are id, odd"),
         (lambda df: ANYHOW(df, "as_tuple", "x LONG"), "got 'as_tuple': give it a function"),
         (lambda df: ANYHOW([1], as_tuple, "x LONG"), "takes a Spark DataFrame"),
-        (lambda df: PF.async_map(df, as_tuple, "x LONG", capacity=0), "capacity is a whole number"),
+        (lambda df: PF.async_map(df, as_tuple, "x LONG", capacity=0), r"async_map\(\): capacity is a whole number"),
+        (
+            lambda df: ANYHOW(df, as_tuple, "x LONG", on_failure=OutputTag("bad")),
+            'no side output; failures="error" adds',
+        ),
+        (lambda df: PF.async_map(df, as_tuple, "x LONG", on_failure="drop", failures="e"), "take one"),
+        (lambda df: ANYHOW(df, as_tuple, "x LONG", failures=7), "failures is the name of a column, not 7"),
+        (lambda df: PF.async_map(df, as_tuple, "x LONG", failures="odd"), "has a column 'odd' already"),
+        (lambda df: PF.async_map(df, yielding, "x LONG"), "which yields"),
         (lambda df: PF.async_map(df, as_tuple, "x LONG", on_barrier="carry"), "before the first shuffle"),
     ],
 )

@@ -22,7 +22,7 @@ from pillarbox.task import KeyedStreamTask, SourceStreamTask
 from pillarbox.task.vertex import Vertex
 from pillarbox.time import ProcessingTimeService
 
-__all__ = ["LocalJob", "Savepoint"]
+__all__ = ["EpochStore", "LocalJob", "Savepoint"]
 
 Savepoint = dict[tuple[str, int], MemoryChunkStore]
 T = TypeVar("T")

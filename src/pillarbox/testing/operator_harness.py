@@ -20,7 +20,9 @@ from pillarbox.operators.operator import Input, OperatorContext, StreamOperator
 from pillarbox.state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
 from pillarbox.state.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox.task.operator_chain import as_mail
+from pillarbox.testing.patience import Patience
 from pillarbox.time import MAX_WATERMARK, MIN_TIMESTAMP, ManualProcessingTimeService, ProcessingTimeServiceImpl
+from pillarbox.time.duration import DurationLike
 from pillarbox.time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
 
 __all__ = [
@@ -93,6 +95,7 @@ class OneInputStreamOperatorTestHarness:
         snapshot: state to start from, as :meth:`snapshot` gave it.
         subtask: index of the parallel instance that the function is told.
         parallelism: number of instances that the function is told.
+        limit: how long a call may wait for requests of an async function (seconds, by the real clock).
 
     Attributes:
         operator: the operator.
@@ -112,6 +115,7 @@ class OneInputStreamOperatorTestHarness:
         snapshot: OperatorSnapshot | None = None,
         subtask: int = 0,
         parallelism: int = 1,
+        limit: float = 10.0,
     ) -> None:
         self.operator = operator
         self.processing_time_service = ManualProcessingTimeService(processing_time)
@@ -129,6 +133,8 @@ class OneInputStreamOperatorTestHarness:
         if self._keyed:
             context.backend, context.time_services = self._backend, self._time_services
         operator.setup(context, self._output, self._side_outputs)
+        self._patience = Patience(self.processing_time_service, limit)
+        self._patience.attach([operator])
         try:
             operator.open()
         except BaseException:
@@ -211,10 +217,19 @@ class OneInputStreamOperatorTestHarness:
         """Give the clock's time, epoch milliseconds."""
         return self.processing_time_service.current_processing_time()
 
-    def end_input(self) -> None:
-        """End the input for good: event time comes to its end, and the operator emits what it has left."""
-        self.push_watermark(MAX_WATERMARK)
-        self.operator.finish()
+    def end_input(self, *, time_passes: DurationLike = 0) -> None:
+        """End the input for good: event time comes to its end, and the operator emits what it has left.
+
+        Args:
+            time_passes: what the clock is set forward while requests of an async function are waited for, so that their
+                timeouts fire: from timer to timer, whenever nothing goes on by itself.
+
+        Raises:
+            TimeoutError: requests did not end.
+        """
+        with self._patience.time_passes(time_passes):
+            self.push_watermark(MAX_WATERMARK)
+            self.operator.finish()
         self._settle()
 
     def drain(self, seconds: float = 10.0) -> None:
@@ -276,10 +291,18 @@ class OneInputStreamOperatorTestHarness:
 
     # -- checkpoints --
 
-    def snapshot(self) -> OperatorSnapshot:
-        """Take a checkpoint (C4): give the state as it would be written at a barrier now. The operator goes on."""
+    def snapshot(self, *, time_passes: DurationLike = 0) -> OperatorSnapshot:
+        """Take a checkpoint (C4): return the state as it would be written at a barrier now. The operator goes on.
+
+        Args:
+            time_passes: as in :meth:`end_input`.
+
+        Raises:
+            TimeoutError: requests did not end.
+        """
         self._checkpoints += 1
-        self.operator.prepare_snapshot_pre_barrier(self._checkpoints)
+        with self._patience.time_passes(time_passes):
+            self.operator.prepare_snapshot_pre_barrier(self._checkpoints)
         self._settle()
         state = {"watermark": self._current_watermark, "operator": self.operator.snapshot_state(self._checkpoints)}
         self._log.commit(self._store, state)

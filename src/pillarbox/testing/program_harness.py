@@ -12,8 +12,11 @@ from pillarbox.datastream import DataStream, StreamExecutionEnvironment
 from pillarbox.elements import Records
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import Program, SinkTransformation, SourceTransformation
-from pillarbox.runtime.local import LocalJob, Savepoint
+from pillarbox.runtime.local import EpochStore, LocalJob, Savepoint
+from pillarbox.task import KeyedStreamTask, SourceStreamTask
+from pillarbox.testing.patience import Patience
 from pillarbox.time import ManualProcessingTimeService
+from pillarbox.time.duration import DurationLike
 
 __all__ = ["ProgramSnapshot", "ProgramTestHarness", "program_of"]
 
@@ -26,6 +29,24 @@ class ProgramSnapshot:
 
     epoch: int
     stores: Savepoint
+
+
+class _PatientJob(LocalJob):
+    """A job whose operators do not wait for ever."""
+
+    def __init__(self, patience: Patience, program: Program, **options: Any) -> None:
+        super().__init__(program, **options)
+        self._patience = patience
+
+    def _source(self, number: int) -> SourceStreamTask:
+        task = super()._source(number)
+        self._patience.attach(task.chain.operators)
+        return task
+
+    def _task(self, number: int, subtask: int, store: EpochStore) -> KeyedStreamTask:
+        task = super()._task(number, subtask, store)
+        self._patience.attach(task.chain.operators)
+        return task
 
 
 class ProgramTestHarness:
@@ -41,6 +62,7 @@ class ProgramTestHarness:
         parallelism: number of subtasks behind a shuffle.
         processing_time: where the clock stands at first, epoch milliseconds.
         snapshot: state to start from, as :meth:`snapshot` gave it.
+        limit: how long an epoch may wait for requests of an async function (seconds, by the real clock).
 
     Attributes:
         epoch: number of epochs that were committed.
@@ -58,15 +80,18 @@ class ProgramTestHarness:
         parallelism: int = 1,
         processing_time: int = 0,
         snapshot: ProgramSnapshot | None = None,
+        limit: float = 10.0,
     ) -> None:
         self._program, self._vertices = program_of(build, parallelism)
         self._pending: dict[str, dict[int, list[Any]]] = {name: {} for name in self._vertices}
         self._outputs: dict[str, list[Any]] = {name: [] for name in self._program.outputs}
         self.processing_time_service = ManualProcessingTimeService(processing_time)
+        self._patience = Patience(self.processing_time_service, limit)
         self._job = self._start(snapshot)
 
     def _start(self, snapshot: ProgramSnapshot | None) -> LocalJob:
-        job = LocalJob(
+        job = _PatientJob(
+            self._patience,
             self._program,
             clock=self.processing_time_service,
             savepoint=None if snapshot is None else snapshot.stores,
@@ -116,19 +141,28 @@ class ProgramTestHarness:
 
     # -- epochs --
 
-    def run_epoch(self) -> dict[str, list[Any]]:
-        """Run what is queued, and the timers that are due, as one epoch; give what reached each output in it.
+    def run_epoch(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
+        """Run what is queued, and the timers that are due, as one epoch; return what reached each output in it.
 
         An epoch that raises leaves no trace: state is as before, nothing came out, its elements are gone.
 
+        Args:
+            time_passes: what the clock is set forward while the epoch waits for requests of an async function, so that
+                their timeouts fire: from timer to timer, whenever nothing goes on by itself.
+
         Raises:
             OperatorError: a function raised.
+            TimeoutError: requests did not end.
         """
-        return self._run(bounded=False)
+        return self._run(bounded=False, time_passes=time_passes)
 
-    def end_input(self) -> dict[str, list[Any]]:
-        """Run what is queued as the last epoch: event time comes to its end, so all its timers fire."""
-        return self._run(bounded=True)
+    def end_input(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
+        """Run what is queued as the last epoch: event time comes to its end, so all its timers fire.
+
+        Args:
+            time_passes: as in :meth:`run_epoch`.
+        """
+        return self._run(bounded=True, time_passes=time_passes)
 
     def fail_epoch(self) -> None:
         """Run what is queued, but lose the outcome, as when a worker dies right before the commit.
@@ -142,10 +176,11 @@ class ProgramTestHarness:
         finally:
             self.restore(before)
 
-    def _run(self, *, bounded: bool) -> dict[str, list[Any]]:
+    def _run(self, *, bounded: bool, time_passes: DurationLike) -> dict[str, list[Any]]:
         inputs = self._inputs()
         self._pending = {name: {} for name in self._pending}
-        outputs = self._job.run_epoch(inputs, bounded=bounded)
+        with self._patience.time_passes(time_passes):
+            outputs = self._job.run_epoch(inputs, bounded=bounded)
         for name, values in outputs.items():
             self._outputs[name] += values
         return outputs

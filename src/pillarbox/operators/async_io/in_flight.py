@@ -56,7 +56,6 @@ class InFlight:
         self._combining = function if isinstance(function, CombiningFunction) else None
         self._options = options
         self._emit_event = emit_event
-        self._executor = operator.context.mailbox_executor
         clock = operator.context.processing_time_service
         self._queue = self._new_queue()
         # How many requests the queue takes: those under way, and as many more so that none of them waits for a record.
@@ -74,7 +73,7 @@ class InFlight:
         self._cache: ResultCache | None = None
         if options.cache is not None:
             self._cache = ResultCache(options.cache, self._name, clock.current_processing_time)
-        self._deadlines = Deadlines(options.timeout_millis, clock, self._executor, self._expire)
+        self._deadlines = Deadlines(options.timeout_millis, clock, operator.context.mailbox_executor, self._expire)
         self._counters = Counters()
         # Requests are told apart in snapshots, also those of several workers that take turns.
         self._ids = count(secrets.randbits(64) << 32)
@@ -184,7 +183,7 @@ class InFlight:
     def _notify(self) -> None:
         """Tell the mailbox thread that there is something to take. Runs in the loop's thread."""
         try:
-            self._executor.execute(self.take_completed, "completed requests of %s", self._name)
+            self._operator.context.mailbox_executor.execute(self.take_completed, "completed requests of %s", self._name)
         except RejectedExecutionError:
             pass  # the task is at its end
 
@@ -337,7 +336,7 @@ class InFlight:
 
     def _wait(self) -> None:
         self._deadlines.watch()
-        self._executor.yield_()
+        self._operator.context.mailbox_executor.yield_()
 
     # -- timeouts (A5) --
 
