@@ -77,6 +77,11 @@ class Resident:
         self.operator.in_flight.host.thread.call(self.service.waiting[value].set_result, list(results))
         self.turn()
 
+    def fail(self, value: Any, error: BaseException) -> None:
+        """Have the service fail, between two epochs."""
+        self.operator.in_flight.host.thread.call(self.service.waiting[value].set_exception, error)
+        self.turn()
+
     def close(self) -> None:
         self.task.close()
 

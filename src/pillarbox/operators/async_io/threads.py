@@ -65,13 +65,24 @@ class DaemonThreads(ThreadPoolExecutor):
                 return
             future, call = work
             if future.set_running_or_notify_cancel():
-                try:
-                    result = call()
-                except BaseException as error:
-                    future.set_exception(error)
-                else:
+                result, error = _outcome(call)
+                # Before the result is there: whoever gets it may submit the next call, and needs no new thread.
+                with self._lock:
+                    self._free += 1
+                if error is None:
                     future.set_result(result)
+                else:
+                    future.set_exception(error)
+                del result, error
+            else:
+                with self._lock:
+                    self._free += 1
             # What it holds must not live until the next call.
             del work, future, call
-            with self._lock:
-                self._free += 1
+
+
+def _outcome(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
+    try:
+        return call(), None
+    except BaseException as error:
+        return None, error

@@ -1,0 +1,141 @@
+"""Two residents that take turns at a subtask at random, against what must hold whatever happens (A7)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from pillarbox.state import MemoryChunkStore
+from pillarbox.time import ManualProcessingTimeService
+from tests.operators.test_async_carry import Resident
+
+TIMEOUT = 100
+
+
+class HandOverMachine(RuleBasedStateMachine):
+    """Epochs here and there, answers, errors of all kinds, time that passes, workers that die."""
+
+    @initialize(ordered=st.booleans(), capacity=st.integers(1, 3))
+    def start(self, ordered: bool, capacity: int) -> None:
+        self.options = {"timeout": TIMEOUT, "capacity": capacity, "ordered": ordered, "on_failure": "drop"}
+        self.store = MemoryChunkStore()
+        self.clock = ManualProcessingTimeService()
+        self.residents = [self.new_resident(), self.new_resident()]
+        self.pushed = 0
+        # Requests that the last epoch left in the state.
+        self.carried = 0
+        self.out: list[Any] = []
+        self.asked: dict[int, int] = {}
+        self.failed: set[int] = set()
+
+    def new_resident(self) -> Resident:
+        return Resident(self.store, self.clock, **self.options)
+
+    # -- what happens --
+
+    @rule(place=st.integers(0, 1), records=st.integers(0, 3))
+    def epoch(self, place: int, records: int) -> None:
+        records = min(records, 2 * self.options["capacity"] - self.carried)  # type: ignore[operator]
+        resident = self.residents[place]
+        values = range(self.pushed, self.pushed + records)
+        self.pushed += records
+        answering = self.answer_all_that_is_overdue(resident)
+        before = len(self.out)
+        self.out += resident.run_epoch(*values)
+        if answering is not None:
+            answering.cancel()
+        self.carried = len(resident.operator.in_flight)
+        now = self.clock.current_processing_time()
+        for outcome in self.out[before:]:
+            if isinstance(outcome, tuple):
+                assert now >= self.asked[outcome[1]] + TIMEOUT, "given up too early"
+        self.note()
+        left = {outcome[1] if isinstance(outcome, tuple) else outcome for outcome in self.out}
+        for value in resident.service.waiting:
+            assert value not in left
+            # It is a last chance, where it was asked here only now.
+            assert now < self.asked[value] + TIMEOUT or answering is not None, "not given up in time"
+
+    def answer_all_that_is_overdue(self, resident: Resident) -> Any:
+        """The epoch will wait for what nobody was asked about here before its time ran out."""
+        now = self.clock.current_processing_time()
+        if all(now < asked + TIMEOUT for asked in self.asked.values()):
+            return None
+
+        async def answer() -> None:
+            while True:
+                for value, future in list(resident.service.waiting.items()):
+                    if now >= self.asked.get(value, now) + TIMEOUT and not future.done():
+                        future.set_result([value])
+                await asyncio.sleep(0.001)
+
+        if resident.operator._opened is None:
+            assert resident.task.restore(self.store)
+        return asyncio.run_coroutine_threadsafe(answer(), resident.operator.in_flight.host.thread.loop)
+
+    def note(self) -> None:
+        for resident in self.residents:
+            for value in resident.service.begun:
+                self.asked.setdefault(value, self.clock.current_processing_time())
+
+    def waiting(self) -> list[tuple[Resident, int]]:
+        return [(resident, value) for resident in self.residents for value in resident.service.waiting]
+
+    @precondition(lambda self: self.waiting())
+    @rule(data=st.data())
+    def answer(self, data: Any) -> None:
+        resident, value = data.draw(st.sampled_from(self.waiting()))
+        resident.answer(value, value)
+        self.note()
+
+    @precondition(lambda self: self.waiting())
+    @rule(data=st.data(), kind=st.sampled_from([ValueError, SystemExit, KeyboardInterrupt, GeneratorExit]))
+    def fail(self, data: Any, kind: type[BaseException]) -> None:
+        resident, value = data.draw(st.sampled_from(self.waiting()))
+        resident.fail(value, kind())
+        self.failed.add(value)
+        self.note()
+
+    @rule(milliseconds=st.integers(1, TIMEOUT // 2))
+    def wait(self, milliseconds: int) -> None:
+        self.clock.advance(milliseconds)
+
+    @rule(place=st.integers(0, 1))
+    def die(self, place: int) -> None:
+        self.residents[place].task.cancel()
+        self.residents[place] = self.new_resident()
+
+    # -- what holds --
+
+    @invariant()
+    def at_most_capacity_under_way_and_each_asked_once(self) -> None:
+        for resident in getattr(self, "residents", ()):
+            assert len(resident.service.waiting) <= self.options["capacity"]  # type: ignore[operator]
+            assert len(set(resident.service.begun)) == len(resident.service.begun), "asked again in one worker"
+
+    def teardown(self) -> None:
+        if not hasattr(self, "residents"):
+            return
+        try:
+            resident = self.residents[0]
+            self.epoch(0, 0)
+            while self.carried:
+                for value in list(resident.service.waiting):
+                    resident.answer(value, value)
+                self.epoch(0, 0)
+            left = [outcome[1] if isinstance(outcome, tuple) else outcome for outcome in self.out]
+            assert len(set(left)) == len(left), "out twice"
+            assert set(range(self.pushed)) - set(left) <= self.failed, "lost"
+            if self.options["ordered"]:
+                assert left == sorted(left)
+        finally:
+            for resident in self.residents:
+                resident.task.cancel()
+
+
+TestHandOver = HandOverMachine.TestCase
+TestHandOver.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
