@@ -28,6 +28,8 @@ class Element:
         self.started: int | None = None
         self.outputs: list[Any] | None = None
         self.completed = 0
+        # Its time ran out before it could be asked: the next epoch waits for it.
+        self.last_chance = False
 
 
 class Model:
@@ -96,11 +98,18 @@ class Model:
     def begun(self) -> list[Element]:
         return self.turn[: self.capacity]
 
-    def restored(self) -> Model:
-        """What is held is asked again, whether or not an answer had come."""
+    def restored(self, *, times: bool) -> Model:
+        """What is held is asked again, whether or not an answer had come.
+
+        Args:
+            times: whether the snapshot tells when it was asked first: its time goes on, if it is not up already.
+        """
         other = copy.deepcopy(self)
         for element in other.held:
-            element.started = element.outputs = None
+            element.outputs = None
+            if not times or (element.started is not None and element.started + TIMEOUT <= self.now):
+                element.last_chance = times and element.started is not None
+                element.started = None
         other.turn = [element for element in other.held if not element.watermark]
         other.advance()
         return other
@@ -171,10 +180,10 @@ class AsyncWaitMachine(RuleBasedStateMachine):
         self.model.complete(element, results)
 
     @precondition(lambda self: self.model.turn)
-    @rule(data=st.data())
-    def fail(self, data: Any) -> None:
+    @rule(data=st.data(), kind=st.sampled_from([ValueError, SystemExit, KeyboardInterrupt, GeneratorExit]))
+    def fail(self, data: Any, kind: type[BaseException]) -> None:
         element = data.draw(st.sampled_from(self.model.begun))
-        answer(self.harness, element.value, ValueError(element.value))
+        answer(self.harness, element.value, kind(element.value))
         self.model.complete(element, [])
 
     @rule(milliseconds=st.integers(1, TIMEOUT))
@@ -186,12 +195,17 @@ class AsyncWaitMachine(RuleBasedStateMachine):
             settle(self.harness)
             late = [e for e in self.model.turn if e.started is not None and e.started + TIMEOUT <= self.model.now]
             # Those late together give up together, before others begin; in the order in which they are held.
+            begun = self.model.begun
             for element in sorted(late, key=self.order_of_giving_up):
-                self.model.complete(element, [("late", element.value)])
+                if element in begun:
+                    self.model.complete(element, [("late", element.value)])
+                else:
+                    element.started, element.last_chance = self.model.now, True
 
     def order_of_giving_up(self, element: Element) -> int:
         return self.model.held.index(element)
 
+    @precondition(lambda self: not any(element.last_chance for element in self.model.turn))
     @rule()
     def snapshot(self) -> None:
         self.saved = (self.harness.snapshot(), copy.deepcopy(self.model), self.watermark)
@@ -203,7 +217,7 @@ class AsyncWaitMachine(RuleBasedStateMachine):
         now = self.model.now
         self.model = copy.deepcopy(model)
         self.model.now = now
-        self.model = self.model.restored()
+        self.model = self.model.restored(times=not in_place)
         if not in_place:
             self.harness.close()
             self.harness = self.new_harness(snapshot)

@@ -158,7 +158,9 @@ class DataStream:
         Args:
             func: ``async def f(record)``; or a plain function, which runs in a thread pool; or an object with such a
                 ``__call__``, which may derive from :class:`Function`: its ``open`` and ``close`` (``async def`` or
-                plain) run in the event loop's thread, once for as long as the task lives in its worker.
+                plain) run in the event loop's thread, once for as long as the task lives in its worker. Whatever it
+                raises is a failure of its record. Requests have context variables of their own, but share asyncio
+                tasks: ``asyncio.current_task()`` does not tell them apart.
             output_type: what the results are.
             capacity: the most requests under way in a subtask.
             timeout: how long a request may take, retries included; None: for ever.
@@ -172,7 +174,8 @@ class DataStream:
             on_failure: what to do with a record whose last attempt failed: ``"fail"``, ``"drop"`` (the task's metrics
                 count it), or the tag of a side output, which gets an :class:`AsyncFailure`.
             on_barrier: where an epoch ends: ``"drain"`` waits for its requests; ``"carry"`` takes those under way into
-                the next (behind a ``key_by`` only): they are part of the state, and asked again where they are lost.
+                the next (behind a ``key_by`` only): they are part of the state, and each worker that the subtask is
+                given to asks about them once. Their timeout counts from when they were asked about first.
 
         Raises:
             ProgramError: an option is invalid.

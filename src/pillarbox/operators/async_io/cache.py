@@ -21,13 +21,16 @@ __all__ = ["AsyncCache", "ResultCache"]
 class AsyncCache:
     """Keep results, and ask once for several records with the same key. One cache per task, for as long as it lives.
 
+    Each record gets a copy of a result that is a list, dictionary or set, or a tuple with such fields; objects of other
+    kinds are shared, so they are not to be changed.
+
     Attributes:
         max_size: the most results; the one used longest ago goes first.
         ttl: how long a result is good; None: as long as there is room.
         key: gives the key of a record: a function, or names of columns; None: the record itself.
 
     Raises:
-        ProgramError: (when made) one of them is of no use.
+        ProgramError: (when made) one of them is invalid.
     """
 
     max_size: int = 10_000

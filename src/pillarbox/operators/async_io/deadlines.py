@@ -43,6 +43,10 @@ class Deadlines:
             self._timer.cancel()
             self._timer = None
 
+    def is_past(self, started: int) -> bool:
+        """Tell whether a request that was asked first at ``started`` (epoch ms) is overdue."""
+        return self._timeout is not None and started + self._timeout <= self._clock.current_processing_time()
+
     def overdue(self, elements: Iterable[Request | Event]) -> list[Request]:
         """Return the requests that are overdue, and watch the others."""
         if self._timeout is None:

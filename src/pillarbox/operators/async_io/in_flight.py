@@ -77,7 +77,8 @@ class InFlight:
         self._counters = Counters()
         # Requests are told apart in snapshots, also those of several workers that take turns.
         self._ids = count(secrets.randbits(64) << 32)
-        # Those whose time had run out before they could be asked here: the epoch waits for them.
+        # Those whose time had run out before they could be asked here. It begins anew, and the epoch waits for them: so
+        # there is an end, also where it is another worker in each epoch.
         self._last_chances: set[Request] = set()
         self.host = FunctionHost(
             function,
@@ -348,9 +349,8 @@ class InFlight:
             if request.attempts:
                 self._give_up(request)
             else:
-                # Another worker asked about it, here it has not had its turn: its time begins anew with that. So that
-                # this has an end, also where it is another worker in each epoch, the epoch waits for it.
-                request.started = None
+                # Another worker asked about it, here it has not had its turn.
+                request.started = self._operator.context.processing_time_service.current_processing_time()
                 self._last_chances.add(request)
         self.emit()
 
@@ -453,7 +453,10 @@ class InFlight:
             # A batch of a program with larger batches, or any, comes back in parts.
             request = Request(values[start : start + size], None if stamps is None else stamps[start : start + size])
             request.id = number if len(values) <= size else None
-            request.started = started
+            if started is not None and self._deadlines.is_past(started):
+                self._last_chances.add(request)
+            else:
+                request.started = started
             self._put(request)
             if self._cache is None:
                 self._submit(request)
