@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from pathlib import Path
 
@@ -85,3 +86,42 @@ def test_a_keyed_and_an_async_level_in_batch_and_streaming(connect, tmp_path):
     found, metrics = connect.run(streaming, tmp_path)
     assert found == [row for row in doubled if row[1] <= 499_500]
     assert [list(epoch) for epoch in metrics] == [["pillarbox"]] * len(metrics)
+
+
+def in_the_session(spark, folder: Path):
+    """What is around a streaming program in its session, and what the queries were started with."""
+    spark.range(200).select((F.col("id") % 7).alias("key"), (F.col("id") * 500).alias("at")).write.parquet(
+        str(folder / "in")
+    )
+    df = spark.readStream.schema("key LONG, at LONG").parquet(str(folder / "in"))
+    settings = dict(spark.conf.getAll)
+    result = program(spark, df)
+    result.createOrReplaceTempView("counts")
+    queries = {
+        "own": df.dropDuplicates(["key"]).writeStream,
+        "view": spark.sql("SELECT key, seen FROM counts WHERE seen > 0").writeStream,
+    }
+    started = {}
+    for name, writer in queries.items():
+        query = writer.format("memory").queryName(name).option("checkpointLocation", str(folder / name)).start()
+        active = [other.id for other in spark.streams.active]
+        query.processAllAvailable()
+        query.stop()
+        conf = json.loads((folder / name / "offsets" / "0").read_text().splitlines()[1])["conf"]
+        started[name] = (
+            conf["spark.sql.shuffle.partitions"],
+            conf["spark.sql.streaming.stateStore.providerClass"].rpartition(".")[2],
+            active == [query.id],
+        )
+    found = sorted(map(tuple, spark.sql("SELECT * FROM view").collect()))
+    return dict(spark.conf.getAll) == settings, started, found
+
+
+def test_a_program_runs_in_the_users_session(connect, tmp_path):
+    restored, started, found = connect.run(in_the_session, tmp_path)
+    assert restored
+    assert started == {
+        "own": ("200", "HDFSBackedStateStoreProvider", True),
+        "view": ("2", "RocksDBStateStoreProvider", True),
+    }
+    assert found == [(key, 2 * count) for key, count in sorted(Counter(n % 7 for n in range(120)).items())]

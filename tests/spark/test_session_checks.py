@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+import venv
+from pathlib import Path
 
 import pytest
 
@@ -53,9 +55,24 @@ def test_no_java_is_said(monkeypatch, tmp_path):
         session.check_java()
 
 
+def test_an_environment_with_the_same_base_python_is_another_one(tmp_path):
+    venv.create(tmp_path / "other", with_pip=False, symlinks=True)
+    other = tmp_path / "other" / "bin" / "python"
+    assert other.resolve() == Path(sys.executable).resolve()
+    with pytest.raises(ConfigurationError, match=f"workers run {other}, this program runs {sys.executable}"):
+        session.check_python(str(other))
+    session.check_python(sys.executable)
+    alias = tmp_path / "python3"
+    alias.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    alias.chmod(0o755)
+    session.check_python(str(alias))
+    with pytest.raises(ConfigurationError, match="workers run nothing"):
+        session.check_python("nothing")
+
+
 def test_speculation_is_refused():
     with pytest.raises(ConfigurationError, match=r"spark\.speculation is on"):
-        session.program_session(FakeSession(spark__speculation="true"), 2)  # type: ignore[arg-type]
+        session.check_session(FakeSession(spark__speculation="true"), streaming=True)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -194,16 +194,6 @@ def test_execute_and_collect_gives_python_objects(spark):
     assert sorted(results, key=str) == sorted(({f"v{i}": i} for i in range(10)), key=str)
 
 
-def test_the_users_session_is_left_alone(spark):
-    before = dict(spark.conf.getAll)
-    out = environment(spark, 5).from_dataframe(events(spark)).key_by("key").reduce(lambda a, b: b)
-    frame = out.to_dataframe("key LONG, at LONG, name STRING")
-    assert frame.sparkSession.conf.get("spark.sql.shuffle.partitions") == "5"
-    assert dict(spark.conf.getAll) == before
-    assert frame.count() == 1000
-    assert not [t for t in spark.catalog.listTables("global_temp") if t.name.startswith("pillarbox")]
-
-
 class Alarm(KeyedProcessFunction):
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))

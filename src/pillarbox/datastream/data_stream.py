@@ -346,13 +346,14 @@ class DataStream:
                 " declares no output_type"
             )
         declared = resolve_schema(self._step.output_type if schema is None else schema)
+        spark = self._env._spark_session("to_dataframe()")
         program = self._env._compile("to_dataframe", [self._columns_sink("output", declared)])
-        return plan_output(program, declared)
+        return plan_output(program, spark, declared)
 
     def _columns_sink(self, output: str, schema: StructType) -> SinkTransformation:
         from pillarbox.runtime.spark.session import time_zone
 
-        encoder = RowEncoder(schema, self._plain_step().name, time_zone())
+        encoder = RowEncoder(schema, self._plain_step().name, time_zone(self._env._session()))
         sink = SinkTransformation(
             self._env._next(),
             output,

@@ -74,6 +74,20 @@ class StreamExecutionEnvironment:
         frames = (step.dataframe for step in self._steps if isinstance(step, SourceTransformation))
         return self._spark or next((frame.sparkSession for frame in frames if frame is not None), None)
 
+    def _spark_session(self, method: str) -> SparkSession:
+        """Return the session that the program runs in.
+
+        Raises:
+            ProgramError: there is none.
+        """
+        spark = self._session()
+        if spark is None:
+            raise ProgramError(
+                f"{method} makes a DataFrame, which takes a Spark session, and the program reads only collections: give"
+                " it one, get_execution_environment(spark)"
+            )
+        return spark
+
     def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
         """Set the number of key groups: the most subtasks that the program's state can ever be spread over."""
         if not isinstance(max_parallelism, int) or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
@@ -173,7 +187,8 @@ class StreamExecutionEnvironment:
             raise ProgramError("for_each_batch() takes at least one output")
         schemas = {name: resolve_schema(schema) for name, (_, schema) in outputs.items()}
         sinks = [stream._columns_sink(name, schemas[name]) for name, (stream, _) in outputs.items()]
-        return plan_for_each_batch(self._compile("for_each_batch", sinks), schemas, function)
+        program = self._compile("for_each_batch", sinks)
+        return plan_for_each_batch(program, self._spark_session("for_each_batch()"), schemas, function)
 
     def _run(self, program: Program) -> dict[str, list[Any]]:
         if all(source.dataframe is None for source in program.sources.values()):
@@ -181,7 +196,7 @@ class StreamExecutionEnvironment:
                 return job.run()
         from pillarbox.runtime.spark.plan import collect_objects
 
-        return collect_objects(program)
+        return collect_objects(program, self._spark_session("execute()"))
 
     def _collect(self, step: Transformation) -> CollectedResults:
         sink = SinkTransformation(self._next(), "collect", [step], uid="collect", output="collect")

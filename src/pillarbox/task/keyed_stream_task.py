@@ -75,8 +75,8 @@ class KeyedStreamTask(StreamTask):
         self._sync = Sync.IN_STEP
         self._restore_seconds = 0.0
 
-    def restore(self, store: ChunkStore) -> bool:
-        """Bring the task to the version in the store.
+    def restore(self, store: ChunkStore | None) -> bool:
+        """Bring the task to the version in the store; without one (a batch), there is no state yet.
 
         Returns:
             False when the task holds changes that were not committed: it must be closed, and made anew.
@@ -92,7 +92,7 @@ class KeyedStreamTask(StreamTask):
         self.processor.rebind_to_current_thread()
         self.metrics.state.mark_start()
         try:
-            sync = self.log.sync(store)
+            sync = Sync.IN_STEP if store is None else self.log.sync(store)
         except BaseException as error:
             self.fail(error)
             if _ran_out_of_memory(error):
@@ -124,8 +124,9 @@ class KeyedStreamTask(StreamTask):
         times += [operator.next_wake_up for operator in self.chain.operators]
         return min((time for time in times if time is not None), default=None)
 
-    def run_epoch(self, buffers: Iterable[Iterable[Buffer]], store: ChunkStore) -> Iterator[list[Buffer]]:
-        """Work off one epoch's buffers; give the output, in parts. State goes to ``store``.
+    def run_epoch(self, buffers: Iterable[Iterable[Buffer]], store: ChunkStore | None) -> Iterator[list[Buffer]]:
+        """Work off one epoch's buffers; return the output, in parts. State goes to ``store``; without one (a batch),
+        this is the only epoch, and its state is not kept.
 
         The task must have been restored from the same store.
         """
@@ -226,7 +227,8 @@ class KeyedStreamTask(StreamTask):
         self._perform_checkpoint(CheckpointMetaData(self._checkpoint_id, timestamp))
 
     def _write_state(self, operator_states: dict[str, Any]) -> None:
-        assert self._store is not None
+        if self._store is None:
+            return
         self.metrics.state.mark_start()
         self._watch_memory()
         self.log.commit(self._store, {"gate": self.gate.snapshot(), "operators": operator_states})

@@ -29,16 +29,20 @@ class OutputDecoder:
 
     Args:
         outputs: name and columns of each output, by its code.
+        name: what the function is called in Spark's plan.
+        reports: whether to keep the metrics; else there is no column for them.
     """
 
-    def __init__(self, outputs: dict[int, tuple[str, pa.Schema]]) -> None:
+    def __init__(self, outputs: dict[int, tuple[str, pa.Schema]], name: str, *, reports: bool) -> None:
+        self.__name__ = name
+        self._reports = reports
         self._outputs = outputs
         self._nested = len(outputs) > 1
         fields: list[pa.Field] = []
         for name, columns in outputs.values():
             nullable = [field.with_nullable(True) for field in columns]
             fields += [pa.field(name, pa.struct(nullable))] if self._nested else nullable
-        self._schema = pa.schema([*fields, (REPORT_COLUMN, pa.string())])
+        self._schema = pa.schema([*fields, (REPORT_COLUMN, pa.string())] if reports else fields)
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode Arrow batches of buffers."""
@@ -47,7 +51,7 @@ class OutputDecoder:
                 yield from self.decode(target, payload.as_py())
 
     def decode(self, target: int, payload: bytes) -> Iterator[pa.RecordBatch]:
-        """Give a buffer's rows; those of other outputs are passed over."""
+        """Return a buffer's rows; those of other outputs are passed over."""
         if target in self._outputs:
             records = decode(payload)
             assert isinstance(records, ArrowRecords)
@@ -58,7 +62,7 @@ class OutputDecoder:
                 kind = self._schema.field(name).type
                 columns = {name: pa.StructArray.from_arrays(rows.columns, fields=list(kind))}
             yield self._batch(rows.num_rows, columns)
-        elif target == REPORT_TARGET:
+        elif target == REPORT_TARGET and self._reports:
             report = decode(payload)
             assert isinstance(report, TaskReport)
             yield self._batch(1, {REPORT_COLUMN: pa.array([json.dumps(report.values)], pa.string())})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,10 +12,12 @@ from pillarbox.elements import Records, decode, dumps
 from pillarbox.errors import ProgramError
 from pillarbox.graph import Program, SourceTransformation, output_target
 from pillarbox.runtime.shipping import ShippedVertex, ship
+from pillarbox.runtime.spark.batch_host import BatchTaskHost
 from pillarbox.runtime.spark.failures import unwrapped_failures
 from pillarbox.runtime.spark.output import REPORT_COLUMN, REPORT_SCHEMA, OutputDecoder
-from pillarbox.runtime.spark.session import move, program_session, worker_pool
+from pillarbox.runtime.spark.session import check_session, worker_pool
 from pillarbox.runtime.spark.source_host import BUFFER_SCHEMA, SourceHost
+from pillarbox.runtime.spark.start import metrics_names, register, take_metrics_name
 from pillarbox.types import RowEncoder
 
 if TYPE_CHECKING:
@@ -28,13 +29,14 @@ __all__ = ["collect_objects", "plan_for_each_batch", "plan_output"]
 
 
 class _Plan:
-    """A program's plan, up to the buffers of its outputs."""
+    """A program's plan, up to the buffers of its outputs, in the session of the DataFrames that it reads."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, spark: SparkSession) -> None:
         self.program = program
+        self.session = spark
         dataframes = [source.dataframe for source in program.sources.values() if source.dataframe is not None]
-        self.session: SparkSession = program_session(dataframes[0].sparkSession, program.parallelism)
         self.is_streaming = any(df.isStreaming for df in dataframes)
+        check_session(spark, streaming=self.is_streaming)
         if self.is_streaming and not all(df.isStreaming for df in dataframes):
             raise ProgramError(
                 "the program reads streaming and batch DataFrames: a batch one has no share in later epochs;"
@@ -54,7 +56,7 @@ class _Plan:
 
     def _dataframe(self, source: SourceTransformation) -> tuple[DataFrame, bool]:
         if source.dataframe is not None:
-            return move(source.dataframe, self.session), False
+            return source.dataframe, False
         if self.is_streaming:
             raise ProgramError(
                 f"the program reads a streaming DataFrame and the collection {source.name!r}: a collection has no share"
@@ -63,41 +65,66 @@ class _Plan:
         rows = [(dumps(value),) for value in source.collection or ()]
         return self.session.createDataFrame(rows, "record BINARY").coalesce(1), True
 
-    def buffers(self) -> DataFrame:
-        """Give the buffers that reach the end."""
+    def buffers(self, levels: int) -> DataFrame:
+        """Return the buffers behind the first ``levels`` levels."""
+        level0 = [df.mapInArrow(host, BUFFER_SCHEMA) for df, host in self._sources()]
+        buffers = reduce(lambda left, right: left.unionAll(right), level0)
+        for level in range(1, levels):
+            if self.is_streaming:
+                buffers = self._stateful_level(buffers, level)
+            else:
+                buffers = self._shuffled(buffers).mapInArrow(self._batch_host(level), BUFFER_SCHEMA)
+        return buffers
+
+    def _stateful_level(self, buffers: DataFrame, level: int) -> DataFrame:
         from pillarbox.runtime.spark.processor import Processor
         from pillarbox.runtime.spark.task_host import TaskHost
 
-        level0 = [df.mapInArrow(host, BUFFER_SCHEMA) for df, host in self._sources()]
-        buffers = reduce(lambda left, right: left.unionAll(right), level0)
-        for vertices in self.program.levels[1:]:
-            numbers = {vertex.number for vertex in vertices}
-            places = {code: place for code, place in self.program.subtasks.items() if place[0] in numbers}
-            timers = self.program.uses_processing_time and self.is_streaming
-            host = TaskHost({number: self.shipped[number] for number in numbers}, places, timers)
-            digests = "-".join(self.shipped[number].digest[:8] for number in sorted(numbers))
-            with worker_pool(f"level {vertices[0].level} {digests}"):
-                buffers = buffers.groupBy("target").transformWithStateInPandas(
-                    Processor(host),
-                    outputStructType=BUFFER_SCHEMA,
-                    outputMode="append",
-                    timeMode="ProcessingTime" if timers else "None",
-                )
-        return buffers
+        vertices, places = self._keyed(level)
+        timers = self.program.uses_processing_time
+        host = TaskHost(vertices, places, timers)
+        digests = "-".join(vertex.digest[:8] for _, vertex in sorted(vertices.items()))
+        with worker_pool(self.session, f"level {level} {digests}"):
+            return buffers.groupBy("target").transformWithStateInPandas(
+                Processor(host),
+                outputStructType=BUFFER_SCHEMA,
+                outputMode="append",
+                timeMode="ProcessingTime" if timers else "None",
+            )
+
+    def _keyed(self, level: int) -> tuple[dict[int, ShippedVertex], dict[int, tuple[int, int]]]:
+        vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
+        places = {code: place for code, place in self.program.subtasks.items() if place[0] in vertices}
+        return vertices, places
+
+    def _batch_host(self, level: int) -> BatchTaskHost:
+        return BatchTaskHost(*self._keyed(level))
+
+    def _shuffled(self, buffers: DataFrame) -> DataFrame:
+        # A number that is given is kept, whatever the session's settings. Each target's buffers come together, and in
+        # an order that does not depend on the shuffle: a task that is tried again does what it did.
+        shuffled = buffers.repartition(self.program.parallelism, "target")
+        return shuffled.sortWithinPartitions("target", "channel", "seq")
 
     def rows(self, decoder: OutputDecoder, schema: str | StructType) -> DataFrame:
-        """Give decoded rows of the buffers that reach the end."""
-        if len(self.program.levels) > 1:
-            return self.buffers().mapInArrow(decoder, schema)
-        # Without a shuffle, one pass through Python does it all.
-        fused = [df.mapInArrow(_Fused(host, decoder), schema) for df, host in self._sources()]
-        return reduce(lambda left, right: left.unionAll(right), fused)
+        """Return decoded rows of the buffers that reach the end."""
+        levels = len(self.program.levels)
+        # Where the last tasks have no state of Spark's, one pass through Python does both.
+        if levels == 1:
+            fused = [df.mapInArrow(_Fused(host, decoder), schema) for df, host in self._sources()]
+            return reduce(lambda left, right: left.unionAll(right), fused)
+        if self.is_streaming:
+            return self.buffers(levels).mapInArrow(decoder, schema)
+        return self._shuffled(self.buffers(levels - 1)).mapInArrow(
+            _Fused(self._batch_host(levels - 1), decoder), schema
+        )
 
 
 class _Fused:
-    """A source's task and the decoding of its output in one function."""
+    """Tasks and the decoding of their output in one function."""
 
-    def __init__(self, host: SourceHost, decoder: OutputDecoder) -> None:
+    def __init__(self, host: SourceHost | BatchTaskHost, decoder: OutputDecoder) -> None:
+        self.__name__ = decoder.__name__
         self._host = host
         self._decoder = decoder
 
@@ -107,22 +134,26 @@ class _Fused:
                 yield from self._decoder.decode(buffer.target, buffer.payload)
 
 
-def plan_output(program: Program, schema: StructType) -> DataFrame:
-    """Give the one output of a program as a DataFrame; the tasks' metrics are observed under ``pillarbox``."""
-    return _without_reports(_observed(program, {program.outputs[0]: schema}))
+def plan_output(program: Program, spark: SparkSession, schema: StructType) -> DataFrame:
+    """Return the one output of a program as a DataFrame; a streaming one observes the tasks' metrics."""
+    rows = _rows(program, spark, {program.outputs[0]: schema})
+    return _without_reports(rows) if rows.isStreaming else rows
 
 
 def plan_for_each_batch(
-    program: Program, schemas: dict[str, StructType], function: Callable[[dict[str, DataFrame], int], None]
+    program: Program,
+    spark: SparkSession,
+    schemas: dict[str, StructType],
+    function: Callable[[dict[str, DataFrame], int], None],
 ) -> DataStreamWriter:
-    """Give the writer of a query that calls ``function`` with the outputs of each micro-batch, by name.
+    """Return the writer of a query that calls ``function`` with the outputs of each micro-batch, by name.
 
     Raises:
         ProgramError: the program reads no streaming DataFrame.
     """
     from pyspark.sql import functions as F
 
-    observed = _observed(program, schemas)
+    observed = _rows(program, spark, schemas)
     if not observed.isStreaming:
         raise ProgramError(
             "for_each_batch() runs streaming programs; use to_dataframe() for each output of a batch one"
@@ -144,7 +175,11 @@ def plan_for_each_batch(
     return observed.writeStream.foreachBatch(call)
 
 
-def _observed(program: Program, schemas: dict[str, StructType]) -> DataFrame:
+def _rows(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
+    """Return the outputs' rows; those of a streaming program with its tasks' metrics, which are observed, among them.
+
+    Only a streaming query has progress reports for them.
+    """
     from pyspark.sql.types import StringType, StructField, StructType
 
     outputs: dict[int, tuple[str, pa.Schema]] = {}
@@ -153,9 +188,11 @@ def _observed(program: Program, schemas: dict[str, StructType]) -> DataFrame:
         nullable = StructType([StructField(field.name, field.dataType, True) for field in schemas[name].fields])
         outputs[output_target(index)] = (name, RowEncoder(nullable, name).arrow_schema)
         fields += nullable.fields if len(schemas) == 1 else [StructField(name, nullable, True)]
-    decoded = StructType([*fields, StructField(REPORT_COLUMN, StringType(), True)])
-    rows = _Plan(program).rows(OutputDecoder(outputs), decoded)
-    return _observe(rows)
+    plan = _Plan(program, spark)
+    if not plan.is_streaming:
+        return plan.rows(OutputDecoder(outputs, "pillarbox", reports=False), StructType(fields))
+    decoder = OutputDecoder(outputs, register(program, spark), reports=True)
+    return _observe(plan.rows(decoder, StructType([*fields, StructField(REPORT_COLUMN, StringType(), True)])))
 
 
 def _without_reports(rows: DataFrame) -> DataFrame:
@@ -163,31 +200,32 @@ def _without_reports(rows: DataFrame) -> DataFrame:
 
 
 def _observe(rows: DataFrame) -> DataFrame:
-    """Observe the metrics as ``pillarbox``; behind another program in the same query as ``pillarbox 2``, and so on."""
+    """Observe the metrics as ``pillarbox``, or as ``pillarbox 2`` and so on where programs may meet in one query."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
     # One expression: made of functions, each of them is a dozen calls to the JVM.
     tasks = F.expr(f"collect_list(from_json({REPORT_COLUMN}, '{REPORT_SCHEMA}')) AS tasks")
-    for number in count(1):
+    for name in metrics_names(rows.sparkSession):
         try:
-            observed = rows.observe("pillarbox" if number == 1 else f"pillarbox {number}", tasks)
+            observed = rows.observe(name, tasks)
             _ = observed.schema  # under Spark Connect only this has the plan looked at
-        except AnalysisException as error:
+        except AnalysisException as error:  # a program before this one has it
             if error.getCondition() != "DUPLICATED_METRICS_NAME":
                 raise
         else:
+            take_metrics_name(rows.sparkSession, name)
             return observed
-    raise AssertionError("there is no end of numbers")
+    raise AssertionError("there is no end of names")
 
 
-def collect_objects(program: Program) -> dict[str, list[Any]]:
-    """Run a bounded program and give the records of its outputs.
+def collect_objects(program: Program, spark: SparkSession) -> dict[str, list[Any]]:
+    """Run a bounded program and return the records of its outputs.
 
     Raises:
         ProgramError: a source is a streaming DataFrame.
     """
-    plan = _Plan(program)
+    plan = _Plan(program, spark)
     if plan.is_streaming:
         raise ProgramError(
             "the program reads a streaming DataFrame, which has no end: use to_dataframe(...).writeStream to run it"
@@ -195,7 +233,7 @@ def collect_objects(program: Program) -> dict[str, list[Any]]:
     names = {output_target(index): name for index, name in enumerate(program.outputs)}
     outputs: dict[str, list[Any]] = {name: [] for name in program.outputs}
     with unwrapped_failures():
-        for target, payload in plan.buffers().select("target", "payload").toLocalIterator():
+        for target, payload in plan.buffers(len(program.levels)).select("target", "payload").toLocalIterator():
             if target in names:
                 records = decode(bytes(payload))
                 assert isinstance(records, Records)

@@ -1,8 +1,4 @@
-"""Sessions: what pillarbox needs of Spark, and how it gets it without touching the user's own settings.
-
-Parallelism, state store and batch bounds are settings of a Spark session. A program therefore runs in a session of its
-own, which shares the user's Spark application and has the user's settings, with the needed ones on top.
-"""
+"""The Spark session that a program runs in, which is the user's own: what is looked up in it, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,35 +8,31 @@ import re
 import shutil
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
-__all__ = ["check_packages", "default_parallelism", "local_session", "program_session", "time_zone", "worker_pool"]
+__all__ = [
+    "check_packages",
+    "check_session",
+    "default_parallelism",
+    "local_session",
+    "task_slots",
+    "time_zone",
+    "worker_pool",
+]
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
-_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-
-# On top of the user's settings, for programs only.
-NEEDED = {
-    "spark.sql.streaming.stateStore.providerClass": _ROCKSDB,
-    # An epoch writes the changes of the state store, not its files.
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-    # A row is a buffer of up to a megabyte here: without this bound Spark gathers thousands into one Arrow batch.
-    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024),
-    # Subtask i is partition i; merged partitions would run their subtasks one after the other.
-    "spark.sql.adaptive.coalescePartitions.enabled": "false",
-}
 
 
 def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: str) -> SparkSession:
-    """Give a local Spark session with everything set as pillarbox needs it: for examples, tests and trying out.
+    """Return a local Spark session with everything set as programs like it: for examples, tests and trying out.
 
     Args:
         cores: number of tasks at once.
@@ -70,7 +62,6 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
         "spark.speculation": "false",
         "spark.log.level": "ERROR",
         _PARTITIONS: str(cores),
-        **NEEDED,
         **{name.replace("__", "."): value for name, value in settings.items()},
     }
     for name, value in merged.items():
@@ -124,24 +115,46 @@ def check_java() -> None:
         )
 
 
-def _check_session(spark: SparkSession) -> None:
-    if spark.conf.get("spark.speculation", "false") == "true":
+def check_session(spark: SparkSession, *, streaming: bool) -> None:
+    """Look whether the application can run a program.
+
+    Raises:
+        ConfigurationError: a package is missing, or a setting of the application stands in the way.
+    """
+    check_packages()
+    if streaming and spark.conf.get("spark.speculation", "false") == "true":
         raise ConfigurationError(
             "spark.speculation is on: two attempts of one task would work on the same state; set it to false"
         )
-    master = spark.conf.get("spark.master", "") or ""
     # On this machine the workers can be compared with the driver; elsewhere the interpreter's path may well differ.
-    from pyspark import SparkContext
+    context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
+    if context is not None and re.match(r"local(\[|$)", spark.conf.get("spark.master", "") or ""):
+        check_python(context.pythonExec)
 
-    context = SparkContext._active_spark_context
-    worker = getattr(context, "pythonExec", None)
-    if master.startswith("local") and worker is not None:
-        found = shutil.which(worker)
-        if found is None or not os.path.samefile(found, sys.executable):
-            raise ConfigurationError(
-                f"Spark's Python workers run {found or worker}, this program runs {sys.executable}: set"
-                " PYSPARK_PYTHON to it before the session is made"
-            )
+
+def check_python(worker: str) -> None:
+    """Look whether the workers' Python has the packages of this one.
+
+    Args:
+        worker: a path, or a name to be found on the path for programs.
+
+    Raises:
+        ConfigurationError: it is another one, or belongs to another environment.
+    """
+    found = shutil.which(worker)
+    # The paths alone do not tell: two environments may share one base Python, one environment has several names for it.
+    if found is None or (found != sys.executable and _prefix(found) != sys.prefix):
+        raise ConfigurationError(
+            f"Spark's Python workers run {found or worker}, this program runs {sys.executable}: set"
+            " PYSPARK_PYTHON to it before the session is made"
+        )
+
+
+@cache
+def _prefix(python: str) -> str:
+    """Return where a Python has its packages."""
+    said = subprocess.run([python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=False)
+    return said.stdout.strip()
 
 
 def default_parallelism(spark: SparkSession) -> int:
@@ -185,45 +198,20 @@ def task_slots(spark: SparkSession) -> int:
     return cores
 
 
-def time_zone() -> str:
-    """Give the time zone of the active session, in which naive datetimes are meant."""
-    from pyspark.sql import SparkSession
-
-    spark = SparkSession.getActiveSession()
-    return (spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC") if spark is not None else "UTC"
-
-
-def program_session(spark: SparkSession, parallelism: int) -> SparkSession:
-    """Give a session with the user's settings and those that a program needs: the user's own if it has them.
-
-    Raises:
-        ConfigurationError: a setting of the application stands in the way.
-    """
-    check_packages()
-    _check_session(spark)
-    needed = {**NEEDED, _PARTITIONS: str(parallelism)}
-    if all(spark.conf.get(name, None) == value for name, value in needed.items()):
-        return spark
-    session = spark.newSession()
-    for name, value in _settings(spark).items():
-        if session.conf.get(name, None) != value and session.conf.isModifiable(name):
-            session.conf.set(name, value)
-    for name, value in needed.items():
-        session.conf.set(name, value)
-    return session
+def time_zone(spark: SparkSession | None) -> str:
+    """Return the time zone of a session, in which naive datetimes are meant."""
+    return "UTC" if spark is None else spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
 
 
 @contextmanager
-def worker_pool(name: str) -> Iterator[None]:
+def worker_pool(spark: SparkSession, name: str) -> Iterator[None]:
     """Have the Python functions of the plans that are built meanwhile run in workers of their own.
 
     Spark hands a task to any idle worker of a pool, and keeps a pool for each set of environment variables. Keyed
     tasks live in their workers: in a pool with sources and outputs there would be several times as many workers to be
     warm in. Under Spark Connect there is one pool for all.
     """
-    from pyspark import SparkContext
-
-    context = SparkContext._active_spark_context
+    context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
     if context is None:
         yield
         return
@@ -232,24 +220,3 @@ def worker_pool(name: str) -> Iterator[None]:
         yield
     finally:
         del context.environment["PILLARBOX_POOL"]
-
-
-def _settings(spark: SparkSession) -> dict[str, str]:
-    every: Any = spark.conf.getAll
-    return dict(every() if callable(every) else every)
-
-
-def move(df: DataFrame, session: SparkSession) -> DataFrame:
-    """Give a DataFrame, streaming or not, as one of another session of the same application."""
-    if df.sparkSession is session:
-        return df
-    from pyspark.sql.utils import is_remote
-
-    name = f"pillarbox_{uuid.uuid4().hex}"
-    df.createGlobalTempView(name)
-    database = session.conf.get("spark.sql.globalTempDatabase", "global_temp")
-    moved = session.table(f"{database}.{name}")
-    # Spark Connect looks the view up whenever the plan is used, so there it has to stay.
-    if not is_remote():
-        session.catalog.dropGlobalTempView(name)
-    return moved

@@ -1,0 +1,84 @@
+"""The levels behind a shuffle in a batch: keyed tasks in partitions of ``mapInArrow``.
+
+A batch is one epoch: its state is never read again, so it is kept nowhere. A task is made for its share of the batch,
+and closed at the end of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from operator import itemgetter
+
+import numpy as np
+import pyarrow as pa
+
+from pillarbox.elements import Buffer
+from pillarbox.runtime.shipping import ShippedVertex
+from pillarbox.runtime.spark.failures import failures_in_worker
+from pillarbox.runtime.spark.source_host import buffers_to_arrow
+from pillarbox.task import KeyedStreamTask
+
+__all__ = ["BatchTaskHost"]
+
+# Buffers are made of so many bytes of an Arrow batch at a time.
+_PORTION_BYTES = 4 * 1024 * 1024
+
+
+class BatchTaskHost:
+    """The function for ``mapInArrow`` on partitions of buffers, ordered by target.
+
+    Args:
+        places: vertex and subtask of each code of this level.
+    """
+
+    def __init__(self, vertices: dict[int, ShippedVertex], places: dict[int, tuple[int, int]]) -> None:
+        self._vertices = vertices
+        self._places = places
+
+    def buffers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Buffer]]:
+        """Run the subtasks of this partition; what is addressed to a later level, or to the end, goes through."""
+        for code, portions in groupby(_portions(batches), key=itemgetter(0)):
+            arrived = (buffers for _, buffers in portions)
+            if code in self._places:
+                yield from self._run(code, arrived)
+            else:
+                yield from arrived
+
+    def _run(self, code: int, arrived: Iterator[list[Buffer]]) -> Iterator[list[Buffer]]:
+        number, subtask = self._places[code]
+        shipped = self._vertices[number]
+        with failures_in_worker(shipped.name, subtask):
+            task = KeyedStreamTask(shipped.load(), subtask)
+            try:
+                task.restore(None)
+                yield from task.run_epoch(arrived, None)
+                task.close()
+            except BaseException:
+                task.cancel()
+                raise
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Run the subtasks of this partition, buffers as Arrow batches."""
+        for buffers in self.buffers(batches):
+            if buffers:
+                yield buffers_to_arrow(buffers)
+
+
+def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[Buffer]]]:
+    """Return runs of buffers of one target, none of them large."""
+    for batch in batches:
+        targets = batch.column(0).to_numpy()
+        breaks = np.flatnonzero(np.diff(targets)) + 1
+        for start, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(targets)]):
+            run: list[Buffer] = []
+            size = 0
+            columns = [batch.column(index).slice(start, end - start) for index in range(4)]
+            for target, channel, seq, payload in zip(*(column.to_pylist() for column in columns[:3]), columns[3]):
+                run.append(Buffer(target, channel, seq, payload.as_py()))
+                size += len(run[-1].payload)
+                if size >= _PORTION_BYTES:
+                    yield target, run
+                    run, size = [], 0
+            if run:
+                yield run[0].target, run

@@ -1,0 +1,201 @@
+"""Starting queries: the settings that a program needs are on the user's session while its query starts, and only then.
+
+A stateful query takes the number of its partitions, its state store and its batch bounds from the session when it
+starts: Spark then clones the session for the query, and notes partitions and state store in the offset log, from which
+a restart takes them. So a program runs in the user's own session, and nothing of this reaches any other query.
+
+Which programs a query holds is read from its plan: the last Python function of a program has a name for that. It is
+found behind views, SQL and joins as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from pillarbox.errors import ConfigurationError, ProgramError
+from pillarbox.graph import Program
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+__all__ = ["PlannedProgram", "program_settings", "programs_of", "register"]
+
+_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+# The name of a program's last function: number of the program, and its parallelism (0: it has no state). All that
+# starting takes is in it, so nothing depends on how long this process remembers the program.
+_NAME = re.compile(r"MapInArrow pillarbox_([0-9a-f]{12})_(\d+)\(")
+
+# For each session, names of observed metrics that are taken by programs planned since a query with programs was last
+# started. Any two of these programs may yet meet in one query, in which names are unique.
+_unstarted: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
+
+_REMEMBERED = 256
+_programs: OrderedDict[str, Program] = OrderedDict()
+
+# A query's settings are on the session while it starts: meanwhile no other query may start.
+_starting = threading.RLock()
+_STARTING_SECONDS = 600.0
+
+_WRAPPED = "_pillarbox_wrapped"
+
+
+@dataclass(frozen=True)
+class PlannedProgram:
+    """A streaming program in a plan.
+
+    Attributes:
+        id: unique to the plan of the program.
+        parallelism: of its keyed operators; 0 where it has none, and so no state.
+        program: the program itself; None where it was planned by another process, or very many ago.
+    """
+
+    id: str
+    parallelism: int
+    program: Program | None
+
+
+def register(program: Program, spark: SparkSession) -> str:
+    """Return the name that tells a program in a streaming plan, and have the queries that hold it start as it needs."""
+    number = uuid.uuid4().hex[:12]
+    _programs[number] = program
+    while len(_programs) > _REMEMBERED:
+        _programs.popitem(last=False)
+    _watch_starts(spark)
+    return f"pillarbox_{number}_{program.parallelism if len(program.levels) > 1 else 0}"
+
+
+def metrics_names(spark: SparkSession) -> Iterator[str]:
+    """Return names for the observed metrics of a program: ``pillarbox``, if no other one is about to be started."""
+    taken = _unstarted.get(spark, ())
+    every = chain(["pillarbox"], (f"pillarbox {number}" for number in count(2)))
+    return (name for name in every if name not in taken)
+
+
+def take_metrics_name(spark: SparkSession, name: str) -> None:
+    """Use a name, up to the next start of a query in this session."""
+    _unstarted.setdefault(spark, set()).add(name)
+
+
+def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
+    """Return the programs in the plan of a DataFrame, or of one that is about to be written, in no certain order."""
+    found = dict(_NAME.findall(_plan_text(query)))
+    return [PlannedProgram(number, int(parallelism), _programs.get(number)) for number, parallelism in found.items()]
+
+
+def _plan_text(query: Any) -> str:
+    """Return the plan's steps that run Python functions on Arrow batches, views resolved, as text."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter as ClassicWriter
+
+    df: Any = query._df if isinstance(query, ClassicWriter) else query
+    if not isinstance(df, ClassicDataFrame):  # Spark Connect: only the server knows what views stand for
+        if not isinstance(df, DataFrame):
+            from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
+
+            df = ConnectDataFrame(df._write_stream._child, df._session)
+        return str(df._explain_string(mode="extended"))
+    # Not the plan's own text: a setting cuts that.
+    steps = []
+    pending: list[Any] = [df._jdf.queryExecution().analyzed()]
+    while pending:
+        step = pending.pop()
+        if step.nodeName() == "MapInArrow":
+            steps.append(step.simpleString(1))
+        children = step.children()
+        pending += [children.apply(index) for index in range(children.size())]
+    return "\n".join(steps)
+
+
+def _needed(programs: list[PlannedProgram]) -> dict[str, str]:
+    stateful = [program for program in programs if program.parallelism]
+    counts = sorted({program.parallelism for program in stateful})
+    if not counts:
+        return {}
+    if len(counts) > 1:
+        raise ProgramError(
+            f"the query holds programs of parallelism {' and '.join(map(str, counts))}: the state of a query has one"
+            " number of partitions; call set_parallelism() with the same number in each, or start a query for each"
+        )
+    return {
+        "spark.sql.streaming.internal.stateStore.partitions": str(counts[0]),
+        "spark.sql.streaming.stateStore.providerClass": _PROVIDER,
+        # An epoch writes the changes of the state store, not its files.
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        # A row is a buffer of up to a megabyte: without this bound Spark gathers many into one Arrow batch.
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024),
+    }
+
+
+@contextmanager
+def program_settings(spark: SparkSession, programs: list[PlannedProgram]) -> Iterator[None]:
+    """Have what ``programs`` need set on the session meanwhile; no other query starts in this time.
+
+    Raises:
+        ProgramError: they cannot run in one query.
+        ConfigurationError: another query has been starting for ten minutes.
+    """
+    needed = _needed(programs)
+    if not _starting.acquire(timeout=_STARTING_SECONDS):
+        raise ConfigurationError(
+            f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and queries of a process that runs"
+            " pillarbox programs start one after the other: is a query started in onQueryStarted() of a listener?"
+        )
+    try:
+        if not needed:
+            yield
+            return
+        before = {name: value for name, value in spark.conf.getAll.items() if name in needed}
+        try:
+            for name, value in needed.items():
+                spark.conf.set(name, value)
+            yield
+        finally:
+            for name in needed:
+                if name in before:
+                    spark.conf.set(name, before[name])
+                else:
+                    spark.conf.unset(name)
+    finally:
+        _starting.release()
+
+
+def _watch_starts(spark: SparkSession) -> None:
+    """Have the queries of this kind of session (classic or Spark Connect) start through :func:`program_settings`."""
+    writer: type[Any]
+    if hasattr(spark, "_jsparkSession"):
+        from pyspark.sql.streaming.readwriter import DataStreamWriter as writer
+    else:
+        from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as writer
+    with _starting:
+        for method in ("start", "toTable"):
+            start = getattr(writer, method)
+            if not hasattr(start, _WRAPPED):
+                setattr(writer, method, _with_settings(start))
+
+
+def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(start)
+    def wrapper(writer: Any, *args: Any, **options: Any) -> Any:
+        spark = writer._spark if hasattr(writer, "_spark") else writer._session
+        programs = programs_of(writer)
+        with program_settings(spark, programs):
+            query = start(writer, *args, **options)
+        if programs:
+            _unstarted.pop(spark, None)
+        return query
+
+    setattr(wrapper, _WRAPPED, True)
+    return wrapper

@@ -1,0 +1,249 @@
+"""A program runs in the user's own session, with Spark's own defaults, and leaves nothing behind in it."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from pillarbox import KeyedProcessFunction, ProgramError, StreamExecutionEnvironment, ValueStateDescriptor
+from pillarbox.runtime.spark.start import programs_of
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+_HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+
+
+class Count(KeyedProcessFunction):
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
+
+    def process_element(self, value, ctx):
+        self.seen.update((self.seen.value() or 0) + 1)
+        yield ctx.get_current_key(), self.seen.value()
+
+
+@pytest.fixture
+def user(spark):
+    """A session with nothing set: 200 shuffle partitions, and the state store that is Spark's default."""
+    session = spark.newSession()
+    for name in [*(name for name in session.conf.getAll if "streaming" in name), "spark.sql.shuffle.partitions"]:
+        session.conf.unset(name)
+    assert session.conf.get("spark.sql.shuffle.partitions") == "200"
+    return session
+
+
+def counts(df, parallelism=2):
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
+    return env.from_dataframe(df).key_by("key").process(Count()).uid("count").to_dataframe("key LONG, n LONG")
+
+
+def numbers(session, rows=100):
+    return session.range(rows).select((F.col("id") % 7).alias("key"))
+
+
+@pytest.fixture
+def files(user, tmp_path):
+    """A streaming DataFrame of 100 numbers in two files."""
+    folder = tmp_path / "numbers"
+    numbers(user).repartition(2).write.parquet(str(folder))
+    return user.readStream.schema("key LONG").option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def started_with(checkpoint: Path) -> tuple[str, str]:
+    """Partitions and state store that a query noted when it started."""
+    conf = json.loads((checkpoint / "offsets" / "0").read_text().splitlines()[1])["conf"]
+    return conf["spark.sql.shuffle.partitions"], conf[_PROVIDER]
+
+
+def to_the_end(writer, checkpoint: Path):
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return query
+
+
+def finals(rows) -> dict[int, int]:
+    last: Counter[int] = Counter()
+    for row in rows:
+        last[row.key] = max(last[row.key], row.n)
+    return dict(last)
+
+
+EXPECTED = dict(Counter(i % 7 for i in range(100)))
+
+
+def test_a_batch_result_belongs_to_the_session(user):
+    settings = dict(user.conf.getAll)
+    user.udf.register("twice", lambda n: 2 * n, "long")
+    result = counts(numbers(user), 3)
+    result.createOrReplaceTempView("counts")
+    twice = user.sql("SELECT key, twice(max(n)) AS n FROM counts GROUP BY key").collect()
+    assert {row.key: row.n for row in twice} == {key: 2 * n for key, n in EXPECTED.items()}
+    assert finals(user.sql("SELECT * FROM {r}", r=result).collect()) == EXPECTED
+    assert result.selectExpr("twice(n) AS m").agg(F.max("m")).first()[0] == 2 * max(EXPECTED.values())
+    user.sql("CREATE DATABASE IF NOT EXISTS mine")
+    user.sql("USE mine")
+    try:
+        result.write.mode("overwrite").saveAsTable("counted")
+        assert finals(user.table("mine.counted").collect()) == EXPECTED
+    finally:
+        user.sql("DROP DATABASE mine CASCADE")
+    assert dict(user.conf.getAll) == settings
+
+
+def test_a_batch_needs_no_state_store_and_keeps_its_parallelism(user):
+    result = counts(numbers(user), 5)
+    plan = result._jdf.queryExecution().toString()
+    assert "transformWithState" not in plan
+    assert "StateStore" not in plan
+    # Nothing merges partitions that were asked for, and each subtask has one of its own.
+    assert result.select(F.spark_partition_id().alias("p")).agg(F.count_distinct("p")).first()[0] == 5
+    assert result.rdd.getNumPartitions() == 5
+
+
+def test_a_memory_sink_and_the_sessions_streams_know_the_query(user, files, tmp_path):
+    settings = dict(user.conf.getAll)
+    counts(files).createOrReplaceTempView("counts")
+    query = (
+        user.sql("SELECT key, n FROM counts WHERE n > 0")
+        .writeStream.format("memory")
+        .queryName("counted")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .start()
+    )
+    try:
+        assert dict(user.conf.getAll) == settings
+        assert [active.id for active in user.streams.active] == [query.id]
+        query.processAllAvailable()
+        assert finals(user.sql("SELECT * FROM counted").collect()) == EXPECTED
+    finally:
+        query.stop()
+    assert user.streams.awaitAnyTermination(60)
+    assert started_with(tmp_path / "checkpoint") == ("2", _ROCKSDB)
+
+
+def test_a_listener_of_the_session_hears_of_the_query(user, files, tmp_path):
+    heard: dict[str, threading.Event] = {name: threading.Event() for name in ("started", "progress", "terminated")}
+
+    class Listener(StreamingQueryListener):
+        def onQueryStarted(self, event):
+            heard["started"].set()
+
+        def onQueryProgress(self, event):
+            heard["progress"].set()
+
+        def onQueryTerminated(self, event):
+            heard["terminated"].set()
+
+    listener = Listener()
+    user.streams.addListener(listener)
+    try:
+        to_the_end(counts(files).writeStream.format("noop"), tmp_path / "checkpoint")
+        assert all(event.wait(60) for event in heard.values())
+    finally:
+        user.streams.removeListener(listener)
+
+
+def test_to_table_starts_with_the_programs_settings(user, files, tmp_path):
+    writer = counts(files, 3).writeStream.trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).toTable("counted_table")
+    try:
+        query.awaitTermination()
+        assert finals(user.table("counted_table").collect()) == EXPECTED
+    finally:
+        user.sql("DROP TABLE counted_table")
+    assert started_with(tmp_path / "checkpoint") == ("3", _ROCKSDB)
+
+
+def test_each_query_starts_with_its_own_settings(user, files, tmp_path):
+    user.conf.set("spark.sql.shuffle.partitions", "6")
+
+    def own(name):
+        to_the_end(files.groupBy("key").count().writeStream.outputMode("complete").format("noop"), tmp_path / name)
+
+    own("before")
+    two, four = counts(files, 2), counts(files, 4)
+    own("between")
+    to_the_end(four.writeStream.format("noop"), tmp_path / "four")
+    to_the_end(files.dropDuplicates(["key"]).writeStream.format("noop"), tmp_path / "amid")
+    to_the_end(two.where("n > 1").writeStream.format("noop"), tmp_path / "two")
+    own("after")
+    for name in ("before", "between", "amid", "after"):
+        assert started_with(tmp_path / name) == ("6", _HDFS)
+    assert started_with(tmp_path / "two") == ("2", _ROCKSDB)
+    assert started_with(tmp_path / "four") == ("4", _ROCKSDB)
+
+
+def test_what_the_user_set_is_put_back(user, files, tmp_path):
+    user.conf.set(_PROVIDER, _HDFS)
+    user.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", "1000000")
+    settings = dict(user.conf.getAll)
+    result = counts(files)
+    to_the_end(result.writeStream.format("noop"), tmp_path / "checkpoint")
+    assert started_with(tmp_path / "checkpoint") == ("2", _ROCKSDB)
+    with pytest.raises(Exception, match="nowhere"):
+        result.writeStream.format("nowhere").start()
+    assert dict(user.conf.getAll) == settings
+
+
+def test_a_restart_goes_on_where_the_query_stopped(user, files, tmp_path):
+    rows = []
+    user.conf.set("spark.sql.shuffle.partitions", "5")
+
+    def run():
+        writer = counts(files).writeStream.foreachBatch(lambda batch, number: rows.extend(batch.collect()))
+        to_the_end(writer, tmp_path / "checkpoint")
+
+    run()
+    assert finals(rows) == EXPECTED
+    numbers(user, 7).write.mode("append").parquet(str(tmp_path / "numbers"))
+    run()
+    assert finals(rows) == {key: n + 1 for key, n in EXPECTED.items()}
+
+
+def test_programs_of_a_plan_are_found_behind_views_and_unions(user, files):
+    left, right = counts(files, 2), counts(files, 2)
+    left.createOrReplaceTempView("lefts")
+    both = user.sql("SELECT key FROM lefts").unionAll(right.select("key"))
+    found = programs_of(both)
+    assert [program.parallelism for program in found] == [2, 2]
+    assert len({program.id for program in found}) == 2
+    assert all(program.program is not None and program.program.parallelism == 2 for program in found)
+    assert programs_of(files.groupBy("key").count()) == []
+    assert programs_of(left.writeStream) == programs_of(left)
+    other = counts(files, 3).select("key")
+    with pytest.raises(ProgramError, match="the query holds programs of parallelism 2 and 3"):
+        both.unionAll(other).writeStream.format("noop").start()
+
+
+def test_the_name_of_a_program_is_found_in_a_plan_whose_text_is_cut(user, files):
+    user.conf.set("spark.sql.maxPlanStringLength", "0")
+    assert len(programs_of(counts(files))) == 1
+
+
+def test_a_collection_becomes_a_dataframe(user):
+    env = StreamExecutionEnvironment.get_execution_environment(user)
+    numbers = env.from_collection([3, 1, 2])
+    assert sorted(map(tuple, numbers.map(lambda n: (n, n / 2)).to_dataframe("id LONG, half DOUBLE").collect())) == [
+        (1, 0.5),
+        (2, 1.0),
+        (3, 1.5),
+    ]
+    keyed = numbers.key_by(lambda n: n % 2).reduce(lambda a, b: a + b)
+    assert sorted(row.n for row in keyed.to_dataframe("n LONG").collect()) == [2, 3, 4]
+    with pytest.raises(ProgramError, match=r"to_dataframe\(\) makes a DataFrame, which takes a Spark session"):
+        StreamExecutionEnvironment().from_collection([1]).to_dataframe("id LONG")
+
+
+def test_a_source_without_partitions_has_nothing_to_say(user):
+    env = StreamExecutionEnvironment.get_execution_environment(user).set_parallelism(2)
+    empty = user.createDataFrame(user.sparkContext.emptyRDD(), "key LONG").where("key IS NULL")
+    first = env.from_dataframe(empty).key_by("key").process(Count())
+    second = env.from_dataframe(numbers(user)).key_by("key").process(Count())
+    total = first.union(second).key_by(lambda pair: pair[0]).reduce(max)
+    assert finals(total.to_dataframe("key LONG, n LONG").collect()) == EXPECTED
