@@ -90,10 +90,9 @@ def test_a_keyed_and_an_async_level_in_batch_and_streaming(connect, tmp_path):
 
 def in_the_session(spark, folder: Path):
     """What is around a streaming program in its session, and what the queries were started with."""
-    spark.range(200).select((F.col("id") % 7).alias("key"), (F.col("id") * 500).alias("at")).write.parquet(
-        str(folder / "in")
-    )
+    events(spark).where("at < 100000").coalesce(1).write.parquet(str(folder / "in"))
     df = spark.readStream.schema("key LONG, at LONG").parquet(str(folder / "in"))
+    spark.conf.set("spark.sql.shuffle.partitions", "6")
     settings = dict(spark.conf.getAll)
     result = program(spark, df)
     result.createOrReplaceTempView("counts")
@@ -121,7 +120,7 @@ def test_a_program_runs_in_the_users_session(connect, tmp_path):
     restored, started, found = connect.run(in_the_session, tmp_path)
     assert restored
     assert started == {
-        "own": ("200", "HDFSBackedStateStoreProvider", True),
+        "own": ("6", "HDFSBackedStateStoreProvider", True),
         "view": ("2", "RocksDBStateStoreProvider", True),
     }
     assert found == [(key, 2 * count) for key, count in sorted(Counter(n % 7 for n in range(120)).items())]
