@@ -21,9 +21,12 @@ __all__ = ["Comparison", "compare", "describe_programs", "read_description"]
 FORMAT = 1
 
 
-def describe_programs(programs: Sequence[Program]) -> str:
-    """Return the programs of one query, in the order in which it runs them, as JSON."""
-    return json.dumps({"format": FORMAT, "programs": [_describe(program) for program in programs]}, sort_keys=True)
+def describe_programs(programs: Sequence[Program]) -> dict[str, Any]:
+    """Return what describes the programs of one query, to be written as JSON.
+
+    Who writes it adds a running ``number``, and the ``batch`` from which on it holds.
+    """
+    return {"format": FORMAT, "programs": [_describe(program) for program in programs]}
 
 
 def _describe(program: Program) -> dict[str, Any]:
@@ -56,7 +59,9 @@ def read_description(text: str) -> dict[str, Any] | None:
         found = json.loads(text)
     except ValueError:
         return None
-    if not isinstance(found, dict) or not isinstance(found.get("format"), int):
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(what), int) for what in ("format", "number", "batch")
+    ):
         return None
     if found["format"] > FORMAT:
         raise CheckpointMismatchError(

@@ -276,6 +276,9 @@ class KeyedStreamTask(StreamTask):
             "keys": len(self.backend.rows),
             "event_time_timers": sum(service.num_event_time_timers() for service in services),
             "processing_time_timers": sum(service.num_processing_time_timers() for service in services),
+            "next_wake_up": self.next_wake_up,
+            # Requests that are carried: what comes of them is a matter of this input, not of a later time.
+            "unfinished": any(operator.next_wake_up is not None for operator in self.chain.operators),
             "state_bytes": self.log.state_bytes,
             "state_bytes_written": self.log.bytes_written,
             "state_chunks": self.log.chunks,

@@ -16,8 +16,9 @@ REPORT_COLUMN = "__pillarbox_report"
 REPORT_SCHEMA = (
     "vertex STRING, uid STRING, level INT, subtask INT, epoch LONG, records_in LONG, records_out LONG, buffers_in LONG,"
     " bytes_out LONG, busy_ms LONG, idle_ms LONG, back_pressured_ms LONG, state_ms LONG, alignment_ms LONG,"
-    " watermark LONG, keys LONG, event_time_timers LONG, processing_time_timers LONG, state_bytes_written LONG,"
-    " state_chunks LONG, state_bytes LONG, state_sync STRING, mails LONG, counters MAP<STRING, LONG>"
+    " watermark LONG, keys LONG, event_time_timers LONG, processing_time_timers LONG, next_wake_up LONG,"
+    " unfinished BOOLEAN, state_bytes_written LONG, state_chunks LONG, state_bytes LONG, state_sync STRING,"
+    " mails LONG, counters MAP<STRING, LONG>"
 )
 
 

@@ -1,7 +1,8 @@
 """Tasks that live on in a Python worker between epochs.
 
 A worker is one process with one thread that runs Spark's tasks one after another; which subtask it is handed next is
-Spark's choice. So a worker may hold any number of residents; one that was not asked for in a while is let go.
+Spark's choice. So a worker may hold any number of residents; one that was not asked for in a while is let go. All
+of this belongs to the worker's main thread, which is the mailbox thread of all residents.
 """
 
 from __future__ import annotations
@@ -9,17 +10,23 @@ from __future__ import annotations
 import atexit
 import gc
 import logging
+import os
+import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from functools import cache
+from typing import NoReturn, TypeVar
 
 from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.state import ChunkStore
-from pillarbox.task import KeyedStreamTask, SourceStreamTask, StreamTask
+from pillarbox.task import KeyedStreamTask, SourceStreamTask, StreamTask, TaskState
 
-__all__ = ["discard", "resident_keyed_task", "resident_source_task", "spare_the_collector"]
+__all__ = ["close_query", "discard", "resident_keyed_task", "resident_source_task", "spare_the_collector"]
 
 _LET_GO_AFTER_SECONDS = 600.0
+
+# How long a worker that is let go may take to close its residents.
+_LEAVE_WITHIN_SECONDS = 10.0
 
 # Of the wall clock, at most this part goes into looking for cycles among all objects.
 _COLLECTING = 0.01
@@ -45,6 +52,7 @@ def _resident(place: _Place, make: Callable[[], T]) -> T:
             _close(other)
     task = _residents.get(place)
     if task is None:
+        _close_before_leaving()
         task = _residents[place] = make()
     _last_used[place] = now
     return task  # type: ignore[return-value]
@@ -132,8 +140,42 @@ def spare_the_collector() -> None:
     gc.freeze()
 
 
+def close_query(query: str) -> int:
+    """Close the residents of a query that has ended, and return how many there were."""
+    places = [place for place in _residents if place[0] == query]
+    for place in places:
+        _close(place)
+    return len(places)
+
+
 @atexit.register
 def close_all() -> None:
     """End all residents, when the worker ends in good order."""
     for place in list(_residents):
         _close(place)
+
+
+@cache
+def _close_before_leaving() -> None:
+    """Have residents closed when Spark lets this worker go.
+
+    Spark closes the socket of a worker that was idle for a minute. PySpark's daemon then ends it by ``os._exit``, which
+    runs no exit handlers.
+    """
+    worker, leave = os.getpid(), os._exit
+
+    def close_and_leave(status: int) -> NoReturn:
+        # Not in a process that a function has forked, nor where user code leaves in the middle of an epoch.
+        mine = os.getpid() == worker and threading.current_thread() is threading.main_thread()
+        if mine and not any(task.state is TaskState.RUNNING for task in _residents.values()):
+            # Also where a function's close() never returns, or left a thread that does not.
+            last_moment = threading.Timer(_LEAVE_WITHIN_SECONDS, leave, (status,))
+            last_moment.daemon = True
+            last_moment.start()
+            try:
+                close_all()
+            finally:
+                leave(status)
+        leave(status)
+
+    os._exit = close_and_leave

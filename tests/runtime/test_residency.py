@@ -1,0 +1,94 @@
+"""Residents of a worker that is let go: a process of its own plays the worker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_WORKER = """
+import os, sys, threading, time
+
+from pillarbox import MapFunction, StreamExecutionEnvironment
+from pillarbox.graph import SinkTransformation
+from pillarbox.runtime.shipping import ship
+from pillarbox.runtime.spark import residency
+
+
+class Noted(MapFunction):
+    def open(self, runtime_context):
+        print("open", flush=True)
+
+    def map(self, value):
+        {in_map}
+        return value
+
+    def close(self):
+        print("close", threading.current_thread() is threading.main_thread(), flush=True)
+        {in_close}
+
+
+env = StreamExecutionEnvironment()
+stream = env.from_collection([1]).map(Noted())
+sink = SinkTransformation(env._next(), "out", [stream._plain_step()], output="out", uid="out")
+task = residency.resident_source_task(ship(env._compile("test", [sink]).vertices[0]))
+{then}
+"""
+
+
+def run(*, in_map: str = "pass", in_close: str = "pass", then: str) -> tuple[int, list[str]]:
+    program = _WORKER.format(in_map=in_map, in_close=in_close, then=then)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=Path(__file__).parents[2],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_they_are_closed_before_pysparks_daemon_ends_the_worker() -> None:
+    assert run(then="os._exit(3)") == (3, ["open", "close True"])
+
+
+def test_they_are_closed_where_a_worker_ends_without_a_daemon() -> None:
+    assert run(then="sys.exit(3)") == (3, ["open", "close True"])
+
+
+def test_a_close_that_never_returns_does_not_keep_the_worker() -> None:
+    then = "residency._LEAVE_WITHIN_SECONDS = 0.1; os._exit(3)"
+    assert run(in_close="time.sleep(1000)", then=then) == (3, ["open", "close True"])
+
+
+def test_a_close_that_fails_does_not_keep_the_worker() -> None:
+    assert run(in_close="raise SystemExit(4)", then="os._exit(3)") == (3, ["open", "close True"])
+
+
+@pytest.mark.parametrize(
+    "then",
+    [
+        # A process that a function has forked has the worker's residents in its memory, not in its hands.
+        "pid = os.fork()\nif pid == 0: os._exit(0)\nos.waitpid(pid, 0); os.kill(os.getpid(), 9)",
+        "t = threading.Thread(target=os._exit, args=(3,)); t.start(); time.sleep(1000)",
+    ],
+    ids=["forked", "another thread"],
+)
+def test_they_are_left_alone(then: str) -> None:
+    assert run(then=then)[1] == ["open"]
+
+
+def test_user_code_that_leaves_in_the_middle_of_an_epoch_leaves() -> None:
+    then = """
+from pillarbox.elements import Records
+list(task.run_epoch([Records([1])], subtask=0, checkpoint_id=0, bounded=False))
+"""
+    assert run(in_map="os._exit(5)", then=then) == (5, ["open"])
+
+
+def test_a_querys_residents_are_closed_when_it_has_ended() -> None:
+    then = "print(residency.close_query('other'), residency.close_query(''), residency.close_query('')); os._exit(0)"
+    assert run(then=then) == (0, ["open", "close True", "0 1 0"])
