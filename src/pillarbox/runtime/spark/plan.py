@@ -83,14 +83,23 @@ class _Plan:
         vertices, places = self._keyed(level)
         timers = self.program.uses_processing_time
         host = TaskHost(vertices, places, timers)
-        digests = "-".join(vertex.digest[:8] for _, vertex in sorted(vertices.items()))
-        with worker_pool(self.session, f"level {level} {digests}"):
+        with worker_pool(self.session, self._pool(level)):
             return buffers.groupBy("target").transformWithStateInPandas(
                 Processor(host),
                 outputStructType=BUFFER_SCHEMA,
                 outputMode="append",
                 timeMode="ProcessingTime" if timers else "None",
             )
+
+    def _pool(self, level: int) -> str:
+        vertices, _ = self._keyed(level)
+        digests = "-".join(vertex.digest[:8] for _, vertex in sorted(vertices.items()))
+        return f"level {level} {digests}"
+
+    @property
+    def pools(self) -> list[str]:
+        """The names of the pools of workers that the levels behind a shuffle have."""
+        return [self._pool(level) for level in range(1, len(self.program.levels))]
 
     def _keyed(self, level: int) -> tuple[dict[int, ShippedVertex], dict[int, tuple[int, int]]]:
         vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
@@ -191,7 +200,7 @@ def _rows(program: Program, spark: SparkSession, schemas: dict[str, StructType])
     plan = _Plan(program, spark)
     if not plan.is_streaming:
         return plan.rows(OutputDecoder(outputs, "pillarbox", reports=False), StructType(fields))
-    decoder = OutputDecoder(outputs, register(program, spark), reports=True)
+    decoder = OutputDecoder(outputs, register(program, spark, plan.pools), reports=True)
     return _observe(plan.rows(decoder, StructType([*fields, StructField(REPORT_COLUMN, StringType(), True)])))
 
 

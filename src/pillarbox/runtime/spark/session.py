@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -203,20 +204,25 @@ def time_zone(spark: SparkSession | None) -> str:
     return "UTC" if spark is None else spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
 
 
+# The environment belongs to the whole application, and queries that end have their functions closed from other threads.
+_pool_lock = threading.Lock()
+
+
 @contextmanager
-def worker_pool(spark: SparkSession, name: str) -> Iterator[None]:
+def worker_pool(spark: SparkSession, name: str | None) -> Iterator[None]:
     """Have the Python functions of the plans that are built meanwhile run in workers of their own.
 
     Spark hands a task to any idle worker of a pool, and keeps a pool for each set of environment variables. Keyed
     tasks live in their workers: in a pool with sources and outputs there would be several times as many workers to be
-    warm in. Under Spark Connect there is one pool for all.
+    warm in. Under Spark Connect there is one pool for all; None is the one of sources and outputs.
     """
     context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
-    if context is None:
+    if context is None or name is None:
         yield
         return
-    context.environment["PILLARBOX_POOL"] = name
-    try:
-        yield
-    finally:
-        del context.environment["PILLARBOX_POOL"]
+    with _pool_lock:
+        context.environment["PILLARBOX_POOL"] = name
+        try:
+            yield
+        finally:
+            del context.environment["PILLARBOX_POOL"]

@@ -15,7 +15,7 @@ import re
 import threading
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, count
@@ -42,7 +42,7 @@ _NAME = re.compile(r"MapInArrow pillarbox_([0-9a-f]{12})_(\d+)\(")
 _unstarted: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 
 _REMEMBERED = 256
-_programs: OrderedDict[str, Program] = OrderedDict()
+_programs: OrderedDict[str, tuple[Program, tuple[str, ...]]] = OrderedDict()
 
 # A query's settings are on the session while it starts: meanwhile no other query may start.
 _starting = threading.RLock()
@@ -59,17 +59,19 @@ class PlannedProgram:
         id: unique to the plan of the program.
         parallelism: of its keyed operators; 0 where it has none, and so no state.
         program: the program itself; None where it was planned by another process, or very many ago.
+        pools: the workers that are the program's own.
     """
 
     id: str
     parallelism: int
     program: Program | None
+    pools: tuple[str, ...] = ()
 
 
-def register(program: Program, spark: SparkSession) -> str:
+def register(program: Program, spark: SparkSession, pools: Sequence[str]) -> str:
     """Return the name that tells a program in a streaming plan, and have the queries that hold it start as it needs."""
     number = uuid.uuid4().hex[:12]
-    _programs[number] = program
+    _programs[number] = (program, tuple(pools))
     while len(_programs) > _REMEMBERED:
         _programs.popitem(last=False)
     _watch_starts(spark)
@@ -91,7 +93,10 @@ def take_metrics_name(spark: SparkSession, name: str) -> None:
 def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
     """Return the programs in the plan of a DataFrame, or of one that is about to be written, in no certain order."""
     found = dict(_NAME.findall(_plan_text(query)))
-    return [PlannedProgram(number, int(parallelism), _programs.get(number)) for number, parallelism in found.items()]
+    return [
+        PlannedProgram(number, int(parallelism), *_programs.get(number, (None, ())))
+        for number, parallelism in found.items()
+    ]
 
 
 def _plan_text(query: Any) -> str:
