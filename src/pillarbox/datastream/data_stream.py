@@ -158,9 +158,9 @@ class DataStream:
         Args:
             func: ``async def f(record)``; or a plain function, which runs in a thread pool; or an object with such a
                 ``__call__``, which may derive from :class:`Function`: its ``open`` and ``close`` (``async def`` or
-                plain) run in the event loop's thread, once for as long as the task lives in its worker. Whatever it
-                raises is a failure of its record. Requests have context variables of their own, but share asyncio
-                tasks: ``asyncio.current_task()`` does not tell them apart.
+                plain) run in the event loop's thread, once for as long as the task lives in its worker, and may take
+                ten minutes and half a minute. Whatever it raises is a failure of its record. Requests have context
+                variables of their own, but share asyncio tasks: ``asyncio.current_task()`` does not tell them apart.
             output_type: what the results are.
             capacity: the most requests under way in a subtask.
             timeout: how long a request may take, retries included; None: for ever.

@@ -232,16 +232,16 @@ class RequestWorkers:
         request.attempts += 1
         if request.started is None:
             request.started = self._clock()
-        began = perf_counter()
         request.result = await self._function(request.values if self._batched else request.values[0])
-        request.seconds += perf_counter() - began
 
     async def _ask(self, request: Request) -> None:
         """Ask, and ask again where the strategy says so, at no more than the limited rate."""
+        began = None
         while True:
             if self._limiter is not None:
                 await self._limiter.acquire()
-            began = perf_counter()
+            if began is None:
+                began = perf_counter()
             try:
                 await self._attempt(request)
             except Exception as error:
@@ -249,10 +249,10 @@ class RequestWorkers:
                     raise
             else:
                 if not self._again(request, None):
+                    request.seconds = perf_counter() - began
                     return
             assert self._retry is not None
             await asyncio.sleep(self._retry.get_backoff_time_millis(request.attempts) / 1000)
-            request.seconds += perf_counter() - began
 
     def _again(self, request: Request, error: Exception | None) -> bool:
         if self._retry is None or request.given_up or not self._retry.can_retry(request.attempts):
