@@ -83,11 +83,22 @@ def test_order_is_kept_however_long_each_takes():
 
 
 def test_unordered_gives_the_quick_ones_first():
-    async def ask(value):
-        await asyncio.sleep(0.1 if value == 0 else 0)
-        return value
+    class Ask(Function):
+        def open(self, runtime_context):
+            self.answered = 0
+            self.quick_ones = asyncio.Event()
 
-    out = collect(env().from_collection(range(50)).map_async(ask, capacity=4, ordered=False))
+        async def __call__(self, value):
+            if value == 0:
+                await self.quick_ones.wait()
+                return value
+            await asyncio.sleep(0)
+            self.answered += 1
+            if self.answered == 49:
+                self.quick_ones.set()
+            return value
+
+    out = collect(env().from_collection(range(50)).map_async(Ask(), capacity=4, ordered=False))
     assert out[-1] == 0
     assert sorted(out) == list(range(50))
 

@@ -22,8 +22,10 @@ from pillarbox import (
     AggregatingStateDescriptor,
     AsyncCache,
     AsyncRetryStrategy,
+    FilterFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
+    MapFunction,
     MapStateDescriptor,
     OutputTag,
     ProcessFunction,
@@ -349,6 +351,33 @@ class EveryState(KeyedProcessFunction):
 
 def every_state(env, events):
     return events.key_by(first).process(EveryState())
+
+
+class Nth(MapFunction):
+    """Numbers the records of each key."""
+
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def map(self, value):
+        self.count.update((self.count.value() or 0) + 1)
+        return value[0], value[1], self.count.value()
+
+
+class Changed(FilterFunction):
+    """Lets a record through where its number is another than that of the key's record before."""
+
+    def open(self, runtime_context):
+        self.last = runtime_context.get_state(ValueStateDescriptor("last"))
+
+    def filter(self, value):
+        last = self.last.value()
+        self.last.update(value[1] % 3)
+        return last != value[1] % 3
+
+
+def keyed_map_and_filter(env, events):
+    return events.key_by(first).filter(Changed()).key_by(first).map(Nth())
 
 
 def few_keys(rng: random.Random) -> list[Any]:
@@ -688,6 +717,13 @@ PROGRAMS: dict[str, SimulatedProgram] = {
     "many-keys": SimulatedProgram(
         every_state,
         lambda rng: {"events": many_keys(rng)},
+        together={"events": first},
+        order={"output": first},
+        cut_free=True,
+    ),
+    "keyed-map-and-filter": SimulatedProgram(
+        keyed_map_and_filter,
+        lambda rng: {"events": few_keys(rng)},
         together={"events": first},
         order={"output": first},
         cut_free=True,
