@@ -44,12 +44,17 @@ test-fast: setup ## Only the tests that need no Spark and kill no processes
 	@$(BIN)/python -m pytest -m "not spark and not fault" $(ARGS)
 
 .PHONY: test-all
-test-all: test simulate ## Everything, and what takes longer: 10,000 simulated schedules
+test-all: MINUTES ?= 30
+test-all: test simulate chaos ## Everything, and what takes longer: 10,000 simulated schedules, half an hour of chaos
 
 .PHONY: simulate
 simulate: setup ## Simulate SEEDS=304 schedules of each program, or repeat one: PROGRAM=late-data SEED=17
 	@$(BIN)/python -m tests.simulation.simulate $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(PROGRAM),--program $(PROGRAM)) $(ARGS)
+
+.PHONY: chaos
+chaos: setup ## Programs on Spark under faults drawn from SEED=7, and of the seeds after it for MINUTES=10
+	@$(RUN) $(BIN)/python -m tests.faults.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 .PHONY: lint
 lint: setup ## Check style and formatting
