@@ -51,6 +51,7 @@ from pillarbox.errors import (
     ProgramError,
 )
 from pillarbox.rows import Row
+from pillarbox.runtime.spark.metrics import metrics
 from pillarbox.runtime.spark.query import start
 from pillarbox.runtime.spark.session import local_session
 from pillarbox.state import (
@@ -110,5 +111,6 @@ __all__ = [
     "WatermarkGenerator",
     "WatermarkStrategy",
     "local_session",
+    "metrics",
     "start",
 ]

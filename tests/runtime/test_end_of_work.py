@@ -6,20 +6,18 @@ from typing import Any
 
 import pytest
 
-from pillarbox.runtime.spark.output import REPORT_SCHEMA
-from pillarbox.runtime.spark.query import EndOfWork, reports
+from pillarbox.runtime.spark.output import REPORT_TYPES
+from pillarbox.runtime.spark.query import EndOfWork
 
 # 2026-11-21T20:00:00.000Z, and a second later.
 TEN = 1795291200000
 ELEVEN = TEN + 1000
 
-_FIELDS = [field.split()[0] for field in REPORT_SCHEMA.replace("<STRING, LONG>", "").split(", ")]
-
 
 def task(next_wake_up: int | None = None, unfinished: bool = False) -> list[Any]:
     """A report as Spark Connect has it: without names."""
     values = {"next_wake_up": next_wake_up, "unfinished": unfinished}
-    return [values.get(field) for field in _FIELDS]
+    return [values.get(field) for field in REPORT_TYPES]
 
 
 def batch(*tasks: list[Any], read: bool = False, second: int = 0, name: str = "pillarbox") -> dict[str, Any]:
@@ -56,8 +54,3 @@ def batch(*tasks: list[Any], read: bool = False, second: int = 0, name: str = "p
 def test_the_end(batches: list[dict[str, Any]], reached: bool) -> None:
     end = EndOfWork()
     assert [end.is_reached(progress) for progress in batches][-1] is reached
-
-
-def test_reports_are_those_of_pillarbox() -> None:
-    (report,) = reports(batch(task(5)))
-    assert report["next_wake_up"] == 5 and report["uid"] is None and list(report) == _FIELDS

@@ -23,7 +23,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from pillarbox.runtime.spark.query import reports
+from pillarbox.runtime.spark.metrics import metrics
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -186,7 +186,7 @@ def test_available_now_ends_with_timers_that_are_due(home: Home) -> None:
     assert len(sums) == 3 and {("a", 4), ("b", 2)} < set(sums)
     assert {("timer of a", 4), ("timer of b", 2)} <= set(home.rows)
     waiting = {
-        report["subtask"]: report for progress in query.recentProgress for report in reports(progress) if report["uid"]
+        report["subtask"]: report for progress in query.recentProgress for report in metrics(progress) if report["uid"]
     }
     assert sum(report["processing_time_timers"] for report in waiting.values()) == 3
     home.put({"card": "b", "amount": 5})
@@ -209,7 +209,7 @@ def test_available_now_ends_with_carried_requests_answered(home: Home) -> None:
     query = run(home.writer(answers.to_dataframe("card STRING, n LONG")))
     assert home.rows == sorted((f"c{n}", n) for n in range(20))
     assert len(home.out) > 1, "nothing was carried"
-    assert not any(report["unfinished"] for report in reports(query.lastProgress))
+    assert not any(report["unfinished"] for report in metrics(query.lastProgress))
 
 
 class Closed(MapFunction):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import threading
 from collections import Counter
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from pillarbox import KeyedProcessFunction, ProgramError, StreamExecutionEnvironment, ValueStateDescriptor
+from pillarbox import KeyedProcessFunction, ProgramError, StreamExecutionEnvironment, ValueStateDescriptor, metrics
 from pillarbox.runtime.spark.start import programs_of
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -238,6 +239,80 @@ def test_a_collection_becomes_a_dataframe(user):
     assert sorted(row.n for row in keyed.to_dataframe("n LONG").collect()) == [2, 3, 4]
     with pytest.raises(ProgramError, match=r"to_dataframe\(\) makes a DataFrame, which takes a Spark session"):
         StreamExecutionEnvironment().from_collection([1]).to_dataframe("id LONG")
+
+
+def test_metrics_of_two_programs_in_one_query(user, files, tmp_path):
+    both = counts(files).withColumn("side", F.lit("left")).unionAll(counts(files).withColumn("side", F.lit("right")))
+    query = to_the_end(both.writeStream.format("noop"), tmp_path / "both")
+    for progress in (query.lastProgress, json.loads(query.lastProgress.json)):
+        tasks = metrics(progress)
+        assert Counter(task["uid"] for task in tasks)["count"] == 4  # two programs of two subtasks
+        assert all(isinstance(task["records_in"], int) and isinstance(task["counters"], dict) for task in tasks)
+    every = [task for progress in query.recentProgress for task in metrics(progress)]
+    assert sum(task["records_in"] for task in every if task["uid"] == "count") == 200
+    # A program alone is `pillarbox`, whatever was started before.
+    alone = to_the_end(counts(files).writeStream.format("noop"), tmp_path / "alone")
+    assert list(alone.lastProgress["observedMetrics"]) == ["pillarbox"]
+    assert metrics(None) == []
+
+
+def test_names_with_dots_and_backticks(user, files, tmp_path):
+    odd = numbers(user).select(F.col("key").alias("the.key"), F.col("key").alias("a`b"))
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    by_key = env.from_dataframe(odd).key_by("the.key").reduce(lambda a, b: b)
+    result = by_key.to_dataframe(odd.schema)
+    assert result.columns == ["the.key", "a`b"]
+    assert {tuple(row) for row in result.collect()} == {(key, key) for key in range(7)}
+
+    read: dict[str, list[tuple[int, int]]] = {}
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    rows = env.from_dataframe(files.toDF("a.b")).map(lambda row: (row["a.b"], row["a.b"]))
+    columns = "__pillarbox_report LONG, `x.y` LONG"
+
+    def write(frames, number):
+        for name, frame in frames.items():
+            assert frame.columns == ["__pillarbox_report", "x.y"]
+            read.setdefault(name, []).extend(map(tuple, frame.collect()))
+
+    outputs = {"an.output": (rows, columns), "a `quoted` one": (rows, columns), "__pillarbox_report": (rows, columns)}
+    to_the_end(env.for_each_batch(write, outputs), tmp_path / "several")
+    expected = sorted((i % 7, i % 7) for i in range(100))
+    assert {name: sorted(found) for name, found in read.items()} == dict.fromkeys(outputs, expected)
+    read.clear()
+    to_the_end(env.for_each_batch(write, {"one.output": (rows, columns)}), tmp_path / "one")
+    assert sorted(read["one.output"]) == expected
+
+
+def test_doubled_names_are_refused(user):
+    env = StreamExecutionEnvironment.get_execution_environment(user)
+    with pytest.raises(ProgramError, match=r"from_dataframe\(\): 2 columns are called 'key'"):
+        env.from_dataframe(numbers(user).select("key", "key"))
+    with pytest.raises(ProgramError, match="output 'output': 2 columns are called 'id'"):
+        env.from_dataframe(numbers(user)).map(lambda row: (1, 2.0)).to_dataframe("id LONG, id DOUBLE")
+
+
+def test_a_function_may_leave_a_batch_unread(user, files, tmp_path):
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    stream = env.from_dataframe(files).key_by("key").process(Count()).uid("count")
+    seen = []
+
+    def write(frames, number):
+        if number:
+            seen.extend(frames["counts"].collect())
+
+    to_the_end(env.for_each_batch(write, {"counts": (stream, "key LONG, n LONG")}), tmp_path / "checkpoint")
+    assert 0 < len(seen) < 100
+    assert finals(seen) == EXPECTED
+
+
+def test_naive_datetimes_are_in_the_time_zone_of_the_programs_session(spark, user):
+    user.conf.set("spark.sql.session.timeZone", "America/New_York")
+    assert spark.conf.get("spark.sql.session.timeZone") != "America/New_York"
+    noon = datetime(2024, 7, 1, 12)
+    env = StreamExecutionEnvironment.get_execution_environment()
+    at = env.from_dataframe(user.range(1)).map(lambda row: (noon,)).to_dataframe("at TIMESTAMP")
+    seconds = at.selectExpr("unix_timestamp(at)").collect()[0][0]
+    assert seconds == datetime(2024, 7, 1, 16, tzinfo=timezone.utc).timestamp()
 
 
 def test_a_source_without_partitions_has_nothing_to_say(user):

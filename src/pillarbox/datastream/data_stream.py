@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -353,6 +354,7 @@ class DataStream:
     def _columns_sink(self, output: str, schema: StructType) -> SinkTransformation:
         from pillarbox.runtime.spark.session import time_zone
 
+        check_column_names(schema.names, f"output {output!r}")
         encoder = RowEncoder(schema, self._plain_step().name, time_zone(self._env._session()))
         sink = SinkTransformation(
             self._env._next(),
@@ -471,6 +473,17 @@ def _key_types(step: Transformation, columns: tuple[str, ...] | None, declared: 
         return None
     schema = step.dataframe.schema
     return [schema[column].dataType.simpleString() for column in columns] if set(columns) <= set(schema.names) else None
+
+
+def check_column_names(names: Sequence[str], where: str) -> None:
+    """Look whether each column has a name of its own.
+
+    Raises:
+        ProgramError: two have the same.
+    """
+    doubled = next((name for name, times in Counter(names).items() if times > 1), None)
+    if doubled is not None:
+        raise ProgramError(f"{where}: {names.count(doubled)} columns are called {doubled!r}: rename them")
 
 
 def _name_of(kind: str, func: Any) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.conversion import converter
-from pillarbox.datastream.data_stream import CollectedResults, DataStream
+from pillarbox.datastream.data_stream import CollectedResults, DataStream, check_column_names
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import Program, SinkTransformation, SourceTransformation, Transformation, compile_program
 from pillarbox.runtime.local import LocalJob, Savepoint
@@ -107,6 +107,7 @@ class StreamExecutionEnvironment:
         """Read a streaming or batch DataFrame; its rows reach functions as light named tuples."""
         if not hasattr(df, "mapInArrow"):
             raise ProgramError(f"from_dataframe() takes a Spark DataFrame, not {shorten(df)}")
+        check_column_names(df.columns, "from_dataframe()")
         step = SourceTransformation(self._next(), name, [], dataframe=df, columns=tuple(df.columns))
         return DataStream(self, self._add(step))
 
@@ -185,6 +186,11 @@ class StreamExecutionEnvironment:
 
         if not outputs:
             raise ProgramError("for_each_batch() takes at least one output")
+        for name in outputs:
+            if not isinstance(name, str) or not name:
+                raise ProgramError(
+                    f"for_each_batch(): the name of an output is a non-empty string, not {shorten(name)}"
+                )
         schemas = {name: resolve_schema(schema) for name, (_, schema) in outputs.items()}
         sinks = [stream._columns_sink(name, schemas[name]) for name, (stream, _) in outputs.items()]
         program = self._compile("for_each_batch", sinks)

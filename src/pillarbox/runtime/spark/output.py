@@ -10,16 +10,23 @@ import pyarrow as pa
 from pillarbox.elements import ArrowRecords, TaskReport, decode
 from pillarbox.graph import REPORT_TARGET
 
-__all__ = ["REPORT_COLUMN", "REPORT_SCHEMA", "OutputDecoder"]
+__all__ = ["REPORT_TYPES", "OutputDecoder"]
 
-REPORT_COLUMN = "__pillarbox_report"
-REPORT_SCHEMA = (
-    "vertex STRING, uid STRING, level INT, subtask INT, epoch LONG, records_in LONG, records_out LONG, buffers_in LONG,"
-    " bytes_out LONG, busy_ms LONG, idle_ms LONG, back_pressured_ms LONG, state_ms LONG, alignment_ms LONG,"
-    " watermark LONG, keys LONG, event_time_timers LONG, processing_time_timers LONG, next_wake_up LONG,"
-    " unfinished BOOLEAN, state_bytes_written LONG, state_chunks LONG, state_bytes LONG, state_sync STRING,"
-    " mails LONG, counters MAP<STRING, LONG>"
-)
+# A task's metrics, by name, with their Spark types. A program's observed metrics are a list of such structs.
+REPORT_TYPES = {
+    "vertex": "STRING",
+    "uid": "STRING",
+    **dict.fromkeys(("level", "subtask"), "INT"),
+    **dict.fromkeys(("epoch", "records_in", "records_out", "buffers_in", "bytes_out"), "LONG"),
+    **dict.fromkeys(("busy_ms", "idle_ms", "back_pressured_ms", "state_ms", "alignment_ms"), "LONG"),
+    **dict.fromkeys(("watermark", "keys", "event_time_timers", "processing_time_timers"), "LONG"),
+    "next_wake_up": "LONG",
+    "unfinished": "BOOLEAN",
+    **dict.fromkeys(("state_bytes_written", "state_chunks", "state_bytes"), "LONG"),
+    "state_sync": "STRING",
+    "mails": "LONG",
+    "counters": "MAP<STRING, LONG>",
+}
 
 
 class OutputDecoder:
@@ -31,19 +38,19 @@ class OutputDecoder:
     Args:
         outputs: name and columns of each output, by its code.
         name: what the function is called in Spark's plan.
-        reports: whether to keep the metrics; else there is no column for them.
+        report: the name of the column for metrics; None: they are left out.
     """
 
-    def __init__(self, outputs: dict[int, tuple[str, pa.Schema]], name: str, *, reports: bool) -> None:
+    def __init__(self, outputs: dict[int, tuple[str, pa.Schema]], name: str, report: str | None) -> None:
         self.__name__ = name
-        self._reports = reports
+        self._report = report
         self._outputs = outputs
         self._nested = len(outputs) > 1
         fields: list[pa.Field] = []
         for name, columns in outputs.values():
             nullable = [field.with_nullable(True) for field in columns]
             fields += [pa.field(name, pa.struct(nullable))] if self._nested else nullable
-        self._schema = pa.schema([*fields, (REPORT_COLUMN, pa.string())] if reports else fields)
+        self._schema = pa.schema(fields if report is None else [*fields, (report, pa.string())])
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Decode Arrow batches of buffers."""
@@ -63,10 +70,10 @@ class OutputDecoder:
                 kind = self._schema.field(name).type
                 columns = {name: pa.StructArray.from_arrays(rows.columns, fields=list(kind))}
             yield self._batch(rows.num_rows, columns)
-        elif target == REPORT_TARGET and self._reports:
+        elif target == REPORT_TARGET and self._report is not None:
             report = decode(payload)
             assert isinstance(report, TaskReport)
-            yield self._batch(1, {REPORT_COLUMN: pa.array([json.dumps(report.values)], pa.string())})
+            yield self._batch(1, {self._report: pa.array([json.dumps(report.values)], pa.string())})
 
     def _batch(self, rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
         arrays = [

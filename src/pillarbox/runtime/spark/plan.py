@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ from pillarbox.graph import Program, SourceTransformation, output_target
 from pillarbox.runtime.shipping import ShippedVertex, ship
 from pillarbox.runtime.spark.batch_host import BatchTaskHost
 from pillarbox.runtime.spark.failures import unwrapped_failures
-from pillarbox.runtime.spark.output import REPORT_COLUMN, REPORT_SCHEMA, OutputDecoder
+from pillarbox.runtime.spark.output import REPORT_TYPES, OutputDecoder
 from pillarbox.runtime.spark.session import check_session, worker_pool
 from pillarbox.runtime.spark.source_host import BUFFER_SCHEMA, SourceHost
 from pillarbox.runtime.spark.start import metrics_names, register, take_metrics_name
@@ -50,7 +51,10 @@ class _Plan:
         sources = []
         for number, source in self.program.sources.items():
             df, pickled = self._dataframe(source)
-            host = SourceHost(self.shipped[number], bounded=not df.isStreaming, pickled=pickled)
+            columns = None if pickled else df.columns
+            if columns is not None and any("." in name or "`" in name for name in columns):
+                df = df.toDF(*(f"c{position}" for position in range(len(columns))))  # mapInArrow looks them up by name
+            host = SourceHost(self.shipped[number], bounded=not df.isStreaming, columns=columns)
             sources.append((df, host))
         return sources
 
@@ -145,8 +149,8 @@ class _Fused:
 
 def plan_output(program: Program, spark: SparkSession, schema: StructType) -> DataFrame:
     """Return the one output of a program as a DataFrame; a streaming one observes the tasks' metrics."""
-    rows = _rows(program, spark, {program.outputs[0]: schema})
-    return _without_reports(rows) if rows.isStreaming else rows
+    outputs = _Outputs(program, spark, {program.outputs[0]: schema})
+    return _output(outputs.rows, program.outputs[0], nested=outputs.nested, report=outputs.report)
 
 
 def plan_for_each_batch(
@@ -160,61 +164,80 @@ def plan_for_each_batch(
     Raises:
         ProgramError: the program reads no streaming DataFrame.
     """
-    from pyspark.sql import functions as F
-
-    observed = _rows(program, spark, schemas)
-    if not observed.isStreaming:
+    outputs = _Outputs(program, spark, schemas)
+    if not outputs.rows.isStreaming:
         raise ProgramError(
             "for_each_batch() runs streaming programs; use to_dataframe() for each output of a batch one"
         )
+    nested, report = outputs.nested, outputs.report
 
     def call(batch: DataFrame, batch_id: int) -> None:
-        # Each output is read by itself: without this, the program would run once for each of them.
-        batch.persist()
+        # Each output is read by itself: without this, the program would run once for each of them. Spark commits only
+        # what was read to the end, whatever the function reads.
+        batch.persist().count()
         try:
-            function({name: _frame(batch, name) for name in schemas}, batch_id)
+            function({name: _output(batch, name, nested=nested, report=report) for name in schemas}, batch_id)
         finally:
             batch.unpersist()
 
-    def _frame(batch: DataFrame, name: str) -> DataFrame:
-        if len(schemas) == 1:
-            return _without_reports(batch)
-        return batch.where(F.col(name).isNotNull()).select(f"`{name}`.*")
-
-    return observed.writeStream.foreachBatch(call)
+    return outputs.rows.writeStream.foreachBatch(call)
 
 
-def _rows(program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> DataFrame:
-    """Return the outputs' rows; those of a streaming program with its tasks' metrics, which are observed, among them.
+class _Outputs:
+    """The rows of a program's outputs, those of several beside each other.
 
-    Only a streaming query has progress reports for them.
+    Attributes:
+        rows: with the metrics of a streaming program's tasks among them, and observed: only a streaming query has
+            progress reports for them.
+        nested: whether each output is a column; else its columns are at the top.
+        report: the column with the metrics, if there is one.
     """
-    from pyspark.sql.types import StringType, StructField, StructType
 
-    outputs: dict[int, tuple[str, pa.Schema]] = {}
-    fields: list[StructField] = []
-    for index, name in enumerate(program.outputs):
-        nullable = StructType([StructField(field.name, field.dataType, True) for field in schemas[name].fields])
-        outputs[output_target(index)] = (name, RowEncoder(nullable, name).arrow_schema)
-        fields += nullable.fields if len(schemas) == 1 else [StructField(name, nullable, True)]
-    plan = _Plan(program, spark)
-    if not plan.is_streaming:
-        return plan.rows(OutputDecoder(outputs, "pillarbox", reports=False), StructType(fields))
-    decoder = OutputDecoder(outputs, register(program, spark, plan.pools), reports=True)
-    return _observe(plan.rows(decoder, StructType([*fields, StructField(REPORT_COLUMN, StringType(), True)])))
+    def __init__(self, program: Program, spark: SparkSession, schemas: dict[str, StructType]) -> None:
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        outputs: dict[int, tuple[str, pa.Schema]] = {}
+        fields: list[StructField] = []
+        for index, name in enumerate(program.outputs):
+            nullable = StructType([StructField(field.name, field.dataType, True) for field in schemas[name].fields])
+            outputs[output_target(index)] = (name, RowEncoder(nullable, name).arrow_schema)
+            fields += nullable.fields if len(schemas) == 1 else [StructField(name, nullable, True)]
+        plan = _Plan(program, spark)
+        self.nested = len(schemas) > 1
+        self.report: str | None = None
+        if not plan.is_streaming:
+            self.rows = plan.rows(OutputDecoder(outputs, "pillarbox", None), StructType(fields))
+            return
+        taken = {field.name.lower() for field in fields}
+        self.report = next(name for name in _report_names() if name not in taken)
+        decoder = OutputDecoder(outputs, register(program, spark, plan.pools), self.report)
+        decoded = StructType([*fields, StructField(self.report, StringType(), True)])
+        self.rows = _observe(plan.rows(decoder, decoded), self.report)
 
 
-def _without_reports(rows: DataFrame) -> DataFrame:
-    return rows.where(f"{REPORT_COLUMN} IS NULL").drop(REPORT_COLUMN)
+def _output(rows: DataFrame, name: str, *, nested: bool, report: str | None) -> DataFrame:
+    """Return the rows of one output."""
+    from pyspark.sql import functions as F
+
+    if nested:
+        column = "`" + name.replace("`", "``") + "`"
+        return rows.where(F.col(column).isNotNull()).select(f"{column}.*")
+    return rows if report is None else rows.where(F.col(report).isNull()).drop(report)
 
 
-def _observe(rows: DataFrame) -> DataFrame:
+def _report_names() -> Iterator[str]:
+    """Return names for the column with the metrics: any but those of the user's columns."""
+    return (f"__pillarbox_report{number or ''}" for number in count())
+
+
+def _observe(rows: DataFrame, report: str) -> DataFrame:
     """Observe the metrics as ``pillarbox``, or as ``pillarbox 2`` and so on where programs may meet in one query."""
     from pyspark.errors import AnalysisException
     from pyspark.sql import functions as F
 
     # One expression: made of functions, each of them is a dozen calls to the JVM.
-    tasks = F.expr(f"collect_list(from_json({REPORT_COLUMN}, '{REPORT_SCHEMA}')) AS tasks")
+    schema = ", ".join(f"{name} {kind}" for name, kind in REPORT_TYPES.items())
+    tasks = F.expr(f"collect_list(from_json({report}, '{schema}')) AS tasks")
     for name in metrics_names(rows.sparkSession):
         try:
             observed = rows.observe(name, tasks)

@@ -22,7 +22,7 @@ from pillarbox.errors import CheckpointMismatchError, ProgramError, describe
 from pillarbox.graph import Program
 from pillarbox.graph.description import compare, describe_programs, read_description
 from pillarbox.runtime.spark import residency
-from pillarbox.runtime.spark.output import REPORT_SCHEMA
+from pillarbox.runtime.spark.metrics import metrics
 from pillarbox.runtime.spark.session import task_slots, worker_pool
 from pillarbox.runtime.spark.start import PlannedProgram, programs_of
 
@@ -41,8 +41,6 @@ _LOOK_EVERY = 0.2
 _WAIT = 5.0
 # Rounds in which residents are looked for, at most.
 _CLOSING_ROUNDS = 8
-
-_REPORT_FIELDS = [field.split()[0] for field in REPORT_SCHEMA.replace("MAP<STRING, LONG>", "MAP").split(", ")]
 
 
 def start(
@@ -225,7 +223,7 @@ class EndOfWork:
             return False
         if self._input_ended is None:
             self._input_ended = _millis(progress["timestamp"])
-        return not any(self._has_work(report, self._input_ended) for report in reports(progress))
+        return not any(self._has_work(report, self._input_ended) for report in metrics(progress))
 
     def _has_work(self, report: dict[str, Any], until: int) -> bool:
         wakes_up = report["next_wake_up"]
@@ -270,16 +268,6 @@ class _Watch(threading.Thread):
                 looked_at = progress["batchId"]
                 if self._end.is_reached(progress):
                     self._query.stop()
-
-
-def reports(progress: Any) -> list[dict[str, Any]]:
-    """Return the reports of all tasks in a micro-batch."""
-    found = []
-    for name, metrics in progress["observedMetrics"].items():
-        if name.partition(" ")[0] == "pillarbox":
-            tasks = metrics["tasks"] if hasattr(metrics, "asDict") and "tasks" in metrics.asDict() else metrics[0]
-            found += [dict(zip(_REPORT_FIELDS, task)) for task in tasks or ()]
-    return found
 
 
 def _millis(timestamp: str) -> int:

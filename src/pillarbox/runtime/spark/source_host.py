@@ -32,13 +32,13 @@ class SourceHost:
 
     Args:
         bounded: whether the DataFrame is a batch one: its end is the end of event time.
-        pickled: whether the rows are pickled records of a collection.
+        columns: the names that the columns have for functions; None: rows are pickled records of a collection.
     """
 
-    def __init__(self, shipped: ShippedVertex, *, bounded: bool, pickled: bool) -> None:
+    def __init__(self, shipped: ShippedVertex, *, bounded: bool, columns: list[str] | None) -> None:
         self._shipped = shipped
         self._bounded = bounded
-        self._pickled = pickled
+        self._columns = columns
 
     def buffers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Buffer]]:
         """Run the epoch of this partition."""
@@ -62,10 +62,10 @@ class SourceHost:
 
     def _records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Records]:
         for batch in batches:
-            if self._pickled:
+            if self._columns is None:
                 yield Records([pickle.loads(value) for value in batch.column(0).to_pylist()])
             elif batch.num_rows:
-                yield ArrowRecords(batch)
+                yield ArrowRecords(batch.rename_columns(self._columns))
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the epoch of this partition, buffers as Arrow batches."""

@@ -1,0 +1,39 @@
+"""Task metrics from whatever a progress report comes as."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql import Row
+
+from pillarbox import metrics
+from pillarbox.runtime.spark.output import REPORT_TYPES
+
+TASK: dict[str, Any] = {name: number for number, name in enumerate(REPORT_TYPES)} | {
+    "uid": "count",
+    "counters": {"late": 3},
+}
+OBSERVED: dict[str, list[Any]] = {
+    "named": [{"tasks": [TASK]}, {"tasks": [TASK, TASK]}],
+    "rows": [Row(tasks=[Row(**TASK)]), Row(tasks=[Row(**TASK), Row(**TASK)])],
+    "lists": [[[list(TASK.values())]], [[list(TASK.values()), list(TASK.values())]]],
+}
+
+
+@pytest.mark.parametrize("kind", OBSERVED)
+def test_metrics_of_all_programs_in_a_query(kind):
+    one, two = OBSERVED[kind]
+    observed = {"pillarbox": one, "pillarbox 12": two, "pillarboxes": ["not ours"], "events": Row(n=1)}
+    expected = [TASK] * 3
+    assert metrics({"observedMetrics": observed}) == expected
+    progress = SimpleNamespace(observedMetrics=observed)
+    assert metrics(progress) == expected
+    assert metrics(SimpleNamespace(progress=progress)) == expected
+
+
+def test_a_query_without_progress_or_programs_has_none():
+    assert metrics(None) == []
+    assert metrics({"observedMetrics": {}}) == []
+    assert metrics({"observedMetrics": {"pillarbox": {"tasks": []}}}) == []
