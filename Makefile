@@ -36,8 +36,18 @@ equality: setup ## Run the flights every way there is, and compare each with the
 
 .PHONY: test
 test: export HYPOTHESIS_PROFILE ?= ci
+test: export SPARK_VERSIONS ?= 4.1
 test: lint types ## Everything: lint, types and all tests (what CI runs)
+	@scripts/setup.sh spark $(SPARK_VERSIONS)
+	@scripts/setup.sh worker
 	@$(RUN) $(BIN)/python -m pytest $(ARGS)
+
+.PHONY: test-versions
+test-versions: export SPARK_VERSIONS ?= 4.1 4.2
+test-versions: setup ## A first program on each version of Spark, and on workers without pillarbox (5 minutes)
+	@scripts/setup.sh spark $(SPARK_VERSIONS)
+	@scripts/setup.sh worker
+	@$(RUN) $(BIN)/python -m pytest tests/versions $(ARGS)
 
 .PHONY: test-fast
 test-fast: setup ## Only the tests that need no Spark and kill no processes
@@ -132,6 +142,6 @@ lock: setup ## Write the lock files anew (newer versions: ARGS=--upgrade)
 
 .PHONY: clean
 clean: ## Remove .venv and all that tools and Spark left behind
-	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov
+	rm -rf .venv .venvs build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage htmlcov
 	rm -rf spark-warehouse metastore_db derby.log artifacts src/*.egg-info
 	find src tests benchmarks examples -type d -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true

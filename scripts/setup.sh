@@ -5,6 +5,9 @@
 #   .venv/java_home    where the Java is that the Makefile hands to Spark
 #
 # `scripts/setup.sh redis` does nothing but see to a Redis server, for the tests that talk to a real one.
+# `scripts/setup.sh spark 4.1` (after the above) puts another PySpark into .venvs/spark-4.1, as tests/versions/spark-4.1.lock
+# says: nothing but it, to go before .venv's own on PYTHONPATH. `scripts/setup.sh worker` makes .venvs/worker: an
+# environment with only what Spark's stateful Python API needs.
 #
 # Knobs, all optional:
 #   PYTHON=...         the Python to build .venv from (3.10 to 3.14)
@@ -130,6 +133,18 @@ python_stamp() {
     cksum scripts/setup.sh pyproject.toml $LOCKS
 }
 
+# as_checked LOCK...: puts copies of lock files into .venv/locks, without hashes if these cannot be checked.
+as_checked() {
+    mkdir -p .venv/locks
+    for lock in "$@"; do
+        if hashes_can_be_checked; then
+            cp "$lock" .venv/locks/
+        else
+            sed -e '/^ *--hash=/d' -e 's/ *\\$//' "$lock" >".venv/locks/$(basename "$lock")"
+        fi
+    done
+}
+
 pip_install() {
     .venv/bin/python -m pip install --disable-pip-version-check --no-input --quiet "$@" ||
         die "pip could not install the packages (see above)."
@@ -152,15 +167,8 @@ set_up_python() {
         echo "$(pwd) ${PYTHON:-}" >.venv/.place
     fi
 
-    mkdir -p .venv/locks
-    if hashes_can_be_checked; then
-        cp $LOCKS .venv/locks/
-    else
-        say "not checking hashes; versions are exact all the same"
-        for lock in $LOCKS; do
-            sed -e '/^ *--hash=/d' -e 's/ *\\$//' "$lock" >".venv/locks/$lock"
-        done
-    fi
+    as_checked $LOCKS
+    hashes_can_be_checked || say "not checking hashes; versions are exact all the same"
     say "installing Python packages from the lock files (PySpark is some 450 MB: the first time takes minutes)"
     pip_install -r .venv/locks/requirements-build.lock
     # With the build tools locked and in place, nothing unlocked is fetched to build pyspark, or us.
@@ -168,6 +176,49 @@ set_up_python() {
     pip_install --no-build-isolation --no-deps --editable .
     say "Python packages are there: $(.venv/bin/python -c 'import pyspark; print("PySpark", pyspark.__version__)')"
     echo "$wanted" >.venv/.python-stamp
+}
+
+
+# ---- other environments, for tests -----------------------------------------------------------------------------------
+
+# What an environment in .venvs was made from.
+place_stamp() {
+    pwd
+    cat .venv/.place
+    cksum scripts/setup.sh "$1"
+}
+
+set_up_spark() {
+    spark_lock=tests/versions/spark-$1.lock
+    made=.venvs/spark-$1
+    [ -e "$spark_lock" ] || die "there is no $spark_lock."
+    wanted=$(place_stamp "$spark_lock")
+    if [ "$(cat "$made/.stamp" 2>/dev/null)" = "$wanted" ]; then return; fi
+    say "installing $(sed -n 's/^\(pyspark==[^ ]*\).*/\1/p' "$spark_lock") into $made"
+    as_checked "$spark_lock"
+    rm -rf "$made"
+    mkdir -p .venvs
+    pip_install --no-build-isolation --no-deps --target "$made" -r ".venv/locks/$(basename "$spark_lock")"
+    echo "$wanted" >"$made/.stamp"
+}
+
+# What transformWithStateInPandas needs in a worker (and what that needs), as in requirements.lock.
+WORKER_PACKAGES="numpy pandas protobuf pyarrow python-dateutil pytz six tzdata"
+
+set_up_worker() {
+    made=.venvs/worker
+    wanted=$(place_stamp requirements.lock)
+    if [ "$(cat "$made/.stamp" 2>/dev/null)" = "$wanted" ]; then return; fi
+    say "making $made"
+    as_checked requirements.lock
+    awk -v "names=$WORKER_PACKAGES" '
+        BEGIN { count = split(names, list, " "); for (i = 1; i <= count; i++) wanted[list[i]] = 1 }
+        /^[A-Za-z0-9]/ { name = $1; sub(/==.*/, "", name); keep = name in wanted }
+        keep' .venv/locks/requirements.lock >.venv/locks/worker.lock
+    .venv/bin/python -m venv --clear "$made" || die "could not make $made (see above)."
+    "$made/bin/python" -m pip install --disable-pip-version-check --no-input --quiet --no-deps \
+        -r .venv/locks/worker.lock || die "pip could not install the packages of $made (see above)."
+    echo "$wanted" >"$made/.stamp"
 }
 
 
@@ -297,10 +348,18 @@ install_redis() {
 
 # ---- all of it -------------------------------------------------------------------------------------------------------
 
-if [ "${1:-}" = redis ]; then
-    install_redis || die "there is no Redis server, and none could be installed."
-    exit
-fi
+case ${1:-} in
+    redis)
+        install_redis || die "there is no Redis server, and none could be installed."
+        exit ;;
+    spark)
+        shift
+        for version in "$@"; do set_up_spark "$version"; done
+        exit ;;
+    worker)
+        set_up_worker
+        exit ;;
+esac
 
 choose_java         # first: without Java nothing works in the end, so say so before the long download
 set_up_python       # this may make .venv anew, so what was chosen is written down only now

@@ -1,0 +1,77 @@
+"""README's first program in batch and streaming, by whichever Python and Spark run this: ``smoke.py HOME``.
+
+The first run does the batch program and the first half of the streaming one; a second run, on the same HOME, goes on
+from its checkpoint. Under ``spark-submit`` the session is the submitted application's, else pillarbox's local one.
+What was found is printed as JSON in the last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pillarbox
+
+FIRST_PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "first_program.py"
+COLUMNS = "card STRING, at LONG, amount DOUBLE"
+
+# By file, in the order in which they are read; each is an epoch. A timer at 42000 waits for 47000 to have been seen.
+FIRST = [[("ann", 1000, 5.0), ("bob", 2000, 7.5)], [("ann", 9000, 80.0), ("ann", 42000, 95.0)]]
+SECOND = [[("bob", 70000, 7.5), ("bob", 71000, 8.0)], [("ann", 99000, 3.0), ("ann", 99500, 4.0), ("bob", 200000, 1.0)]]
+
+
+def _submitted() -> Any:
+    from pyspark.sql import SparkSession
+
+    return SparkSession.builder.getOrCreate()
+
+
+def main(home: Path) -> None:
+    if "SPARK_ENV_LOADED" in os.environ:  # set by Spark's own scripts
+        pillarbox.local_session = _submitted  # type: ignore[assignment]
+    program = runpy.run_path(str(FIRST_PROGRAM), run_name="__main__")
+    spark = program["spark"]
+    spark.sparkContext.setLogLevel("ERROR")
+    batch = [tuple(row) for row in program["found"].collect()]
+
+    restarted = (home / "in").exists()
+    for rows in SECOND if restarted else FIRST:
+        file = spark.createDataFrame(rows, COLUMNS).coalesce(1)
+        file.write.mode("append").parquet(str(home / "in"))
+    payments = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(home / "in"))
+    env = pillarbox.StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+    alerts = (
+        env.from_dataframe(payments)
+        .assign_timestamps_and_watermarks(program["late_by"])
+        .key_by("card")
+        .process(program["ThreeWithinAMinute"]())
+        .uid("three-within-a-minute")
+        .to_dataframe("card STRING, at LONG, payments INT, total DOUBLE")
+    )
+    found: list[Any] = []
+    query = (
+        alerts.writeStream.foreachBatch(lambda rows, epoch: found.extend(tuple(row) for row in rows.collect()))
+        .option("checkpointLocation", str(home / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    epochs = [progress["batchId"] for progress in query.recentProgress]
+    metrics = sorted({name for progress in query.recentProgress for name in progress["observedMetrics"]})
+    spark.stop()
+    answer = {
+        "spark": sys.modules["pyspark"].__version__,
+        "batch": batch,
+        "streaming": found,
+        "epochs": epochs,
+        "metrics": metrics,
+    }
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

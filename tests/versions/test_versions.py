@@ -1,0 +1,86 @@
+"""README's first program on other versions of Spark, and where workers have only what Spark itself needs.
+
+Environment variable ``SPARK_VERSIONS``: those to try, as in ``4.1 4.2``, besides the installed one. They are in
+``.venvs``, where `make test` and `make test-versions` put them; without the variable, those that are there are tried.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).resolve().parents[2]
+PLACES = ROOT / ".venvs"
+SMOKE = Path(__file__).with_name("smoke.py")
+
+ALERT = ["ann", 42000, 3, 180.0]
+FIRST = {"batch": [ALERT], "streaming": [], "epochs": [0, 1], "metrics": ["pillarbox"]}
+SECOND = {"batch": [ALERT], "streaming": [ALERT, ["ann", 99500, 3, 102.0]], "epochs": [2, 3], "metrics": ["pillarbox"]}
+
+
+def versions() -> list[str]:
+    named = os.environ.get("SPARK_VERSIONS")
+    if named is not None:
+        return named.split()
+    return sorted(place.name.partition("-")[2] for place in PLACES.glob("spark-*"))
+
+
+def environment(**more: str) -> dict[str, str]:
+    foreign = ("SPARK_", "PYSPARK_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
+    return {**env, "SPARK_LOCAL_IP": "127.0.0.1", **more}
+
+
+def answer(command: list[str], env: dict[str, str], cwd: Path) -> Any:
+    ran = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]
+    return json.loads([line for line in ran.stdout.splitlines() if line.startswith("{")][-1])
+
+
+@pytest.mark.parametrize("version", [*versions(), "installed"])
+def test_the_first_program_in_batch_in_streaming_and_after_a_restart(version, tmp_path):
+    path = [str(ROOT / "src")]
+    spark = pyspark.__version__
+    if version != "installed":
+        assert (PLACES / f"spark-{version}").is_dir(), f"scripts/setup.sh spark {version} puts it there"
+        path.insert(0, str(PLACES / f"spark-{version}"))
+        lock = (Path(__file__).parent / f"spark-{version}.lock").read_text()
+        spark = lock.split()[0].removeprefix("pyspark==")
+    env = environment(PYTHONPATH=os.pathsep.join(path))
+    for expected in (FIRST, SECOND):
+        found = answer([sys.executable, str(SMOKE), str(tmp_path)], env, tmp_path)
+        assert found == {"spark": spark, **expected}
+
+
+def test_py_files_alone_where_python_has_only_what_spark_needs(tmp_path):
+    python = PLACES / "worker" / "bin" / "python"
+    if not python.exists() and "SPARK_VERSIONS" not in os.environ:
+        pytest.skip("scripts/setup.sh worker makes the environment")
+    shipped = shutil.make_archive(str(tmp_path / "pillarbox"), "zip", ROOT / "src", "pillarbox")
+    home = tmp_path / "home"
+    home.mkdir()
+    spark_home = Path(pyspark.__file__).parent
+    env = environment(SPARK_HOME=str(spark_home), PYSPARK_PYTHON=str(python), PYSPARK_DRIVER_PYTHON=str(python))
+    env.pop("PYTHONPATH", None)
+    settings = {
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.local.dir": str(tmp_path / "local"),
+        "spark.log.level": "ERROR",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.ui.enabled": "false",
+    }
+    command = [str(spark_home / "bin" / "spark-submit"), "--master", "local-cluster[2,1,1024]", "--py-files", shipped]
+    command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    found = answer([*command, str(SMOKE), str(home)], env, tmp_path)
+    assert found == {"spark": pyspark.__version__, **FIRST}
