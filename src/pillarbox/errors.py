@@ -17,6 +17,7 @@ __all__ = [
     "PillarboxError",
     "ProgramError",
     "TaskCanceledError",
+    "TaskStateError",
     "describe",
     "raise_from_user_code",
     "shorten",
@@ -80,6 +81,10 @@ class CheckpointMismatchError(PillarboxError):
 
 class TaskCanceledError(PillarboxError):
     """A task was cancelled while it ran an epoch."""
+
+
+class TaskStateError(PillarboxError):
+    """A task was asked for something that cannot happen in the state that it is in."""
 
 
 def shorten(value: object, limit: int = 80) -> str:

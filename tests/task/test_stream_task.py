@@ -4,163 +4,49 @@ from __future__ import annotations
 
 import gc
 import threading
-from typing import Any
 
 import pytest
 
-from pillarbox.elements import Barrier, Buffer, EndOfData, Records, TaskReport, Watermark, decode, encode
-from pillarbox.errors import CheckpointMismatchError, ExchangeError, OperatorError, ProgramError, TaskCanceledError
-from pillarbox.graph import REPORT_TARGET, output_target
+from pillarbox.elements import Barrier, EndOfData, Records, Watermark
+from pillarbox.errors import (
+    CheckpointMismatchError,
+    ExchangeError,
+    OperatorError,
+    ProgramError,
+    TaskCanceledError,
+    TaskStateError,
+)
 from pillarbox.mailbox import MailboxProcessor, StreamTaskActionExecutor
 from pillarbox.operators.functions import KeyedProcessFunction
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
-from pillarbox.operators.operator import StreamOperator
 from pillarbox.state import MemoryChunkStore, ValueStateDescriptor
 from pillarbox.task import (
-    ChainNode,
     CheckpointMetaData,
     CheckpointOptions,
-    Consumers,
     DataInputStatus,
-    Edge,
-    InputEdge,
     KeyedStreamTask,
     SourceStreamTask,
     TaskState,
-    Vertex,
     channel_code,
     record_writer,
 )
 from pillarbox.task.task_input import EXHAUSTED, ThreadedReader
 from pillarbox.time import MAX_WATERMARK, ManualProcessingTimeService
-
-OUTPUT = output_target(0)
-UPSTREAM = channel_code(0, 0)
-Notes = list[tuple[Any, ...]]
-
-
-class Noting(StreamOperator):
-    """Notes all that it is told, in a list that all operators of a test share."""
-
-    def __init__(self, name, notes, **behaviour):
-        super().__init__(name, name)
-        self.notes = notes
-        self.behaviour = behaviour
-        self.thread = None
-
-    def note(self, what, *details):
-        assert self.thread in (None, threading.get_ident())
-        self.notes.append((what, self.name, *details))
-        do = self.behaviour.get(what)
-        if isinstance(do, BaseException):
-            raise do
-        return do(self, *details) if do is not None else None
-
-    def open(self):
-        self.note("open")
-
-    def process_records(self, records):
-        for value in records.values:
-            self.note("record", value)
-        self.output.process_records(records)
-
-    def process_watermark(self, timestamp):
-        self.note("watermark", timestamp)
-        super().process_watermark(timestamp)
-
-    def finish(self):
-        self.note("finish")
-
-    def close(self):
-        self.note("close")
-
-    def prepare_snapshot_pre_barrier(self, checkpoint_id):
-        self.note("prepare", checkpoint_id)
-
-    def snapshot_state(self, checkpoint_id):
-        return self.note("snapshot", checkpoint_id)
-
-    def restore_state(self, state):
-        self.note("restore", state)
-
-    def notify_checkpoint_complete(self, checkpoint_id):
-        self.note("complete", checkpoint_id)
-
-    def notify_checkpoint_aborted(self, checkpoint_id):
-        self.note("aborted", checkpoint_id)
-
-    def notify_checkpoint_subsumed(self, checkpoint_id):
-        self.note("subsumed", checkpoint_id)
-
-
-def vertex_of(*operators, keyed=False, uses_processing_time=False):
-    """A chain in a row, whose end goes to an output and, with a barrier, to one subtask."""
-    nodes = [ChainNode(operator, Consumers([index + 1], [])) for index, operator in enumerate(operators)]
-    nodes[-1].output = Consumers([], [0, 1])
-    edges = [Edge([OUTPUT], None, 128, "rows"), Edge([5], Keying(lambda value: 0, "next"), 128, "next")]
-    inputs = [InputEdge(0, None)] if keyed else []
-    number, parallelism = (1, 2) if keyed else (0, 0)
-    return Vertex(
-        number,
-        "vertex",
-        "uid" if keyed else "",
-        number,
-        parallelism,
-        128,
-        keyed,
-        nodes,
-        edges,
-        inputs,
-        REPORT_TARGET,
-        uses_processing_time,
-    )
-
-
-def source_task(*operators, **options):
-    return SourceStreamTask(vertex_of(*operators), 0, **options)
-
-
-def run_source(task, *runs, epoch=1, bounded=False, subtask=0):
-    parts = task.run_epoch(map(Records, runs), subtask=subtask, checkpoint_id=epoch, bounded=bounded)
-    return [buffer for part in parts for buffer in part]
-
-
-def keyed_task(*operators, **options):
-    options.setdefault("clock", ManualProcessingTimeService())
-    return KeyedStreamTask(vertex_of(*operators, keyed=True), 0, **options)
-
-
-def share(*elements, channel=UPSTREAM, end=()):
-    elements = (*elements, *end, Barrier(1))
-    return [Buffer(9, channel, seq, encode(element)) for seq, element in enumerate(elements)]
-
-
-def run_keyed(task, store, *elements, end=()):
-    assert task.restore(store)
-    parts = task.run_epoch([share(*elements, end=end)] if elements or end else [], store)
-    return [buffer for part in parts for buffer in part]
-
-
-def sent(buffers, target=OUTPUT):
-    """Values and control elements that were sent to a target, in order."""
-    got: list[Any] = []
-    for buffer in buffers:
-        if buffer.target == target:
-            element = decode(buffer.payload)
-            got += element.values if isinstance(element, Records) else [element]
-    return got
-
-
-def report_of(buffers):
-    (report,) = sent(buffers, REPORT_TARGET)
-    assert isinstance(report, TaskReport)
-    return report.values
-
-
-def kinds(notes, *wanted):
-    return [note for note in notes if note[0] in wanted]
-
+from tests.task.tasks import (
+    UPSTREAM,
+    Notes,
+    Noting,
+    keyed_task,
+    kinds,
+    report_of,
+    run_keyed,
+    run_source,
+    sent,
+    share,
+    source_task,
+    vertex_of,
+)
 
 # -- life (P1, P6) --
 
@@ -203,7 +89,7 @@ def test_functions_stay_open_between_epochs():
 
 
 @pytest.mark.parametrize("where", ["record", "watermark", "finish", "prepare", "snapshot"])
-def test_p1_a_failure_closes_the_operators_once_and_keeps_its_cause(where):
+def test_p1_a_failure_closes_the_operators_once_and_keeps_its_cause(where, caplog):
     notes: Notes = []
     cause = ValueError("first")
     tail = Noting("b", notes, **{where: cause, "close": RuntimeError("second")})
@@ -213,9 +99,9 @@ def test_p1_a_failure_closes_the_operators_once_and_keeps_its_cause(where):
         run_source(task, [1], bounded=True)
     assert task.state is TaskState.FAILED and task.failure is cause
     assert kinds(notes, "close") == [("close", "a"), ("close", "b")]
-    if hasattr(cause, "__notes__"):
-        assert any("second" in note for note in cause.__notes__)
-    task.fail(ValueError("late"))
+    notes_or_log = [*getattr(cause, "__notes__", ()), caplog.text]
+    assert any("second" in text for text in notes_or_log)
+    task.handle_async_exception(ValueError("late"))
     task.cancel()
     task.close()
     assert task.failure is cause and task.state is TaskState.FAILED
@@ -341,7 +227,7 @@ def test_p2_end_of_recovery_is_illegal():
     task = Answering(vertex_of(Noting("a", [])), 0)
     task.restore()
     task.answers = [DataInputStatus.END_OF_RECOVERY]
-    with pytest.raises(AssertionError, match="END_OF_RECOVERY"):
+    with pytest.raises(TaskStateError, match="END_OF_RECOVERY"):
         run_source(task)
     assert task.state is TaskState.FAILED
 
@@ -528,28 +414,53 @@ def test_c4_order_of_a_snapshot():
     task.close()
 
 
+class Triggering(SourceStreamTask):
+    """A task that says how its checkpoint at the end of the input is triggered, and keeps the futures."""
+
+    options: CheckpointOptions | None = None
+
+    def trigger_checkpoint_async(self, metadata, options=None):
+        outcome = super().trigger_checkpoint_async(metadata, options or self.options)
+        self.outcomes = [*getattr(self, "outcomes", []), outcome]
+        return outcome
+
+
 def test_c1_outcome_reaches_future_and_task():
+    notes: Notes = []
+    clock = ManualProcessingTimeService(123)
+    task = Triggering(vertex_of(Noting("a", notes)), 0, clock=clock)
+    task.restore()
+    buffers = run_source(task, ["now"], epoch=7)
+    assert task.outcomes[0].result(0) is True
+    assert sent(buffers, 5)[-1] == Barrier(7, 123)
+    task.close()
+
+    task = Triggering(vertex_of(Noting("a", notes, snapshot=ValueError("disk full"))), 0)
+    task.restore()
+    with pytest.raises(ValueError, match="disk full"):
+        run_source(task, ["now"])
+    assert isinstance(task.outcomes[0].exception(0), ValueError)
+    assert task.failure is task.outcomes[0].exception(0)
+
+
+def test_c1_a_checkpoint_in_the_midst_of_the_input_is_refused():
+    """It would end the epoch, and drop the rest of the input."""
     futures = []
 
     def trigger(operator, value):
-        if value == "now":
-            futures.append(task.trigger_checkpoint_async(CheckpointMetaData(7, 123)))
+        futures.append(task.trigger_checkpoint_async(CheckpointMetaData(7, 123)))
 
     notes: Notes = []
     task = source_task(Noting("a", notes, record=trigger))
     task.restore()
-    buffers = run_source(task, ["now"])
-    assert futures[0].result(0) is True
-    assert sent(buffers, 5)[-1] == Barrier(7, 123)
+    buffers = run_source(task, [1], [2], [3])
+    assert sent(buffers) == [1, 2, 3]
+    assert next(element for element in sent(buffers, 5) if isinstance(element, Barrier)).checkpoint_id == 1
+    for future in futures:
+        with pytest.raises(TaskStateError, match="checkpoint 7 cannot be taken now"):
+            future.result(0)
+    assert task.state is TaskState.RESTORED
     task.close()
-
-    failing = Noting("a", notes, record=trigger, snapshot=ValueError("disk full"))
-    task = source_task(failing)
-    task.restore()
-    with pytest.raises(ValueError, match="disk full"):
-        run_source(task, ["now"])
-    assert isinstance(futures[1].exception(0), ValueError)
-    assert task.failure is futures[1].exception(0)
 
 
 def test_c1_a_checkpoint_that_never_came_to_run_is_cancelled():
@@ -569,14 +480,17 @@ def test_c1_a_checkpoint_that_never_came_to_run_is_cancelled():
 def test_c1_an_unaligned_checkpoint_overtakes_mails():
     notes: Notes = []
 
-    def post(operator, value):
-        operator.context.mailbox_executor.execute(lambda: notes.append(("mail",)), "mail")
-        task.trigger_checkpoint_async(CheckpointMetaData(7, 0), CheckpointOptions(unaligned=True))
+    class Posting(Triggering):
+        options = CheckpointOptions(unaligned=True)
 
-    task = source_task(Noting("a", notes, record=post))
+        def _end_epoch(self):
+            self.processor.get_main_mailbox_executor().execute(lambda: notes.append(("mail",)), "mail")
+            return super()._end_epoch()
+
+    task = Posting(vertex_of(Noting("a", notes)), 0)
     task.restore()
     run_source(task, [1])
-    assert next(note[0] for note in notes if note[0] in ("mail", "snapshot")) == "snapshot"
+    assert kinds(notes, "mail", "snapshot") == [("snapshot", "a", 1)]
     task.close()
 
 

@@ -87,13 +87,16 @@ class Mail:
     Flink: ``Mail``.
     """
 
-    __slots__ = ("_action_executor", "_args", "_command", "_description", "options", "priority")
+    __slots__ = ("_action_executor", "_args", "_command", "_description", "operator_priority", "options", "priority")
 
     #: How the mail wants to be treated.
     options: MailOptions
 
     #: The priority that counts: ``MIN_PRIORITY`` for a deferrable mail.
     priority: int
+
+    #: That of the operator which the mail is for, deferrable or not.
+    operator_priority: int
 
     def __init__(
         self,
@@ -105,6 +108,7 @@ class Mail:
         action_executor: StreamTaskActionExecutor = _IMMEDIATE,
     ) -> None:
         self._command = command
+        self.operator_priority = priority
         self.priority = MIN_PRIORITY if options.is_deferrable else priority
         self._description = description
         self._args = args

@@ -157,6 +157,19 @@ class MailboxExecutor:
         """
         self._mailbox._take(self._is_own).run()
 
+    def yield_ignoring_deferrable(self) -> None:
+        """As :meth:`yield_`, but deferrable mails of the same operators are run as others are.
+
+        For an operator that is being finished: it is in the middle of nothing, and all of its mails have to run.
+
+        Flink: ``MailboxExecutorImpl.tryYieldIgnoringDeferrable``.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+            MailboxClosedError: the mailbox is closed, or quiesced without such a mail.
+        """
+        self._mailbox._take(lambda mail: mail.operator_priority >= self._priority).run()
+
     def try_yield(self) -> bool:
         """Run one mail of at least this executor's priority, if there is one now.
 

@@ -108,8 +108,9 @@ class OperatorContext:
 class StreamOperator:
     """Base class of operators.
 
-    Life: ``setup``, ``open`` (states are declared here), state restored, records..., ``finish`` at the end of
-    bounded input, ``close``. ``prepare_snapshot_pre_barrier``, then ``snapshot_state``, for each epoch.
+    Life: ``setup``, ``open`` (states are declared here), state restored, records..., ``end_input`` and
+    ``finish`` at the end of bounded input, ``close``.
+    ``prepare_snapshot_pre_barrier``, then ``snapshot_state``, for each epoch.
 
     Attributes:
         wakes_up: whether something may happen in it while no record comes, before the epoch's end.
@@ -138,8 +139,11 @@ class StreamOperator:
     def begin_epoch(self) -> None:
         """Be at the start of an epoch of a source: the records to come may be another partition's."""
 
+    def end_input(self) -> None:
+        """Wait for what is under way: bounded input has ended. Timers are still at work. (Flink's ``endInput``.)"""
+
     def finish(self) -> None:
-        """Emit what is left: bounded input has ended."""
+        """Emit what is left. No timer fires any more, and no mail is left that could emit something afterwards."""
 
     def close(self) -> None:
         """Release everything; called once, also after a failure."""

@@ -3,10 +3,11 @@
 from pillarbox.task.checkpoint import CheckpointMetaData, CheckpointOptions, SubtaskCheckpointCoordinator
 from pillarbox.task.input_gate import InputGate
 from pillarbox.task.keyed_stream_task import KeyedStreamTask
+from pillarbox.task.lifecycle import TaskEvent, TaskState
 from pillarbox.task.operator_chain import OperatorChain
 from pillarbox.task.record_writer import RecordWriter
 from pillarbox.task.source_stream_task import SourceStreamTask
-from pillarbox.task.stream_task import StreamTask, TaskState
+from pillarbox.task.stream_task import StreamTask
 from pillarbox.task.task_input import DataInputStatus
 from pillarbox.task.vertex import ChainNode, Consumers, Edge, InputEdge, Vertex, channel_code
 
@@ -25,6 +26,7 @@ __all__ = [
     "SourceStreamTask",
     "StreamTask",
     "SubtaskCheckpointCoordinator",
+    "TaskEvent",
     "TaskState",
     "Vertex",
     "channel_code",

@@ -50,6 +50,10 @@ class SubtaskCheckpointCoordinator:
         self._writer.broadcast(Barrier(metadata.checkpoint_id, metadata.timestamp))
         write(self._chain.snapshot_state(metadata.checkpoint_id))
 
+    def restored(self, checkpoint_id: int) -> None:
+        """Take note that the task is at a checkpoint: completions of older ones are passed over, its own is not."""
+        self.latest_completed = max(self.latest_completed, checkpoint_id - 1)
+
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Tell the operators that a checkpoint is committed; one that they have heard of is passed over."""
         if checkpoint_id <= self.latest_completed:

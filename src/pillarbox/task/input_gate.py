@@ -102,6 +102,8 @@ class InputGate:
         element = decode(payload)
         if channel.barrier is not None:
             raise ExchangeError(f"{self._label}: channel {number} sent more after its barrier")
+        if channel.ended and not isinstance(element, Barrier):
+            raise ExchangeError(f"{self._label}: channel {number} sent {element!r} after the end of its data")
         if isinstance(element, Barrier):
             channel.barrier = element
         elif isinstance(element, EndOfData):

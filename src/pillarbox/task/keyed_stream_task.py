@@ -15,9 +15,10 @@ from pillarbox.mailbox import StreamTaskActionExecutor
 from pillarbox.state import ChunkStore, HeapKeyedStateBackend, KeyOwner, LogIdentity, StateLog, Sync
 from pillarbox.task.checkpoint import CheckpointMetaData
 from pillarbox.task.input_gate import InputGate
+from pillarbox.task.lifecycle import TaskEvent, TaskState
 from pillarbox.task.memory import Memory, MemoryProbe, largest_rows, process_memory, readable
 from pillarbox.task.operator_chain import as_mail
-from pillarbox.task.stream_task import StreamTask, TaskState
+from pillarbox.task.stream_task import EpochPhase, StreamTask
 from pillarbox.task.task_input import DataInputStatus
 from pillarbox.task.vertex import Vertex, channel_code
 from pillarbox.time import ProcessingTimeService, ProcessingTimeServiceImpl, ScheduledTimer
@@ -79,36 +80,36 @@ class KeyedStreamTask(StreamTask):
         """Bring the task to the version in the store; without one (a batch), there is no state yet.
 
         Returns:
-            False when the task holds changes that were not committed: it must be closed, and made anew.
+            False when the task holds changes that were not committed: it has been cancelled, and must be made anew.
 
         Raises:
             CheckpointMismatchError: the store holds something else's state.
+            TaskStateError: the task is in an epoch, or has ended.
         """
-        self.metrics.begin_epoch()
         first = self.state is TaskState.CREATED
-        if first:
-            self._open()
-            self.backend.seal()
-        self.processor.rebind_to_current_thread()
-        self.metrics.state.mark_start()
         try:
-            sync = Sync.IN_STEP if store is None else self.log.sync(store)
-        except BaseException as error:
-            self.fail(error)
+            with self._working(TaskEvent.RESTORE if first else TaskEvent.SYNC, TaskEvent.RESTORED):
+                self.metrics.begin_epoch()
+                if first:
+                    self.chain.open()
+                    self.backend.seal()
+                self.metrics.state.mark_start()
+                self._sync = Sync.IN_STEP if store is None else self.log.sync(store)
+                self.metrics.state.mark_end()
+                self._restore_seconds = self.metrics.state.total
+                if self._sync is not Sync.DIVERGED and (first or self._sync is not Sync.IN_STEP):
+                    self._restore_task_state(self.log.task_state)
+        except Exception as error:
             if _ran_out_of_memory(error):
                 raise self._out_of_memory(self._memory()) from error
             raise
-        self.metrics.state.mark_end()
-        self._restore_seconds = self.metrics.state.total
-        self._sync = sync
-        if sync is Sync.DIVERGED:
+        if self._sync is Sync.DIVERGED:
+            self.cancel()
             return False
-        if first or sync is not Sync.IN_STEP:
-            self._take_back(self.log.task_state)
-        self.state = TaskState.RESTORED
         return True
 
-    def _take_back(self, task_state: dict[str, Any]) -> None:
+    def _restore_task_state(self, task_state: dict[str, Any]) -> None:
+        self.coordinator.restored(self.log.version)
         if task_state:
             self.gate.restore(task_state["gate"])
         self.chain.restore_state(task_state.get("operators", {}))
@@ -129,16 +130,20 @@ class KeyedStreamTask(StreamTask):
         this is the only epoch, and its state is not kept.
 
         The task must have been restored from the same store.
+
+        Raises:
+            TaskStateError: the task has not been restored, is in an epoch, or has ended.
         """
-        self._store = store
-        epoch = self.log.version + 1
-        self.gate.begin_epoch(epoch)
-        self.writer.begin_epoch(channel_code(self.vertex.number, self.subtask))
-        if self.log.version > self.coordinator.latest_completed:
-            # Spark starts an epoch only after it has committed the one before.
-            self.notify_checkpoint_complete_async(self.log.version)
         try:
-            yield from self._run_epoch(epoch, buffers)
+            with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
+                self._store = store
+                epoch = self.log.version + 1
+                self.gate.begin_epoch(epoch)
+                self.writer.begin_epoch(channel_code(self.vertex.number, self.subtask))
+                if self.log.version > self.coordinator.latest_completed:
+                    # Spark starts an epoch only after it has committed the one before.
+                    self.notify_checkpoint_complete_async(self.log.version)
+                yield from self._run_epoch(epoch, buffers)
         except Exception as error:
             if _ran_out_of_memory(error):
                 raise self._out_of_memory(self._memory()) from error
@@ -192,10 +197,10 @@ class KeyedStreamTask(StreamTask):
             self._alignment_timer.cancel()
             self._alignment_timer = None
 
-    def _end(self, state: TaskState) -> list[Exception]:
+    def _close_input(self) -> None:
         self._cancel_alignment_timer()
         self.gate.close()
-        return super()._end(state)
+        super()._close_input()
 
     # -- what the valve tells (its sink) --
 
@@ -212,7 +217,7 @@ class KeyedStreamTask(StreamTask):
         self.metrics.alignment.mark_end()
         self._cancel_alignment_timer()
         now = self.clock.current_processing_time()
-        if self._end_of_data:
+        if self._phase is EpochPhase.DATA_ENDED:
             self._checkpoint_on_barrier(barrier.timestamp if barrier else now)
             return DataInputStatus.END_OF_INPUT
         self.gate.advance_sources(now, self)
@@ -222,6 +227,7 @@ class KeyedStreamTask(StreamTask):
         return DataInputStatus.NOTHING_AVAILABLE
 
     def _checkpoint_on_barrier(self, timestamp: int) -> None:
+        self._phase = EpochPhase.INPUT_ENDED
         for service in self.chain.timer_services():
             service.unschedule()
         self._perform_checkpoint(CheckpointMetaData(self._checkpoint_id, timestamp))

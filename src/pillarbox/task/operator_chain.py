@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from threading import Event
 from typing import Any
 
 from pillarbox.errors import CheckpointMismatchError
@@ -19,6 +20,7 @@ from pillarbox.time import (
     StatusWatermarkValve,
 )
 from pillarbox.time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
+from pillarbox.time.timestamps import MAX_WATERMARK
 
 __all__ = ["OperatorChain", "as_mail"]
 
@@ -42,6 +44,7 @@ class OperatorChain:
         self.operators: list[StreamOperator] = [node.operator for node in vertex.nodes]
         self._time_services: InternalTimeServiceManager | None = None
         self._opened = False
+        self._clocks: list[ProcessingTimeServiceImpl] = []
 
         targets: list[Input] = [*self.operators, *writer.edges]
         arriving = Counter(
@@ -61,6 +64,7 @@ class OperatorChain:
         for index, node in enumerate(vertex.nodes):
             executor = processor.get_mailbox_executor(index)
             operator_clock = ProcessingTimeServiceImpl(clock, as_mail(executor))
+            self._clocks.append(operator_clock)
             keyed = index == 0 and backend is not None
             if index == 0 and backend is not None:
                 self._time_services = InternalTimeServiceManager(
@@ -108,16 +112,43 @@ class OperatorChain:
         for operator in reversed(self.operators):
             operator.open()
 
-    def finish(self) -> None:
-        """Let all operators emit what they have left, the head first."""
-        for operator in self.operators:
-            operator.finish()
+    def resume_timers(self) -> None:
+        """Let timers fire again that the end of a former epoch's data has quiesced."""
+        for clock in self._clocks:
+            clock.resume()
+
+    def finish(self, *, drain: bool) -> None:
+        """End the data, operator by operator, the head first: nothing of one comes once it is finished.
+
+        Each ends its input, with its timers at work; then its timers are quiesced, and those of its mails run that
+        are there, above all of timers that have fired; then it is finished. The maximum watermark sets out from the
+        head behind all that the head's timers emit. (In Flink it does so before, and what they emit comes too late.)
+
+        Args:
+            drain: whether event time ends and the operators emit what they have left; else only timers end.
+        """
+        for operator, clock in zip(self.operators, self._clocks):
+            if drain:
+                operator.end_input()
+            self._quiesce(operator, clock)
+            if drain:
+                if operator is self.head:
+                    operator.process_watermark(MAX_WATERMARK)
+                operator.finish()
+
+    def _quiesce(self, operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
+        executor = operator.context.mailbox_executor
+        finished = Event()
+        # Behind the mails of all timers that have fired. Then behind all of its mails that are there.
+        clock.quiesce().add_done_callback(lambda _: executor.execute(finished.set, "finish %s", operator.name))
+        while not finished.is_set():
+            executor.yield_ignoring_deferrable()
 
     def close(self) -> list[Exception]:
         """Close all operators; give what went wrong, having closed the others nevertheless."""
-        for operator in self.operators:
-            # The clock may outlive the task: no timer of a dead one may reach its closed mailbox.
-            operator.context.processing_time_service.quiesce()
+        for clock in self._clocks:
+            # The clock beneath may outlive the task: no timer of a dead one may reach its closed mailbox.
+            clock.quiesce()
         if not self._opened:
             return []
         self._opened = False

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 
 from pillarbox.elements import Buffer, Records
 from pillarbox.task.checkpoint import CheckpointMetaData
-from pillarbox.task.stream_task import StreamTask, TaskState
+from pillarbox.task.lifecycle import TaskEvent
+from pillarbox.task.stream_task import EpochPhase, StreamTask
 from pillarbox.task.task_input import DataInputStatus
 from pillarbox.task.vertex import channel_code
 
@@ -19,10 +20,16 @@ __all__ = ["SourceStreamTask"]
 class SourceStreamTask(StreamTask):
     """A source and the operators chained to it: without state, it may be any partition in each epoch."""
 
+    _bounded = False
+
     def restore(self) -> None:
-        """Get ready for the first epoch."""
-        self._open()
-        self.state = TaskState.RESTORED
+        """Get ready for the first epoch.
+
+        Raises:
+            TaskStateError: the task has been restored before.
+        """
+        with self._working(TaskEvent.RESTORE, TaskEvent.RESTORED):
+            self.chain.open()
 
     def run_epoch(
         self, records: Iterable[Records], *, subtask: int, checkpoint_id: int, bounded: bool
@@ -33,12 +40,16 @@ class SourceStreamTask(StreamTask):
             subtask: the partition.
             checkpoint_id: number of the epoch: Spark's batch id where it is known.
             bounded: whether this is all there will ever be.
+
+        Raises:
+            TaskStateError: the task has not been restored, is in an epoch, or has ended.
         """
-        self.subtask = subtask
-        self.chain.set_subtask(subtask)
-        self._bounded = bounded
-        self.writer.begin_epoch(channel_code(self.vertex.number, subtask))
-        yield from self._run_epoch(checkpoint_id, records)
+        with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
+            self.subtask = subtask
+            self.chain.set_subtask(subtask)
+            self._bounded = bounded
+            self.writer.begin_epoch(channel_code(self.vertex.number, subtask))
+            yield from self._run_epoch(checkpoint_id, records)
 
     def _begin_epoch(self) -> None:
         self.chain.begin_epoch()
@@ -48,9 +59,11 @@ class SourceStreamTask(StreamTask):
         self.chain.head.process_records(item)
 
     def _end_epoch(self) -> DataInputStatus:
-        if self._bounded and not self._end_of_data:
+        ended = self._phase is EpochPhase.DATA_ENDED
+        if self._bounded and not ended:
             return DataInputStatus.END_OF_DATA
+        self._phase = EpochPhase.INPUT_ENDED
         metadata = CheckpointMetaData(self._checkpoint_id, self.clock.current_processing_time())
         self.trigger_checkpoint_async(metadata)
         # Nothing to do until that mail has run; it ends the epoch.
-        return DataInputStatus.END_OF_INPUT if self._end_of_data else DataInputStatus.NOTHING_AVAILABLE
+        return DataInputStatus.END_OF_INPUT if ended else DataInputStatus.NOTHING_AVAILABLE

@@ -8,15 +8,16 @@ Source of the behaviour: Flink's ``StreamTask``.
 
 from __future__ import annotations
 
-import gc
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
-from enum import Enum
+from contextlib import contextmanager
+from enum import Enum, auto
 from typing import Any
 
 from pillarbox.elements import Buffer, EndOfData, TaskReport
-from pillarbox.errors import TaskCanceledError
+from pillarbox.errors import TaskCanceledError, TaskStateError
 from pillarbox.mailbox import (
     MAX_PRIORITY,
     MailboxClosedError,
@@ -30,6 +31,8 @@ from pillarbox.mailbox import (
 )
 from pillarbox.state import HeapKeyedStateBackend
 from pillarbox.task.checkpoint import CheckpointMetaData, CheckpointOptions, SubtaskCheckpointCoordinator
+from pillarbox.task.collector import rare_collections
+from pillarbox.task.lifecycle import TaskEvent, TaskLife, TaskState, suppress
 from pillarbox.task.metrics import TaskMetrics
 from pillarbox.task.operator_chain import OperatorChain
 from pillarbox.task.record_writer import RecordWriter
@@ -45,24 +48,27 @@ from pillarbox.time import (
     ProcessingTimeService,
     SystemProcessingTimeService,
 )
-from pillarbox.time.timestamps import MAX_WATERMARK
 
-__all__ = ["StreamTask", "TaskState"]
+__all__ = ["EpochPhase", "StreamTask"]
 
-# While an epoch runs. Records and keyed state are many, long-lived and without cycles: at Python's own thresholds the
-# collector walks over them every few hundred records, and takes a third of the time.
-_GC_THRESHOLDS = (100_000, 20, 100)
+_log = logging.getLogger("pillarbox")
 
 
-class TaskState(Enum):
-    """Where a task is in its life (P1)."""
+class _CheckpointRefusedError(TaskStateError):
+    """A checkpoint that is not the one at the end of the epoch."""
 
-    CREATED = "created"
-    RESTORED = "restored"
-    RUNNING = "running"
-    FAILED = "failed"
-    CANCELED = "canceled"
-    FINISHED = "finished"
+
+class EpochPhase(Enum):
+    """How far an epoch has come."""
+
+    #: There may be more input.
+    READING = auto()
+    #: All data has come for good, and the operators are finished; the barrier is still to come.
+    DATA_ENDED = auto()
+    #: All input has come; only the checkpoint is left.
+    INPUT_ENDED = auto()
+    #: The checkpoint has been taken.
+    DONE = auto()
 
 
 class StreamTask(ABC):
@@ -75,8 +81,7 @@ class StreamTask(ABC):
         backend: keyed state, for the operator at the head of the chain.
 
     Attributes:
-        state: where the task is in its life.
-        failure: the first error that it died of.
+        life: its state, and who may work in it.
     """
 
     def __init__(
@@ -92,126 +97,206 @@ class StreamTask(ABC):
         self.vertex = vertex
         self.subtask = subtask
         self.metrics = TaskMetrics()
-        self.state = TaskState.CREATED
-        self.failure: BaseException | None = None
+        self.life = TaskLife(vertex.name)
         self._threaded_input = threaded_input or any(node.operator.wakes_up for node in vertex.nodes)
         mailbox = TaskMailbox()
         self.mailbox_metrics = MailboxMetrics()
         self.processor = MailboxProcessor(self.process_input, mailbox, action_executor, self.mailbox_metrics)
-        self.clock = clock or SystemProcessingTimeService(self.processor.report_throwable)
+        self.clock = clock or SystemProcessingTimeService(self.handle_async_exception)
         self._owns_clock = clock is None
         self.writer = RecordWriter(vertex.edges, channel_code(vertex.number, subtask))
         self.chain = OperatorChain(vertex, subtask, self.processor, self.clock, self.writer, backend)
         self.coordinator = SubtaskCheckpointCoordinator(self.chain, self.writer)
         self._reader: AnyReader = IteratorReader(())
         self._suspension: Suspension | None = None
-        self._epoch_done = False
-        self._input_done = False
-        self._end_of_data = False
+        self._phase = EpochPhase.READING
         self._checkpoint_id = 0
+        self._mails_before = 0
 
-    # -- life --
+    # -- life (see the table in lifecycle.py) --
 
-    def _open(self) -> None:
+    @property
+    def state(self) -> TaskState:
+        """Where the task is in its life."""
+        return self.life.state
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The first error that the task died of; None while it lives, and where it did not fail."""
+        return self.life.cause if self.state is TaskState.FAILED else None
+
+    @contextmanager
+    def _working(self, begin: TaskEvent, end: TaskEvent) -> Iterator[None]:
+        """Work in the operators, in the calling thread. What comes out of the block, or is reported meanwhile, ends the
+        task, and comes out of here: the first of them."""
+        self.life.begin(begin)
+        cause: BaseException | None = None
         try:
-            self.chain.open()
+            self.processor.rebind_to_current_thread()
+            self.life.check()
+            yield
+            self.life.check()
+            self.life.enter(end)
         except BaseException as error:
-            self.fail(error)
-            raise
+            cause = self._die(error)
+            # What is no Exception (Ctrl-C, the end of a generator) is for the thread, and has to go on.
+            if cause is error or not isinstance(error, Exception):
+                raise
+        if cause is not None:
+            raise cause
+        self._stop_working()
+
+    def _stop_working(self) -> None:
+        self.life.give_back()
+        # Who cancelled the task just before left that to this thread.
+        if isinstance(self.life.cause, TaskCanceledError) and self.life.try_begin():
+            raise self._end_for_its_cause()
+
+    def _die(self, error: BaseException) -> BaseException:
+        """End the task because of an error that came out of its work; return the first one, which is the cause."""
+        at_work = self.state.is_at_work
+        self.life.report(error)
+        if at_work or self.life.try_begin():
+            return self._end_for_its_cause()
+        return error  # somebody else has ended it while its output was taken
+
+    def _end_for_its_cause(self) -> BaseException:
+        cause = self.life.cause
+        assert cause is not None
+        failures = self._end(TaskEvent.CANCEL if isinstance(cause, TaskCanceledError) else TaskEvent.FAIL)
+        for failure in failures:
+            suppress(cause, failure, "closing the operators failed as well")
+        self.life.tell_others()
+        return cause
+
+    def _end(self, event: TaskEvent) -> list[Exception]:
+        """End the task, whatever the cause: there is no other way.
+
+        The caller has the right to work in it, which is kept for good.
+
+        Returns:
+            what went wrong with closing.
+        """
+        self.life.enter(event)
+        # The operators and the mailbox belong to this thread now, whoever has run the task before.
+        self.processor.rebind_to_current_thread()
+        failures: list[Exception] = []
+        try:
+            self._close_input()
+            failures += self.chain.close()
+        finally:
+            if self._owns_clock:
+                self.clock.shutdown()
+            self.processor.prepare_close()
+            try:
+                self.processor.close()
+            except Exception as error:
+                failures.append(error)
+        return failures
+
+    def _close_input(self) -> None:
+        self._reader.close()
+
+    def cancel(self) -> None:
+        """End the task from outside, without finishing. Any thread.
+
+        Between epochs, and while an epoch waits for its output to be taken, the operators are closed here and now.
+        While they are at work, their thread closes them when it has left the loop.
+        """
+        if self.state.is_terminal:
+            return
+        error = TaskCanceledError(f"task {self.vertex.name!r} was cancelled")
+        self.life.report(error)
+        if self.life.try_begin():
+            self._end_for_its_cause()
+        else:
+            self._leave_loop(error)
+
+    def handle_async_exception(self, error: BaseException) -> None:
+        """Fail the task because of an error in another thread. Any thread; the operators' one closes them.
+
+        Between epochs that is the one of the next epoch, which is thereby over at its beginning.
+        """
+        self.life.report(error)
+        self._leave_loop(error)
+
+    def _leave_loop(self, error: BaseException) -> None:
+        try:
+            self.processor.report_throwable(error)
+        except MailboxClosedError:
+            pass  # it has just ended
+
+    def close(self) -> None:
+        """End the task in good order, between epochs; an epoch whose output has not been taken is cancelled.
+
+        Raises:
+            TaskStateError: the operators are at work.
+            Exception: the first error that closing the operators gave, or one that was reported since the last epoch.
+        """
+        if not self.life.try_begin():
+            if self.state.is_terminal:
+                return
+            raise self.life.illegal(TaskEvent.CLOSE)
+        if self.state is TaskState.PAUSED:
+            self.life.report(TaskCanceledError(f"task {self.vertex.name!r} was closed within an epoch"))
+        if self.life.cause is not None:
+            cause = self._end_for_its_cause()
+            if self.state is TaskState.FAILED:
+                raise cause
+            return
+        failures = self._end(TaskEvent.CLOSE)
+        for failure in failures[1:]:
+            suppress(failures[0], failure, "closing the operators failed more than once")
+        if failures:
+            raise failures[0]
+
+    # -- an epoch --
 
     def _run_epoch(self, checkpoint_id: int, items: Iterable[Any]) -> Iterator[list[Buffer]]:
-        """Run the loop to the end of the epoch; give the output whenever the writer is full, and at the end."""
+        """Run the loop to the end of the epoch; yield the output whenever the writer is full, and at the end.
+
+        To be run within ``_working``.
+        """
         self._checkpoint_id = checkpoint_id
-        self._epoch_done = False
-        self._input_done = False
-        self._end_of_data = False
+        self._phase = EpochPhase.READING
+        self._mails_before = self.mailbox_metrics.mails_processed
         self.metrics.begin_epoch()
-        self.processor.rebind_to_current_thread()
-        executor = self.processor.get_main_mailbox_executor()
-        # Before the input thread starts: from now on, other threads leave the task to its loop.
-        self.state = TaskState.RUNNING
-        if self._threaded_input:
-            self._reader = ThreadedReader(items, executor, self.processor.report_throwable)
-        else:
-            self._reader = IteratorReader(items)
-        thresholds = gc.get_threshold()
-        gc.set_threshold(*_GC_THRESHOLDS)
+        self.chain.resume_timers()
+        self._reader = self._reader_of(items)
         try:
-            self._begin_epoch()
-            self._resume()
-            while not self._epoch_done:
+            with rare_collections():
+                self._begin_epoch()
+                self._resume()
                 self.processor.run_mailbox_loop()
-                if not self._epoch_done:
+                while self._phase is not EpochPhase.DONE:
                     self.metrics.back_pressured.mark_start()
-                    yield self.writer.take()
+                    yield from self._hand_over()
                     self.metrics.back_pressured.mark_end()
                     self._resume()
-            report = self._report()
-            self.writer.send(self.vertex.report_target, TaskReport(report))
-            self.state = TaskState.RESTORED
-            yield self.writer.take()
-        except BaseException as error:  # also when whoever runs the task gives up taking the output
-            if not self._epoch_done:
-                self.fail(error)
-            raise
+                    self.processor.run_mailbox_loop()
+                self.writer.send(self.vertex.report_target, TaskReport(self._report()))
+                yield from self._hand_over()
         finally:
-            gc.set_threshold(*thresholds)
             self._reader.close()
+
+    def _reader_of(self, items: Iterable[Any]) -> AnyReader:
+        if self._threaded_input:
+            return ThreadedReader(items, self.processor.get_main_mailbox_executor(), self.handle_async_exception)
+        return IteratorReader(items)
+
+    def _hand_over(self) -> Iterator[list[Buffer]]:
+        """Have the output taken; meanwhile nobody works in the operators."""
+        taken = self.writer.take()
+        self.life.enter(TaskEvent.PAUSE)
+        self._stop_working()
+        yield taken
+        self.life.begin(TaskEvent.RESUME)
+        self.life.check()
 
     def _resume(self) -> None:
         suspension, self._suspension = self._suspension, None
         if suspension is not None:
             suspension.resume()
-
-    def fail(self, error: BaseException) -> None:
-        """Die of ``error``, unless the task is dead already: close the operators, keep the first cause."""
-        if self.state in (TaskState.FAILED, TaskState.CANCELED, TaskState.FINISHED):
-            return
-        if isinstance(error, TaskCanceledError):
-            self._end(TaskState.CANCELED)
-        else:
-            self.failure = error
-            self._end(TaskState.FAILED)
-
-    def cancel(self) -> None:
-        """End the task from outside, without finishing. Any thread: a running loop is left by an error in it."""
-        if self.state in (TaskState.FAILED, TaskState.CANCELED, TaskState.FINISHED):
-            return
-        if self.state is TaskState.RUNNING and not self.processor.is_mailbox_thread():
-            try:
-                self.processor.report_throwable(TaskCanceledError(f"task {self.vertex.name!r} was cancelled"))
-            except MailboxClosedError:
-                pass  # it has just ended by itself
-        else:
-            self._end(TaskState.CANCELED)
-
-    def close(self) -> None:
-        """End the task in good order, between epochs.
-
-        Raises:
-            Exception: the first error that closing the operators gave.
-        """
-        if self.state in (TaskState.FAILED, TaskState.CANCELED, TaskState.FINISHED):
-            return
-        failures = self._end(TaskState.FINISHED)
-        if failures:
-            raise failures[0]
-
-    def _end(self, state: TaskState) -> list[Exception]:
-        self.state = state
-        self._reader.close()
-        failures = self.chain.close()
-        if self._owns_clock:
-            self.clock.shutdown()
-        if self.processor.is_mailbox_thread():
-            self.processor.prepare_close()
-            self.processor.close()
-        if self.failure is not None:
-            for failure in failures:
-                # Reported beside the first cause, never in its place.
-                if hasattr(self.failure, "add_note"):
-                    self.failure.add_note(f"closing the operators failed as well: {failure!r}")
-        return failures
 
     # -- the default action --
 
@@ -227,7 +312,7 @@ class StreamTask(ABC):
         if status is DataInputStatus.NOTHING_AVAILABLE:
             suspension = controller.suspend_default_action(self.metrics.idle)
             self._suspension = suspension
-            if not self._input_done:
+            if self._phase is EpochPhase.READING:
                 # Calls back at once if availability has changed meanwhile.
                 self._reader.when_available(suspension.resume)
             return
@@ -241,25 +326,20 @@ class StreamTask(ABC):
             self._suspension = controller.suspend_default_action()
             self.processor.suspend()
             return
-        raise AssertionError(f"{status} cannot come from the input of a running task")
+        raise TaskStateError(f"task {self.vertex.name!r}: {status} cannot come from the input of a running task")
 
     def _emit_next(self) -> DataInputStatus:
         item = self._reader.poll()
         if item is None:
             return DataInputStatus.NOTHING_AVAILABLE
         if item is EXHAUSTED:
-            status = self._end_epoch()
-            # Data that ends for good has one more step to go: its checkpoint.
-            self._input_done = status is not DataInputStatus.END_OF_DATA
-            return status
+            return self._end_epoch()
         self._process(item)
         return DataInputStatus.MORE_AVAILABLE
 
     def _end_data(self, *, drain: bool) -> None:
-        self._end_of_data = True
-        if drain:
-            self.chain.head.process_watermark(MAX_WATERMARK)
-            self.chain.finish()
+        self.chain.finish(drain=drain)
+        self._phase = EpochPhase.DATA_ENDED
         self.writer.broadcast(EndOfData())
 
     @abstractmethod
@@ -276,17 +356,28 @@ class StreamTask(ABC):
     def trigger_checkpoint_async(
         self, metadata: CheckpointMetaData, options: CheckpointOptions | None = None
     ) -> Future[bool]:
-        """Take a checkpoint, as a mail; its outcome reaches the future, and a failure the task as well (C1)."""
+        """Take the epoch's checkpoint, as a mail; its outcome reaches the future, and a failure the task as well (C1).
+
+        An epoch has one checkpoint, at its end, which the task triggers by itself. One that is triggered before all
+        input has come, or a second one, is refused: the future raises :class:`TaskStateError`, the task goes on.
+        """
         mail = MailOptions.urgent() if options is not None and options.unaligned else MailOptions.DEFAULT
 
         def run() -> bool:
+            if self._phase is not EpochPhase.INPUT_ENDED:
+                raise _CheckpointRefusedError(
+                    f"task {self.vertex.name!r}: checkpoint {metadata.checkpoint_id} cannot be taken now: an epoch has"
+                    " one checkpoint, when all of its input has come"
+                )
             self._perform_checkpoint(metadata)
             return True
 
         def fail_the_task(outcome: Future[bool]) -> None:
             error = None if outcome.cancelled() else outcome.exception()
-            if error is not None:
-                self.processor.report_throwable(error)
+            if isinstance(error, _CheckpointRefusedError):
+                _log.warning("%s", error)
+            elif error is not None:
+                self.handle_async_exception(error)
 
         executor = self.processor.get_main_mailbox_executor()
         outcome = executor.submit(run, "checkpoint %s", metadata.checkpoint_id, options=mail)
@@ -317,7 +408,7 @@ class StreamTask(ABC):
 
     def _perform_checkpoint(self, metadata: CheckpointMetaData) -> None:
         self.coordinator.checkpoint_state(metadata, self._write_state)
-        self._epoch_done = True
+        self._phase = EpochPhase.DONE
         self.processor.suspend()
 
     def _write_state(self, operator_states: dict[str, Any]) -> None:
@@ -337,7 +428,7 @@ class StreamTask(ABC):
             "records_in": self.metrics.records_in,
             "records_out": self.writer.records_out,
             "bytes_out": self.writer.bytes_out,
-            "mails": self.mailbox_metrics.statistics().mails_processed,
+            "mails": self.mailbox_metrics.mails_processed - self._mails_before,
             **self.metrics.times(),
             "counters": counters,
         }

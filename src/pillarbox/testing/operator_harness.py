@@ -228,6 +228,7 @@ class OneInputStreamOperatorTestHarness:
             TimeoutError: requests did not end.
         """
         with self._patience.time_passes(time_passes):
+            self.operator.end_input()
             self.push_watermark(MAX_WATERMARK)
             self.operator.finish()
         self._settle()

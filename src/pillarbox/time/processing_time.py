@@ -25,6 +25,7 @@ from concurrent.futures import Future
 from enum import Enum
 
 from pillarbox.errors import shorten
+from pillarbox.mailbox import RejectedExecutionError
 
 __all__ = [
     "ManualProcessingTimeService",
@@ -568,6 +569,10 @@ class _DeferredTimer(ScheduledTimer):
             return
         try:
             service._defer(self, timestamp)
+        except RejectedExecutionError:
+            # The task has ended: nobody waits for its timers any more.
+            self._give_up()
+            service._end()
         except BaseException:
             self._give_up()
             service._end()
@@ -645,9 +650,9 @@ class ProcessingTimeServiceImpl(ProcessingTimeService):
             inner: the task's service.
             defer: called in the clock's thread as ``defer(callback, timestamp)``: it has to
                 arrange that ``callback(timestamp)`` is called, exactly once, in the mailbox thread,
-                as a mail with the operator's priority; ``str(callback)`` names it. What it raises
-                (the mailbox is closed) goes to the error handler of ``inner``, and the timer is
-                given up.
+                as a mail with the operator's priority; ``str(callback)`` names it. Where it raises,
+                the timer is given up; the error goes to the error handler of ``inner``, but for
+                :class:`RejectedExecutionError`: the task has ended.
         """
         self._inner = inner
         self._defer = defer
@@ -714,6 +719,19 @@ class ProcessingTimeServiceImpl(ProcessingTimeService):
         """
         self._close(ServiceState.QUIESCED)
         return self._quiesced
+
+    def resume(self) -> None:
+        """Let timers fire again after :meth:`quiesce`: a task may outlive the end of its data.
+
+        What was given up while it was quiesced stays given up. No effect unless it is quiesced.
+        """
+        with self._lock:
+            if self._state is not ServiceState.QUIESCED:
+                return
+            self._state = ServiceState.ALIVE
+            self._completed = False
+            self._quiesced = Future()
+            self._quiesced.set_running_or_notify_cancel()
 
     def shutdown(self) -> None:
         """:meth:`quiesce`, and from now on registering raises. The service below goes on."""

@@ -77,8 +77,8 @@ class AsyncWaitOperator(StreamOperator):
         else:
             super().process_status(event.idle)
 
-    def finish(self) -> None:
-        """Wait for everything under way: bounded input has ended."""
+    def end_input(self) -> None:
+        """Wait for everything under way, while timeouts still count: bounded input has ended."""
         self.in_flight.drain()
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:

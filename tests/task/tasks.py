@@ -1,0 +1,148 @@
+"""Tasks for tests: operators that note what they are told, and ways to run a task and to look at what it sent."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from pillarbox.elements import Barrier, Buffer, Records, TaskReport, decode, encode
+from pillarbox.graph import REPORT_TARGET, output_target
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.operator import StreamOperator
+from pillarbox.task import (
+    ChainNode,
+    Consumers,
+    Edge,
+    InputEdge,
+    KeyedStreamTask,
+    SourceStreamTask,
+    Vertex,
+    channel_code,
+)
+from pillarbox.time import ManualProcessingTimeService
+
+OUTPUT = output_target(0)
+UPSTREAM = channel_code(0, 0)
+Notes = list[tuple[Any, ...]]
+
+
+class Noting(StreamOperator):
+    """Notes all that it is told, in a list that all operators of a test share."""
+
+    def __init__(self, name, notes, **behaviour):
+        super().__init__(name, name)
+        self.notes = notes
+        self.behaviour = behaviour
+        self.thread = None
+
+    def note(self, what, *details):
+        assert self.thread in (None, threading.get_ident())
+        self.notes.append((what, self.name, *details))
+        do = self.behaviour.get(what)
+        if isinstance(do, BaseException):
+            raise do
+        return do(self, *details) if do is not None else None
+
+    def open(self):
+        self.note("open")
+
+    def process_records(self, records):
+        for value in records.values:
+            self.note("record", value)
+        self.output.process_records(records)
+
+    def process_watermark(self, timestamp):
+        self.note("watermark", timestamp)
+        super().process_watermark(timestamp)
+
+    def finish(self):
+        self.note("finish")
+
+    def close(self):
+        self.note("close")
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id):
+        self.note("prepare", checkpoint_id)
+
+    def snapshot_state(self, checkpoint_id):
+        return self.note("snapshot", checkpoint_id)
+
+    def restore_state(self, state):
+        self.note("restore", state)
+
+    def notify_checkpoint_complete(self, checkpoint_id):
+        self.note("complete", checkpoint_id)
+
+    def notify_checkpoint_aborted(self, checkpoint_id):
+        self.note("aborted", checkpoint_id)
+
+    def notify_checkpoint_subsumed(self, checkpoint_id):
+        self.note("subsumed", checkpoint_id)
+
+
+def vertex_of(*operators, keyed=False, uses_processing_time=False):
+    """A chain in a row, whose end goes to an output and, with a barrier, to one subtask."""
+    nodes = [ChainNode(operator, Consumers([index + 1], [])) for index, operator in enumerate(operators)]
+    nodes[-1].output = Consumers([], [0, 1])
+    edges = [Edge([OUTPUT], None, 128, "rows"), Edge([5], Keying(lambda value: 0, "next"), 128, "next")]
+    inputs = [InputEdge(0, None)] if keyed else []
+    number, parallelism = (1, 2) if keyed else (0, 0)
+    return Vertex(
+        number,
+        "vertex",
+        "uid" if keyed else "",
+        number,
+        parallelism,
+        128,
+        keyed,
+        nodes,
+        edges,
+        inputs,
+        REPORT_TARGET,
+        uses_processing_time,
+    )
+
+
+def source_task(*operators, **options):
+    return SourceStreamTask(vertex_of(*operators), 0, **options)
+
+
+def run_source(task, *runs, epoch=1, bounded=False, subtask=0):
+    parts = task.run_epoch(map(Records, runs), subtask=subtask, checkpoint_id=epoch, bounded=bounded)
+    return [buffer for part in parts for buffer in part]
+
+
+def keyed_task(*operators, **options):
+    options.setdefault("clock", ManualProcessingTimeService())
+    return KeyedStreamTask(vertex_of(*operators, keyed=True), 0, **options)
+
+
+def share(*elements, channel=UPSTREAM, end=()):
+    elements = (*elements, *end, Barrier(1))
+    return [Buffer(9, channel, seq, encode(element)) for seq, element in enumerate(elements)]
+
+
+def run_keyed(task, store, *elements, end=()):
+    assert task.restore(store)
+    parts = task.run_epoch([share(*elements, end=end)] if elements or end else [], store)
+    return [buffer for part in parts for buffer in part]
+
+
+def sent(buffers, target=OUTPUT):
+    """Values and control elements that were sent to a target, in order."""
+    got: list[Any] = []
+    for buffer in buffers:
+        if buffer.target == target:
+            element = decode(buffer.payload)
+            got += element.values if isinstance(element, Records) else [element]
+    return got
+
+
+def report_of(buffers):
+    (report,) = sent(buffers, REPORT_TARGET)
+    assert isinstance(report, TaskReport)
+    return report.values
+
+
+def kinds(notes, *wanted):
+    return [note for note in notes if note[0] in wanted]
