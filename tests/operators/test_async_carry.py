@@ -19,7 +19,7 @@ from pillarbox.task import KeyedStreamTask
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.time import ManualProcessingTimeService
 from tests.operators.async_service import Service, answer, settle
-from tests.task.test_stream_task import run_keyed, vertex_of
+from tests.task.tasks import run_keyed, vertex_of
 
 pytestmark = pytest.mark.timeout(60)
 

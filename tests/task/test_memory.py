@@ -11,7 +11,7 @@ from pillarbox.operators.keys import Keying
 from pillarbox.state import MemoryChunkStore
 from pillarbox.task import KeyedStreamTask
 from pillarbox.task.memory import Memory, largest_rows, process_memory, readable
-from tests.task.test_stream_task import report_of, run_keyed, vertex_of
+from tests.task.tasks import report_of, run_keyed, vertex_of
 
 MIB = 1024 * 1024
 

@@ -21,7 +21,7 @@ from pillarbox.task.operator_chain import as_mail
 from pillarbox.task.stream_task import EpochPhase, StreamTask
 from pillarbox.task.task_input import DataInputStatus
 from pillarbox.task.vertex import Vertex, channel_code
-from pillarbox.time import ProcessingTimeService, ProcessingTimeServiceImpl, ScheduledTimer
+from pillarbox.time import MAX_WATERMARK, ProcessingTimeService, ProcessingTimeServiceImpl, ScheduledTimer
 
 __all__ = ["KeyedStreamTask"]
 
@@ -206,6 +206,9 @@ class KeyedStreamTask(StreamTask):
 
     def emit_watermark(self, timestamp: int) -> None:
         """Advance the chain's event time."""
+        if timestamp == MAX_WATERMARK:
+            # What timers that have fired are about to emit would come too late downstream.
+            self.chain.quiesce_head()
         self.chain.head.process_watermark(timestamp)
 
     def emit_status(self, idle: bool) -> None:

@@ -136,6 +136,10 @@ class OperatorChain:
                     operator.process_watermark(MAX_WATERMARK)
                 operator.finish()
 
+    def quiesce_head(self) -> None:
+        """Run what timers of the head that have fired are to do; no other fires until :meth:`resume_timers`."""
+        self._quiesce(self.operators[0], self._clocks[0])
+
     def _quiesce(self, operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
         executor = operator.context.mailbox_executor
         finished = Event()

@@ -1,0 +1,152 @@
+"""The end of bounded data: what an operator still has to do is done before it is finished, and nothing comes after."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from pillarbox.elements import Barrier, Buffer, Element, EndOfData, Records, Watermark, encode
+from pillarbox.errors import ExchangeError
+from pillarbox.mailbox import MailOptions
+from pillarbox.operators.async_io.operator import AsyncWaitOperator
+from pillarbox.operators.async_io.options import AsyncOptions
+from pillarbox.operators.functions import KeyedProcessFunction
+from pillarbox.operators.keyed_process import KeyedProcessOperator
+from pillarbox.operators.keys import Keying
+from pillarbox.state import MemoryChunkStore
+from pillarbox.task import InputEdge, InputGate
+from pillarbox.time import MAX_WATERMARK, ManualProcessingTimeService
+from tests.task.tasks import UPSTREAM, Notes, Noting, keyed_task, kinds, run_source, sent, share, source_task
+
+END = (Watermark(MAX_WATERMARK), EndOfData())
+
+
+class Later(KeyedProcessFunction):
+    """Calls back 30 ms after each element, and at the end of event time."""
+
+    def process_element(self, value, ctx):
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time() + 30)
+        timers.register_event_time_timer(1000)
+        yield "element", value
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.time_domain().name, ctx.get_current_key()
+
+
+def later():
+    return KeyedProcessOperator("later", Later(), Keying(lambda value: value, "key_by"), "later")
+
+
+def run_to_the_end(task, batches):
+    store = MemoryChunkStore()
+    assert task.restore(store)
+    return [buffer for part in task.run_epoch(batches, store) for buffer in part]
+
+
+def test_a_timer_that_has_fired_comes_before_the_maximum_watermark():
+    """Its mail waits when the data ends: what it emits must not come too late downstream."""
+    clock = ManualProcessingTimeService()
+    task = keyed_task(later(), clock=clock)
+
+    def batches():
+        yield share(Records([1]), end=END)
+        clock.advance(30)  # within the step that finds the end
+
+    elements = sent(run_to_the_end(task, batches()), 5)
+    assert elements[:3] == [("element", 1), ("PROCESSING_TIME", 1), ("EVENT_TIME", 1)]
+    assert elements[3:-1] == list(END) and isinstance(elements[-1], Barrier)
+    task.close()
+
+
+@pytest.mark.parametrize("moment", ["end_input", "finish"])
+def test_no_timer_fires_once_its_operator_is_finished(moment):
+    """The time comes while an operator behind it ends: nothing is sent after the end of the data."""
+    clock = ManualProcessingTimeService()
+    notes: Notes = []
+
+    class Slow(Noting):
+        def end_input(self):
+            self.note("end_input")
+
+    task = keyed_task(later(), Slow("tail", notes, **{moment: lambda operator: clock.advance(30)}), clock=clock)
+    elements = sent(run_to_the_end(task, [share(Records([1]), end=END)]), 5)
+    assert elements[:2] == [("element", 1), ("EVENT_TIME", 1)]
+    assert elements[2:-1] == list(END) and isinstance(elements[-1], Barrier)
+    assert kinds(notes, "end_input", "finish") == [("end_input", "tail"), ("finish", "tail")]
+    task.close()
+
+
+@pytest.mark.parametrize("on_barrier", ["carry", "drain"])
+def test_requests_at_the_end_of_data(on_barrier):
+    """The time of the timers comes while the requests are under way: all that was asked for comes out."""
+    clock = ManualProcessingTimeService()
+    ending, asked = threading.Event(), []
+
+    class Between(Noting):
+        def end_input(self):
+            ending.set()
+
+        def finish(self):
+            ending.set()
+
+    async def ask(value):
+        asked.append(value)
+        while not ending.is_set():
+            await asyncio.sleep(0.001)
+        clock.advance(30)
+        return value
+
+    requests = AsyncWaitOperator("ask", ask, AsyncOptions("map_async", timeout=None, on_barrier=on_barrier), "ask")
+    task = keyed_task(later(), Between("between", []), requests, clock=clock)
+    elements = sent(run_to_the_end(task, [share(Records([0, 1]), end=END)]), 5)
+    expected = [("element", value) for value in (0, 1)] + [("EVENT_TIME", value) for value in (0, 1)]
+    assert elements[:-3] == expected and elements[-3:-1] == list(END)
+    assert sorted(asked) == sorted(expected)
+    task.close()
+
+
+def test_timeouts_count_until_all_requests_have_left_also_in_the_next_epoch():
+    """A source's task works off one partition after the other, each with an end of its own."""
+    clock = ManualProcessingTimeService()
+
+    async def never(value):
+        clock.advance(51)
+        await asyncio.Event().wait()
+
+    options = AsyncOptions("map_async", timeout=50, on_failure="drop")
+    task = source_task(AsyncWaitOperator("never", never, options, "never"), clock=clock)
+    task.restore()
+    for epoch in range(3):
+        assert sent(run_source(task, [epoch], epoch=epoch, bounded=True)) == []
+    task.close()
+
+
+def test_p6_the_mails_of_an_operator_run_before_it_is_finished():
+    notes: Notes = []
+
+    class Posting(Noting):
+        def end_input(self):
+            self.note("end_input")
+            execute = self.context.mailbox_executor.execute
+            execute(lambda: self.note("deferrable mail"), "mail", options=MailOptions.deferrable())
+            execute(lambda: self.note("mail"), "mail")
+
+    task = source_task(Posting("a", notes), Posting("b", notes))
+    task.restore()
+    run_source(task, bounded=True)
+    expected = [(what, name) for name in "ab" for what in ("end_input", "deferrable mail", "mail", "finish")]
+    assert kinds(notes, "end_input", "deferrable mail", "mail", "finish") == expected
+    task.close()
+
+
+def test_what_comes_after_the_end_of_a_channels_data_is_refused():
+    gate = InputGate("next", [InputEdge(0, None)])
+    gate.begin_epoch(1)
+    elements: list[Element] = [EndOfData(), Records([1]), Barrier(1)]
+    buffers = [Buffer(9, UPSTREAM, seq, encode(element)) for seq, element in enumerate(elements)]
+    assert list(gate.receive(buffers[0])) == []
+    with pytest.raises(ExchangeError, match="after the end of its data"):
+        list(gate.receive(buffers[1]))
