@@ -66,7 +66,10 @@ def to_millisecond(value: object) -> int:
         ValueError: it is something else, or does not fit; the message says how to convert it.
     """
     if isinstance(value, datetime.datetime) and value == value:  # pandas' NaT is not
-        raise ValueError("a datetime is not converted here: int(x.timestamp() * 1000) gives its milliseconds")
+        raise ValueError(
+            "a datetime is not converted here: int(x.timestamp() * 1000) gives its milliseconds, in the"
+            " machine's time zone where it has none"
+        )
     if isinstance(value, (bool, np.bool_)):
         raise ValueError("True and False are no points in time")
     try:
