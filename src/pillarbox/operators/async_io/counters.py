@@ -16,15 +16,22 @@ _SAMPLES = 4096
 
 
 class Counters:
-    """The figures of one epoch. Only the mailbox thread may touch them."""
+    """The figures of one epoch. Only the mailbox thread may touch them.
+
+    Attributes:
+        completed: records that got results.
+        failed: records whose request failed for good.
+        timed_out: records whose request took too long.
+        cache_hits: records that needed no request of their own.
+    """
 
     def __init__(self) -> None:
+        self.completed = 0
+        self.failed = 0
         self.timed_out = 0
         self.cache_hits = 0
         self._attempts = 0
         self._retried = 0
-        self._completed = 0
-        self._failed = 0
         self._seconds: deque[float] = deque(maxlen=_SAMPLES)
 
     def taken(self, requests: Sequence[Request]) -> None:
@@ -37,13 +44,6 @@ class Counters:
             if request.error is None:
                 self._seconds.append(request.seconds)
 
-    def settled(self, request: Request) -> None:
-        """Count the records of a request by how it ended."""
-        if request.failure is None:
-            self._completed += len(request.values)
-        else:
-            self._failed += len(request.values)
-
     def report(self, *, drops: bool, in_flight: int, in_flight_max: int) -> dict[str, int]:
         """Return the figures by name.
 
@@ -53,11 +53,11 @@ class Counters:
         p50, p95, p99 = np.percentile(self._seconds, (50, 95, 99)) * 1e6 if self._seconds else (0, 0, 0)
         return {
             "requests": self._attempts,
-            "completed": self._completed,
-            "failed": self._failed,
+            "completed": self.completed,
+            "failed": self.failed,
             "timed_out": self.timed_out,
             "retried": self._retried,
-            "dropped": self._failed if drops else 0,
+            "dropped": self.failed if drops else 0,
             "cache_hits": self.cache_hits,
             "in_flight": in_flight,
             "in_flight_max": in_flight_max,

@@ -27,6 +27,9 @@ from pillarbox.operators.operator import StreamOperator
 
 __all__ = ["InFlight"]
 
+_PENDING = RequestState.PENDING
+_SETTLED = RequestState.SETTLED
+
 
 class InFlight:
     """What an async operator holds between its opening and its closing.
@@ -197,12 +200,14 @@ class InFlight:
         completed = self._workers.take_completed()
         self._counters.taken(completed)
         for request in completed:
-            if request.state is not RequestState.PENDING:
+            if request.state is not _PENDING:
                 continue
             if request.error is not None:
                 self._fail(request, request.error)
+            elif request.key is NO_KEY:
+                self._settle(request, self._results_of(request))
             else:
-                self._succeed(request, self._results_of(request))
+                self._succeed_with_followers(request, self._results_of(request))
 
     def _results_of(self, request: Request) -> Sequence[Any]:
         result = request.result
@@ -233,10 +238,7 @@ class InFlight:
             f" has to give a list of what to emit, such as [{shorten(results, 20)}]"
         )
 
-    def _succeed(self, request: Request, results: Sequence[Any]) -> None:
-        if request.key is NO_KEY:
-            self._settle(request, results)
-            return
+    def _succeed_with_followers(self, request: Request, results: Sequence[Any]) -> None:
         assert self._cache is not None
         followers = self._cache.conclude(request, results)
         for one in (request, *followers):
@@ -277,8 +279,13 @@ class InFlight:
         self._conclude(request, results, None)
 
     def _conclude(self, request: Request, outputs: Sequence[Any], failure: BaseException | None) -> None:
-        request.settle(outputs, failure)
-        self._counters.settled(request)
+        request.state = _SETTLED
+        request.outputs = outputs
+        if failure is None:
+            self._counters.completed += len(request.values)
+        else:
+            request.failure = failure
+            self._counters.failed += len(request.values)
         if self._last_chances:
             self._last_chances.discard(request)
         self._queue.complete(request)
@@ -411,7 +418,7 @@ class InFlight:
                 continue
             if element.id is not None and element.id in wanted:
                 kept[element.id] = element
-            elif element.state is RequestState.PENDING:
+            elif element.state is _PENDING:
                 element.state = RequestState.DISCARDED
                 self._workers.cancel(element)
         if self._batches is not None:
@@ -445,7 +452,7 @@ class InFlight:
             if started is not None and (request.started is None or started < request.started):
                 request.started = started
             self._put(request)
-            if request.state is RequestState.SETTLED:
+            if request.state is _SETTLED:
                 self._queue.complete(request)
             return
         size = self._options.batch_size or 1

@@ -14,6 +14,8 @@ from pillarbox.operators.async_io.request import Event, Request, RequestState
 
 __all__ = ["OrderedQueue", "Segment", "StreamElementQueue", "UnorderedQueue"]
 
+_PENDING = RequestState.PENDING
+
 
 class StreamElementQueue(ABC):
     """Requests and events that have not left yet."""
@@ -75,7 +77,7 @@ class OrderedQueue(StreamElementQueue):
         while elements:
             first = elements[0]
             if type(first) is Request:
-                if first.state is RequestState.PENDING:
+                if first.state is _PENDING:
                     return
                 self._requests -= 1
             elements.popleft()

@@ -44,7 +44,7 @@ class Request:
         key: what its result is kept under, or ``NO_KEY``.
         followers: requests for the same key, which get the same result, or None.
         state: what the mailbox thread knows of it.
-        outputs: what leaves in its place, once it is settled.
+        outputs: what leaves in its place, once it is settled: of a batch one for each element, or none at all.
         failure: the error that it failed with for good, or None.
         segment: where an unordered queue holds it.
         started: when it was asked first (epoch ms), here or in the worker that had it before; None until then. This and
@@ -93,12 +93,6 @@ class Request:
         self.error: BaseException | None = None
         self.running: Any = None
         self.given_up = False
-
-    def settle(self, outputs: Sequence[Any], failure: BaseException | None) -> None:
-        """Note what leaves in its place: of a batch one output for each element, or none at all."""
-        self.state = RequestState.SETTLED
-        self.outputs = outputs
-        self.failure = failure
 
     def output_timestamps(self) -> Sequence[int | None]:
         """Return one timestamp for each output: that of its element; what one element gives has the element's."""

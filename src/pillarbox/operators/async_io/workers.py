@@ -188,7 +188,7 @@ class RequestWorkers:
                     continue
                 request.running = worker
                 try:
-                    if simple:  # as in _attempt(): a coroutine less for each request
+                    if simple:  # as in _ask(): a coroutine less for each request
                         request.attempts = 1
                         if request.started is None:
                             request.started = clock()
@@ -227,23 +227,20 @@ class RequestWorkers:
         if self._waiting and not self._closing:
             self._start_workers()
 
-    async def _attempt(self, request: Request) -> None:
-        """Ask once."""
-        request.attempts += 1
-        if request.started is None:
-            request.started = self._clock()
-        request.result = await self._function(request.values if self._batched else request.values[0])
-
     async def _ask(self, request: Request) -> None:
         """Ask, and ask again where the strategy says so, at no more than the limited rate."""
+        argument = request.values if self._batched else request.values[0]
         began = None
         while True:
             if self._limiter is not None:
                 await self._limiter.acquire()
             if began is None:
                 began = perf_counter()
+            request.attempts += 1
+            if request.started is None:
+                request.started = self._clock()
             try:
-                await self._attempt(request)
+                request.result = await self._function(argument)
             except Exception as error:
                 if not self._again(request, error):
                     raise
