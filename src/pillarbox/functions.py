@@ -86,6 +86,8 @@ def async_map(
             raise ProgramError(f"async_map(): failures is the name of a column, not {shorten(failures)}")
         added = StructType([StructField(field.name, field.dataType, True, field.metadata) for field in added.fields])
     _check_new_columns(df, [*added.names, *([] if failures is None else [failures])])
+    if columns is not None and not isinstance(columns, (str, Sequence)):
+        raise ProgramError(f"async_map(): columns is a column's name or a list of names, not {shorten(columns)}")
     wanted = (columns,) if isinstance(columns, str) else None if columns is None else tuple(columns)
     for column in wanted or ():
         if column not in df.columns:

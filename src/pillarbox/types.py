@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyspark.sql.types as spark
 from pyspark.sql import Row as SparkRow
 
-from pillarbox.errors import PillarboxError, shorten, shorten_record
+from pillarbox.errors import ConfigurationError, PillarboxError, ProgramError, describe, shorten, shorten_record
 
 __all__ = ["RowEncoder", "TypeInformation", "TypeMismatchError", "Types", "resolve_schema"]
 
@@ -153,7 +153,7 @@ class Types:
         """A row with these columns.
 
         Raises:
-            ValueError: There are more names than types, or fewer.
+            ProgramError: There are more names than types, or fewer.
         """
         return _row_type("ROW", field_names, field_types)
 
@@ -197,7 +197,7 @@ class Types:
 
 def _row_type(kind: str, names: Sequence[str], field_types: Sequence[TypeInformation]) -> TypeInformation:
     if len(names) != len(field_types):
-        raise ValueError(f"{len(names)} field names, but {len(field_types)} field types")
+        raise ProgramError(f"{len(names)} field names, but {len(field_types)} field types")
     said = ", ".join(map("{}: {}".format, names, field_types))
     fields = [
         spark.StructField(name, field_type.data_type)
@@ -251,13 +251,13 @@ def resolve_schema(declared: object) -> spark.StructType:
               null only where its annotation says so (`str | None`, `Optional[str]`).
 
     Raises:
-        TypeError: It is none of these, or a field's annotation has no Spark type.
-        ValueError: The DDL string cannot be parsed, or there is no column.
-        RuntimeError: A DDL string was given, but no Spark session is active.
+        ProgramError: It is none of these; a field's annotation has no Spark type; the DDL string cannot be parsed;
+            or there is no column.
+        ConfigurationError: A DDL string was given, but no Spark session is active.
     """
     schema = _resolved(declared)
     if not schema.fields:
-        raise ValueError(f"{shorten(declared)} declares no columns; declare at least one")
+        raise ProgramError(f"{shorten(declared)} declares no columns; declare at least one")
     return schema
 
 
@@ -269,7 +269,7 @@ def _resolved(declared: object) -> spark.StructType:
     if isinstance(declared, TypeInformation):
         data_type = declared.data_type
         if data_type is None:
-            raise TypeError(
+            raise ProgramError(
                 f"{declared} cannot be columns of a DataFrame, for Spark has no type for "
                 "PICKLED_BYTE_ARRAY; declare the type of every field"
             )
@@ -278,7 +278,7 @@ def _resolved(declared: object) -> spark.StructType:
         return spark.StructType([spark.StructField("f0", data_type)])
     if _is_record_class(declared):
         return _struct_of(declared, ())
-    raise TypeError(f"{shorten(declared)} does not declare columns; declare them as {_WAYS}")
+    raise ProgramError(f"{shorten(declared)} does not declare columns; declare them as {_WAYS}")
 
 
 def _parsed(ddl: str) -> spark.StructType:
@@ -287,15 +287,15 @@ def _parsed(ddl: str) -> spark.StructType:
     try:
         data_type = spark.StructType.fromDDL(ddl)
     except ParseException as error:
-        raise ValueError(f"{ddl!r} is no list of columns as Spark's DDL has them: {error}") from error
+        raise ProgramError(f"{ddl!r} is no list of columns as Spark's DDL has them: {describe(error)}") from None
     except Exception as error:
-        raise RuntimeError(
+        raise ConfigurationError(
             f"Spark parses the columns {ddl!r}, so a SparkSession must be active (it is, once "
             "SparkSession.builder.getOrCreate() was called in this process); create it before, or "
             "declare the columns as a StructType, a dataclass or a typing.NamedTuple"
         ) from error
     if not isinstance(data_type, spark.StructType):
-        raise ValueError(f"{ddl!r} is a type without a name; name the column: 'value {ddl}'")
+        raise ProgramError(f"{ddl!r} is a type without a name; name the column: 'value {ddl}'")
     return data_type
 
 
@@ -309,14 +309,14 @@ def _is_record_class(declared: object) -> typing.TypeGuard[type]:
 def _struct_of(record: type, inside: tuple[type, ...]) -> spark.StructType:
     """The columns of a dataclass or named tuple that is nested in the classes `inside`."""
     if record in inside:
-        raise TypeError(
+        raise ProgramError(
             f"{record.__name__} contains itself, which columns cannot; "
             "keep such a field as bytes (pickled) or str (JSON)"
         )
     try:
         hints = typing.get_type_hints(record)
     except NameError as error:
-        raise TypeError(
+        raise ProgramError(
             f"an annotation of {record.__name__} names a class that cannot be found ({error}); "
             "define or import that class at the top level of its module"
         ) from error
@@ -327,12 +327,12 @@ def _struct_of(record: type, inside: tuple[type, ...]) -> spark.StructType:
     fields = []
     for name in names:
         if name not in hints:
-            raise TypeError(f"{record.__name__}.{name} has no annotation; use typing.NamedTuple or a dataclass")
+            raise ProgramError(f"{record.__name__}.{name} has no annotation; use typing.NamedTuple or a dataclass")
         found = _type_of(hints[name], (*inside, record))
         if found is None:
             said = hints[name]
             said = said.__name__ if isinstance(said, type) and not typing.get_args(said) else said
-            raise TypeError(
+            raise ProgramError(
                 f"{record.__name__}.{name} is annotated {said}, which has no Spark type; "
                 "annotate it with int, float, str, bool, bytes, datetime, date, time, timedelta, "
                 "Decimal, list[T], tuple[T, ...], dict[K, V], T | None, a dataclass or a "
@@ -763,7 +763,7 @@ def _codec(declared: spark.DataType, zone: dt.tzinfo, path: str) -> _Codec:
             declared,
             [_Slot(_codec(f.dataType, zone, dots + f.name), f.nullable) for f in declared],
         )
-    raise TypeError(
+    raise ProgramError(
         f"the column {path} is declared {declared.simpleString()}, which cannot be made from "
         "Python values; declare it STRING or BINARY, and convert it in the DataFrame"
     )
@@ -782,7 +782,7 @@ def _zone(name: str) -> dt.tzinfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
-        raise ValueError(
+        raise ConfigurationError(
             f"{name!r} is no time zone that is known here; set spark.sql.session.timeZone to a "
             'region such as "Europe/Berlin", or install the tzdata package'
         ) from error
@@ -816,13 +816,13 @@ class RowEncoder:
         timezone: The session's time zone, as in `spark.sql.session.timeZone`.
 
     Raises:
-        TypeError: A column's type cannot be made from Python values.
-        ValueError: The time zone is not known, or there are no columns.
+        ProgramError: A column's type cannot be made from Python values, or there are no columns.
+        ConfigurationError: The time zone is not known.
     """
 
     def __init__(self, schema: spark.StructType, operator: str, timezone: str = "UTC") -> None:
         if not schema.fields:
-            raise ValueError("no columns are declared; declare at least one")
+            raise ProgramError("no columns are declared; declare at least one")
         self._arguments = (schema, operator, timezone)
         self._operator = operator
         self._row = _Struct(

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 from pyspark.sql import Row
 
+from pillarbox.errors import ProgramError
 from pillarbox.time import (
     MAX_WATERMARK,
     MIN_TIMESTAMP,
@@ -122,9 +123,9 @@ class TestStrategy:
             WatermarkStrategy.for_bounded_out_of_orderness(-1)
         with pytest.raises(ValueError, match="idle timeout has to be at least"):
             WatermarkStrategy.no_watermarks().with_idleness("0 s")
-        with pytest.raises(TypeError, match=r"the class Own, not the instance"):
+        with pytest.raises(ProgramError, match=r"the class Own, not the instance"):
             WatermarkStrategy.for_generator(Own())  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="not a function that makes"):
+        with pytest.raises(ProgramError, match="not a function that makes"):
             WatermarkStrategy.for_generator(5)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="has to make a WatermarkGenerator, not 5"):
             WatermarkStrategy.for_generator(lambda: 5).create_generator()  # type: ignore[arg-type,return-value]
@@ -208,7 +209,7 @@ class TestAssigners:
         ],
     )
     def test_what_is_none(self, assigner, message):
-        with pytest.raises(TypeError, match=message):
+        with pytest.raises(ProgramError, match=message):
             as_timestamp_assigner(assigner)
 
 

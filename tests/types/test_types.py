@@ -45,7 +45,7 @@ from pyspark.sql.types import (
     TimeType,
 )
 
-from pillarbox.errors import PillarboxError
+from pillarbox.errors import ConfigurationError, PillarboxError, ProgramError
 from pillarbox.rows import Row, row_class, rows_from_arrow
 from pillarbox.types import RowEncoder, TypeMismatchError, Types, resolve_schema
 
@@ -212,7 +212,7 @@ Untyped = namedtuple("Untyped", "a b")
     ],
 )
 def test_what_declares_no_columns(declared, text):
-    with pytest.raises(TypeError, match=re.escape(text)):
+    with pytest.raises(ProgramError, match=re.escape(text)):
         resolve_schema(declared)
 
 
@@ -221,7 +221,7 @@ def test_annotations_that_cannot_be_found():
     class Local:
         other: Missing  # type: ignore[name-defined]  # noqa: F821
 
-    with pytest.raises(TypeError, match="annotation of Local names a class that cannot be found"):
+    with pytest.raises(ProgramError, match="annotation of Local names a class that cannot be found"):
         resolve_schema(Local)
 
 
@@ -236,7 +236,7 @@ def test_ddl_without_a_session(monkeypatch):
         raise RuntimeError("[SESSION_OR_CONTEXT_NOT_EXISTS]")
 
     monkeypatch.setattr(StructType, "fromDDL", no_session)
-    with pytest.raises(RuntimeError, match="'a INT', so a SparkSession must be active"):
+    with pytest.raises(ConfigurationError, match="'a INT', so a SparkSession must be active"):
         resolve_schema("a INT")
 
 
@@ -323,7 +323,7 @@ def test_pickled_objects_are_no_columns():
         Types.TUPLE([Types.LIST(pickled)]),
     ):
         assert information.data_type is None
-        with pytest.raises(TypeError, match=re.escape(f"{information} cannot be columns")):
+        with pytest.raises(ProgramError, match=re.escape(f"{information} cannot be columns")):
             resolve_schema(information)
 
 
@@ -354,14 +354,14 @@ def test_the_arrow_schema_is_sparks():
 
 def test_types_that_cannot_be_encoded():
     schema = struct(("a", struct(("b", ArrayType(spark_types.VariantType())))))
-    with pytest.raises(TypeError, match=r"column a\.b\[\] is declared variant, which cannot be"):
+    with pytest.raises(ProgramError, match=r"column a\.b\[\] is declared variant, which cannot be"):
         encoder(schema)
 
 
 def test_an_encoder_needs_columns_and_a_time_zone():
     with pytest.raises(ValueError, match="declare at least one"):
         encoder(StructType([]))
-    with pytest.raises(ValueError, match="'Mars/Olympus' is no time zone"):
+    with pytest.raises(ConfigurationError, match="'Mars/Olympus' is no time zone"):
         encoder(struct(("a", LongType())), "Mars/Olympus")
 
 

@@ -51,7 +51,7 @@ from pillarbox.types import RowEncoder, TypeInformation, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
     from pillarbox.datastream.environment import StreamExecutionEnvironment
 
@@ -299,10 +299,22 @@ class DataStream:
                         f"key_by(): there is no column {column!r} in {step.name!r}; the columns are"
                         f" {', '.join(step.columns)}"
                     )
+                self._check_key_column(step, column)
         types = _key_types(self._plain_step(), keying.columns, key_type)
         keyed = KeyByTransformation(self._env._next(), "key_by", [self._plain_step()], keying=keying, key_types=types)
         self._env._add(keyed)
         return KeyedStream(self._env, keyed, keying)
+
+    def _check_key_column(self, step: SourceTransformation, column: str) -> None:
+        """Refuse a column whose values have no hash while the program is being built."""
+        if step.dataframe is None:
+            return
+        kind = step.dataframe.schema[column].dataType
+        if not _can_be_key(kind):
+            raise ProgramError(
+                f"key_by(): the column {column!r} of {step.name!r} is {kind.simpleString()}, which cannot be hashed:"
+                " key by a function that gives a string, a number, a date, or a tuple of them"
+            )
 
     def get_side_output(self, tag: OutputTag) -> DataStream:
         """Give what the operator before sends to a side output."""
@@ -484,6 +496,14 @@ def check_column_names(names: Sequence[str], where: str) -> None:
     doubled = next((name for name, times in Counter(names).items() if times > 1), None)
     if doubled is not None:
         raise ProgramError(f"{where}: {names.count(doubled)} columns are called {doubled!r}: rename them")
+
+
+def _can_be_key(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+
+    if isinstance(kind, StructType):
+        return all(_can_be_key(field.dataType) for field in kind)
+    return not isinstance(kind, (ArrayType, MapType, VariantType))
 
 
 def _name_of(kind: str, func: Any) -> str:

@@ -119,8 +119,11 @@ class StreamExecutionEnvironment:
                 become named rows, FLOAT is rounded to 32 bits. By default they stay as they are.
 
         Raises:
+            ProgramError: ``collection`` is no iterable, or a string.
             TypeMismatchError: an element does not fit its type; the message names the element and the field.
         """
+        if not isinstance(collection, Iterable) or isinstance(collection, (str, bytes)):
+            raise ProgramError(f"from_collection() takes a list or another iterable, not {shorten(collection)}")
         elements = list(collection)
         if type_info is not None:
             convert = converter(type_info, "from_collection(): element")

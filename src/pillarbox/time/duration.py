@@ -12,7 +12,7 @@ import operator
 import re
 from fractions import Fraction
 
-from pillarbox.errors import shorten
+from pillarbox.errors import ProgramError, shorten
 from pillarbox.time.timestamps import MAX_WATERMARK
 
 __all__ = ["Duration", "DurationLike", "Time", "positive_millis", "to_millis"]
@@ -47,11 +47,11 @@ class _Millis:
 
     def __init__(self, millis: int) -> None:
         if isinstance(millis, bool):
-            raise ValueError(f"a whole number is expected, not {millis!r}")
+            raise ProgramError(f"a whole number is expected, not {millis!r}")
         try:
             self._millis = operator.index(millis)
         except TypeError:
-            raise ValueError(f"a whole number is expected, not {shorten(millis)}") from None
+            raise ProgramError(f"a whole number is expected, not {shorten(millis)}") from None
 
     def __eq__(self, other: object) -> bool:
         return self._millis == other._millis if isinstance(other, type(self)) else NotImplemented
@@ -71,7 +71,7 @@ def _times(count: int, unit: int) -> int:
 class Duration(_Millis):
     """An amount of time (PyFlink's ``pyflink.common.Duration``), in whole milliseconds.
 
-    The ``of_*`` methods raise ``ValueError`` where they are given anything but a whole number.
+    The ``of_*`` methods raise ``ProgramError`` where they are given anything but a whole number.
     """
 
     __slots__ = ()
@@ -114,7 +114,7 @@ class Duration(_Millis):
 class Time(_Millis):
     """An amount of time for window sizes and offsets (PyFlink's ``pyflink.common.Time``).
 
-    An offset may be negative: ``Time.hours(-8)``. The static methods raise ``ValueError`` where
+    An offset may be negative: ``Time.hours(-8)``. The static methods raise ``ProgramError`` where
     they are given anything but a whole number.
     """
 
@@ -154,8 +154,8 @@ DurationLike = datetime.timedelta | int | str | Duration | Time
 """What is accepted wherever a duration is asked."""
 
 
-def to_millis(value: DurationLike, *, allow_negative: bool = False) -> int:
-    """Give a duration in whole milliseconds.
+def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = False) -> int:
+    """Return a duration in whole milliseconds.
 
     Smaller parts are cut off, as ``Duration.toMillis`` does in Java.
 
@@ -164,18 +164,20 @@ def to_millis(value: DurationLike, *, allow_negative: bool = False) -> int:
             :class:`Time` (or PyFlink's); or a string of numbers with units: "5 seconds", "1 hour 30
             minutes", "200ms". Units go from weeks to microseconds; months and years have no fixed
             length.
+        what: the option that it is given for, to be named where it is refused.
         allow_negative: accept durations below zero, which only offsets can be.
 
     Raises:
-        ValueError: it is negative, or not a duration at all.
+        ProgramError: it is negative, or not a duration at all.
     """
     millis = _millis_of(value)
+    where = f"{what}: " if what else ""
     if millis is None:
-        raise ValueError(f"not a duration: {shorten(value)}; {_ACCEPTED}")
+        raise ProgramError(f"{where}not a duration: {shorten(value)}; {_ACCEPTED}")
     if millis < 0 and not allow_negative:
-        raise ValueError(f"a duration cannot be negative: {shorten(value)}; {_ACCEPTED}")
+        raise ProgramError(f"{where}a duration cannot be negative: {shorten(value)}; {_ACCEPTED}")
     if abs(millis) > MAX_WATERMARK:
-        raise ValueError(f"a duration of more than 64 bits of milliseconds: {shorten(value)}")
+        raise ProgramError(f"{where}a duration of more than 64 bits of milliseconds: {shorten(value)}")
     return millis
 
 
@@ -186,14 +188,11 @@ def positive_millis(value: DurationLike, what: str) -> int:
         what: what the duration is, for the error.
 
     Raises:
-        ValueError: it is not, or is no duration.
+        ProgramError: it is not, or is no duration.
     """
-    try:
-        millis = to_millis(value)
-    except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
+    millis = to_millis(value, what)
     if millis <= 0:
-        raise ValueError(f"{what} has to be at least one millisecond, not {shorten(value)}")
+        raise ProgramError(f"{what} has to be at least one millisecond, not {shorten(value)}")
     return millis
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from pillarbox.errors import shorten
+from pillarbox.errors import ProgramError, shorten
 
 __all__ = [
     "MAX_WATERMARK",
@@ -183,7 +183,7 @@ class ColumnTimestampAssigner(TimestampAssigner):
             ValueError: the name is empty.
         """
         if not column:
-            raise ValueError("the name of the timestamp column is empty")
+            raise ProgramError("with_timestamp_assigner(): the name of the timestamp column is empty")
         self.column = column
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
@@ -236,7 +236,7 @@ def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
         return ColumnTimestampAssigner(assigner)
     if isinstance(assigner, type) and hasattr(assigner, "extract_timestamp"):
         name = assigner.__name__
-        raise TypeError(f"a timestamp assigner is an instance, not a class: give {name}(), not {name}")
+        raise ProgramError(f"a timestamp assigner is an instance, not a class: give {name}(), not {name}")
     if isinstance(
         assigner,
         (
@@ -250,7 +250,7 @@ def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
     if callable(getattr(assigner, "extract_timestamp", None)):
         return _CheckedTimestampAssigner(assigner)
     if not callable(assigner):
-        raise TypeError(
+        raise ProgramError(
             f"not a timestamp assigner: {shorten(assigner)}; a TimestampAssigner, a function "
             "f(value) or f(value, record_timestamp), or the name of a column is expected"
         )
@@ -269,5 +269,7 @@ def _wants_record_timestamp(function: Callable[..., Any]) -> bool:
     required = sum(p.default is p.empty for p in positional)
     keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     if required > 2 or keywords or not (positional or takes_any):
-        raise TypeError(f"the timestamp function {shorten(function)} has to take (value) or (value, record_timestamp)")
+        raise ProgramError(
+            f"the timestamp function {shorten(function)} has to take (value) or (value, record_timestamp)"
+        )
     return required == 2 or (len(positional) >= 2 and positional[1].name == "record_timestamp")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from pillarbox.errors import shorten
+from pillarbox.errors import ProgramError, shorten
 from pillarbox.time.duration import DurationLike, positive_millis, to_millis
 from pillarbox.time.timestamps import (
     ColumnTimestampAssigner,
@@ -73,9 +73,9 @@ class WatermarkStrategy:
                 expected; as an int, milliseconds.
 
         Raises:
-            ValueError: not a duration, or a negative one.
+            ProgramError: not a duration, or a negative one.
         """
-        delay = to_millis(max_out_of_orderness)
+        delay = to_millis(max_out_of_orderness, "for_bounded_out_of_orderness()")
         return WatermarkStrategy(partial(BoundedOutOfOrdernessWatermarks, delay))
 
     @staticmethod
@@ -91,18 +91,18 @@ class WatermarkStrategy:
             factory: called once in each subtask; a class without constructor arguments will do.
 
         Raises:
-            TypeError: it is a generator itself, which all subtasks would share, or cannot be
+            ProgramError: it is a generator itself, which all subtasks would share, or cannot be
                 called.
         """
         made: object = factory  # not all users have their program type-checked
         if isinstance(made, WatermarkGenerator):
             name = type(made).__name__
-            raise TypeError(
-                f"each subtask needs a generator of its own: give a function that makes one, "
+            raise ProgramError(
+                f"for_generator(): each subtask needs a generator of its own: give a function that makes one, "
                 f"for instance the class {name}, not the instance {shorten(factory)}"
             )
         if not callable(made):
-            raise TypeError(f"not a function that makes a watermark generator: {shorten(factory)}")
+            raise ProgramError(f"for_generator(): not a function that makes a watermark generator: {shorten(factory)}")
         return WatermarkStrategy(factory)
 
     def with_timestamp_assigner(
@@ -117,8 +117,7 @@ class WatermarkStrategy:
                 int, or a datetime.
 
         Raises:
-            TypeError: it is none of these.
-            ValueError: the column's name is empty.
+            ProgramError: it is none of these, or the column's name is empty.
         """
         made = as_timestamp_assigner(assigner)
         column = made.column if isinstance(made, ColumnTimestampAssigner) else None
@@ -133,9 +132,9 @@ class WatermarkStrategy:
             idle_timeout: how long without a record is idle; as an int, milliseconds.
 
         Raises:
-            ValueError: it is zero, negative or no duration.
+            ProgramError: it is zero, negative or no duration.
         """
-        millis = positive_millis(idle_timeout, "the idle timeout")
+        millis = positive_millis(idle_timeout, "with_idleness(): the idle timeout")
         return dataclasses.replace(self, idle_timeout=millis)
 
     def create_generator(self, now_ms: Callable[[], int] | None = None) -> WatermarkGenerator:
