@@ -50,13 +50,13 @@ def located(error: BaseException, task: str, subtask: int) -> BaseException:
         error.at(subtask=subtask)
         _keep_user_frames(error)
         return error
+    if any(_user_frames(each.__traceback__) is not None for each in _chain(error)):
+        _keep_user_frames(error)
     if not isinstance(error, Exception):
         return error
     outcome = OperatorError(f"the task of {task!r} failed: {describe(error)}")
     outcome.at(subtask=subtask)
     outcome.__cause__ = error
-    if any(_user_frames(each.__traceback__) is not None for each in _chain(error)):
-        _keep_user_frames(error)
     return outcome
 
 

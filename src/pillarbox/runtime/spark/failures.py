@@ -45,7 +45,7 @@ def _told(error: BaseException, task: str, subtask: int) -> PillarboxError:
         interrupted = OperatorError(sentence or f"the task of {task!r} was left by {type(error).__name__}")
         interrupted.at(subtask=subtask)
         sentence = str(interrupted)
-    return kind(f"{sentence}\n{user_traceback(error)}".rstrip())
+    return kind("\n".join(filter(None, [sentence, user_traceback(error), *getattr(error, "__notes__", ())])))
 
 
 @contextmanager
