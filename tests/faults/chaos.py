@@ -382,6 +382,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="the first seed; by default any")
     parser.add_argument("--minutes", type=float, default=0, help="begin with further seeds for so long; 0: one seed")
     options = parser.parse_args(arguments)
+    # Whoever ends this process ends its drivers as well.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     until = time.monotonic() + 60 * options.minutes
     total: Counter[str] = Counter()
