@@ -211,15 +211,20 @@ class EndOfWork:
     def __init__(self) -> None:
         # When the input ended: the time of the first batch without any (epoch ms).
         self._input_ended: int | None = None
+        self._is_first = True
 
     def is_reached(self, progress: Any) -> bool:
         """Tell whether it is the one of this progress report; some reports may be left out.
 
         Of a batch without input, exactly the tasks with something due run, and report. The others have nothing to do by
-        its time, which is no earlier than the end of the input.
+        its time, which is no earlier than the end of the input. The first batch of a run says nothing: it may be one
+        that the run before planned and did not finish, ahead of all input that has come since.
         """
+        first, self._is_first = self._is_first, False
         if any(source["startOffset"] != source["endOffset"] for source in progress["sources"]):
             self._input_ended = None
+            return False
+        if first:
             return False
         if self._input_ended is None:
             self._input_ended = _millis(progress["timestamp"])
