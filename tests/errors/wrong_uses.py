@@ -451,7 +451,7 @@ RUNS = [
     Run("keyed, state of another kind", lambda s: keyed(s, GetsAList()), ("operator 'op'", "get_state() takes a ValueStateDescriptor"), "open", ProgramError),
     Run("keyed, a state twice", lambda s: keyed(s, DeclaresTwice()), ("operator 'op' declares the state 'twice' twice", "subtask 0"), "open", ProgramError, on="batch"),
     Run("keyed, a state late", lambda s: keyed(s, DeclaresLate()), ("operator 'op' asks for the state 'late' while records are processed", "declare all states in open()", RECORD, "key 'k'"), "work", ProgramError, on="batch"),
-    Run("keyed, a lock in the state", lambda s: keyed(s, KeepsALock()), ("operator 'op': the value state 'value' of key 'k' cannot be written: TypeError: cannot pickle",), on="batch streaming"),
+    Run("keyed, a lock in the state", lambda s: keyed(s, KeepsALock()), ("operator 'op': the value state 'value' of key 'k' cannot be written: TypeError: cannot pickle",), on="streaming"),
     Run("keyed, list of a number", lambda s: keyed(s, ListsANumber()), (*KEYED[1:], "'op'"), "work", PillarboxError),
     Run("keyed, reducing state", lambda s: keyed(s, Folds()), (*KEYED, ZERO), "fold"),
     Run("keyed, aggregating state", lambda s: keyed(s, AggregatesZero()), (*KEYED, ZERO), "add"),

@@ -1,0 +1,23 @@
+"""One seed of `make chaos`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.faults.chaos import run_seed
+
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
+]
+
+SEED = 1
+
+
+def test_one_seed() -> None:
+    result = run_seed(SEED)
+    assert (result["lost"], result["doubled"], result["silent"]) == (0, 0, 0), "see what it printed"
+    assert result["faults"] >= 4
