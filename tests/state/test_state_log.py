@@ -264,6 +264,26 @@ def test_what_cannot_be_written_is_named():
         task.commit()
 
 
+class RefusesOnce:
+    """Cannot be written at the first try."""
+
+    tries = 0
+
+    def __reduce__(self):
+        RefusesOnce.tries += 1
+        if RefusesOnce.tries == 1:
+            raise OSError("not now")
+        return RefusesOnce, ()
+
+
+def test_an_error_of_writing_that_does_not_come_again_has_its_cause():
+    task = Task(MemoryChunkStore(), a="value")
+    task.put(1, a=RefusesOnce())
+    with pytest.raises(OperatorError, match=r"'op': the epoch's state cannot be written: OSError: not now") as caught:
+        task.commit()
+    assert isinstance(caught.value.__cause__, OSError)
+
+
 # -- several residents --
 
 

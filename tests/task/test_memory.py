@@ -90,3 +90,16 @@ def test_large_values_are_found_without_a_copy():
     assert [key for key, _ in largest_rows(rows)] == [999, 998, 997]
     assert largest_rows({}) == []
     assert [readable(n) for n in (5, 2048, 5 * MIB, 3 << 30)] == ["5 bytes", "2 KiB", "5 MiB", "3.0 GiB"]
+
+
+class RaisesFromItself(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        error = ValueError("its own cause")
+        raise error from error
+
+
+def test_an_error_may_be_its_own_cause():
+    operator = KeyedProcessOperator("loop", RaisesFromItself(), Keying(lambda value: value[0], "key_by"), "loop")
+    task = KeyedStreamTask(vertex_of(operator, keyed=True), 0)
+    with pytest.raises(OperatorError, match="its own cause"):
+        run_keyed(task, MemoryChunkStore(), Records([("a", 1)]))

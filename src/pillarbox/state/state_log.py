@@ -425,8 +425,8 @@ class StateLog:
                 wanted = len(keys) * _CHUNK_BYTES // len(payload)
                 self._chunk_rows = min(max(1, wanted), _CHUNK_ROWS)
 
-    def _unwritable(self, keys: list[Any], rows: list[list[Any]], error: Exception) -> Exception:
-        """Give the error that names the state that cannot be pickled."""
+    def _unwritable(self, keys: list[Any], rows: list[list[Any]], error: Exception) -> OperatorError:
+        """Return the error that names the state that cannot be pickled."""
         for key, row in zip(keys, rows):
             for slot, value in zip(self._backend.slots, row[1:]):
                 try:
@@ -438,7 +438,10 @@ class StateLog:
                         f" cannot be written: {describe(error)}; what cannot be pickled (connections, locks,"
                         " generators) belongs into the function, made in open()"
                     )
-        return error
+        # Each by itself can be written, now that it is tried again.
+        return OperatorError(
+            f"operator {self._backend.operator!r}: the epoch's state cannot be written: {describe(error)}"
+        )
 
     def _put(self, store: ChunkStore, number: int, payload: bytes) -> None:
         store.put(number, payload)

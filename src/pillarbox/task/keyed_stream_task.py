@@ -297,8 +297,11 @@ class KeyedStreamTask(StreamTask):
 
 def _ran_out_of_memory(error: BaseException | None) -> bool:
     """Tell whether an error, or what it was raised from, is a lack of memory."""
-    while error is not None:
+    seen: set[int] = set()
+    # `raise error from error` makes an error its own cause.
+    while error is not None and id(error) not in seen:
         if isinstance(error, MemoryError):
             return True
+        seen.add(id(error))
         error = error.__cause__
     return False
