@@ -33,6 +33,12 @@ __all__ = ["PlannedProgram", "program_settings", "programs_of", "register"]
 
 _PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
+# State files of format 2 have names of their own, which the commit log notes; then Spark writes and compares their
+# checksums as well. From this version on a checkpoint keeps the format with which it was begun: before, one of format
+# 1 does not start with this setting, and in 4.1 the first query of a driver sets the format of all.
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_FORMAT_KEPT_SINCE = (4, 3)
+
 # The name of a program's last function: number of the program, and its parallelism (0: it has no state). All that
 # starting takes is in it, so nothing depends on how long this process remembers the program.
 _NAME = re.compile(r"MapInArrow pillarbox_([0-9a-f]{12})_(\d+)\(")
@@ -144,6 +150,10 @@ def _needed(programs: list[PlannedProgram]) -> dict[str, str]:
     }
 
 
+def _version(spark: SparkSession) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", spark.version)[:2]))
+
+
 @contextmanager
 def program_settings(spark: SparkSession, programs: list[PlannedProgram]) -> Iterator[None]:
     """Have what ``programs`` need set on the session meanwhile; no other query starts in this time.
@@ -162,7 +172,9 @@ def program_settings(spark: SparkSession, programs: list[PlannedProgram]) -> Ite
         if not needed:
             yield
             return
-        before = {name: value for name, value in spark.conf.getAll.items() if name in needed}
+        before = spark.conf.getAll
+        if _FORMAT not in before and _version(spark) >= _FORMAT_KEPT_SINCE:
+            needed[_FORMAT] = "2"
         try:
             for name, value in needed.items():
                 spark.conf.set(name, value)
