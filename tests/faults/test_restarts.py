@@ -99,7 +99,7 @@ def test_stopped_and_started_as_data_comes(make_run: MakeRun, seed: int) -> None
 
 def test_the_same_program_twice_at_once(make_run: MakeRun, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # The two differ in the folders that they write to, so they would have workers of their own: let them share.
-    monkeypatch.setattr(plan, "worker_pool", lambda name: nullcontext())
+    monkeypatch.setattr(plan, "worker_pool", lambda spark, name: nullcontext())
     runs = [make_run(seed + 4, epochs=4), make_run(seed + 5, epochs=4)]
     queries = [run.start() for run in runs]
     for query in queries:
