@@ -33,8 +33,9 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
             simulate(planted.program, seed)
 
 
-@pytest.mark.parametrize("name", ["late-data", "carried", "drained", "ledgers"])
+@pytest.mark.parametrize("name", ["late-data", "carried", "ledgers"])
 def test_a_seed_repeats_its_schedule(name: str) -> None:
+    """Not so where requests are drained: how many of them one mail completes is a matter of threads."""
     assert [simulate(name, seed).lines for seed in range(5)] == [simulate(name, seed).lines for seed in range(5)]
 
 
