@@ -43,17 +43,6 @@ class LateState(KeyedProcessFunction):
         return None
 
 
-class KeepsALock(KeyedProcessFunction):
-    def open(self, runtime_context: RuntimeContext) -> None:
-        self.kept = runtime_context.get_state(ValueStateDescriptor("kept"))
-
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
-        import threading
-
-        self.kept.update(threading.Lock())
-        return None
-
-
 def stamp(value: Any, previous: int) -> int:
     return int(str(value.key))
 
@@ -119,12 +108,6 @@ Program = Callable[[DataStream], DataStream]
             "x LONG",
             ["operator 'late' asks for the state 'late' while records are processed: declare all states in open()"],
             id="state declared late",
-        ),
-        pytest.param(
-            lambda s: s.key_by("key").process(KeepsALock()).name("locker"),
-            "x LONG",
-            ["operator 'locker': the value state 'kept' of key 'k' cannot be written: TypeError: cannot pickle"],
-            id="state that cannot be pickled",
         ),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import faulthandler
+import gc
 import os
 import random
 import sys
@@ -279,6 +280,8 @@ def run_seeds(name: str, seeds: Sequence[int]) -> tuple[str, int, list[tuple[int
             failed.append((seed, str(error)))
         finally:
             faulthandler.cancel_dump_traceback_later()
+        # Restores move what is garbage by then out of the collector's sight (they freeze and unfreeze all objects).
+        gc.collect()
     return name, len(seeds), failed
 
 
