@@ -211,22 +211,22 @@ def test_processing_time_timers_fire_while_the_source_is_idle(spark, tmp_path):
     stream = stream_of(spark, events(spark, 5, keys=5), tmp_path / "in", 1)
     out = environment(spark).from_dataframe(stream).key_by("key").process(Alarm())
     frame = out.to_dataframe("key LONG, name STRING, domain STRING")
-    rows = []
-    query = (
-        frame.writeStream.foreachBatch(lambda batch, number: rows.extend(batch.collect()))
-        .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .start()
-    )
+    rows, batches = [], []
+
+    def take(batch, number):
+        batches.append(number)
+        rows.extend(batch.collect())
+
+    query = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
         deadline = time.monotonic() + 90
         while len(rows) < 5 and time.monotonic() < deadline and query.isActive:
             time.sleep(0.2)
-        batches = [p["batchId"] for p in query.recentProgress]
     finally:
         query.stop()
     assert query.exception() is None
     assert sorted(tuple(row) for row in rows) == [(i, f"v{i}", "PROCESSING_TIME") for i in range(5)]
-    assert len(batches) > 1
+    assert max(batches) > 0  # the input was the first batch's
 
 
 class HiddenAlarm(KeyedProcessFunction):
