@@ -56,8 +56,13 @@ def test_ctrl_c_interrupts_the_local_runtime() -> None:
         threading.Event().wait(60)
         return value
 
-    with pytest.raises(KeyboardInterrupt, match="operator 'map: interrupted' failed at the record"):
-        rows(StreamExecutionEnvironment()).map(interrupted).execute_and_collect()
+    # A shell starts what runs in the background with this signal ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt, match="operator 'map: interrupted' failed at the record"):
+            rows(StreamExecutionEnvironment()).map(interrupted).execute_and_collect()
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class _Closes(MapFunction):
