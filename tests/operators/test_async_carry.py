@@ -224,6 +224,49 @@ def test_what_waits_for_its_turn_is_not_given_up_unasked(clock):
     second.close()
 
 
+class SetClock(ManualProcessingTimeService):
+    """A clock whose wall clock somebody sets: no time passes, and timers wait as long as before."""
+
+    ahead = 0
+
+    def current_processing_time(self) -> int:
+        return super().current_processing_time() + self.ahead
+
+    def _first_due(self, timer: Any) -> int:
+        return super()._first_due(timer) - self.ahead
+
+
+HOUR = 3_600_000
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR])
+def test_setting_the_wall_clock_neither_hastens_nor_delays_a_timeout(jump):
+    clock = SetClock(2 * HOUR)
+    resident = Resident(MemoryChunkStore(), clock)
+    resident.ask("a")
+    clock.advance(TIMEOUT // 2)
+    clock.ahead += jump
+    resident.ask("b")
+    clock.advance(TIMEOUT // 2)
+    assert resident.run_epoch() == [("late", "a")]
+    clock.advance(TIMEOUT // 2)
+    assert resident.run_epoch() == [("late", "b")]
+    resident.close()
+
+
+def test_a_request_from_a_worker_whose_clock_is_ahead_times_out_in_time():
+    store = MemoryChunkStore()
+    ahead, behind = SetClock(2 * HOUR), SetClock(2 * HOUR)
+    ahead.ahead = HOUR
+    first, second = Resident(store, ahead), Resident(store, behind)
+    first.ask("a")
+    first.task.cancel()
+    assert second.run_epoch() == []
+    behind.advance(TIMEOUT)
+    assert second.run_epoch() == [("late", "a")]
+    second.close()
+
+
 @pytest.mark.parametrize("ordered", [True, False])
 def test_watermarks_stay_in_their_places(clock, ordered):
     store = MemoryChunkStore()

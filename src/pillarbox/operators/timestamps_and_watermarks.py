@@ -31,7 +31,7 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
 
     def open(self) -> None:
         """Make the watermark generator."""
-        clock = self.context.processing_time_service.current_processing_time
+        clock = self.context.processing_time_service.relative_time_millis
         self._generator: WatermarkGenerator = with_context(
             self, "making its watermark generator", self.strategy.create_generator, clock
         )

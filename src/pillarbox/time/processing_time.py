@@ -106,6 +106,13 @@ class ProcessingTimeService(ABC):
         """Give the processing time in epoch milliseconds."""
 
     @abstractmethod
+    def relative_time_millis(self) -> int:
+        """Return milliseconds since whenever, by a clock that nobody sets: for how long something takes.
+
+        Only differences within one process mean anything. (Flink's ``RelativeClock``.)
+        """
+
+    @abstractmethod
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback) -> ScheduledTimer:
         """Have ``callback(timestamp)`` called once, at that time or soon after.
 
@@ -419,6 +426,9 @@ class SystemProcessingTimeService(_HeapTimerService):
     def current_processing_time(self) -> int:
         return self._clock()
 
+    def relative_time_millis(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
     def await_shutdown(self, timeout: int) -> bool:
         """Shut down and wait until the running callback has finished.
 
@@ -506,6 +516,9 @@ class ManualProcessingTimeService(_HeapTimerService):
         self._now = current_time
 
     def current_processing_time(self) -> int:
+        return self._now
+
+    def relative_time_millis(self) -> int:
         return self._now
 
     def set_current_time(self, timestamp: int) -> None:
@@ -676,6 +689,9 @@ class ProcessingTimeServiceImpl(ProcessingTimeService):
 
     def current_processing_time(self) -> int:
         return self._inner.current_processing_time()
+
+    def relative_time_millis(self) -> int:
+        return self._inner.relative_time_millis()
 
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback) -> ScheduledTimer:
         if not self._is_alive():

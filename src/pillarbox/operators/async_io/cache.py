@@ -62,7 +62,7 @@ class ResultCache:
     Args:
         settings: what the user chose.
         operator: the operator's name, for people.
-        clock: returns processing time (epoch ms), by which results age.
+        clock: returns relative time (ms), by which results age.
     """
 
     def __init__(self, settings: AsyncCache, operator: str, clock: Callable[[], int]) -> None:

@@ -14,7 +14,8 @@ __all__ = ["Deadlines"]
 class Deadlines:
     """One timer, for the earliest deadline. Only the mailbox thread may touch it.
 
-    A request's deadline is its timeout after it was asked first: one that waits for its turn has none yet.
+    A request's deadline is its timeout after it was asked first: one that waits for its turn has none yet. How long ago
+    that was is measured by the clock that nobody sets; the wall clock tells it where another process asked.
 
     Args:
         timeout: milliseconds; None: requests have no deadline.
@@ -35,7 +36,7 @@ class Deadlines:
     def watch(self) -> None:
         """See to it that requests which begin from now on are given up in time."""
         if self._timer is None and self._timeout is not None:
-            self._set(self._clock.current_processing_time() + self._timeout)
+            self._set(self._timeout)
 
     def cancel(self) -> None:
         """Watch nothing any more."""
@@ -44,14 +45,23 @@ class Deadlines:
             self._timer = None
 
     def is_past(self, started: int) -> bool:
-        """Tell whether a request that was asked first at ``started`` (epoch ms) is overdue."""
-        return self._timeout is not None and started + self._timeout <= self._clock.current_processing_time()
+        """Tell whether a request that was asked first at ``started`` (relative time) is overdue."""
+        return self._timeout is not None and started + self._timeout <= self._clock.relative_time_millis()
+
+    def to_wall_clock(self, started: int) -> int:
+        """Return a moment of this process as epoch milliseconds, for a snapshot."""
+        return self._clock.current_processing_time() - (self._clock.relative_time_millis() - started)
+
+    def from_wall_clock(self, started: int) -> int:
+        """Return a moment of a snapshot as one of this process; one that is still to come, by this clock, is now."""
+        ago = max(0, self._clock.current_processing_time() - started)
+        return self._clock.relative_time_millis() - ago
 
     def overdue(self, elements: Iterable[Request | Event]) -> list[Request]:
         """Return the requests that are overdue, and watch the others."""
         if self._timeout is None:
             return []
-        now = self._clock.current_processing_time()
+        now = self._clock.relative_time_millis()
         overdue = []
         earliest: int | None = None
         for element in elements:
@@ -63,7 +73,7 @@ class Deadlines:
                     earliest = started
         self.cancel()
         if earliest is not None:
-            self._set(earliest + self._timeout)
+            self._set(earliest + self._timeout - now)
         return overdue
 
     def look(self) -> None:
@@ -71,8 +81,8 @@ class Deadlines:
         if self._timeout is not None:
             self._executor.execute(self._expire, "look for overdue requests")
 
-    def _set(self, due: int) -> None:
-        self._timer = self._clock.register_timer(due, self._fire)
+    def _set(self, wait: int) -> None:
+        self._timer = self._clock.register_timer(self._clock.current_processing_time() + wait, self._fire)
 
     def _fire(self, timestamp: int) -> None:
         self._timer = None

@@ -99,7 +99,7 @@ class FunctionHost:
             capacity=options.capacity,
             retry=options.retry_strategy,
             rate_limit=rate_limit,
-            clock=context.processing_time_service.current_processing_time,
+            clock=context.processing_time_service.relative_time_millis,
             notify=notify,
             cancellable=self._plain is None,
         )

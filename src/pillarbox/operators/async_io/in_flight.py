@@ -75,7 +75,7 @@ class InFlight:
             )
         self._cache: ResultCache | None = None
         if options.cache is not None:
-            self._cache = ResultCache(options.cache, self._name, clock.current_processing_time)
+            self._cache = ResultCache(options.cache, self._name, clock.relative_time_millis)
         self._deadlines = Deadlines(options.timeout_millis, clock, operator.context.mailbox_executor, self._expire)
         self._counters = Counters()
         # Requests are told apart in snapshots, also those of several workers that take turns.
@@ -357,7 +357,7 @@ class InFlight:
                 self._give_up(request)
             else:
                 # Another worker asked about it, here it has not had its turn.
-                request.started = self._operator.context.processing_time_service.current_processing_time()
+                request.started = self._operator.context.processing_time_service.relative_time_millis()
                 self._last_chances.add(request)
         self.emit()
 
@@ -406,7 +406,8 @@ class InFlight:
                 continue
             if element.id is None:
                 element.id = next(self._ids)
-            state.append(("request", element.values, element.timestamps, element.id, element.started))
+            started = None if element.started is None else self._deadlines.to_wall_clock(element.started)
+            state.append(("request", element.values, element.timestamps, element.id, started))
         return state
 
     def restore(self, state: Sequence[tuple[Any, ...]]) -> None:
@@ -447,6 +448,8 @@ class InFlight:
         started: int | None = None,
     ) -> None:
         """Take a request of a snapshot back into the queue; those of old snapshots have no number."""
+        if started is not None:
+            started = self._deadlines.from_wall_clock(started)
         if number is not None and number in kept:
             request = kept[number]
             if started is not None and (request.started is None or started < request.started):

@@ -47,8 +47,8 @@ class Request:
         outputs: what leaves in its place, once it is settled: of a batch one for each element, or none at all.
         failure: the error that it failed with for good, or None.
         segment: where an unordered queue holds it.
-        started: when it was asked first (epoch ms), here or in the worker that had it before; None until then. This and
-            what follows is written by the loop's thread.
+        started: when it was asked first (relative time, ms), here or in the worker that had it before; None until then.
+            This and what follows is written by the loop's thread.
         attempts: the number of attempts begun here.
         seconds: how long the service took.
         result: what the function returned.

@@ -55,7 +55,7 @@ class RequestWorkers:
         capacity: the most requests under way.
         retry: when to ask again.
         rate_limit: the most attempts begun per second, or None.
-        clock: returns processing time (epoch ms); called in the loop's thread.
+        clock: returns relative time (ms); called in the loop's thread.
         notify: called in the loop's thread when completed requests are to be taken; not again until they were.
         cancellable: whether calls can be cancelled; those of plain functions cannot.
     """
