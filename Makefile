@@ -63,8 +63,9 @@ simulate: setup ## Simulate SEEDS=304 schedules of each program, or repeat one: 
 	  $(if $(PROGRAM),--program $(PROGRAM)) $(ARGS)
 
 .PHONY: chaos
-chaos: setup ## Programs on Spark under faults drawn from SEED=7, and of the seeds after it for MINUTES=10
-	@$(RUN) $(BIN)/python -m tests.faults.chaos $(if $(SEED),--seed $(SEED)) $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
+chaos: setup ## Programs on Spark under faults drawn from SEED=7 (else the clock) and SEEDS=20 in all, or for MINUTES=10
+	@$(RUN) $(BIN)/python -m tests.faults.chaos $(if $(SEED),--seed $(SEED)) $(if $(SEEDS),--seeds $(SEEDS)) \
+	  $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 .PHONY: lint
 lint: setup ## Check style and formatting

@@ -4,7 +4,7 @@ python -m examples.enrichment.service --port 8080 --latency 20 --errors 0.02 --h
 
     GET  /weather/EWR/2013-01-01T10    {"temp": 39.02, "wind_speed": ...}, or 404
     GET  /aircraft/N14228              {"manufacturer": "BOEING", "model": ...}, or 404
-    GET  /square/12                    {"square": 144}: for those who have no flights
+    GET  /square/12                    {"number": 12, "square": 144}: for those who have no flights
     GET  /stats                        what it was asked, and how that went
     POST /control {"errors": 0.5}      changes its troubles: any fields of `Troubles`
 
@@ -46,6 +46,7 @@ class Troubles:
         latency: milliseconds that half of the answers take at most; few take three times as long.
         errors: share of the requests that are answered with HTTP 500.
         hangs: share of the requests that are never answered.
+        twice: share of the requests that are answered twice: the connection then holds an answer that nobody asked for.
         die_after: so many requests from now ...
         dead_requests: ... it is dead for so many requests: connections are cut without an answer ...
         dead_seconds: ... or for so many seconds from then.
@@ -55,6 +56,7 @@ class Troubles:
     latency: float = 0.0
     errors: float = 0.0
     hangs: float = 0.0
+    twice: float = 0.0
     die_after: int = 0
     dead_requests: int = 0
     dead_seconds: float = 0.0
@@ -145,6 +147,9 @@ class Service:
             self.outcomes["500"] += 1
             return web.Response(status=500, text="having a bad day")
         response = await handler(request)
+        if troubles.hangs + troubles.errors <= fate < troubles.hangs + troubles.errors + troubles.twice:
+            self.outcomes["twice"] += 1
+            answer_once_more(request, response, dice.uniform(0, 0.01))
         self.outcomes[str(response.status)] += 1
         return response
 
@@ -166,7 +171,8 @@ class Service:
 
     async def get_square(self, request: web.Request) -> web.Response:
         """Give a number's square."""
-        return web.json_response({"square": int(request.match_info["number"]) ** 2})
+        number = int(request.match_info["number"])
+        return web.json_response({"number": number, "square": number**2})
 
     async def get_stats(self, request: web.Request) -> web.Response:
         """Give what was counted."""
@@ -191,6 +197,23 @@ class Service:
 def found(answer: dict[str, Any] | None) -> web.Response:
     """Give an answer, or say that there is none."""
     return web.json_response(answer) if answer is not None else web.json_response(None, status=404)
+
+
+def answer_once_more(request: web.Request, response: web.StreamResponse, after: float) -> None:
+    """Write the same answer to the connection again, some moments (seconds) later: maybe when it serves another one."""
+    assert isinstance(response, web.Response) and isinstance(response.body, bytes)
+    transport = request.transport
+    head = (
+        f"HTTP/1.1 {response.status} {response.reason}\r\nContent-Type: {response.content_type}\r\n"
+        f"Content-Length: {len(response.body)}\r\n\r\n"
+    )
+    again = head.encode() + response.body
+
+    def write() -> None:
+        if transport is not None and not transport.is_closing():
+            transport.write(again)
+
+    asyncio.get_running_loop().call_later(after, write)
 
 
 async def serve(troubles: Troubles, port: int) -> None:

@@ -48,10 +48,21 @@ class Ask(Function):
         await self.session.close()
 
     async def __call__(self, event: Any) -> Squared:
-        async with self.session.get(f"/square/{event.id}") as response:
-            self.faults.pass_by("answered", event.id)
-            response.raise_for_status()
-            return Squared(event.id, event.key, (await response.json())["square"], os.getpid())
+        square = await square_of(event.id, self.session, self.faults)
+        return Squared(event.id, event.key, square, os.getpid())
+
+
+async def square_of(number: int, session: aiohttp.ClientSession, faults: Faults) -> int:
+    """Ask the service. A connection on which the answer to another request comes is of no use any more."""
+    async with session.get(f"/square/{number}") as response:
+        faults.pass_by("answered", number)
+        response.raise_for_status()
+        answer = await response.json()
+        if answer["number"] != number:
+            response.close()
+            raise ValueError(f"asked for {number}, and the answer is one to {answer['number']}")
+        square: int = answer["square"]
+        return square
 
 
 def build(events: DataFrame, service: str, mode: Mode, faults: Faults = NO_FAULTS) -> DataFrame:

@@ -1,9 +1,10 @@
 """Programs on Spark under faults drawn from a seed: ``python -m tests.faults.chaos --seed 7 --minutes 10``.
 
-A seed draws the shape of a cluster, programs, their input and the faults: what is killed, stopped, filled up or
+A seed says the shape of a cluster, programs, their input and the faults: what is killed, stopped, filled up, set or
 damaged. The moments are those of a real run: a seed repeats its faults, not the microsecond at which they come. At the
-end every row is compared with what plain Python works out. One seed follows the other until the time is up; the last
-line is a summary in JSON, and the exit code says whether all was right.
+end every row is compared with what plain Python works out. One seed follows the other; without a first one, each is
+drawn by the clock. A line of JSON says what became of a seed, the last one sums them up, and the exit code says whether
+all was right. A fault is counted when it has happened, not when it was wanted.
 """
 
 from __future__ import annotations
@@ -15,29 +16,40 @@ import random
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from examples.enrichment.service import RunningService, running_service
-from tests.faults import async_job
+from tests.faults import async_job, second_job
+from tests.faults.chaos_cluster import Driver, reason, spark_home
+from tests.faults.clock import is_seen, set_clock
+from tests.faults.damage import Damage, damage
 from tests.faults.job import FileSink, make_events, write_fixed_epochs
 from tests.faults.oracle import answer
-from tests.faults.test_driver import ROOT, kill, members
+from tests.faults.second_job import ASKING, GIVEN_UP, MODES
 
 EPOCHS = 14
-STARTS_WITHIN = 240  # seconds, on a machine that has other things to do
-DRIVERS = 14  # of one seed, at the most
+PATIENCE = 240  # seconds for what is waited for, on a machine that has other things to do
+FAILURES = 30  # of queries and drivers in one seed, at the most
+SECOND = 1000
+HOUR = 3600 * SECOND
 
 
 class Chaos:
     """One seed's run."""
+
+    # Faults after which Spark goes on by itself; those after which a query has to start again; and those for which a
+    # driver has to start, which takes the longest.
+    CHEAP = {"kill_worker": 5, "stop_worker": 2, "kill_daemon": 2, "set_the_clock": 3}
+    RESTARTING = {"damage_a_file": 3, "fill_the_sink": 1, "fill_the_disk": 1}
+    COSTLY = {"kill_driver": 2, "two_drivers": 1, "copy_the_checkpoint": 1}
 
     def __init__(self, seed: int, home: Path) -> None:
         self.rng = random.Random(seed)
@@ -47,29 +59,45 @@ class Chaos:
         self.place.mkdir()
         (home / "faults").mkdir()
         self.faults: Counter[str] = Counter()
-        self.noticed = 0
-        self.damaged = 0
+        self.damages: list[Damage] = []
+        self.lost = self.doubled = self.silent = self.given_up = 0
+        self.failures = self.unexplained = 0
+        # The batches by which there was a fault that may end a query, since one was started last.
+        self.blows: list[int] = []
+        self.points_seen = 0
+        self.settings_of_the_clock = 0
+        self.ahead = 0
+        self.driver: Driver
+        # Any twenty seeds in a row have each program on each kind of cluster.
+        self.is_cluster = seed % 4 == 0
+        self.mode: second_job.Mode | None = (None, *MODES)[seed % 5]
         self.epochs = make_events(seed, epochs=EPOCHS, keys=self.rng.choice([5, 40]))
         self.right = answer(self.epochs)
-        self.mode: async_job.Mode | None = self.rng.choice([None, *async_job.MODES])
-        self.drivers = 0
         write_fixed_epochs(self.epochs, home / "in.parquet")
+        self.started = 0
         self._stack = ExitStack()
-        service: RunningService | None = None
-        if self.mode is not None:
-            troubles: dict[str, Any] = {"latency": self.rng.choice([5, 50]), "errors": 0.05, "hangs": 0.005}
-            service = self._stack.enter_context(running_service(seed=seed, **troubles))
-        self.shape = {
+        self.service: RunningService | None = None
+        latency = self.rng.choice([5, 50])
+        if self.mode in ASKING:
+            troubles: dict[str, Any] = {"latency": latency, "errors": 0.03, "twice": 0.03, "hangs": 0.003}
+            self.service = self._stack.enter_context(running_service(seed=seed, **troubles))
+        shape = {
+            "master": "local-cluster[2,1,1024]" if self.is_cluster else None,
             "cores": self.rng.choice([2, 2, 3]),
             "parallelism": self.rng.choice([1, 2, 3]),
             "mode": self.mode,
-            "service": None if service is None else service.url,
+            "service": None if self.service is None else self.service.url,
             "epochs": len(self.epochs),
             "records": async_job.count_of(self.epochs),
             "faults": self._planned(),
         }
-        (home / "shape.json").write_text(json.dumps(self.shape))
-        self.say(f"{self.shape}")
+        self.environment = {"PILLARBOX_FAULT_CLOCK": str(home / "clock")}
+        if self.rng.random() < 0.5:
+            self.environment["PILLARBOX_FAULT_SMALL_LOG"] = "1"
+        if self.is_cluster:
+            self.environment["SPARK_HOME"] = spark_home(home / "spark")
+        (home / "shape.json").write_text(json.dumps(shape))
+        self.say(f"{shape}")
 
     def say(self, what: str) -> None:
         print(f"seed {self.seed}: {what}", flush=True)
@@ -85,319 +113,388 @@ class Chaos:
             "second": self.right.second,
             "second timer": self.right.second_timers,
         }
+        names = self.rng.sample(sorted(points), 4)
+        points["answered"] = points["element"]
         planned = []
-        for name in self.rng.sample(sorted(points), 4):
+        for name in [*names, "answered"] if self.mode else names:
             at = self.rng.choice([point for epoch in points[name] for point in epoch])
             planned.append({"place": name, "at": at, "action": self.rng.choice(["kill", "raise"])})
         return planned
 
-    # -- drivers --
+    def draw(self) -> list[str]:
+        """Draw the faults of a run, in their order."""
+        costly = dict(self.COSTLY)
+        if self.mode not in (None, "drain"):
+            # Which rows a batch has is not settled beforehand, so with any sink two drivers may mix two versions of it.
+            del costly["two_drivers"]
+        chosen = self._choices(self.CHEAP, 6) + self._choices(self.RESTARTING, 2)
+        chosen += ["kill_executor", "kill_executor"] if self.is_cluster else self._choices(costly, 1)
+        self.rng.shuffle(chosen)
+        return chosen
+
+    def _choices(self, weights: dict[str, int], count: int) -> list[str]:
+        return self.rng.choices(list(weights), list(weights.values()), k=count)
+
+    # -- going on --
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Have a driver, and no process left of any in the end."""
-        self.driver = self._start(self.place)
         try:
+            self.driver = self._new_driver(self.place)
+            self.driver.order("start")
             yield
         finally:
-            self._end(self.driver)
             self._stack.close()
 
-    def _start(self, place: Path) -> subprocess.Popen[bytes]:
-        self.drivers += 1
-        path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-        small_log = {"PILLARBOX_FAULT_SMALL_LOG": "1"} if self.seed % 2 else {}
-        with (place / "log").open("ab") as output:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.chaos_driver", str(self.home), str(place)],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", **small_log},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def _end(self, driver: subprocess.Popen[bytes], victim: str = "all") -> None:
-        for process in members(driver.pid):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGCONT)
-        kill(driver.pid, victim)
-        driver.wait()
+    def _new_driver(self, place: Path) -> Driver:
+        self.started += 1
+        driver = Driver(self.home, place, self.started, self.environment)
+        self._stack.callback(driver.end)
+        return driver
 
     def batches(self) -> int:
         return len(FileSink(self.place / "out").batches())
 
-    def is_done(self) -> bool:
-        return (self.place / "done").exists()
-
-    def wait(self, batches: int) -> bool:
-        """Wait for so many batches more; tell whether the driver is alive and has more to do."""
-        wanted = self.batches() + batches
-        patience = time.monotonic() + STARTS_WITHIN
-        while self.batches() < wanted and self.driver.poll() is None and not self.is_done():
+    def until(self, condition: Callable[[], Any], *, recovering: bool = True) -> bool:
+        """Wait for something, starting again what has ended; tell whether it came before all was done."""
+        patience = time.monotonic() + PATIENCE
+        while not condition():
+            if self.driver.is_done():
+                return False
+            if recovering:
+                self.recover()
             if time.monotonic() > patience:
-                raise TimeoutError(f"no batch in {STARTS_WITHIN} s: {self.log()}")
-            time.sleep(0.02)
-        return self.driver.poll() is None and not self.is_done()
+                raise TimeoutError(f"not in {PATIENCE} s: {self.driver.said()[-1:]} {self.driver.log()}")
+            time.sleep(0.05)
+        return True
 
-    def revive(self) -> None:
-        """Start a driver again where there is none."""
-        if self.driver.poll() is not None and not self.is_done():
-            if self.drivers >= DRIVERS:
-                raise TimeoutError(f"the {DRIVERS}th driver died: {self.log()}")
-            self.say(f"the driver has ended: {self._reason()}")
-            self._end(self.driver)
-            self.driver = self._start(self.place)
+    def go_on(self, batches: int) -> bool:
+        """Wait for so many batches more; tell whether there is more to do."""
+        wanted = self.batches() + batches
+        return self.until(lambda: self.batches() >= wanted)
 
-    def log(self) -> str:
-        return (self.place / "log").read_text(errors="replace")[-3000:]
+    def recover(self) -> None:
+        """Start what has ended, having looked why it did."""
+        failure = self.driver.failure()
+        if failure is None:
+            return
+        why = reason(failure)
+        self.say(f"failed: {why}")
+        self.failures += 1
+        if self.failures > FAILURES:
+            raise RuntimeError(f"the {self.failures}th failure: {failure[:3000]}")
+        damages = [one for one in self.damages if one.is_there()]
+        if self._is_explained():
+            self.blows = []
+        elif damages:
+            for one in damages:
+                one.take_back(self.batches(), why)
+                self.say(f"noticed: {one.how}: {one.file}")
+        else:
+            self.unexplained += 1
+            self.say(f"UNEXPLAINED: {failure[:6000]}")
+        self.start_again()
 
-    def _reason(self) -> str:
-        lines = [line for line in self.log().splitlines() if "Error" in line or "Exception" in line]
-        return lines[-1][:200] if lines else "no error in its log"
+    def start_again(self) -> None:
+        """Have the queries run, by another driver where there is none."""
+        if not self.driver.is_alive():
+            self.driver.end()
+            self.driver = self._new_driver(self.place)
+        self.order("start")
 
-    # -- faults --
+    def order(self, what: str) -> None:
+        """Give the driver an order, and wait until it is carried out."""
+        driver, said = self.driver, len(self.driver.said())
+        driver.order(what)
+        self.until(lambda: driver.has_answered(what, said), recovering=False)
 
-    def workers(self) -> tuple[list[int], list[int]]:
-        """Return the daemons of Python workers, and the workers."""
-        found = members(self.driver.pid)
-        parents = {}
-        for process in found:
-            with suppress(OSError):
-                rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-                parents[process] = int(rest[1])
-        java = {process for process, name in found.items() if name == "java"}
-        daemons = [process for process, parent in parents.items() if parent in java and process not in java]
-        return daemons, [process for process, parent in parents.items() if parent in daemons]
+    def _is_explained(self) -> bool:
+        """Tell whether there was a fault just before."""
+        points = len(os.listdir(self.home / "faults"))
+        happened, self.points_seen = points > self.points_seen, points
+        return happened or any(at >= self.batches() - 2 for at in self.blows)
 
-    def send(self, kind: str, number: int) -> bool:
-        """Send a signal to a worker, or to the daemon."""
-        daemons, workers = self.workers()
-        chosen = daemons if kind == "daemon" else workers
-        if not chosen:
+    # -- faults: each tells whether it has happened --
+
+    def send(self, processes: Callable[[], Sequence[int]], number: int, rng: random.Random) -> bool:
+        """Send a signal to one of the processes, when there are any."""
+        if not self.until(processes):
             return False
-        with suppress(ProcessLookupError):
-            victim = self.rng.choice(sorted(chosen))
+        victims = processes()
+        if not victims:
+            return False
+        victim = rng.choice(list(victims))
+        try:
             os.kill(victim, number)
             if number == signal.SIGSTOP:
-                time.sleep(self.rng.uniform(0.1, 1.5))
+                time.sleep(rng.uniform(0.1, 1))
                 os.kill(victim, signal.SIGCONT)
-        return True
-
-    def kill_worker(self) -> bool:
-        return self.send("worker", signal.SIGKILL)
-
-    def stop_worker(self) -> bool:
-        return self.send("worker", signal.SIGSTOP)
-
-    def kill_daemon(self) -> bool:
-        return self.send("daemon", signal.SIGKILL)
-
-    def kill_driver(self) -> bool:
-        self._end(self.driver, self.rng.choice(["all", "all", "jvm", "driver"]))
-        return True
-
-    def fill_the_sink(self) -> bool:
-        """The next batch finds the sink's disk full."""
-        (self.home / f"sink is full {self.faults['fill_the_sink']}").touch()
-        self.wait(1)
-        return True
-
-    def fill_the_disk(self) -> bool:
-        """For a while, no file of the JVM may grow beyond some hundred bytes: checkpoints cannot be written."""
-        for process, name in members(self.driver.pid).items():
-            if name == "java":
-                limits = resource.prlimit(process, resource.RLIMIT_FSIZE)
-                with suppress(ProcessLookupError):
-                    resource.prlimit(process, resource.RLIMIT_FSIZE, (self.rng.choice([0, 100, 4000]), limits[1]))
-                    time.sleep(self.rng.uniform(0.2, 1))
-                    resource.prlimit(process, resource.RLIMIT_FSIZE, limits)
-                return True
-        return False
-
-    def damage_a_file(self) -> bool:
-        """Between two drivers, cut a checkpoint file or change a byte in it. Once that is noticed, put it back."""
-        self._end(self.driver)
-        checkpoint = self.place / "checkpoint"
-        kinds: dict[str, list[Path]] = {"offsets": [], "commits": [], "state": []}
-        for path in sorted(checkpoint.rglob("*")):
-            kind = path.relative_to(checkpoint).parts[0]
-            if path.is_file() and kind in kinds and not path.name.endswith(".crc") and path.stat().st_size:
-                kinds[kind].append(path)
-        kind = self.rng.choice(["offsets", "commits", "state", "state"])
-        if not kinds[kind]:
+        except ProcessLookupError:
             return False
-        # The newest files are those that are read.
-        path = self.rng.choice(sorted(kinds[kind], key=lambda path: path.stat().st_mtime)[-4:])
-        crc = path.with_name(f".{path.name}.crc")
-        before = {file: file.read_bytes() for file in (path, crc) if file.exists()}
-        data = bytearray(before[path])
-        how = self.rng.choice(["cut", "flipped", "emptied"])
-        if how == "cut":
-            del data[-min(len(data), self.rng.randint(1, 200)) :]
-        elif how == "flipped":
-            data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
-        else:
-            data.clear()
-        path.write_bytes(bytes(data))
-        if crc.exists() and self.rng.random() < 0.5:
-            crc.unlink()  # other file systems have none
-        self.say(f"{how}: {path.relative_to(checkpoint)}")
-        self.damaged += 1
-        self.driver = self._start(self.place)
-        if not self.wait(2) and not self.is_done():
-            self.say(f"noticed: {self._reason()}")
-            self.noticed += 1
-            for file, content in before.items():
-                file.write_bytes(content)
         return True
 
-    def two_drivers(self) -> bool:
+    def kill_worker(self, rng: random.Random) -> bool:
+        return self.send(lambda: self.driver.workers()[1], signal.SIGKILL, rng)
+
+    def stop_worker(self, rng: random.Random) -> bool:
+        return self.send(lambda: self.driver.workers()[1], signal.SIGSTOP, rng)
+
+    def kill_daemon(self, rng: random.Random) -> bool:
+        return self.send(lambda: self.driver.workers()[0], signal.SIGKILL, rng)
+
+    def kill_executor(self, rng: random.Random) -> bool:
+        return self.send(lambda: self.driver.java()[1:], signal.SIGKILL, rng)
+
+    def kill_driver(self, rng: random.Random) -> bool:
+        self.driver.end(rng.choice(["all", "all", "jvm", "driver"]))
+        self.start_again()
+        return True
+
+    def set_the_clock(self, rng: random.Random) -> bool:
+        """The workers' wall clock is set, once to the right time again, else forth or back."""
+        far = 4 * SECOND if self.mode == "timers" else HOUR  # timers may wait for as long as it was set back
+        return self._set_clock(rng.choice([to for to in (-far, far, rng.randrange(-far, far), 0) if to != self.ahead]))
+
+    def _set_clock(self, milliseconds: int) -> bool:
+        self.settings_of_the_clock += 1
+        self.ahead = milliseconds
+        number, file = self.settings_of_the_clock, self.home / "clock"
+        set_clock(file, number, milliseconds)
+        self.say(f"the clock is {milliseconds} ms ahead")
+        return self.until(lambda: is_seen(file, number))
+
+    def fill_the_sink(self, rng: random.Random) -> bool:
+        """The next batch finds the sink's disk full."""
+        wanted = self.home / f"sink is full {self.faults['fill_the_sink']}"
+        wanted.touch()
+        return self.until(lambda: not wanted.exists())
+
+    def fill_the_disk(self, rng: random.Random) -> bool:
+        """No file of the driver's JVM may grow, until one could not, or even until the query has died of it."""
+        found, until_it_dies = self.driver.java(), rng.random() < 0.5
+        if not found:
+            return False
+        process = found[0]
+        limits, before = resource.prlimit(process, resource.RLIMIT_FSIZE), self.driver.refused
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (rng.choice([0, 100]), limits[1]))
+        try:
+            self.until(
+                lambda: self.driver.failure() or (self.driver.refused > before and not until_it_dies), recovering=False
+            )
+        finally:
+            with suppress(ProcessLookupError):
+                resource.prlimit(process, resource.RLIMIT_FSIZE, limits)
+        return self.driver.refused > before
+
+    def damage_a_file(self, rng: random.Random) -> bool:
+        """Between two runs of the queries, cut or change a checkpoint file. Once that is noticed, put it back."""
+        self.order("stop")
+        if self.driver.said()[-1] != ("stopped", ""):
+            self.recover()  # it has failed for another reason, just before
+            return False
+        self.driver.kill_workers()
+        done = damage(self.place / "checkpoint", rng)
+        if done is not None:
+            self.damages.append(done)
+            self.say(f"{done.how}: {done.file}")
+        self.start_again()
+        if done is None:
+            return False
+        self.blows = []
+        self.go_on(2)
+        spoilt = [(batch, rows) for batch, rows in self.rows() if done.may_have_spoilt(batch)]
+        wrong = [batch for batch, rows in spoilt if any(_differ(rows, self.due(batch)))]
+        if wrong:
+            self.say(f"SILENT: batches {wrong} are wrong right after {done.how}: {done.file}")
+        return True
+
+    def two_drivers(self, rng: random.Random) -> bool:
         """Another driver on the same checkpoint: one of them must give way."""
-        other = self._start(self.place)
-        patience = time.monotonic() + 60
-        while other.poll() is None and self.driver.poll() is None and not self.is_done():
-            if time.monotonic() > patience:
-                break
-            time.sleep(0.1)
-        loser, self.driver = (self.driver, other) if self.driver.poll() is not None else (other, self.driver)
-        self.say(f"two drivers, one has given way: {self._reason()}")
-        self._end(loser)
-        return True
+        other = self._new_driver(self.place)
+        if not self.until(other.is_ready) or not self.until(self.driver.is_running):
+            other.end()
+            return False
+        other.order("start")
+        # Each is let alone until the other one has given way: one that is started again would make the next one fail.
+        one_gave_way = self.until(lambda: other.failure() or self.driver.failure(), recovering=False)
+        if other.failure() is None and one_gave_way:
+            self.driver, other = other, self.driver
+        self.say(f"two drivers, one has given way: {reason(other.failure() or 'no: all was done')}")
+        other.end()
+        return one_gave_way
 
-    def copy_the_checkpoint(self) -> bool:
+    def copy_the_checkpoint(self, rng: random.Random) -> bool:
         """Copy the checkpoint while it is written, and start from the copy: that fails clearly, or goes on."""
-        copy = self.home / f"copy {self.faults['copy_the_checkpoint']}"
+        copy = self.home / "copy"
         copy.mkdir()
         with suppress(shutil.Error):  # files that went meanwhile
             shutil.copytree(self.place / "checkpoint", copy / "checkpoint")
-        other = self._start(copy)
+        other = self._new_driver(copy)
+        other.order("start alone")
         sink = FileSink(copy / "out")
-        patience = time.monotonic() + 60
-        while other.poll() is None and len(sink.batches()) < 2 and time.monotonic() < patience:
-            time.sleep(0.1)
-        self._end(other)
+        patience = time.monotonic() + PATIENCE
+        while other.failure() is None and not other.is_done() and len(sink.batches()) < 2:
+            if time.monotonic() > patience:
+                raise TimeoutError(f"a copy does not go on: {other.log()}")
+            time.sleep(0.05)
+        failure = other.failure()
+        other.end()
+        self.say(f"from a copy: {len(sink.batches())} batches, {'it goes on' if failure is None else reason(failure)}")
         for batch, rows in sink.output().items():
-            self.compare(rows, self.right.output.get(batch, []), f"the copy's batch {batch}")
+            self.compare(rows, self.due(batch), f"the copy's batch {batch}", batch)
         return True
 
     # -- the end --
 
-    lost = 0
-    doubled = 0
+    def due(self, batch: int) -> list[Any]:
+        """Return the rows that a batch should have; there may be batches without any behind the last."""
+        return self.right.output.get(batch, [])
 
-    def compare(self, found: Sequence[Any], right: Sequence[Any], what: str) -> None:
+    def rows(self) -> Iterator[tuple[int, list[Any]]]:
+        """Yield the rows of each batch that is there."""
+        yield from sorted(FileSink(self.place / "out").output().items())
+
+    def compare(self, found: Sequence[Any], right: Sequence[Any], what: str, batch: int | None = None) -> None:
         """Count what is missing, and what is there too often or should not be there at all."""
-        one, other = Counter(found), Counter(right)
-        missing, extra = sum((other - one).values()), sum((one - other).values())
-        if missing or extra:
-            self.say(f"WRONG: {what}: {missing} rows missing, {extra} too many")
+        missing, extra = _differ(found, right)
+        if not missing and not extra:
+            return
+        self.say(f"WRONG: {what}: {missing} rows missing, {extra} too many")
         self.lost += missing
         self.doubled += extra
+        suspects = [one for one in self.damages if batch is not None and one.may_have_spoilt(batch)]
+        if suspects:
+            self.silent += missing + extra
+        for one in suspects:
+            one.wrong += missing + extra
+            self.say(f"SILENT: after {one.how}: {one.file}")
 
     def check(self) -> None:
         """Compare every row."""
-        sink = FileSink(self.place / "out")
-        output = sink.output()
-        # The source has no end: there may be epochs without events behind the last.
+        output = dict(self.rows())
         for batch in sorted(output.keys() | self.right.output.keys()):
-            self.compare(output.get(batch, []), self.right.output.get(batch, []), f"batch {batch}")
-        for batch, rows in sink.earlier():
-            self.compare(rows, self.right.output.get(batch, []), f"an earlier attempt at batch {batch}")
+            self.compare(output.get(batch, []), self.due(batch), f"batch {batch}", batch)
+        for batch, rows in FileSink(self.place / "out").earlier():
+            self.compare(rows, self.due(batch), f"an earlier attempt at batch {batch}", batch)
         if self.mode is not None:
             squares = async_job.batches_of(FileSink(self.place / "squares"))
-            found = [(row.id, row.key, row.square) for rows in squares.values() for row in rows]
+            found = [row for rows in squares.values() for row in rows]
             events = [event for parts in self.epochs[:-1] for part in parts for event in part]
-            self.compare(found, [(event.id, event.key, event.id**2) for event in events], "the squares")
-
-    FAULTS = (
-        ("kill_worker", 6),
-        ("stop_worker", 2),
-        ("kill_daemon", 2),
-        ("kill_driver", 2),
-        ("fill_the_sink", 1),
-        ("fill_the_disk", 1),
-        ("damage_a_file", 2),
-        ("two_drivers", 1),
-        ("copy_the_checkpoint", 1),
-    )
-    COSTLY = ("kill_driver", "fill_the_sink", "fill_the_disk", "damage_a_file", "two_drivers", "copy_the_checkpoint")
-
-    def draw(self) -> list[str]:
-        """Draw the faults of a run: many of those that cost nothing, two of those after which a driver has to start."""
-        weights = dict(self.FAULTS)
-        cheap = [name for name in weights if name not in self.COSTLY]
-        chosen = self.rng.choices(cheap, [weights[name] for name in cheap], k=6)
-        chosen += self.rng.choices(self.COSTLY, [weights[name] for name in self.COSTLY], k=2)
-        self.rng.shuffle(chosen)
-        return chosen
+            given_up = {row.id for row in found if row.square == GIVEN_UP and self.mode == "deadline"}
+            self.given_up = len(given_up)
+            self.compare(
+                [(row.id, row.key, row.square) for row in found],
+                [(event.id, event.key, GIVEN_UP if event.id in given_up else event.id**2) for event in events],
+                "the squares",
+            )
 
     def run(self) -> None:
         """Run the programs to their end, through all faults."""
         chosen = self.draw()
         with self.running():
-            for kind in chosen:
-                more = self.wait(1)
-                if self.is_done():
+            for number, kind in enumerate(chosen):
+                rng = random.Random(f"{self.seed} {number} {kind}")
+                if not self.go_on(1):
+                    self.say(f"done before {len(chosen) - number} of the faults")
                     break
-                if not more:
-                    self.revive()
-                    self.wait(1)
-                time.sleep(self.rng.choice([0.0, self.rng.uniform(0, 0.3)]))
-                if self.driver.poll() is None and getattr(self, kind)():
+                time.sleep(rng.choice([0.0, rng.uniform(0, 0.3)]))
+                if kind != "damage_a_file":
+                    self.blows.append(self.batches())
+                if getattr(self, kind)(rng):
                     self.faults[kind] += 1
-                    self.say(f"{kind} after {self.batches()} batches")
-            while not self.is_done():
-                self.revive()
-                self.wait(1)
+                if kind != "damage_a_file":
+                    self.blows.append(self.batches())
+                self.say(f"{kind} after {self.batches()} batches")
+            if self.settings_of_the_clock:
+                self._set_clock(0)
+            far = self.batches() + 10 * EPOCHS
+            if self.until(lambda: self.batches() > far):
+                self.say("it comes to no end")
+            if self.service is not None:
+                self.outcomes = self.service.stats()["outcomes"]
         for name in os.listdir(self.home / "faults"):
             self.faults[name.split()[0] + " at a point"] += 1
         self.check()
 
+    outcomes: dict[str, int] = {}
+
+    def result(self) -> dict[str, Any]:
+        """Return what has happened."""
+        return {
+            "seed": self.seed,
+            "master": "local-cluster" if self.is_cluster else "local",
+            "second": self.mode,
+            "faults": sum(self.faults.values()),
+            "kinds": dict(sorted(self.faults.items())),
+            "lost": self.lost,
+            "doubled": self.doubled,
+            "silent": self.silent,
+            "unexplained": self.unexplained,
+            "damages": [[one.file, one.how, one.outcome(), one.said] for one in self.damages],
+            "damage_noticed": sum(one.noticed_at is not None for one in self.damages),
+            "failures": self.failures,
+            "drivers": self.started,
+            "service": {name: self.outcomes[name] for name in ("hung", "500", "twice") if name in self.outcomes},
+            "given_up": self.given_up,
+        }
+
+
+def _differ(found: Sequence[Any], right: Sequence[Any]) -> tuple[int, int]:
+    """Return how many rows are missing, and how many are too many."""
+    one, other = Counter(found), Counter(right)
+    return sum((other - one).values()), sum((one - other).values())
+
 
 def run_seed(seed: int) -> dict[str, Any]:
-    """Run a seed; return what happened."""
+    """Run a seed; return what happened. What it wrote stays where it is if something went wrong."""
     began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="pillarbox-chaos-", ignore_cleanup_errors=True) as home:
-        chaos = Chaos(seed, Path(home))
+    home = Path(tempfile.mkdtemp(prefix=f"pillarbox-chaos-{seed}-"))
+    chaos = Chaos(seed, home)
+    error = ""
+    try:
         chaos.run()
-    silent = chaos.lost + chaos.doubled if chaos.damaged else 0
-    result = {
-        "seeds": 1,
-        "faults": sum(chaos.faults.values()),
-        "kinds": dict(chaos.faults),
-        "lost": chaos.lost,
-        "doubled": chaos.doubled,
-        "silent": silent,
-        "damage_noticed": chaos.noticed,
-        "seconds": round(time.monotonic() - began),
-    }
-    chaos.say(json.dumps(result))
+    except Exception:
+        error = traceback.format_exc()
+        chaos.say(f"FAILED: {error}")
+    result = {**chaos.result(), "error": error, "seconds": round(time.monotonic() - began)}
+    if is_right(result):
+        shutil.rmtree(home, ignore_errors=True)
+    else:
+        chaos.say(f"look into {home}")
+    print(json.dumps(result), flush=True)
     return result
+
+
+BAD = ("lost", "doubled", "silent", "unexplained")
+
+
+def is_right(result: dict[str, Any]) -> bool:
+    """Tell whether nothing went wrong."""
+    return not result["error"] and not any(result[name] for name in BAD)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, help="the first seed; by default any")
-    parser.add_argument("--minutes", type=float, default=0, help="begin with further seeds for so long; 0: one seed")
+    parser.add_argument("--seed", type=int, help="the first seed; by default each is drawn by the clock")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
+    parser.add_argument("--minutes", type=float, default=0, help="begin with further seeds for so long")
     options = parser.parse_args(arguments)
     # Whoever ends this process ends its drivers as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    seed = random.SystemRandom().randrange(10**6) if options.seed is None else options.seed
     until = time.monotonic() + 60 * options.minutes
-    total: Counter[str] = Counter()
-    kinds: Counter[str] = Counter()
-    while True:
+    results: list[dict[str, Any]] = []
+    while len(results) < options.seeds or time.monotonic() < until:
+        seed = time.time_ns() // 1000 % 10**6 if options.seed is None else options.seed + len(results)
         print(f"seed {seed}; to do it again: make chaos SEED={seed}", flush=True)
-        result = run_seed(seed)
-        kinds.update(result.pop("kinds"))
-        total.update(result)
-        seed += 1
-        if time.monotonic() >= until:
-            break
-    print(json.dumps({**total, "kinds": dict(kinds)}))
-    return 1 if total["lost"] or total["doubled"] else 0
+        results.append(run_seed(seed))
+    kinds: Counter[str] = Counter()
+    for result in results:
+        kinds.update(result["kinds"])
+    wrong = [result["seed"] for result in results if not is_right(result)]
+    sums = {name: sum(result[name] for result in results) for name in ("faults", *BAD, "damage_noticed", "seconds")}
+    print(json.dumps({"seeds": len(results), **sums, "wrong_seeds": wrong, "kinds": dict(sorted(kinds.items()))}))
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""A driver process for ``make chaos``: ``python -m tests.faults.chaos_driver HOME PLACE``.
+"""A driver process for ``make chaos``: ``python -m tests.faults.chaos_driver HOME PLACE STATUS``.
 
-Runs the programs that HOME/shape.json says on HOME's input, with checkpoints and output in PLACE, to the end of the
-input; then writes PLACE/done.
+It runs the programs that HOME/shape.json says on HOME's input, with checkpoints and output in PLACE, to the end of the
+input. Lines of its standard input are orders: ``start``, ``start alone`` (the first program only), ``stop``. It says in
+the file STATUS, a line of JSON each, what has become of them. It ends with its input, or when all is done.
 """
 
 from __future__ import annotations
@@ -9,60 +10,139 @@ from __future__ import annotations
 import errno
 import json
 import os
+import queue
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from pillarbox.runtime.spark.session import local_session
-from tests.faults import async_job, job
+from tests.faults import async_job, job, second_job
 from tests.faults.job import Fault, Faults, FileSink, read_fixed_epochs
 
+# Drivers do not live for long: they need not compile well, nor collect garbage in several threads.
+JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
-def main(home: Path, place: Path) -> None:
+
+class Programs:
+    """The queries that run in PLACE."""
+
+    def __init__(self, spark: SparkSession, home: Path, place: Path) -> None:
+        self.spark = spark
+        self.home = home
+        self.place = place
+        self.shape: dict[str, Any] = json.loads((home / "shape.json").read_text())
+        self.sink = FileSink(place / "out", self.disk_is_full)
+        self.squares = FileSink(place / "squares")
+        self.queries: list[StreamingQuery] = []
+        self.files = -1
+
+    def disk_is_full(self, df: DataFrame, batch: int) -> None:
+        """Fail as often as was ordered."""
+        for wanted in self.home.glob("sink is full *"):
+            wanted.rename(self.home / f"done {wanted.name}")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"batch {batch}")
+
+    def start(self, alone: bool) -> None:
+        """Start the queries, wherever their checkpoints are."""
+        planned = [Fault(one["place"], _hashable(one["at"]), one["action"]) for one in self.shape["faults"]]
+        faults = Faults(self.home / "faults", planned)
+        events = read_fixed_epochs(self.spark, self.home / "in.parquet")
+        df = job.build(events, faults, parallelism=self.shape["parallelism"])
+        self.queries = [self._start(df, self.sink, "checkpoint")]
+        if self.shape["mode"] and not alone:
+            events = read_fixed_epochs(self.spark, self.home / "in.parquet")
+            asked = second_job.build(events, self.shape["service"], self.shape["mode"], faults)
+            self.queries.append(self._start(asked, self.squares, "squares checkpoint"))
+
+    def _start(self, df: DataFrame, sink: FileSink, checkpoint: str) -> StreamingQuery:
+        writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(self.place / checkpoint))
+        return writer.trigger(processingTime="0 seconds").start()
+
+    def stop(self) -> None:
+        """Stop the queries."""
+        # Also one that could be started while another could not.
+        for query in self.spark.streams.active:
+            query.stop()
+        self.queries = []
+
+    def failure(self) -> str | None:
+        """Return what a query has died of."""
+        for query in self.queries:
+            if not query.isActive:
+                return str(query.exception() or "a query has ended")
+        return None
+
+    def is_done(self) -> bool:
+        """Tell whether all has come out."""
+        squares = [path.name for path in self.squares.directory.glob("[0-9]*.json")]
+        files = len(self.sink.batches()) + len(squares)
+        if files == self.files or len(self.sink.batches()) < self.shape["epochs"]:
+            return False
+        self.files = files
+        return not self.shape["mode"] or _count(self.squares) >= self.shape["records"]
+
+
+def _count(squares: FileSink) -> int:
+    return sum(map(len, async_job.batches_of(squares).values()))
+
+
+def main(home: Path, place: Path, status: Path) -> None:
     shape: dict[str, Any] = json.loads((home / "shape.json").read_text())
+
+    def say(what: str, why: str = "") -> None:
+        with status.open("a") as file:
+            file.write(json.dumps([what, why]) + "\n")
+
+    orders: queue.SimpleQueue[str] = queue.SimpleQueue()
+
+    def listen() -> None:
+        for line in sys.stdin:
+            orders.put(line.strip())
+        orders.put("end")
+
+    threading.Thread(target=listen, daemon=True).start()
     spark = local_session(
         shape["cores"],
         app_name="pillarbox-chaos-driver",
+        **({"spark__master": shape["master"]} if shape["master"] else {}),
         spark__driver__memory="1g",
+        spark__driver__extraJavaOptions=JAVA_OPTIONS,
+        spark__executor__extraJavaOptions=JAVA_OPTIONS,
         spark__log__level="ERROR",
         spark__local__dir=str(place / "local"),
         spark__sql__warehouse__dir=str(place / "warehouse"),
     )
-    planned = [Fault(fault["place"], _hashable(fault["at"]), fault["action"]) for fault in shape["faults"]]
-    faults = Faults(home / "faults", planned)
-
-    def disk_is_full(df: DataFrame, batch: int) -> None:
-        for wanted in home.glob("sink is full *"):
-            wanted.rename(home / f"done {wanted.name}")
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"batch {batch}")
-
-    sink = FileSink(place / "out", disk_is_full)
-    df = job.build(read_fixed_epochs(spark, home / "in.parquet"), faults, parallelism=shape["parallelism"])
-    queries = [_start(df, sink, place / "checkpoint")]
-    squares = FileSink(place / "squares")
-    if shape["mode"]:
-        events = read_fixed_epochs(spark, home / "in.parquet")
-        asked = async_job.build(events, shape["service"], shape["mode"])
-        queries.append(_start(asked, squares, place / "squares checkpoint"))
-
-    def is_done() -> bool:
-        answered = sum(map(len, async_job.batches_of(squares).values())) if shape["mode"] else shape["records"]
-        return bool(len(sink.batches()) >= shape["epochs"] and answered >= shape["records"])
-
-    while not is_done():
-        for query in queries:
-            query.awaitTermination(1)  # raises what the query died of
-    for query in queries:
-        query.stop()
-    (place / "done").write_text(str(os.getpid()))
+    say("ready")
+    programs = Programs(spark, home, place)
+    while True:
+        try:
+            order = orders.get(timeout=0.05)
+            if order == "end":
+                break
+            if order.startswith("start"):
+                programs.start(order.endswith("alone"))
+                say("started")
+            else:
+                failure = programs.failure()
+                programs.stop()
+                say("stopped", failure or "")
+        except queue.Empty:
+            failure = programs.failure()
+            if failure is not None:
+                programs.stop()
+                say("failed", failure)
+            elif programs.queries and programs.is_done():
+                programs.stop()
+                say("done")
+                break
+        except Exception as error:  # of start()
+            programs.stop()
+            say("failed", str(error))
     spark.stop()
-
-
-def _start(df: DataFrame, sink: FileSink, checkpoint: Path) -> Any:
-    writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
-    return writer.trigger(processingTime="0 seconds").start()
 
 
 def _hashable(at: Any) -> Any:
@@ -70,4 +150,4 @@ def _hashable(at: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from contextlib import suppress
 from http.client import RemoteDisconnected
 from urllib.error import HTTPError
+from urllib.parse import urlsplit
 from urllib.request import urlopen
 
 import pytest
@@ -66,6 +68,19 @@ def test_it_hangs_and_dies_and_comes_back(service):
         time.sleep(0.05)
     with pytest.raises(HTTPError, match="400"):
         service.control(mood=1)
+
+
+def test_it_answers_twice(service):
+    service.control(twice=1)
+    address = urlsplit(service.url)
+    with socket.create_connection((address.hostname, address.port), timeout=10) as connection:
+        connection.sendall(b"GET /square/7 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        said = b""
+        while said.count(b'{"number": 7, "square": 49}') < 2:
+            said += (more := connection.recv(10_000))
+            assert more, said
+    assert said.count(b"HTTP/1.1 200 OK") == 2
+    assert service.stats()["outcomes"] == {"twice": 1, "200": 1}
 
 
 def test_it_ends_with_its_block():

@@ -1,0 +1,173 @@
+"""A driver of ``make chaos``, seen from outside: its processes, its orders, and what it says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import pyspark
+
+from tests.faults.test_driver import ROOT, kill, members
+
+__all__ = ["Driver", "reason", "spark_home"]
+
+
+class Driver:
+    """A driver process with all that belongs to it, in a session of its own.
+
+    Args:
+        home: where the shape of the run is; the driver gets a folder there for what it says.
+        place: checkpoints and output.
+        number: of the driver.
+        environment: further environment variables.
+
+    Attributes:
+        refused: how often a file could not grow, as the log says.
+    """
+
+    def __init__(self, home: Path, place: Path, number: int, environment: dict[str, str]) -> None:
+        folder = home / f"driver {number}"
+        folder.mkdir()
+        self.place = place
+        self.status = folder / "status"
+        self.log_file = folder / "log"
+        self.refused = 0
+        path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.chaos_driver", str(home), str(place), str(self.status)],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "PYTHONPATH": path,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                **environment,
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        # Not a file: one could not grow while the disk is full.
+        threading.Thread(target=self._write_log, daemon=True).start()
+
+    def _write_log(self) -> None:
+        assert self.process.stdout is not None
+        with self.log_file.open("wb") as log:
+            for line in self.process.stdout:
+                log.write(line)
+                log.flush()
+                self.refused += b"File too large" in line
+
+    def log(self) -> str:
+        """Return the end of what it printed."""
+        return self.log_file.read_text(errors="replace")[-3000:]
+
+    # -- orders --
+
+    def order(self, what: str) -> None:
+        """Give it an order; a dead one does not hear it."""
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(f"{what}\n".encode())
+            self.process.stdin.flush()
+
+    def said(self) -> list[tuple[str, str]]:
+        """Return what it said: what happened, and why."""
+        if not self.status.exists():
+            return []
+        lines = self.status.read_text().splitlines(keepends=True)
+        said = [json.loads(line) for line in lines if line.endswith("\n")]
+        return [(what, why) for what, why in said]
+
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def is_ready(self) -> bool:
+        return bool(self.said())
+
+    def is_running(self) -> bool:
+        return self.said()[-1:] == [("started", "")]
+
+    def has_answered(self, order: str, said: int) -> bool:
+        """Tell whether it has done what it was ordered to when it had said so much, or will not do it any more."""
+        wanted = ("started", "failed") if order == "start" else ("stopped",)
+        answered = any(what in wanted for what, _ in self.said()[said:])
+        return answered or self.is_done() or not self.is_alive()
+
+    def is_done(self) -> bool:
+        return self.said()[-1:] == [("done", "")]
+
+    def failure(self) -> str | None:
+        """Return what its queries have died of, or it itself."""
+        said = self.said()[-1:]
+        if said and (said[0][0] == "failed" or (said[0][0] == "stopped" and said[0][1])):
+            return said[0][1]
+        if not self.is_alive() and not self.is_done():
+            lines = [line for line in self.log().splitlines() if "Error" in line or "Exception" in line]
+            return f"the driver is dead: {lines[-1] if lines else ''}"
+        return None
+
+    # -- processes --
+
+    def java(self) -> list[int]:
+        """Return its JVMs: the driver's first, then those of executors."""
+        parents = self._parents()
+        found = [process for process, (name, _) in parents.items() if name == "java"]
+        return sorted(found, key=lambda process: (parents[process][1] in found, process))
+
+    def workers(self) -> tuple[list[int], list[int]]:
+        """Return the daemons of Python workers, and the workers."""
+        parents = self._parents()
+        java = {process for process, (name, _) in parents.items() if name == "java"}
+        daemons = [process for process, (_, parent) in parents.items() if parent in java and process not in java]
+        return sorted(daemons), sorted(process for process, (_, parent) in parents.items() if parent in daemons)
+
+    def _parents(self) -> dict[int, tuple[str, int]]:
+        """Return program and parent of each process."""
+        found = {}
+        for process, name in members(self.process.pid).items():
+            with suppress(OSError):
+                rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                found[process] = (name, int(rest[1]))
+        return found
+
+    def kill_workers(self) -> None:
+        """Kill all that is warm."""
+        daemons, workers = self.workers()
+        for process in (*daemons, *workers):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+
+    def end(self, victim: str = "all") -> None:
+        """Kill it, or a part of it that takes the rest along."""
+        for process in members(self.process.pid):
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGCONT)
+        kill(self.process.pid, victim)
+        self.process.wait()
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+
+
+def spark_home(folder: Path) -> str:
+    """Return a home for a Spark that writes there what executors print, instead of where PySpark is installed."""
+    folder.mkdir()
+    for path in Path(pyspark.__file__).parent.iterdir():
+        if path.name != "work":
+            (folder / path.name).symlink_to(path)
+    return str(folder)
+
+
+def reason(failure: str) -> str:
+    """Return the line of an error that tells the most."""
+    lines = [line.strip() for line in failure.splitlines() if line.strip() and not line.startswith("\tat ")]
+    wanted: Sequence[str] = [line for line in lines if line.startswith("Caused by:")] or lines
+    return wanted[-1][:300] if wanted else "nothing"
