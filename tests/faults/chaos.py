@@ -62,9 +62,9 @@ class Chaos:
         self.damages: list[Damage] = []
         self.lost = self.doubled = self.silent = self.given_up = 0
         self.failures = self.unexplained = 0
-        # The batches by which there was a fault that may end a query, since one was started last.
-        self.blows: list[int] = []
-        self.points_seen = 0
+        # When there was a fault that may end a query (seconds), and when queries were started again last.
+        self.blows: list[float] = []
+        self.recovered_at = 0.0
         self.settings_of_the_clock = 0
         self.ahead = 0
         self.driver: Driver
@@ -186,7 +186,7 @@ class Chaos:
             raise RuntimeError(f"the {self.failures}th failure: {failure[:3000]}")
         damages = [one for one in self.damages if one.is_there()]
         if self._is_explained():
-            self.blows = []
+            pass
         elif damages:
             for one in damages:
                 one.take_back(self.batches(), why)
@@ -194,6 +194,7 @@ class Chaos:
         else:
             self.unexplained += 1
             self.say(f"UNEXPLAINED: {failure[:6000]}")
+        self.recovered_at = time.time()
         self.start_again()
 
     def start_again(self) -> None:
@@ -210,10 +211,11 @@ class Chaos:
         self.until(lambda: driver.has_answered(what, said), recovering=False)
 
     def _is_explained(self) -> bool:
-        """Tell whether there was a fault just before."""
-        points = len(os.listdir(self.home / "faults"))
-        happened, self.points_seen = points > self.points_seen, points
-        return happened or any(at >= self.batches() - 2 for at in self.blows)
+        """Tell whether there was a fault just before: within two batches, and since queries were started again."""
+        batches = sorted(path.stat().st_mtime for path in (self.place / "out").glob("[0-9]*.json"))
+        since = max([self.recovered_at, *batches[:-2]])
+        points = [path.stat().st_mtime for path in (self.home / "faults").iterdir()]
+        return any(at >= since for at in (*points, *self.blows))
 
     # -- faults: each tells whether it has happened --
 
@@ -295,13 +297,13 @@ class Chaos:
             return False
         self.driver.kill_workers()
         done = damage(self.place / "checkpoint", rng)
+        self.recovered_at = time.time()
         if done is not None:
             self.damages.append(done)
             self.say(f"{done.how}: {done.file}")
         self.start_again()
         if done is None:
             return False
-        self.blows = []
         self.go_on(2)
         spoilt = [(batch, rows) for batch, rows in self.rows() if done.may_have_spoilt(batch)]
         wrong = [batch for batch, rows in spoilt if any(_differ(rows, self.due(batch)))]
@@ -400,11 +402,11 @@ class Chaos:
                     break
                 time.sleep(rng.choice([0.0, rng.uniform(0, 0.3)]))
                 if kind != "damage_a_file":
-                    self.blows.append(self.batches())
+                    self.blows.append(time.time())
                 if getattr(self, kind)(rng):
                     self.faults[kind] += 1
                 if kind != "damage_a_file":
-                    self.blows.append(self.batches())
+                    self.blows.append(time.time())
                 self.say(f"{kind} after {self.batches()} batches")
             if self.settings_of_the_clock:
                 self._set_clock(0)
