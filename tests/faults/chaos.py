@@ -54,6 +54,7 @@ class Chaos:
     def __init__(self, seed: int, home: Path) -> None:
         self.rng = random.Random(seed)
         self.seed = seed
+        self.began = time.monotonic()
         self.home = home
         self.place = home / "main"
         self.place.mkdir()
@@ -68,6 +69,7 @@ class Chaos:
         self.settings_of_the_clock = 0
         self.ahead = 0
         self.driver: Driver
+        self.spare: Driver | None = None
         # Any twenty seeds in a row have each program on each kind of cluster.
         self.is_cluster = seed % 4 == 0
         self.mode: second_job.Mode | None = (None, *MODES)[seed % 5]
@@ -100,7 +102,7 @@ class Chaos:
         self.say(f"{shape}")
 
     def say(self, what: str) -> None:
-        print(f"seed {self.seed}: {what}", flush=True)
+        print(f"seed {self.seed}, {time.monotonic() - self.began:.0f} s: {what}", flush=True)
 
     def _planned(self) -> list[dict[str, Any]]:
         """Draw faults at a record, timer or snapshot: they happen wherever that is handled first."""
@@ -141,16 +143,19 @@ class Chaos:
     def running(self) -> Iterator[None]:
         """Have a driver, and no process left of any in the end."""
         try:
-            self.driver = self._new_driver(self.place)
-            self.driver.order("start")
+            self.driver = self._new_driver()
+            self.driver.order(f"start {self.place}")
             yield
         finally:
             self._stack.close()
 
-    def _new_driver(self, place: Path) -> Driver:
-        self.started += 1
-        driver = Driver(self.home, place, self.started, self.environment)
-        self._stack.callback(driver.end)
+    def _new_driver(self) -> Driver:
+        """Return the spare driver, or else another one."""
+        driver, self.spare = self.spare, None
+        if driver is None:
+            self.started += 1
+            driver = Driver(self.home, self.started, self.environment)
+            self._stack.callback(driver.end)
         return driver
 
     def batches(self) -> int:
@@ -201,8 +206,8 @@ class Chaos:
         """Have the queries run, by another driver where there is none."""
         if not self.driver.is_alive():
             self.driver.end()
-            self.driver = self._new_driver(self.place)
-        self.order("start")
+            self.driver = self._new_driver()
+        self.order(f"start {self.place}")
 
     def order(self, what: str) -> None:
         """Give the driver an order, and wait until it is carried out."""
@@ -313,11 +318,11 @@ class Chaos:
 
     def two_drivers(self, rng: random.Random) -> bool:
         """Another driver on the same checkpoint: one of them must give way."""
-        other = self._new_driver(self.place)
+        other = self._new_driver()
         if not self.until(other.is_ready) or not self.until(self.driver.is_running):
             other.end()
             return False
-        other.order("start")
+        other.order(f"start {self.place}")
         # Each is let alone until the other one has given way: one that is started again would make the next one fail.
         one_gave_way = self.until(lambda: other.failure() or self.driver.failure(), recovering=False)
         if other.failure() is None and one_gave_way:
@@ -332,8 +337,8 @@ class Chaos:
         copy.mkdir()
         with suppress(shutil.Error):  # files that went meanwhile
             shutil.copytree(self.place / "checkpoint", copy / "checkpoint")
-        other = self._new_driver(copy)
-        other.order("start alone")
+        other = self._new_driver()
+        other.order(f"start-first {copy}")
         sink = FileSink(copy / "out")
         patience = time.monotonic() + PATIENCE
         while other.failure() is None and not other.is_done() and len(sink.batches()) < 2:
@@ -397,6 +402,9 @@ class Chaos:
         with self.running():
             for number, kind in enumerate(chosen):
                 rng = random.Random(f"{self.seed} {number} {kind}")
+                if self.COSTLY.keys() & chosen[number : number + 3]:
+                    # It takes some seconds, in which other faults happen.
+                    self.spare = self._new_driver()
                 if not self.go_on(1):
                     self.say(f"done before {len(chosen) - number} of the faults")
                     break

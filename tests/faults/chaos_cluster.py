@@ -24,7 +24,6 @@ class Driver:
 
     Args:
         home: where the shape of the run is; the driver gets a folder there for what it says.
-        place: checkpoints and output.
         number: of the driver.
         environment: further environment variables.
 
@@ -32,16 +31,15 @@ class Driver:
         refused: how often a file could not grow, as the log says.
     """
 
-    def __init__(self, home: Path, place: Path, number: int, environment: dict[str, str]) -> None:
+    def __init__(self, home: Path, number: int, environment: dict[str, str]) -> None:
         folder = home / f"driver {number}"
         folder.mkdir()
-        self.place = place
         self.status = folder / "status"
         self.log_file = folder / "log"
         self.refused = 0
         path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.chaos_driver", str(home), str(place), str(self.status)],
+            [sys.executable, "-m", "tests.faults.chaos_driver", str(home), str(self.status)],
             cwd=ROOT,
             env={
                 **os.environ,
@@ -97,7 +95,7 @@ class Driver:
 
     def has_answered(self, order: str, said: int) -> bool:
         """Tell whether it has done what it was ordered to when it had said so much, or will not do it any more."""
-        wanted = ("started", "failed") if order == "start" else ("stopped",)
+        wanted = ("stopped",) if order == "stop" else ("started", "failed")
         answered = any(what in wanted for what, _ in self.said()[said:])
         return answered or self.is_done() or not self.is_alive()
 
@@ -168,6 +166,7 @@ def spark_home(folder: Path) -> str:
 
 def reason(failure: str) -> str:
     """Return the line of an error that tells the most."""
-    lines = [line.strip() for line in failure.splitlines() if line.strip() and not line.startswith("\tat ")]
-    wanted: Sequence[str] = [line for line in lines if line.startswith("Caused by:")] or lines
-    return wanted[-1][:300] if wanted else "nothing"
+    message = failure.partition("=== Streaming Query ===")[0]
+    lines = [line.strip() for line in message.splitlines() if line.strip() and not line.startswith("\tat ")]
+    said: Sequence[str] = [line for line in lines if "Error" in line or "Exception" in line] or lines[:1]
+    return said[-1][:300] if said else "nothing"

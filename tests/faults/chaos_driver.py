@@ -1,8 +1,8 @@
-"""A driver process for ``make chaos``: ``python -m tests.faults.chaos_driver HOME PLACE STATUS``.
+"""A driver process for ``make chaos``: ``python -m tests.faults.chaos_driver HOME STATUS``.
 
-It runs the programs that HOME/shape.json says on HOME's input, with checkpoints and output in PLACE, to the end of the
-input. Lines of its standard input are orders: ``start``, ``start alone`` (the first program only), ``stop``. It says in
-the file STATUS, a line of JSON each, what has become of them. It ends with its input, or when all is done.
+It runs the programs that HOME/shape.json says on HOME's input to its end. Lines of its standard input are orders:
+``start PLACE``, with checkpoints and output there; ``start-first PLACE``, the first of the programs only; ``stop``. It
+says in the file STATUS, a line of JSON each, what has become of them. It ends with its input, or when all is done.
 """
 
 from __future__ import annotations
@@ -28,15 +28,12 @@ JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 class Programs:
-    """The queries that run in PLACE."""
+    """The queries that run."""
 
-    def __init__(self, spark: SparkSession, home: Path, place: Path) -> None:
+    def __init__(self, spark: SparkSession, home: Path) -> None:
         self.spark = spark
         self.home = home
-        self.place = place
         self.shape: dict[str, Any] = json.loads((home / "shape.json").read_text())
-        self.sink = FileSink(place / "out", self.disk_is_full)
-        self.squares = FileSink(place / "squares")
         self.queries: list[StreamingQuery] = []
         self.files = -1
 
@@ -46,20 +43,23 @@ class Programs:
             wanted.rename(self.home / f"done {wanted.name}")
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), f"batch {batch}")
 
-    def start(self, alone: bool) -> None:
+    def start(self, place: Path, *, all_of_them: bool) -> None:
         """Start the queries, wherever their checkpoints are."""
+        self.sink = FileSink(place / "out", self.disk_is_full)
+        self.squares = FileSink(place / "squares")
+        self.files = -1
         planned = [Fault(one["place"], _hashable(one["at"]), one["action"]) for one in self.shape["faults"]]
         faults = Faults(self.home / "faults", planned)
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
         df = job.build(events, faults, parallelism=self.shape["parallelism"])
-        self.queries = [self._start(df, self.sink, "checkpoint")]
-        if self.shape["mode"] and not alone:
+        self.queries = [self._start(df, self.sink, place / "checkpoint")]
+        if self.shape["mode"] and all_of_them:
             events = read_fixed_epochs(self.spark, self.home / "in.parquet")
             asked = second_job.build(events, self.shape["service"], self.shape["mode"], faults)
-            self.queries.append(self._start(asked, self.squares, "squares checkpoint"))
+            self.queries.append(self._start(asked, self.squares, place / "squares checkpoint"))
 
-    def _start(self, df: DataFrame, sink: FileSink, checkpoint: str) -> StreamingQuery:
-        writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(self.place / checkpoint))
+    def _start(self, df: DataFrame, sink: FileSink, checkpoint: Path) -> StreamingQuery:
+        writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
         return writer.trigger(processingTime="0 seconds").start()
 
     def stop(self) -> None:
@@ -90,7 +90,7 @@ def _count(squares: FileSink) -> int:
     return sum(map(len, async_job.batches_of(squares).values()))
 
 
-def main(home: Path, place: Path, status: Path) -> None:
+def main(home: Path, status: Path) -> None:
     shape: dict[str, Any] = json.loads((home / "shape.json").read_text())
 
     def say(what: str, why: str = "") -> None:
@@ -113,18 +113,19 @@ def main(home: Path, place: Path, status: Path) -> None:
         spark__driver__extraJavaOptions=JAVA_OPTIONS,
         spark__executor__extraJavaOptions=JAVA_OPTIONS,
         spark__log__level="ERROR",
-        spark__local__dir=str(place / "local"),
-        spark__sql__warehouse__dir=str(place / "warehouse"),
+        spark__local__dir=str(status.parent / "local"),
+        spark__sql__warehouse__dir=str(status.parent / "warehouse"),
     )
     say("ready")
-    programs = Programs(spark, home, place)
+    programs = Programs(spark, home)
     while True:
         try:
             order = orders.get(timeout=0.05)
             if order == "end":
                 break
-            if order.startswith("start"):
-                programs.start(order.endswith("alone"))
+            what, _, place = order.partition(" ")
+            if what.startswith("start"):
+                programs.start(Path(place), all_of_them=what == "start")
                 say("started")
             else:
                 failure = programs.failure()
@@ -150,4 +151,4 @@ def _hashable(at: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
