@@ -58,6 +58,11 @@ class Records:
     def __len__(self) -> int:
         return len(self.values)
 
+    def slice(self, start: int, stop: int) -> Records:
+        """Return the records from ``start`` to before ``stop``."""
+        timestamps = self.timestamps
+        return Records(self.values[start:stop], None if timestamps is None else timestamps[start:stop])
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} values)"
 

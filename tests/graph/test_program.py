@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from pillarbox import KeyedProcessFunction, OutputTag, ProcessFunction, ProgramError, StreamExecutionEnvironment
+from pillarbox import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, ProcessFunction, ProgramError, StreamExecutionEnvironment
 from pillarbox.datastream import DataStream
 from pillarbox.graph import REPORT_TARGET, SinkTransformation, output_target
 from pillarbox.graph.targets import SubtaskCodes, spark_hash
-from pillarbox.task.vertex import channel_code, vertex_of_channel
+from pillarbox.task.vertex import channel_code, edge_id, edge_of_channel
 
 SIDE = OutputTag("side")
 
@@ -17,6 +17,14 @@ class Keyed(KeyedProcessFunction):
     def process_element(self, value, ctx):
         yield value
         yield SIDE, value
+
+
+class Both(KeyedCoProcessFunction):
+    def process_element1(self, value, ctx):
+        yield value
+
+    def process_element2(self, value, ctx):
+        yield value
 
 
 class Plain(ProcessFunction):
@@ -76,13 +84,13 @@ def test_a_shuffle_cuts_the_chain():
         [(0, ["collection"]), (1, ["process: Keyed", "map: key"]), (2, ["reduce: max", "filter: key", "out"])],
         [(0, 1), (1, 2), (2, "out")],
     )
-    assert [edge.label for vertex in program.vertices for edge in vertex.edges] == [
+    assert [edge.partitioner.label for vertex in program.vertices for edge in vertex.edges] == [
         "key by function",
         "key by a, b",
         "rows",
     ]
     assert [vertex.parallelism for vertex in program.vertices] == [0, 2, 2]
-    assert [vertex.keyed for vertex in program.vertices] == [False, True, True]
+    assert [vertex.is_source for vertex in program.vertices] == [True, False, False]
     assert [[edge.parallelism for edge in vertex.inputs] for vertex in program.vertices] == [[], [None], [2]]
     assert [len(level) for level in program.levels] == [1, 1, 1]
 
@@ -107,6 +115,66 @@ def test_two_key_bys_of_one_stream():
         [(0, ["collection", "map: key"]), (1, ["process: Keyed", "left"]), (1, ["reduce: max", "right"])],
         [(0, 1), (0, 2), (1, "left"), (2, "right")],
     )
+
+
+def test_two_keyed_streams_are_connected():
+    env = environment()
+    one, two = env.from_collection([1]).name("one"), env.from_collection([2]).name("two")
+    program = compiled(env, out=one.connect(two).key_by("a", "b").process(Both()))
+    assert shape(program) == (
+        [(0, ["one"]), (1, ["process: Both", "out"]), (0, ["two"])],
+        [(0, 1), (1, "out"), (2, 1)],
+    )
+    (first, second) = (program.vertices[number].edges[0] for number in (0, 2))
+    assert (first.index, second.index) == (0, 1)
+    assert [(edge.vertex, edge.index) for edge in program.vertices[1].inputs] == [(0, 0), (2, 1)]
+    assert program.vertices[1].key == {"inputs": [{"columns": ["a"]}, {"columns": ["b"]}]}
+
+
+def test_a_stream_that_is_connected_with_itself_keeps_both_keys():
+    env = environment()
+    source = env.from_collection([1])
+    program = compiled(env, out=source.key_by("a").connect(source.key_by("b")).process(Both()))
+    edges = program.vertices[0].edges
+    assert [(edge.partitioner.label, edge.index, edge.receiver) for edge in edges] == [
+        ("key by a", 0, 1),
+        ("key by b", 1, 1),
+    ]
+    assert len({edge.id for edge in edges}) == 2
+    assert [edge.id for edge in program.vertices[1].inputs] == [edge.id for edge in edges]
+    same = source.key_by("a")
+    program = compiled(env, out=same.connect(same).process(Both()))
+    assert [edge.index for edge in program.vertices[0].edges] == [0, 1]
+
+
+def test_rebalance_makes_a_vertex_without_key():
+    env = environment(3)
+    spread = env.from_collection([1]).rebalance().map(key).filter(key)
+    program = compiled(env, out=spread)
+    assert shape(program) == (
+        [(0, ["collection"]), (1, ["map: key", "filter: key", "out"])],
+        [(0, 1), (1, "out")],
+    )
+    assert program.vertices[1].parallelism == 3
+    assert program.vertices[1].key is None
+    assert program.vertices[0].edges[0].partitioner.label == "rebalance"
+
+
+def test_the_last_way_of_spreading_holds():
+    env = environment()
+    source = env.from_collection([1])
+    program = compiled(env, out=source.rebalance().key_by("a").rebalance().rebalance().map(key))
+    assert [edge.partitioner.label for edge in program.vertices[0].edges] == ["rebalance"]
+    program = compiled(env, out=source.rebalance().key_by("a").process(Keyed()))
+    assert [edge.partitioner.label for edge in program.vertices[0].edges] == ["key by a"]
+
+
+def test_streams_that_are_spread_and_meet_keep_their_ways():
+    env = environment()
+    source = env.from_collection([1])
+    program = compiled(env, out=source.rebalance().union(source.map(key).rebalance()).map(key))
+    assert [edge.partitioner.label for edge in program.vertices[0].edges] == ["rebalance", "rebalance"]
+    assert len({edge.id for edge in program.vertices[0].edges}) == 2
 
 
 def test_a_diamond_over_two_levels():
@@ -274,8 +342,11 @@ def test_each_subtask_has_a_partition_of_its_own(partitions):
 
 
 def test_channels():
-    assert vertex_of_channel(channel_code(5, 7)) == 5
-    assert len({channel_code(vertex, subtask) for vertex in range(4) for subtask in range(1000)}) == 4000
+    edges = [edge_id(vertex, ordinal) for vertex in range(4) for ordinal in range(3)]
+    assert [edge_of_channel(channel_code(edge, 7)) for edge in edges] == edges
+    assert len({channel_code(edge, subtask) for edge in edges for subtask in range(1000)}) == 12_000
+    # As it was while a vertex had one edge to another at the most: checkpoints hold these numbers.
+    assert edge_id(5) == 5
 
 
 # -- pictures --

@@ -10,6 +10,7 @@ from pillarbox.graph import REPORT_TARGET, output_target
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import StreamOperator
 from pillarbox.task import (
+    ChainInput,
     ChainNode,
     Consumers,
     Edge,
@@ -18,7 +19,9 @@ from pillarbox.task import (
     SourceStreamTask,
     Vertex,
     channel_code,
+    edge_id,
 )
+from pillarbox.task.partitioner import KeyGroupPartitioner, OutputPartitioner
 from pillarbox.time import ManualProcessingTimeService
 
 OUTPUT = output_target(0)
@@ -82,11 +85,14 @@ class Noting(StreamOperator):
 
 def vertex_of(*operators, keyed=False, uses_processing_time=False):
     """A chain in a row, whose end goes to an output and, with a barrier, to one subtask."""
-    nodes = [ChainNode(operator, Consumers([index + 1], [])) for index, operator in enumerate(operators)]
+    nodes = [ChainNode(operator, Consumers([ChainInput(index + 1)], [])) for index, operator in enumerate(operators)]
     nodes[-1].output = Consumers([], [0, 1])
-    edges = [Edge([OUTPUT], None, 128, "rows"), Edge([5], Keying(lambda value: 0, "next"), 128, "next")]
     inputs = [InputEdge(0, None)] if keyed else []
     number, parallelism = (1, 2) if keyed else (0, 0)
+    edges = [
+        Edge("rows", 0, edge_id(number), [OUTPUT], OutputPartitioner(), 128),
+        Edge(2, 0, edge_id(number), [5], KeyGroupPartitioner(Keying(lambda value: 0, "next")), 128),
+    ]
     return Vertex(
         number,
         "vertex",
@@ -94,7 +100,6 @@ def vertex_of(*operators, keyed=False, uses_processing_time=False):
         number,
         parallelism,
         128,
-        keyed,
         nodes,
         edges,
         inputs,

@@ -15,7 +15,8 @@ from pillarbox.elements import ArrowRecords, Barrier, EndOfData, Records, Waterm
 from pillarbox.errors import KeyTypeError, OperatorError, ProgramError
 from pillarbox.operators.keys import Keying
 from pillarbox.state.key_groups import key_group, subtask_of
-from pillarbox.task import Edge, RecordWriter, record_writer
+from pillarbox.task import Edge, RecordWriter, channel_code, edge_id, record_writer
+from pillarbox.task.partitioner import KeyGroupPartitioner, OutputPartitioner, RebalancePartitioner
 from pillarbox.time import MIN_TIMESTAMP
 
 TARGETS = [10, 11, 12]
@@ -23,12 +24,16 @@ OUTPUT = -2
 
 
 def edge_by(key, targets=TARGETS, max_parallelism=128):
-    return Edge(list(targets), Keying(key, "key_by"), max_parallelism, "")
+    return edge_with(KeyGroupPartitioner(Keying(key, "key_by")), targets, max_parallelism)
 
 
-def writer_of(*edges):
-    writer = RecordWriter(list(edges), 7)
-    writer.begin_epoch(7)
+def edge_with(partitioner, targets=TARGETS, max_parallelism=128):
+    return Edge(1, 0, edge_id(0), list(targets), partitioner, max_parallelism, "sender")
+
+
+def writer_of(*edges, subtask=7):
+    writer = RecordWriter(list(edges))
+    writer.begin_epoch(subtask)
     return writer
 
 
@@ -36,7 +41,7 @@ def elements_of(buffers):
     """By target: what was sent there; sequence numbers are checked."""
     got: dict[int, list[Any]] = {}
     for buffer in buffers:
-        assert buffer.channel == 7
+        assert buffer.channel == channel_code(edge_id(0), 7)
         assert buffer.seq == len(got.setdefault(buffer.target, []))
         got[buffer.target].append(decode(buffer.payload))
     return got
@@ -52,6 +57,54 @@ def by_subtask(keys, parallelism=3, max_parallelism=128):
         target: [key for key in keys if subtask_of(key_group(key, max_parallelism), max_parallelism, parallelism) == n]
         for n, target in enumerate(TARGETS)
     }
+
+
+@given(st.lists(st.lists(st.integers(), max_size=10), max_size=8), st.integers(0, 5), st.booleans())
+def test_rebalance_deals_out_equal_shares_in_order(runs, subtask, columnar):
+    def divided():
+        writer = writer_of(edge_with(RebalancePartitioner()), subtask=subtask)
+        for run in runs:
+            records = Records(list(run), list(run))
+            if columnar:
+                column = pa.array([value % 2**60 for value in run], pa.int64())
+                records = ArrowRecords(pa.RecordBatch.from_arrays([column], names=["n"]))
+            writer.edges[0].process_records(records)
+        writer.flush()
+        got = {target: [] for target in TARGETS}
+        for buffer in writer.take():
+            got[buffer.target] += decode(buffer.payload).values
+        return got
+
+    got = divided()
+    assert got == divided()  # an epoch that is run again sends the same to the same
+    sizes = [len(values) for values in got.values()]
+    assert max(sizes) - min(sizes) <= 1
+    everything = [value % 2**60 if columnar else value for run in runs for value in run]
+    flattened = [value[0] if columnar else value for values in got.values() for value in values]
+    assert sorted(flattened) == sorted(everything)
+
+
+def test_rebalance_keeps_the_order_from_one_subtask_to_another():
+    writer = writer_of(edge_with(RebalancePartitioner()))
+    for start in range(0, 100, 10):
+        writer.edges[0].process_records(Records(list(range(start, start + 10))))
+    writer.flush()
+    assert all(flat(elements) == sorted(flat(elements)) for elements in elements_of(writer.take()).values())
+
+
+def test_two_edges_to_the_same_subtasks_have_channels_of_their_own():
+    one, other = edge_by(lambda value: value), edge_by(lambda value: -value)
+    other.id = edge_id(0, 1)
+    writer = writer_of(one, other)
+    for edge in writer.edges:
+        edge.process_records(Records([1, 2, 3]))
+    writer.broadcast(Barrier(1))
+    seen = {}
+    for buffer in writer.take():
+        assert buffer.seq == len(seen.setdefault((buffer.channel, buffer.target), []))
+        seen[buffer.channel, buffer.target].append(decode(buffer.payload))
+    assert {channel for channel, _ in seen} == {channel_code(edge_id(0, ordinal), 7) for ordinal in (0, 1)}
+    assert all(elements[-1] == Barrier(1) for elements in seen.values()) and len(seen) == 6
 
 
 RUNS = st.lists(st.tuples(st.lists(st.integers(-50, 50)), st.booleans()))
@@ -179,7 +232,7 @@ def test_records_without_any_watermark_hold_back_event_time():
 
 
 def test_an_output_gets_records_only():
-    writer = writer_of(Edge([OUTPUT], None, 128, ""), edge_by(lambda value: value))
+    writer = writer_of(edge_with(OutputPartitioner(), [OUTPUT]), edge_by(lambda value: value))
     for edge in writer.edges:
         edge.process_records(Records([1]))
         edge.process_watermark(5)
@@ -250,7 +303,7 @@ def test_many_keys_are_not_remembered_for_ever(monkeypatch):
     monkeypatch.setattr(keys, "_REMEMBERED", 10)
     writer = writer_of(edge_by(lambda value: value))
     writer.edges[0].process_records(Records(list(range(100))))
-    assert len(writer.edges[0]._router._routes) <= 10
+    assert len(writer.edges[0]._selector._router._routes) <= 10
     writer.flush()
     assert {t: flat(e) for t, e in elements_of(writer.take()).items()} == by_subtask(range(100))
 

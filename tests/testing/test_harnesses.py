@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import operator
 import pickle
 import threading
 
@@ -13,6 +14,7 @@ from pillarbox import (
     CheckpointMismatchError,
     FilterFunction,
     FlatMapFunction,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     KeyTypeError,
     ListStateDescriptor,
@@ -410,3 +412,41 @@ def test_event_time_behind_a_shuffle_goes_on_after_silence_and_a_restart(restart
             harness.push("a", ("k", at))
             fired.append(harness.run_epoch()["output"])
     assert fired == [[10], [1000], [2000]]
+
+
+def test_two_inputs():
+    class Join(KeyedCoProcessFunction):
+        def open(self, runtime_context):
+            self.left = runtime_context.get_state(ValueStateDescriptor("left"))
+
+        def process_element1(self, value, ctx):
+            self.left.update(value)
+            ctx.timer_service().register_event_time_timer(ctx.timestamp() + 10)
+
+        def process_element2(self, value, ctx):
+            yield ctx.get_current_key(), self.left.value(), value
+
+        def on_timer(self, timestamp, ctx):
+            yield "forget", self.left.value()
+            self.left.clear()
+
+    by_first = operator.itemgetter(0)
+    with harness_for(Join(), key_by=(by_first, str.lower)) as harness:
+        harness.push1(("a", 1), 5)
+        harness.process_element2("A")
+        harness.push2("b")
+        assert harness.get_output() == [("a", ("a", 1), "A"), ("b", None, "b")]
+        assert harness.state_of("a") == {"left": ("a", 1)}
+        snapshot = harness.snapshot()
+    with harness_for(Join(), key_by=(by_first, str.lower), snapshot=snapshot) as harness:
+        harness.push_watermark(15)
+        harness.push2("a")
+        assert harness.get_output() == [("forget", ("a", 1)), ("a", None, "a")]
+        for push in (harness.push, harness.push_all):
+            with pytest.raises(TypeError, match=r"has two inputs: use push1\(\)"):
+                push(["a"])
+        with pytest.raises(KeyTypeError):
+            harness.push1(([], 1))
+    for key_by in (None, "a", ("a",)):
+        with pytest.raises(ProgramError, match=r"key_by=\(first_key, second_key\)"):
+            harness_for(Join(), key_by=key_by)

@@ -1,6 +1,7 @@
 """The user's face: streams, functions and the environment, with PyFlink's names."""
 
 from pillarbox.datastream.async_data_stream import AsyncDataStream
+from pillarbox.datastream.connected_streams import ConnectedStreams
 from pillarbox.datastream.data_stream import CollectedResults, DataStream, DataStreamSink, KeyedStream
 from pillarbox.datastream.environment import StreamExecutionEnvironment
 from pillarbox.operators.async_io.cache import AsyncCache
@@ -10,6 +11,7 @@ from pillarbox.operators.functions import (
     FilterFunction,
     FlatMapFunction,
     Function,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
@@ -29,12 +31,14 @@ __all__ = [
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
     "CollectedResults",
+    "ConnectedStreams",
     "DataStream",
     "DataStreamSink",
     "FilterFunction",
     "FlatMapFunction",
     "Function",
     "KeySelector",
+    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
     "MapFunction",

@@ -7,10 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.datastream.code_search import mentions
+from pillarbox.datastream.connected_streams import ConnectedStreams
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
     KeyByTransformation,
     OperatorTransformation,
+    PartitionTransformation,
     SideOutputTransformation,
     SinkTransformation,
     SourceTransformation,
@@ -45,6 +47,7 @@ from pillarbox.operators.process import ProcessOperator
 from pillarbox.operators.reduce import ReduceOperator
 from pillarbox.operators.sinks import ColumnsOperator, PrintOperator
 from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from pillarbox.task.partitioner import KeyGroupPartitioner, RebalancePartitioner
 from pillarbox.time import WatermarkStrategy
 from pillarbox.time.duration import DurationLike
 from pillarbox.types import RowEncoder, TypeInformation, resolve_schema
@@ -275,6 +278,32 @@ class DataStream:
         )
         return DataStream(self._env, self._env._add(step))
 
+    def connect(self, other: DataStream) -> ConnectedStreams:
+        """Let one operator handle the records of this stream and of another one, with state that both share.
+
+        Key both, before or behind: ``a.key_by("x").connect(b.key_by("y"))``, or ``a.connect(b).key_by("x", "y")``.
+        """
+        if not isinstance(other, DataStream):
+            raise ProgramError(f"connect() takes a stream, not {shorten(other)}")
+        if other._env is not self._env:
+            raise ProgramError("connect() takes a stream of the same StreamExecutionEnvironment")
+        return ConnectedStreams(self, other)
+
+    def rebalance(self) -> DataStream:
+        """Spread the stream evenly over the subtasks of the operators that come next, whatever is in its records.
+
+        They run with the program's parallelism, behind a shuffle: for what takes long, where the source has few
+        partitions, or partitions of different sizes. The order of records is kept from each subtask to each.
+
+        A failed task that Spark runs again has to deal out its records as it did before: so their order within a
+        partition of the source must be the same each time it is read, as it is in files and in Kafka. Behind a
+        shuffle or join of Spark's own it need not be; there, ``key_by`` is the safe way to spread.
+        """
+        step = PartitionTransformation(
+            self._env._next(), "rebalance", [self._plain_step()], partitioner=RebalancePartitioner()
+        )
+        return DataStream(self._env, self._env._add(step))
+
     def key_by(
         self,
         key_selector: Callable[[Any], Any] | KeySelector | str | Sequence[str],
@@ -301,7 +330,13 @@ class DataStream:
                     )
                 self._check_key_column(step, column)
         types = _key_types(self._plain_step(), keying.columns, key_type)
-        keyed = KeyByTransformation(self._env._next(), "key_by", [self._plain_step()], keying=keying, key_types=types)
+        keyed = KeyByTransformation(
+            self._env._next(),
+            "key_by",
+            [self._plain_step()],
+            partitioner=KeyGroupPartitioner(keying),
+            key_types=types,
+        )
         self._env._add(keyed)
         return KeyedStream(self._env, keyed, keying)
 
@@ -393,11 +428,12 @@ class DataStream:
         idle_timeout: int | None = None,
         keyed: bool = False,
         uses_processing_time: bool = False,
+        more_inputs: Sequence[Transformation] = (),
     ) -> DataStream:
         step = OperatorTransformation(
             self._env._next(),
             _name_of(kind, func),
-            [self._step],
+            [self._step, *more_inputs],
             output_type,
             kind=kind,
             factory=factory,

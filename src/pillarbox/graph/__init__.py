@@ -5,6 +5,7 @@ from pillarbox.graph.targets import REPORT_TARGET, output_target
 from pillarbox.graph.transformations import (
     KeyByTransformation,
     OperatorTransformation,
+    PartitionTransformation,
     SideOutputTransformation,
     SinkTransformation,
     SourceTransformation,
@@ -16,6 +17,7 @@ __all__ = [
     "REPORT_TARGET",
     "KeyByTransformation",
     "OperatorTransformation",
+    "PartitionTransformation",
     "Program",
     "SideOutputTransformation",
     "SinkTransformation",

@@ -44,7 +44,7 @@ def _describe(program: Program) -> dict[str, Any]:
                 "key": vertex.key,
             }
             for vertex in program.vertices
-            if vertex.keyed
+            if not vertex.is_source
         ],
     }
 

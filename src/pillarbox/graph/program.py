@@ -1,19 +1,21 @@
 """From the program as it was built to vertices and levels, and a picture of them.
 
-A vertex is a chain of operators; a chain ends where a stream is spread by key. The operators between a source and the
-first ``key_by`` run in the source's vertex; where several sources meet in a union, each has them in its own.
+A vertex is a chain of operators; a chain ends where a stream is spread over subtasks. The operators between a source and
+the first ``key_by`` or ``rebalance`` run in the source's vertex; where several sources meet in a union, each has them in
+its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from pillarbox.errors import ProgramError
 from pillarbox.graph.targets import REPORT_TARGET, SubtaskCodes, output_target
 from pillarbox.graph.transformations import (
     KeyByTransformation,
     OperatorTransformation,
+    PartitionTransformation,
     SideOutputTransformation,
     SinkTransformation,
     SourceTransformation,
@@ -21,7 +23,9 @@ from pillarbox.graph.transformations import (
     UnionTransformation,
 )
 from pillarbox.operators.pass_through import PassThroughOperator
-from pillarbox.task.vertex import ChainNode, Consumers, Edge, InputEdge, Vertex
+from pillarbox.state.key_note import KeyNote
+from pillarbox.task.partitioner import OutputPartitioner
+from pillarbox.task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
 
 __all__ = ["Program", "compile_program"]
 
@@ -62,10 +66,8 @@ class Program:
         """Give all edges: sender, edge, receiver (a vertex or the name of an output)."""
         for vertex in self.vertices:
             for edge in vertex.edges:
-                if edge.keying is None:
-                    yield vertex, edge, self.outputs[-2 - edge.targets[0]]
-                else:
-                    yield vertex, edge, self.vertices[self.subtasks[edge.targets[0]][0]]
+                receiver = edge.receiver
+                yield vertex, edge, receiver if isinstance(receiver, str) else self.vertices[receiver]
 
     def to_text(self) -> str:
         """Give the plan as text: one line a vertex, its ways out below it."""
@@ -77,7 +79,7 @@ class Program:
                 for sender, edge, receiver in self.edges():
                     if sender is vertex:
                         to = f"output {receiver!r}" if isinstance(receiver, str) else f"[{receiver.number}]"
-                        lines.append(f"        --{edge.label}--> {to}")
+                        lines.append(f"        --{edge.partitioner.label}--> {to}")
         return "\n".join(lines)
 
     def to_mermaid(self) -> str:
@@ -93,7 +95,7 @@ class Program:
             lines.append(f'  o{index}(["{_quoted(name)}"])')
         for sender, edge, receiver in self.edges():
             to = f"o{self.outputs.index(receiver)}" if isinstance(receiver, str) else f"v{receiver.number}"
-            lines.append(f'  v{sender.number} -- "{_quoted(edge.label)}" --> {to}')
+            lines.append(f'  v{sender.number} -- "{_quoted(edge.partitioner.label)}" --> {to}')
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -106,10 +108,18 @@ def _quoted(text: str) -> str:
 
 @dataclass(frozen=True)
 class _Link:
-    """A consumer of a stream, with the virtual steps between resolved."""
+    """A consumer of a stream, with the virtual steps between resolved.
+
+    Attributes:
+        consumer: the operator.
+        index: which of its inputs takes the stream.
+        partition: how the stream is spread before it; None: it stays in its chain.
+        tag_id: the side output that the stream is; None: the main output.
+    """
 
     consumer: OperatorTransformation
-    key_by: KeyByTransformation | None
+    index: int
+    partition: PartitionTransformation | None
     tag_id: str | None
 
 
@@ -117,7 +127,8 @@ class _Compiler:
     def __init__(self, name: str, sinks: list[SinkTransformation], parallelism: int, max_parallelism: int) -> None:
         self._program = Program(name, [], {}, [], parallelism, max_parallelism)
         self._codes = SubtaskCodes(parallelism)
-        self._children: dict[Transformation, list[Transformation]] = {}
+        # What takes each step's stream, and at which of its inputs.
+        self._children: dict[Transformation, list[tuple[Transformation, int]]] = {}
         self._heads: dict[OperatorTransformation, Vertex] = {}
         self._sources: list[SourceTransformation] = []
         # Idle timeouts of sources, by vertex.
@@ -134,9 +145,9 @@ class _Compiler:
         self._children[step] = []
         if isinstance(step, SourceTransformation):
             self._sources.append(step)
-        for upstream in step.inputs:
+        for index, upstream in enumerate(step.inputs):
             self._reach(upstream)
-            self._children[upstream].append(step)
+            self._children[upstream].append((step, index))
 
     def _check_uids(self) -> None:
         seen: dict[str, OperatorTransformation] = {}
@@ -175,14 +186,13 @@ class _Compiler:
             level=0,
             parallelism=parallelism,
             max_parallelism=program.max_parallelism,
-            keyed=parallelism > 0,
             nodes=[],
             edges=[],
             inputs=[],
             report_target=REPORT_TARGET,
         )
         program.vertices.append(vertex)
-        if vertex.keyed:
+        if not vertex.is_source:
             for subtask, code in enumerate(self._codes.take(vertex.number)):
                 program.subtasks[code] = (vertex.number, subtask)
         return vertex
@@ -191,16 +201,17 @@ class _Compiler:
         return [code for code, (number, _) in self._program.subtasks.items() if number == vertex.number]
 
     def _links(self, step: Transformation, tag_id: str | None = None) -> Iterator[_Link]:
-        for child in self._children[step]:
+        for child, index in self._children[step]:
             if isinstance(child, UnionTransformation):
                 yield from self._links(child, tag_id)
             elif isinstance(child, SideOutputTransformation):
                 yield from self._links(child, child.tag_id)
-            elif isinstance(child, KeyByTransformation):
-                for link in self._links(child):
-                    yield _Link(link.consumer, child, tag_id)
+            elif isinstance(child, PartitionTransformation):
+                for link in self._links(child, tag_id):
+                    # Of several in a row, the last one holds.
+                    yield replace(link, partition=link.partition or child)
             elif isinstance(child, OperatorTransformation):
-                yield _Link(child, None, tag_id)
+                yield _Link(child, index, None, tag_id)
 
     def _chain(self, start: Transformation) -> list[Transformation]:
         """Give ``start`` and all steps behind it up to the next shuffle, each behind those that it takes from."""
@@ -210,7 +221,7 @@ class _Compiler:
         def visit(step: Transformation) -> None:
             seen.add(step)
             for link in reversed(list(self._links(step))):
-                if link.key_by is None and link.consumer not in seen:
+                if link.partition is None and link.consumer not in seen:
                     visit(link.consumer)
             backwards.append(step)
 
@@ -234,8 +245,8 @@ class _Compiler:
                 consumers = node.output
                 if link.tag_id is not None:
                     consumers = node.side_outputs.setdefault(link.tag_id, Consumers())
-                if link.key_by is None:
-                    consumers.nodes.append(nodes[link.consumer])
+                if link.partition is None:
+                    consumers.nodes.append(ChainInput(nodes[link.consumer], link.index))
                 else:
                     self._connect(vertex, consumers, link, step.name)
         vertex.name = " -> ".join(node.operator.name for node in vertex.nodes)
@@ -243,37 +254,47 @@ class _Compiler:
             self._idle[vertex.number] = max(idle_timeouts)
 
     def _connect(self, vertex: Vertex, consumers: Consumers, link: _Link, sender: str) -> None:
-        assert link.key_by is not None
-        keying = link.key_by.keying
-        head = self._heads.get(link.consumer)
-        if head is None:
-            consumer = link.consumer
-            head = self._new_vertex(consumer.name, consumer.effective_uid, self._program.parallelism)
-            head.nodes.append(ChainNode(consumer.factory(consumer.name, consumer.effective_uid)))
-            head.uses_processing_time = consumer.uses_processing_time
-            head.kind = consumer.kind
-            head.key = link.key_by.note()
-            self._heads[consumer] = head
-            if isinstance(consumer, SinkTransformation) and consumer.output is not None:
-                self._connect_output(head, head.nodes[0].output, consumer)
+        """Lead a stream out of its vertex, to the one that its consumer is the head of."""
+        assert link.partition is not None
+        partitioner = link.partition.partitioner
+        head = self._heads.get(link.consumer) or self._new_head(link.consumer)
+        between = [place for place, edge in enumerate(vertex.edges) if edge.receiver == head.number]
+        for place in between:
+            edge = vertex.edges[place]
+            # Streams of this vertex that meet in a union before the shuffle share one edge.
+            if edge.partitioner is partitioner and edge.index == link.index:
+                if sender not in edge.sender.split(", "):
+                    edge.sender += f", {sender}"
+                consumers.edges.append(place)
+                return
+        way_in = InputEdge(vertex.number, vertex.parallelism or None, ordinal=len(between), index=link.index)
+        head.inputs.append(way_in)
         codes = self._codes_of(head)
-        # Streams of this vertex that meet in a union before the shuffle share one edge: a channel has one barrier.
-        index = next((index for index, edge in enumerate(vertex.edges) if edge.targets == codes), None)
-        if index is None:
-            index = len(vertex.edges)
-            head.inputs.append(InputEdge(vertex.number, vertex.parallelism or None))
-            columns = keying.columns
-            label = "key by " + (", ".join(columns) if columns else "function")
-            vertex.edges.append(Edge(codes, keying, vertex.max_parallelism, label, sender))
-        elif sender not in vertex.edges[index].sender.split(", "):
-            vertex.edges[index].sender += f", {sender}"
-        consumers.edges.append(index)
+        consumers.edges.append(len(vertex.edges))
+        vertex.edges.append(
+            Edge(head.number, link.index, way_in.id, codes, partitioner, vertex.max_parallelism, sender)
+        )
+
+    def _new_head(self, consumer: OperatorTransformation) -> Vertex:
+        """Begin a vertex with an operator behind a shuffle."""
+        head = self._new_vertex(consumer.name, consumer.effective_uid, self._program.parallelism)
+        head.nodes.append(ChainNode(consumer.factory(consumer.name, consumer.effective_uid)))
+        head.uses_processing_time = consumer.uses_processing_time
+        head.kind = consumer.kind
+        head.key = _key_note(consumer)
+        self._heads[consumer] = head
+        if isinstance(consumer, SinkTransformation) and consumer.output is not None:
+            self._connect_output(head, head.nodes[0].output, consumer)
+        return head
 
     def _connect_output(self, vertex: Vertex, consumers: Consumers, sink: SinkTransformation) -> None:
         assert sink.output is not None
         consumers.edges.append(len(vertex.edges))
         target = output_target(self._program.outputs.index(sink.output))
-        vertex.edges.append(Edge([target], None, vertex.max_parallelism, "rows", sink.inputs[0].name))
+        partitioner, sender = OutputPartitioner(), sink.inputs[0].name
+        vertex.edges.append(
+            Edge(sink.output, 0, edge_id(vertex.number), [target], partitioner, vertex.max_parallelism, sender)
+        )
 
     def _set_levels(self) -> None:
         vertices = self._program.vertices
@@ -281,13 +302,11 @@ class _Compiler:
             for vertex in vertices:
                 for edge in vertex.inputs:
                     vertex.level = max(vertex.level, vertices[edge.vertex].level + 1)
-        places = tuple(sorted((vertex.uid, vertex.number, vertex.level) for vertex in vertices if vertex.keyed))
+        places = tuple(sorted((vertex.uid, vertex.number, vertex.level) for vertex in vertices if not vertex.is_source))
         for vertex in vertices:
             vertex.program = places
         for vertex in vertices:
-            vertex.inputs = [
-                InputEdge(edge.vertex, edge.parallelism, self._idle.get(edge.vertex)) for edge in vertex.inputs
-            ]
+            vertex.inputs = [replace(edge, idle_timeout=self._idle.get(edge.vertex)) for edge in vertex.inputs]
             if any(edge.idle_timeout is not None and edge.parallelism is None for edge in vertex.inputs):
                 vertex.uses_processing_time = True
             self._check_state(vertex)
@@ -296,13 +315,21 @@ class _Compiler:
         """Operators with state of their own belong behind a shuffle; their program runs also when no data comes."""
         for node in vertex.nodes:
             if node.operator.stateful:
-                if not vertex.keyed:
+                if vertex.is_source:
                     raise ProgramError(
                         f"operator {node.operator.name!r} carries what it has not finished from one epoch to the next,"
-                        " which takes state, and there is none before the first shuffle: put key_by(...) before it, or"
-                        " let it drain (on_barrier='drain')"
+                        " which takes state, and there is none before the first shuffle: put key_by(...) or rebalance()"
+                        " before it, or let it drain (on_barrier='drain')"
                     )
                 vertex.uses_processing_time = True
+
+
+def _key_note(consumer: OperatorTransformation) -> KeyNote | None:
+    """Return what is noted of the key of an operator's input, or of each of its inputs."""
+    notes = [step.note() for step in consumer.inputs if isinstance(step, KeyByTransformation)]
+    if len(notes) > 1:
+        return KeyNote(inputs=notes)
+    return notes[0] if notes else None
 
 
 def compile_program(name: str, sinks: list[SinkTransformation], parallelism: int, max_parallelism: int) -> Program:

@@ -10,10 +10,12 @@ from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import StreamOperator
 from pillarbox.operators.pass_through import PassThroughOperator
 from pillarbox.state.key_note import KeyNote
+from pillarbox.task.partitioner import KeyGroupPartitioner, Partitioner
 
 __all__ = [
     "KeyByTransformation",
     "OperatorTransformation",
+    "PartitionTransformation",
     "SideOutputTransformation",
     "SinkTransformation",
     "SourceTransformation",
@@ -91,15 +93,27 @@ class SinkTransformation(OperatorTransformation):
 
 
 @dataclass(eq=False)
-class KeyByTransformation(Transformation):
+class PartitionTransformation(Transformation):
+    """Spreads a stream over the subtasks of the operators that come next."""
+
+    partitioner: Partitioner = None  # type: ignore[assignment]
+
+
+@dataclass(eq=False)
+class KeyByTransformation(PartitionTransformation):
     """Spreads a stream by key.
 
     Attributes:
         key_types: the key's Spark types where they are known: one for each column, or one for what a function makes.
     """
 
-    keying: Keying = None  # type: ignore[assignment]
+    partitioner: KeyGroupPartitioner = None  # type: ignore[assignment]
     key_types: list[str] | None = None
+
+    @property
+    def keying(self) -> Keying:
+        """How a record gets its key."""
+        return self.partitioner.keying
 
     def note(self) -> KeyNote:
         """Return what a checkpoint holds of the key."""

@@ -35,6 +35,7 @@ __all__ = [
     "FlatMapFunction",
     "Function",
     "KeySelector",
+    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "MapFunction",
     "OutputTag",
@@ -266,6 +267,25 @@ class KeyedProcessFunction(Function, ABC):
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
         """Handle a timer of the current key; give (or ``yield``) what to emit, or nothing."""
+        return None
+
+
+class KeyedCoProcessFunction(Function, ABC):
+    """Handles the records of two keyed streams, with keyed state and timers that both share."""
+
+    Context = KeyedProcessFunction.Context
+    OnTimerContext = KeyedProcessFunction.OnTimerContext
+
+    @abstractmethod
+    def process_element1(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+        """Handle a record of the first stream; return (or ``yield``) what to emit, or nothing."""
+
+    @abstractmethod
+    def process_element2(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
+        """Handle a record of the second stream; return (or ``yield``) what to emit, or nothing."""
+
+    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
+        """Handle a timer of the current key; return (or ``yield``) what to emit, or nothing."""
         return None
 
 

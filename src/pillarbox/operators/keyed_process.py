@@ -5,6 +5,7 @@ Source of the behaviour: Flink's ``KeyedProcessOperator``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import repeat
 from typing import Any, NoReturn
 
@@ -94,11 +95,13 @@ class KeyedProcessOperator(FunctionOperator):
 
     def process_records(self, records: Records) -> None:
         """Process a run, each record under its key."""
+        self._process(records, self.keying, self.call)
+
+    def _process(self, records: Records, keying: Keying, call: Callable[..., Any]) -> None:
         backend, ctx, collector = self._backend, self._ctx, self._collector
-        call = self.call
         rows = backend.rows
         values = records.values
-        keys = self.keying.keys_of(records)
+        keys = keying.keys_of(records)
         pending = iter(values)
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
         try:

@@ -27,16 +27,29 @@ if TYPE_CHECKING:
     from pillarbox.operators.keys import Keying
     from pillarbox.time.internal_timer_service import InternalTimeServiceManager
 
-__all__ = ["Collector", "Discard", "Fanout", "FunctionOperator", "Input", "OperatorContext", "StreamOperator"]
+__all__ = [
+    "Collector",
+    "Discard",
+    "Fanout",
+    "FunctionOperator",
+    "Input",
+    "OperatorContext",
+    "RecordInput",
+    "StreamOperator",
+]
 
 # A collector hands on what it holds at this size, so that one run's fan-out never gathers in memory.
 RUN_LIMIT = 8192
 
 
-class Input(Protocol):
-    """Where an operator sends to: the next operator, several, or the record writer."""
+class RecordInput(Protocol):
+    """Takes the records of one stream."""
 
     def process_records(self, records: Records) -> None: ...
+
+
+class Input(RecordInput, Protocol):
+    """Where an operator sends to: the next operator, several, or the record writer."""
 
     def process_watermark(self, timestamp: int) -> None: ...
 
@@ -126,6 +139,12 @@ class StreamOperator:
         self.output: Input = Discard()
         self.side_outputs: dict[str, Input] = {}
         self.context: OperatorContext
+
+    @property
+    def inputs(self) -> Sequence[RecordInput]:
+        """What takes the records of each stream that the operator reads. Watermarks and changes between idle and active
+        are the operator's own: of several streams, the least watermark."""
+        return (self,)
 
     def setup(self, context: OperatorContext, output: Input, side_outputs: dict[str, Input]) -> None:
         """Take the context and the consumers."""

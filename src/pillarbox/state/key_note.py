@@ -10,10 +10,11 @@ import hashlib
 import sys
 from collections.abc import Callable, Iterable
 from functools import partial
+from operator import itemgetter
 from types import CodeType
 from typing import Any, TypedDict
 
-__all__ = ["KeyNote", "function_note", "key_change"]
+__all__ = ["KeyNote", "are_other_types", "function_note", "key_change"]
 
 
 class KeyNote(TypedDict, total=False):
@@ -24,12 +25,14 @@ class KeyNote(TypedDict, total=False):
         function: the qualified name of the function that makes it, with
         code: a digest of its code, behind the Python version that compiled it.
         types: the key's Spark types, as far as they are known: one for each column, or one for what a function makes.
+        inputs: instead of all these, the notes of each input of an operator with several.
     """
 
     columns: list[str]
     function: str
     code: str
     types: list[str]
+    inputs: list[KeyNote]
 
 
 # Of these, different types have different keys. Numbers are one class: keys that are equal in Python are one key.
@@ -52,8 +55,10 @@ def key_change(then: KeyNote | None, now: KeyNote | None) -> tuple[bool, str] | 
     """
     if not then or not now:
         return None
+    if "inputs" in then or "inputs" in now:
+        return _change_of_inputs(then.get("inputs", [then]), now.get("inputs", [now]))
     said = f"the key was {_said(then)}, and is {_said(now)}"
-    if _other_types(then.get("types"), now.get("types")):
+    if are_other_types(then.get("types"), now.get("types")):
         return True, said
     columns, new_columns = then.get("columns"), now.get("columns")
     if columns is not None and new_columns is not None:
@@ -63,7 +68,15 @@ def key_change(then: KeyNote | None, now: KeyNote | None) -> tuple[bool, str] | 
     return (False, said) if _other_code(then, now) else None
 
 
-def _other_types(then: list[str] | None, now: list[str] | None) -> bool:
+def _change_of_inputs(then: list[KeyNote], now: list[KeyNote]) -> tuple[bool, str] | None:
+    if len(then) != len(now):
+        return True, f"the number of its keyed inputs was {len(then)}, and is {len(now)}"
+    changes = [change for old, new in zip(then, now) if (change := key_change(old, new)) is not None]
+    return max(changes, key=itemgetter(0), default=None)  # what is surely another key before what may be
+
+
+def are_other_types(then: list[str] | None, now: list[str] | None) -> bool:
+    """Tell whether keys of these types surely differ, where both are known: one type for each column."""
     if then is None or now is None or len(then) != len(now):
         return False
     for old, new in zip(then, now):

@@ -9,9 +9,10 @@ from pillarbox.task.record_writer import RecordWriter
 from pillarbox.task.source_stream_task import SourceStreamTask
 from pillarbox.task.stream_task import StreamTask
 from pillarbox.task.task_input import DataInputStatus
-from pillarbox.task.vertex import ChainNode, Consumers, Edge, InputEdge, Vertex, channel_code
+from pillarbox.task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, channel_code, edge_id
 
 __all__ = [
+    "ChainInput",
     "ChainNode",
     "CheckpointMetaData",
     "CheckpointOptions",
@@ -30,4 +31,5 @@ __all__ = [
     "TaskState",
     "Vertex",
     "channel_code",
+    "edge_id",
 ]

@@ -9,6 +9,9 @@ Within an epoch every channel that sends anything numbers its buffers from 0 and
   other partitions in every epoch, as many as Spark likes: so all of them together are one channel of the valve, that
   gets the least of their watermarks once the epoch's input is complete.
 
+A channel belongs to one edge: a vertex that sends on two edges to the same task, such as the two inputs of an operator,
+has two channels to it for each of its subtasks.
+
 Anything missing or doubled is an error, never silent loss. Only the mailbox thread may touch a gate.
 """
 
@@ -28,7 +31,7 @@ from pillarbox.elements import (
     decode,
 )
 from pillarbox.errors import ExchangeError
-from pillarbox.task.vertex import InputEdge, channel_code, vertex_of_channel
+from pillarbox.task.vertex import InputEdge, channel_code, edge_of_channel
 from pillarbox.time import StatusWatermarkValve
 from pillarbox.time.timestamps import MIN_TIMESTAMP
 
@@ -59,11 +62,9 @@ class InputGate:
 
     def __init__(self, name: str, inputs: list[InputEdge]) -> None:
         self._name = name
-        self._edges = {edge.vertex: edge for edge in inputs}
-        self._known = {
-            channel_code(edge.vertex, subtask) for edge in inputs for subtask in range(edge.parallelism or 0)
-        }
-        sources = [("source", edge.vertex) for edge in inputs if edge.parallelism is None]
+        self._edges = {edge.id: edge for edge in inputs}
+        self._known = {channel_code(edge.id, subtask) for edge in inputs for subtask in range(edge.parallelism or 0)}
+        sources = [("source", edge.id) for edge in inputs if edge.parallelism is None]
         self._valve = StatusWatermarkValve([*sorted(self._known), *sources])
         self._last_active: dict[int, int] = {}
         self._epoch = 0
@@ -85,7 +86,7 @@ class InputGate:
         """
         channel = self._channels.get(buffer.channel)
         if channel is None:
-            if vertex_of_channel(buffer.channel) not in self._edges:
+            if edge_of_channel(buffer.channel) not in self._edges:
                 raise ExchangeError(f"{self._label}: a buffer came from the unknown channel {buffer.channel}")
             channel = self._channels[buffer.channel] = _Channel()
         if buffer.seq < channel.expected or buffer.seq in channel.early:
@@ -113,6 +114,10 @@ class InputGate:
             yield number, element
         else:
             yield number, element
+
+    def input_of(self, channel: int) -> int:
+        """Return the input of the head operator that a channel's records go to."""
+        return self._edges[edge_of_channel(channel)].index
 
     @property
     def any_barrier(self) -> bool:
@@ -177,19 +182,19 @@ class InputGate:
         idle do not hold back the others; where all did, the source is idle at once, at the latest of their watermarks
         (as Flink's valve does when the last channel becomes idle).
         """
-        for vertex, edge in self._edges.items():
+        for number, edge in self._edges.items():
             if edge.parallelism is not None:
                 continue
             partitions = [
                 channel
-                for number, channel in self._channels.items()
-                if vertex_of_channel(number) == vertex
+                for code, channel in self._channels.items()
+                if edge_of_channel(code) == number
                 and (channel.idle or channel.has_records or channel.watermark is not None)
             ]
             active = [channel for channel in partitions if not channel.idle]
-            source = ("source", vertex)
+            source = ("source", number)
             if partitions:
-                self._last_active[vertex] = now
+                self._last_active[number] = now
                 watermarks = [
                     MIN_TIMESTAMP if channel.watermark is None else channel.watermark
                     for channel in active or partitions
@@ -202,15 +207,15 @@ class InputGate:
                 if not active:
                     self._valve.input_status(source, True, output)
             elif edge.idle_timeout is not None:
-                since = self._last_active.setdefault(vertex, now)
+                since = self._last_active.setdefault(number, now)
                 if now - since >= edge.idle_timeout:
                     self._valve.input_status(source, True, output)
 
     def next_idle(self, now: int) -> int | None:
         """When the next source becomes idle unless records come (epoch ms)."""
         times = [
-            self._last_active.get(vertex, now) + edge.idle_timeout
-            for vertex, edge in self._edges.items()
+            self._last_active.get(number, now) + edge.idle_timeout
+            for number, edge in self._edges.items()
             if edge.parallelism is None and edge.idle_timeout is not None
         ]
         return min((time for time in times if time > now), default=None)

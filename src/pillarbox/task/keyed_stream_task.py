@@ -20,7 +20,7 @@ from pillarbox.task.memory import Memory, MemoryProbe, largest_rows, process_mem
 from pillarbox.task.operator_chain import as_mail
 from pillarbox.task.stream_task import EpochPhase, StreamTask
 from pillarbox.task.task_input import DataInputStatus
-from pillarbox.task.vertex import Vertex, channel_code
+from pillarbox.task.vertex import Vertex
 from pillarbox.time import MAX_WATERMARK, ProcessingTimeService, ProcessingTimeServiceImpl, ScheduledTimer
 
 __all__ = ["KeyedStreamTask"]
@@ -139,7 +139,7 @@ class KeyedStreamTask(StreamTask):
                 self._store = store
                 epoch = self.log.version + 1
                 self.gate.begin_epoch(epoch)
-                self.writer.begin_epoch(channel_code(self.vertex.number, self.subtask))
+                self.writer.begin_epoch(self.subtask)
                 if self.log.version > self.coordinator.latest_completed:
                     # Spark starts an epoch only after it has committed the one before.
                     self.notify_checkpoint_complete_async(self.log.version)
@@ -161,13 +161,13 @@ class KeyedStreamTask(StreamTask):
             service.fire_due_processing_time_timers(now)
 
     def _process(self, item: Iterable[Buffer]) -> None:
-        gate, head = self.gate, self.chain.head
+        gate, inputs = self.gate, self.chain.head.inputs
         for buffer in item:
             self.metrics.buffers_in += 1
             for channel, element in gate.receive(buffer):
                 if isinstance(element, Records):
                     self.metrics.records_in += len(element)
-                    head.process_records(element)
+                    inputs[gate.input_of(channel)].process_records(element)
                 elif isinstance(element, Watermark):
                     gate.watermark(channel, element.timestamp, self)
                 elif isinstance(element, WatermarkStatus):

@@ -9,7 +9,7 @@ from typing import Any
 
 from pillarbox.errors import CheckpointMismatchError
 from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
-from pillarbox.operators.operator import Discard, Fanout, Input, OperatorContext, StreamOperator
+from pillarbox.operators.operator import Discard, Fanout, Input, OperatorContext, RecordInput, StreamOperator
 from pillarbox.state import HeapKeyedStateBackend
 from pillarbox.task.record_writer import RecordWriter
 from pillarbox.task.vertex import ChainNode, Consumers, Vertex
@@ -46,17 +46,19 @@ class OperatorChain:
         self._opened = False
         self._clocks: list[ProcessingTimeServiceImpl] = []
 
+        # In one numbering: the operators, then the edges.
         targets: list[Input] = [*self.operators, *writer.edges]
         arriving = Counter(
-            place for node in vertex.nodes for wanted in _all_consumers(node) for place in _places(wanted, vertex)
+            place for node in vertex.nodes for wanted in _all_consumers(node) for place, _ in _places(wanted, vertex)
         )
         self._meetings = {place: _Meeting(targets[place], count) for place, count in arriving.items() if count > 1}
 
+        def input_at(place: int, index: int) -> Input:
+            records: RecordInput = self.operators[place].inputs[index] if place < len(self.operators) else targets[place]
+            return self._meetings[place].branch(records) if place in self._meetings else targets[place]
+
         def consumers(wanted: Consumers) -> Input:
-            inputs: list[Input] = [
-                self._meetings[place].branch() if place in self._meetings else targets[place]
-                for place in _places(wanted, vertex)
-            ]
+            inputs = [input_at(place, index) for place, index in _places(wanted, vertex)]
             if not inputs:
                 return Discard()
             return inputs[0] if len(inputs) == 1 else Fanout(inputs)
@@ -196,7 +198,8 @@ class OperatorChain:
 
 
 class _Meeting:
-    """Where several streams of one chain meet in a union: event time is the least of theirs.
+    """Where several streams of one chain meet, in a union or at the inputs of one operator: event time is the least of
+    theirs.
 
     In Flink they would come in by several channels, and the valve of the input would see to that.
     """
@@ -210,8 +213,8 @@ class _Meeting:
     def begin_epoch(self) -> None:
         self.valve = StatusWatermarkValve(self._branches)
 
-    def branch(self) -> _Branch:
-        return _Branch(self, next(self._next))
+    def branch(self, records: RecordInput) -> _Branch:
+        return _Branch(self, next(self._next), records)
 
     def emit_watermark(self, timestamp: int) -> None:
         self.target.process_watermark(timestamp)
@@ -221,12 +224,12 @@ class _Meeting:
 
 
 class _Branch:
-    """One of the streams that meet."""
+    """One of the streams that meet, and where its records go."""
 
-    def __init__(self, meeting: _Meeting, number: int) -> None:
+    def __init__(self, meeting: _Meeting, number: int, records: RecordInput) -> None:
         self._meeting = meeting
         self._number = number
-        self.process_records = meeting.target.process_records
+        self.process_records = records.process_records
 
     def process_watermark(self, timestamp: int) -> None:
         self._meeting.valve.input_watermark(self._number, timestamp, self._meeting)
@@ -239,9 +242,12 @@ def _all_consumers(node: ChainNode) -> list[Consumers]:
     return [node.output, *node.side_outputs.values()]
 
 
-def _places(wanted: Consumers, vertex: Vertex) -> list[int]:
-    """Give the consumers as one numbering: the operators, then the edges."""
-    return [*wanted.nodes, *(len(vertex.nodes) + edge for edge in wanted.edges)]
+def _places(wanted: Consumers, vertex: Vertex) -> list[tuple[int, int]]:
+    """Return the consumers in one numbering, the operators and then the edges, each with the index of its input."""
+    return [
+        *((consumer.node, consumer.index) for consumer in wanted.nodes),
+        *((len(vertex.nodes) + edge, 0) for edge in wanted.edges),
+    ]
 
 
 def as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:

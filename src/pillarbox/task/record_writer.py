@@ -9,13 +9,11 @@ from __future__ import annotations
 from typing import NoReturn
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox.elements import ArrowRecords, Buffer, Element, Records, Watermark, WatermarkStatus, dumps, encode
 from pillarbox.errors import raise_from_user_code, shorten_record
-from pillarbox.operators.keys import Router
-from pillarbox.task.vertex import Edge
+from pillarbox.task.vertex import Edge, channel_code
 from pillarbox.time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["RecordWriter"]
@@ -31,15 +29,14 @@ class RecordWriter:
     """All edges of one task.
 
     Attributes:
+        edges: where the chain sends to.
         records_out: records sent in this epoch.
         bytes_out: payload bytes sent in this epoch.
     """
 
-    def __init__(self, edges: list[Edge], channel: int) -> None:
-        self._channel = channel
+    def __init__(self, edges: list[Edge]) -> None:
         self._queue: list[Buffer] = []
         self._queued_bytes = 0
-        self._sequence: dict[int, int] = {}
         self.records_out = 0
         self.bytes_out = 0
         self.edges = [_EdgeWriter(self, edge) for edge in edges]
@@ -49,23 +46,20 @@ class RecordWriter:
         """Whether there is room for more."""
         return self._queued_bytes < _QUEUE_BYTES
 
-    def begin_epoch(self, channel: int) -> None:
+    def begin_epoch(self, subtask: int) -> None:
         """Count anew; a source task may be another partition of its source in each epoch."""
-        self._channel = channel
-        self._sequence = {}
         self.records_out = 0
         self.bytes_out = 0
         for edge in self.edges:
-            edge.begin_epoch()
+            edge.begin_epoch(subtask)
 
-    def send(self, target: int, element: Element) -> None:
-        """Pack one element for one target."""
+    def send(self, target: int, channel: int, seq: int, element: Element) -> int:
+        """Pack one element for one target; return the size of its payload."""
         payload = encode(element)
-        sequence = self._sequence.get(target, 0)
-        self._sequence[target] = sequence + 1
-        self._queue.append(Buffer(target, self._channel, sequence, payload))
+        self._queue.append(Buffer(target, channel, seq, payload))
         self._queued_bytes += len(payload)
         self.bytes_out += len(payload)
+        return len(payload)
 
     def broadcast(self, element: Element) -> None:
         """Pack what is pending, then one element for every subtask downstream; outputs get records only."""
@@ -90,16 +84,17 @@ class _EdgeWriter:
 
     def __init__(self, writer: RecordWriter, edge: Edge) -> None:
         self._writer = writer
+        self._edge = edge
         self._targets = edge.targets
-        self._sender = edge.sender
-        self._is_output = edge.keying is None
-        self._router = None
-        if edge.keying is not None:
-            self._router = Router(edge.keying, len(edge.targets), edge.max_parallelism)
+        self._selector = edge.partitioner.selector(len(edge.targets), edge.max_parallelism)
+        self._to_output = edge.partitioner.to_output
         self._pending = [_Pending() for _ in edge.targets]
-        self.begin_epoch()
+        self.begin_epoch(0)
 
-    def begin_epoch(self) -> None:
+    def begin_epoch(self, subtask: int) -> None:
+        self._channel = channel_code(self._edge.id, subtask)
+        self._sequence = [0] * len(self._targets)
+        self._selector.begin_epoch(subtask)
         self._watermark: int | None = None
         self._sent_watermark = False
         self._sent_records = False
@@ -110,35 +105,13 @@ class _EdgeWriter:
             return
         self._writer.records_out += count
         self._sent_records = True
-        # Also where there is one subtask: a key that cannot be routed is refused at any parallelism.
-        subtasks = None if self._router is None else self._router.subtasks_of(records)
-        if subtasks is None or len(self._targets) == 1:
-            self._add(0, records)
-        else:
-            self._scatter(records, np.asarray(subtasks))
+        for subtask, share in self._selector.divide(records):
+            self._add(subtask, share)
 
-    def _scatter(self, records: Records, subtasks: npt.NDArray[np.int64]) -> None:
-        order = np.argsort(subtasks, kind="stable")
-        ends = np.cumsum(np.bincount(subtasks, minlength=len(self._targets))).tolist()
-        if isinstance(records, ArrowRecords):
-            taken = records.take(order)
-            start = 0
-            for subtask, end in enumerate(ends):
-                if end > start:
-                    self._add(subtask, taken.slice(start, end))
-                start = end
-            return
-        positions = order.tolist()
-        values = list(map(records.values.__getitem__, positions))
-        timestamps = records.timestamps
-        if timestamps is not None:
-            timestamps = list(map(timestamps.__getitem__, positions))
-        start = 0
-        for subtask, end in enumerate(ends):
-            if end > start:
-                stamps = None if timestamps is None else timestamps[start:end]
-                self._add(subtask, Records(values[start:end], stamps))
-            start = end
+    def _send(self, subtask: int, element: Element) -> int:
+        sequence = self._sequence[subtask]
+        self._sequence[subtask] = sequence + 1
+        return self._writer.send(self._targets[subtask], self._channel, sequence, element)
 
     def _add(self, subtask: int, records: Records) -> None:
         pending = self._pending[subtask]
@@ -153,12 +126,11 @@ class _EdgeWriter:
 
     def _pack(self, subtask: int) -> None:
         for records in self._pending[subtask].drain():
-            payloads = self._writer.bytes_out
             try:
-                self._writer.send(self._targets[subtask], records)
+                size = self._send(subtask, records)
             except BaseException as error:
                 self._refuse(records, error)
-            self._pending[subtask].learn(len(records), self._writer.bytes_out - payloads)
+            self._pending[subtask].learn(len(records), size)
 
     def _refuse(self, records: Records, error: BaseException) -> NoReturn:
         """Raise the error that names the record that cannot be pickled."""
@@ -166,9 +138,9 @@ class _EdgeWriter:
             try:
                 dumps(value)
             except BaseException:
-                what = f"operator {self._sender!r} emits the record {shorten_record(value)}, which cannot be sent"
+                what = f"operator {self._edge.sender!r} emits the record {shorten_record(value)}, which cannot be sent"
                 advice = " on (connections, locks, generators and the like stay in the function that made them)"
-                raise_from_user_code(error, what + advice, operator=self._sender, record=value)
+                raise_from_user_code(error, what + advice, operator=self._edge.sender, record=value)
         raise error
 
     def flush(self) -> None:
@@ -179,10 +151,10 @@ class _EdgeWriter:
         self._watermark = timestamp
 
     def _send_watermark(self) -> None:
-        if self._watermark is not None and not self._is_output:
+        if self._watermark is not None and not self._to_output:
             self.flush()
-            for target in self._targets:
-                self._writer.send(target, Watermark(self._watermark))
+            for subtask in range(len(self._targets)):
+                self._send(subtask, Watermark(self._watermark))
             self._sent_watermark = True
         self._watermark = None
 
@@ -192,14 +164,14 @@ class _EdgeWriter:
     def broadcast(self, element: Element) -> None:
         self._send_watermark()
         self.flush()
-        if self._is_output:
+        if self._to_output:
             return
         if self._sent_records and not self._sent_watermark:
             # Records without any watermark hold back event time, also at subtasks that got none of them.
             self._watermark = MIN_TIMESTAMP
             self._send_watermark()
-        for target in self._targets:
-            self._writer.send(target, element)
+        for subtask in range(len(self._targets)):
+            self._send(subtask, element)
 
 
 class _Pending:

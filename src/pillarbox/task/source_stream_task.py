@@ -12,7 +12,6 @@ from pillarbox.task.checkpoint import CheckpointMetaData
 from pillarbox.task.lifecycle import TaskEvent
 from pillarbox.task.stream_task import EpochPhase, StreamTask
 from pillarbox.task.task_input import DataInputStatus
-from pillarbox.task.vertex import channel_code
 
 __all__ = ["SourceStreamTask"]
 
@@ -48,7 +47,7 @@ class SourceStreamTask(StreamTask):
             self.subtask = subtask
             self.chain.set_subtask(subtask)
             self._bounded = bounded
-            self.writer.begin_epoch(channel_code(self.vertex.number, subtask))
+            self.writer.begin_epoch(subtask)
             yield from self._run_epoch(checkpoint_id, records)
 
     def _begin_epoch(self) -> None:

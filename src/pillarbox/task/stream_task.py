@@ -104,7 +104,7 @@ class StreamTask(ABC):
         self.processor = MailboxProcessor(self.process_input, mailbox, action_executor, self.mailbox_metrics)
         self.clock = clock or SystemProcessingTimeService(self.handle_async_exception)
         self._owns_clock = clock is None
-        self.writer = RecordWriter(vertex.edges, channel_code(vertex.number, subtask))
+        self.writer = RecordWriter(vertex.edges)
         self.chain = OperatorChain(vertex, subtask, self.processor, self.clock, self.writer, backend)
         self.coordinator = SubtaskCheckpointCoordinator(self.chain, self.writer)
         self._reader: AnyReader = IteratorReader(())
@@ -274,7 +274,8 @@ class StreamTask(ABC):
                     self.metrics.back_pressured.mark_end()
                     self._resume()
                     self.processor.run_mailbox_loop()
-                self.writer.send(self.vertex.report_target, TaskReport(self._report()))
+                channel = channel_code(self.vertex.number, self.subtask)
+                self.writer.send(self.vertex.report_target, channel, 0, TaskReport(self._report()))
                 yield from self._hand_over()
         finally:
             self._reader.close()

@@ -4,31 +4,55 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import StreamOperator
 from pillarbox.state.key_note import KeyNote
+from pillarbox.task.partitioner import Partitioner
 
-__all__ = ["ChainNode", "Consumers", "Edge", "InputEdge", "Vertex", "channel_code"]
+__all__ = ["ChainInput", "ChainNode", "Consumers", "Edge", "InputEdge", "Vertex", "channel_code", "edge_id"]
 
-# A channel's number holds its vertex above these bits and its subtask below.
+# A channel's number holds the subtask in its lowest bits, above them the sending vertex, and above that the ordinal.
 _SUBTASK_BITS = 20
+_VERTEX_BITS = 28
 
 
-def channel_code(vertex: int, subtask: int) -> int:
-    """Give the number of the channel that a subtask sends on."""
-    return vertex << _SUBTASK_BITS | subtask
+def edge_id(vertex: int, ordinal: int = 0) -> int:
+    """Return the number by which a receiver knows one of its edges.
+
+    Args:
+        vertex: the sending vertex.
+        ordinal: which of the edges from that vertex to this receiver it is, from 0.
+    """
+    return ordinal << _VERTEX_BITS | vertex
 
 
-def vertex_of_channel(channel: int) -> int:
-    """Give the vertex that sends on a channel."""
+def channel_code(edge: int, subtask: int) -> int:
+    """Return the number of a channel: of an edge, as its receiver knows it, and of a sending subtask."""
+    return edge << _SUBTASK_BITS | subtask
+
+
+def edge_of_channel(channel: int) -> int:
+    """Return the edge that a channel belongs to, as its receiver knows it."""
     return channel >> _SUBTASK_BITS
+
+
+@dataclass(frozen=True)
+class ChainInput:
+    """An input of an operator of the same chain.
+
+    Attributes:
+        node: index of the operator.
+        index: which of the operator's inputs it is.
+    """
+
+    node: int
+    index: int = 0
 
 
 @dataclass
 class Consumers:
-    """Who takes a stream within its vertex: operators of the chain, and edges that leave it."""
+    """Who takes a stream within its vertex: inputs of operators of the chain, and edges that leave it, by index."""
 
-    nodes: list[int] = field(default_factory=list)
+    nodes: list[ChainInput] = field(default_factory=list)
     edges: list[int] = field(default_factory=list)
 
 
@@ -46,17 +70,21 @@ class Edge:
     """A way out of a vertex.
 
     Attributes:
-        targets: the buffer code of each receiving subtask; of the output where ``keying`` is None.
-        keying: how records are spread over the targets; None: all go to the one output.
+        receiver: the number of the receiving vertex, or the name of the output.
+        index: the input of the receiving operator.
+        id: the number by which the receiver knows the edge (:func:`edge_id`).
+        targets: the buffer code of each receiving subtask, or of the output.
+        partitioner: how records are spread over the targets.
         max_parallelism: number of key groups.
-        label: for people.
         sender: names of the operators that send on it.
     """
 
+    receiver: int | str
+    index: int
+    id: int
     targets: list[int]
-    keying: Keying | None
+    partitioner: Partitioner
     max_parallelism: int
-    label: str
     sender: str = ""
 
 
@@ -69,11 +97,20 @@ class InputEdge:
         parallelism: the number of its subtasks; None for a source under Spark, whose partitions are counted
             anew in every epoch.
         idle_timeout: milliseconds without records after which a source no longer holds back the watermark.
+        ordinal: which of the edges from that vertex to this one it is, from 0.
+        index: the input of the head operator that its records go to.
     """
 
     vertex: int
     parallelism: int | None
     idle_timeout: int | None = None
+    ordinal: int = 0
+    index: int = 0
+
+    @property
+    def id(self) -> int:
+        """The number by which the vertex knows the edge."""
+        return edge_id(self.vertex, self.ordinal)
 
 
 @dataclass
@@ -83,18 +120,19 @@ class Vertex:
     Attributes:
         number: identifies the vertex in the program.
         name: for people.
-        uid: what its state is stored under: the uid of its keyed operator.
+        uid: what its state is stored under: the uid of its head operator.
         level: 0 for sources; one more than the highest level that it gets records from.
         parallelism: number of subtasks; 0 for a source, whose partitions are Spark's.
-        keyed: whether its head operator has keyed state.
-        inputs: where it gets records from; empty for a source.
+        nodes: the chain.
+        edges: its ways out.
+        inputs: its ways in; empty for a source.
         report_target: the buffer code of the metrics.
         uses_processing_time: whether something in it has to happen by the wall clock.
         fires_processing_time: whether it will: a streaming query of Spark runs epochs without data only where the
             program says that it needs them.
         program: uid, number and level of all vertices of the program that have state.
-        kind: the method that made its keyed operator.
-        key: what is noted of its key.
+        kind: the method that made its head operator.
+        key: what is noted of its key; None where its head has no key.
     """
 
     number: int
@@ -103,7 +141,6 @@ class Vertex:
     level: int
     parallelism: int
     max_parallelism: int
-    keyed: bool
     nodes: list[ChainNode]
     edges: list[Edge]
     inputs: list[InputEdge]
@@ -113,3 +150,8 @@ class Vertex:
     program: tuple[tuple[str, int, int], ...] = ()
     kind: str = ""
     key: KeyNote | None = None
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it reads a source; else it stands behind a shuffle, and has state."""
+        return self.parallelism == 0

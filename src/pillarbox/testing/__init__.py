@@ -71,6 +71,7 @@ from pillarbox.rows import Row
 from pillarbox.testing.harnesses import ProcessFunctionTestHarnesses, harness_for
 from pillarbox.testing.operator_harness import (
     KeyedOneInputStreamOperatorTestHarness,
+    KeyedTwoInputStreamOperatorTestHarness,
     OneInputStreamOperatorTestHarness,
     OperatorSnapshot,
     StreamRecord,
@@ -80,6 +81,7 @@ from pillarbox.time import ManualProcessingTimeService
 
 __all__ = [
     "KeyedOneInputStreamOperatorTestHarness",
+    "KeyedTwoInputStreamOperatorTestHarness",
     "ManualProcessingTimeService",
     "OneInputStreamOperatorTestHarness",
     "OperatorSnapshot",

@@ -15,12 +15,14 @@ from pillarbox.operators.functions import (
     FilterFunction,
     FlatMapFunction,
     Function,
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
     ProcessFunction,
     ReduceFunction,
 )
+from pillarbox.operators.keyed_co_process import KeyedCoProcessOperator
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.map import MapOperator
@@ -29,6 +31,7 @@ from pillarbox.operators.process import ProcessOperator
 from pillarbox.operators.reduce import ReduceOperator
 from pillarbox.testing.operator_harness import (
     KeyedOneInputStreamOperatorTestHarness,
+    KeyedTwoInputStreamOperatorTestHarness,
     OneInputStreamOperatorTestHarness,
 )
 
@@ -80,6 +83,26 @@ class ProcessFunctionTestHarnesses:
         operator = KeyedProcessOperator("process", function, Keying(key_by, "process"))
         return KeyedOneInputStreamOperatorTestHarness(operator, **options)
 
+    @staticmethod
+    def for_keyed_co_process_function(
+        function: KeyedCoProcessFunction, first_key: Key, second_key: Key, **options: Any
+    ) -> KeyedTwoInputStreamOperatorTestHarness:
+        """Return the harness of a function on two connected keyed streams.
+
+        Args:
+            first_key: what ``DataStream.key_by`` takes, for the first stream.
+            second_key: the same for the second.
+            options: as :class:`KeyedTwoInputStreamOperatorTestHarness` takes them.
+        """
+        keyings = (Keying(first_key, "process"), Keying(second_key, "process"))
+        return KeyedTwoInputStreamOperatorTestHarness(KeyedCoProcessOperator("process", function, keyings), **options)
+
+
+@overload
+def harness_for(
+    function: KeyedCoProcessFunction, key_by: tuple[Key, Key], **options: Any
+) -> KeyedTwoInputStreamOperatorTestHarness: ...
+
 
 @overload
 def harness_for(
@@ -92,21 +115,28 @@ def harness_for(function: Function, key_by: Key | None = None, **options: Any) -
 
 
 def harness_for(
-    function: Function, key_by: Key | None = None, **options: Any
+    function: Function, key_by: Any = None, **options: Any
 ) -> OneInputStreamOperatorTestHarness | KeyedOneInputStreamOperatorTestHarness:
-    """Give the opened harness of a function: a keyed one where there is a ``key_by``.
+    """Return the opened harness of a function: a keyed one where there is a ``key_by``.
 
     Args:
         function: a map, flat map, filter, process or async function (ordered, with a timeout of 5 seconds by the
             harness's clock); with ``key_by`` also a keyed process or reduce function; with it, map, flat map and filter
             functions have keyed state.
-        key_by: what ``DataStream.key_by`` takes: a function, or names of columns.
+        key_by: what ``DataStream.key_by`` takes: a function, or names of columns; of a ``KeyedCoProcessFunction``, a
+            tuple of two such, for the first and the second stream.
         options: as :class:`OneInputStreamOperatorTestHarness` takes them: ``processing_time``, ``snapshot``, ...
 
     Raises:
         ProgramError: the function is of no such kind, or is a keyed one without ``key_by``.
     """
     name = type(function).__name__
+    if isinstance(function, KeyedCoProcessFunction):
+        if not isinstance(key_by, tuple) or len(key_by) != 2:
+            raise ProgramError(
+                f"{name} runs on two keyed streams: give harness_for(...) key_by=(first_key, second_key)"
+            )
+        return ProcessFunctionTestHarnesses.for_keyed_co_process_function(function, *key_by, **options)
     for kind, make_keyed in _KEYED.items():
         if isinstance(function, kind):
             if key_by is None:

@@ -1,6 +1,7 @@
 """One operator alone: a real mailbox, real state and real timers, a clock that stands still until it is set.
 
-Source of the names: Flink's ``OneInputStreamOperatorTestHarness`` and ``KeyedOneInputStreamOperatorTestHarness``.
+Source of the names: Flink's ``OneInputStreamOperatorTestHarness``, ``KeyedOneInputStreamOperatorTestHarness`` and
+``KeyedTwoInputStreamOperatorTestHarness``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from pillarbox.time.internal_timer_service import InternalTimerService, Internal
 
 __all__ = [
     "KeyedOneInputStreamOperatorTestHarness",
+    "KeyedTwoInputStreamOperatorTestHarness",
     "OneInputStreamOperatorTestHarness",
     "OperatorSnapshot",
     "StreamRecord",
@@ -166,7 +168,7 @@ class OneInputStreamOperatorTestHarness:
         Raises:
             OperatorError: the function raised.
         """
-        self._process(Records([value], None if timestamp is None else [timestamp]))
+        self._process(_one(value, timestamp))
 
     def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
         """Give the operator records in one run, as a task does.
@@ -180,8 +182,8 @@ class OneInputStreamOperatorTestHarness:
             raise ValueError(f"{len(run)} values with {len(stamps)} timestamps")
         self._process(Records(run, stamps))
 
-    def _process(self, records: Records) -> None:
-        self.operator.process_records(records)
+    def _process(self, records: Records, index: int = 0) -> None:
+        self.operator.inputs[index].process_records(records)
         self._settle()
 
     def push_watermark(self, timestamp: int) -> None:
@@ -346,12 +348,12 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
     _keyed = True
 
-    def _process(self, records: Records) -> None:
-        keying: Keying | None = getattr(self.operator, "keying", None)
+    def _process(self, records: Records, index: int = 0) -> None:
+        keying: Keying | None = getattr(self.operator.inputs[index], "keying", None)
         if keying is not None:
             # As the writer before the operator would: a key that cannot be routed must not pass a test.
             Router(keying, 1, DEFAULT_MAX_PARALLELISM).subtasks_of(records)
-        super()._process(records)
+        super()._process(records, index)
 
     def __enter__(self) -> KeyedOneInputStreamOperatorTestHarness:
         return self
@@ -385,6 +387,51 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
             for slot, value in zip(self._backend.slots, row[1:])
             if slot.kind != "timers" and value is not None
         }
+
+
+class KeyedTwoInputStreamOperatorTestHarness(KeyedOneInputStreamOperatorTestHarness):
+    """Runs an operator on two connected keyed streams.
+
+    ``push_watermark`` advances the event time of both streams: an operator knows the least of theirs.
+    """
+
+    def push(self, value: Any, timestamp: int | None = None) -> None:
+        """Refuse a record that does not say of which stream it is.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("the operator has two inputs: use push1() for the first stream, push2() for the second")
+
+    def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
+        """Refuse records that do not say of which stream they are.
+
+        Raises:
+            TypeError: always.
+        """
+        self.push(values)
+
+    def push1(self, value: Any, timestamp: int | None = None) -> None:
+        """Give the operator one record of the first stream, with an event time in epoch milliseconds or none.
+
+        Raises:
+            OperatorError: the function raised.
+        """
+        self._process(_one(value, timestamp), 0)
+
+    def push2(self, value: Any, timestamp: int | None = None) -> None:
+        """Give the operator one record of the second stream, as :meth:`push1` does of the first."""
+        self._process(_one(value, timestamp), 1)
+
+    process_element1 = push1
+    process_element2 = push2
+
+    def __enter__(self) -> KeyedTwoInputStreamOperatorTestHarness:
+        return self
+
+
+def _one(value: Any, timestamp: int | None) -> Records:
+    return Records([value], None if timestamp is None else [timestamp])
 
 
 def _nothing_to_do(controller: MailboxController) -> None:

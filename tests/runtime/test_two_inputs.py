@@ -1,0 +1,218 @@
+"""Operators with two inputs, and operators behind a rebalance, in whole programs on the local runtime."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pillarbox import (
+    KeyedCoProcessFunction,
+    ListStateDescriptor,
+    OutputTag,
+    ProgramError,
+    StreamExecutionEnvironment,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from pillarbox.testing import ProgramTestHarness, row
+
+UNPAID = OutputTag("unpaid")
+PARALLELISM = st.integers(1, 4)
+
+
+class Paid(KeyedCoProcessFunction):
+    """Joins an order with its payments; an order that has none ten seconds later goes to the side."""
+
+    def open(self, runtime_context):
+        self.order = runtime_context.get_state(ValueStateDescriptor("order"))
+        self.early = runtime_context.get_list_state(ListStateDescriptor("early"))
+
+    def process_element1(self, order, ctx):
+        self.order.update(order)
+        payments = list(self.early)
+        self.early.clear()
+        if not payments:
+            ctx.timer_service().register_event_time_timer(order.at + 10_000)
+        for amount in payments:
+            yield order.id, amount
+
+    def process_element2(self, payment, ctx):
+        order = self.order.value()
+        if order is None:
+            self.early.add(payment.amount)
+        else:
+            ctx.timer_service().delete_event_time_timer(order.at + 10_000)
+            yield order.id, payment.amount
+
+    def on_timer(self, timestamp, ctx):
+        yield UNPAID, ctx.get_current_key()
+
+
+BY_AT = WatermarkStrategy.for_bounded_out_of_orderness("1 hour").with_timestamp_assigner("at")
+
+
+def paid(env, orders, payments):
+    orders = orders.assign_timestamps_and_watermarks(BY_AT)
+    payments = payments.assign_timestamps_and_watermarks(BY_AT)
+    joined = orders.connect(payments).key_by("id", "order_id").process(Paid())
+    return {"paid": joined, "unpaid": joined.get_side_output(UNPAID)}
+
+
+def cut(items, places):
+    edges = [0, *sorted(place % (len(items) + 1) for place in places), len(items)]
+    return [items[start:end] for start, end in pairwise(edges)]
+
+
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 6), st.integers(0, 9)), max_size=30),
+    st.lists(st.integers(0, 1000), max_size=4),
+    PARALLELISM,
+    st.lists(st.booleans(), max_size=5),
+)
+def test_both_streams_share_state_and_timers(events, places, parallelism, restarts):
+    """Equal to plain Python, whatever the parallelism, the cuts, and where a worker dies or the job is started again."""
+    ordered: set[int] = set()
+    once = []  # each order comes once, its payments any number of times
+    for is_order, key, amount in events:
+        if not is_order or key not in ordered:
+            once.append((is_order, key, amount))
+        if is_order:
+            ordered.add(key)
+    harness = ProgramTestHarness(paid, parallelism=parallelism)
+    collected, unpaid = Counter(), Counter()
+    total = defaultdict(Counter)
+    try:
+        for number, part in enumerate(cut(once, places)):
+            for is_order, key, amount in part:
+                if is_order:
+                    harness.push("orders", row(id=key, at=1000))
+                else:
+                    harness.push("payments", row(order_id=key, amount=amount, at=1000))
+                    total[key][amount] += 1
+            if number < len(restarts) and restarts[number]:
+                harness.fail_epoch()
+            out = harness.run_epoch()
+            collected.update(out["paid"])
+            unpaid.update(out["unpaid"])
+            if number < len(restarts) and restarts[number]:
+                snapshot = harness.snapshot()
+                harness.close()
+                harness = ProgramTestHarness(paid, parallelism=parallelism, snapshot=snapshot)
+        out = harness.end_input()
+        collected.update(out["paid"])
+        unpaid.update(out["unpaid"])
+    finally:
+        harness.close()
+    assert collected == Counter({(key, amount): n for key in ordered for amount, n in total[key].items()})
+    assert unpaid == Counter(key for key in ordered if not total[key])
+
+
+def test_event_time_is_the_least_of_both_streams():
+    with ProgramTestHarness(paid, parallelism=2) as harness:
+        harness.push("orders", row(id=1, at=0))
+        harness.push("payments", row(order_id=2, amount=5, at=0))
+        harness.run_epoch()
+        harness.push("orders", row(id=3, at=100_000_000))
+        assert harness.run_epoch()["unpaid"] == []  # the payments may still come
+        harness.push("payments", row(order_id=4, amount=5, at=100_000_000))
+        assert harness.run_epoch()["unpaid"] == [1]
+
+
+def test_a_stream_is_connected_with_itself_by_another_key():
+    """Both keys count, although the edges lead from the same vertex to the same subtasks."""
+
+    class Links(KeyedCoProcessFunction):
+        def open(self, runtime_context):
+            self.ins = runtime_context.get_state(ValueStateDescriptor("ins"))
+            self.outs = runtime_context.get_state(ValueStateDescriptor("outs"))
+
+        def process_element1(self, value, ctx):
+            self.outs.update((self.outs.value() or 0) + 1)
+            yield ctx.get_current_key(), self.ins.value() or 0, self.outs.value()
+
+        def process_element2(self, value, ctx):
+            self.ins.update((self.ins.value() or 0) + 1)
+            yield ctx.get_current_key(), self.ins.value(), self.outs.value() or 0
+
+    def build(env, links):
+        return links.key_by("source").connect(links.key_by("target")).process(Links())
+
+    with ProgramTestHarness(build, parallelism=3) as harness:
+        for source, target in [(1, 2), (2, 3), (1, 3), (3, 1)]:
+            harness.push("links", row(source=source, target=target))
+        out = harness.run_epoch()["output"]
+    last = {key: max((entry for entry in out if entry[0] == key), key=lambda entry: entry[1] + entry[2]) for key in (1, 2, 3)}
+    assert last == {1: (1, 1, 2), 2: (2, 1, 1), 3: (3, 2, 1)}
+
+
+@given(st.lists(st.integers(), max_size=40), PARALLELISM, st.integers(1, 3))
+def test_behind_a_rebalance_each_record_comes_once(values, parallelism, partitions):
+    def build(env, numbers):
+        return numbers.rebalance().map(lambda value: (value, 1))
+
+    with ProgramTestHarness(build, parallelism=parallelism) as harness:
+        for number, value in enumerate(values):
+            harness.push("numbers", value, partition=number % partitions)
+        harness.fail_epoch()
+        out = harness.run_epoch()["output"]
+        assert Counter(value for value, _ in out) == Counter(values)
+        assert harness.end_input()["output"] == []
+
+
+def test_behind_a_rebalance_event_time_goes_on():
+    """Timers behind a second shuffle need the watermarks of all subtasks, also of those that got no record."""
+
+    def build(env, orders, payments):
+        return paid(env, orders.rebalance().map(lambda order: order), payments.rebalance().filter(lambda payment: True))
+
+    with ProgramTestHarness(build, parallelism=3) as harness:
+        harness.push("orders", row(id=1, at=0))
+        out = harness.end_input()
+        assert (out["paid"], out["unpaid"]) == ([], [1])
+
+
+def test_behind_a_rebalance_there_is_no_keyed_state():
+    from pillarbox import MapFunction
+
+    class Counts(MapFunction):
+        def open(self, runtime_context):
+            self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+        def map(self, value):
+            return value
+
+    stream = StreamExecutionEnvironment().from_collection([1]).rebalance().map(Counts())
+    with pytest.raises(ProgramError, match="asks for the keyed state 'count', but its stream has no key"):
+        stream.execute_and_collect()
+
+
+def test_requests_are_carried_behind_a_rebalance():
+    async def slow(value):
+        return value * 2
+
+    stream = StreamExecutionEnvironment().set_parallelism(2).from_collection(list(range(10))).rebalance()
+    assert sorted(stream.map_async(slow, on_barrier="carry").execute_and_collect()) == list(range(0, 20, 2))
+
+
+def test_what_cannot_be_connected_is_refused():
+    env = StreamExecutionEnvironment()
+    one, two = env.from_collection([1]), env.from_collection([2])
+    with pytest.raises(ProgramError, match="connect.. takes a stream, not 5"):
+        one.connect(5)
+    with pytest.raises(ProgramError, match="of the same StreamExecutionEnvironment"):
+        one.connect(StreamExecutionEnvironment().from_collection([1]))
+    with pytest.raises(ProgramError, match="the first one has no key"):
+        one.connect(two).process(Paid())
+    with pytest.raises(ProgramError, match="the second one has no key"):
+        one.key_by("a").connect(two).process(Paid())
+    with pytest.raises(ProgramError, match=r"give it an instance: Paid\(\)"):
+        one.connect(two).key_by("a", "b").process(Paid)
+    with pytest.raises(ProgramError, match="give it a KeyedCoProcessFunction"):
+        one.connect(two).key_by("a", "b").process(lambda value: value)
+    with pytest.raises(ProgramError, match="STRING, those of the second BIGINT: they are never equal"):
+        one.key_by(str, key_type=Types.STRING()).connect(two.key_by(int, key_type=Types.LONG())).process(Paid())
