@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from pillarbox import KeyedCoProcessFunction, KeyedProcessFunction, OutputTag, ProcessFunction, ProgramError, StreamExecutionEnvironment
+from pillarbox import (
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    OutputTag,
+    ProcessFunction,
+    ProgramError,
+    StreamExecutionEnvironment,
+)
 from pillarbox.datastream import DataStream
 from pillarbox.graph import REPORT_TARGET, SinkTransformation, output_target
 from pillarbox.graph.targets import SubtaskCodes, spark_hash
@@ -222,7 +229,8 @@ def test_side_outputs():
     assert vertices[1] == (1, ["process: Keyed", "main", "map: key", "side"])
     assert edges == [(0, 1), (1, "main"), (1, "side"), (1, 2), (2, "again")]
     head = program.vertices[1].nodes[0]
-    assert head.side_outputs["side"].nodes == [2] and head.output.nodes == [1]
+    assert [node.node for node in head.side_outputs["side"].nodes] == [2]
+    assert [node.node for node in head.output.nodes] == [1]
     assert head.side_outputs["side"].edges == head.output.edges
 
 

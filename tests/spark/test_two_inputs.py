@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import functions as F
@@ -15,6 +16,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
     WatermarkStrategy,
+    start,
 )
 
 UNPAID = OutputTag("unpaid")
@@ -51,7 +53,9 @@ class Paid(KeyedCoProcessFunction):
 
 
 def orders(spark):
-    return spark.range(ORDERS).select("id", (F.col("id") * 100).alias("at"), F.concat(F.lit("c"), "id").alias("customer"))
+    return spark.range(ORDERS).select(
+        "id", (F.col("id") * 100).alias("at"), F.concat(F.lit("c"), "id").alias("customer")
+    )
 
 
 def payments(spark):
@@ -88,24 +92,22 @@ def stream_of(spark, df, folder: Path, files: int):
 
 def run(df, checkpoint: Path, batches: int | None = None):
     """Run a query to the end of its input, or for some batches; return its rows."""
-    rows: list[tuple] = []
+    rows: list[tuple[Any, ...]] = []
 
-    class Enough(Exception):
-        pass
+    seen: list[int] = []
 
     def take(batch, number):
-        if batches is not None and take.seen == batches:
-            raise Enough
-        take.seen += 1
+        if len(seen) == batches:
+            raise RuntimeError("enough")
+        seen.append(number)
         rows.extend(map(tuple, batch.collect()))
 
-    take.seen = 0
     query = df.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     started = query.start()
     if batches is None:
         started.awaitTermination()
     else:
-        with pytest.raises(Exception, match="Enough"):
+        with pytest.raises(Exception, match="enough"):
             started.awaitTermination()
     return rows
 
@@ -133,9 +135,7 @@ def test_rebalance_spreads_one_partition_over_all_subtasks(spark, tmp_path):
     assert sorted(map(tuple, program(orders(spark).coalesce(1)).collect())) == [(n, 2 * n) for n in range(ORDERS)]
 
     stream = stream_of(spark, orders(spark), tmp_path / "in", 3)
-    from pillarbox import start
-
-    rows: list[tuple] = []
+    rows: list[tuple[Any, ...]] = []
     query = start(
         program(stream)
         .writeStream.foreachBatch(lambda batch, number: rows.extend(map(tuple, batch.collect())))
@@ -145,7 +145,7 @@ def test_rebalance_spreads_one_partition_over_all_subtasks(spark, tmp_path):
     query.awaitTermination()
     assert sorted(rows) == [(n, 2 * n) for n in range(ORDERS)]
     tasks = [task for p in query.recentProgress for task in p["observedMetrics"]["pillarbox"]["tasks"]]
-    took = Counter()
+    took: Counter[int] = Counter()
     for task in tasks:
         if task["uid"] == "doubled":
             took[task["subtask"]] += task["records_in"]

@@ -37,11 +37,11 @@ def writer_of(*edges, subtask=7):
     return writer
 
 
-def elements_of(buffers):
+def elements_of(buffers, subtask=7):
     """By target: what was sent there; sequence numbers are checked."""
     got: dict[int, list[Any]] = {}
     for buffer in buffers:
-        assert buffer.channel == channel_code(edge_id(0), 7)
+        assert buffer.channel == channel_code(edge_id(0), subtask)
         assert buffer.seq == len(got.setdefault(buffer.target, []))
         got[buffer.target].append(decode(buffer.payload))
     return got
@@ -70,14 +70,11 @@ def test_rebalance_deals_out_equal_shares_in_order(runs, subtask, columnar):
                 records = ArrowRecords(pa.RecordBatch.from_arrays([column], names=["n"]))
             writer.edges[0].process_records(records)
         writer.flush()
-        got = {target: [] for target in TARGETS}
-        for buffer in writer.take():
-            got[buffer.target] += decode(buffer.payload).values
-        return got
+        return {target: flat(elements) for target, elements in elements_of(writer.take(), subtask).items()}
 
     got = divided()
     assert got == divided()  # an epoch that is run again sends the same to the same
-    sizes = [len(values) for values in got.values()]
+    sizes = [len(got.get(target, ())) for target in TARGETS]
     assert max(sizes) - min(sizes) <= 1
     everything = [value % 2**60 if columnar else value for run in runs for value in run]
     flattened = [value[0] if columnar else value for values in got.values() for value in values]
@@ -99,7 +96,7 @@ def test_two_edges_to_the_same_subtasks_have_channels_of_their_own():
     for edge in writer.edges:
         edge.process_records(Records([1, 2, 3]))
     writer.broadcast(Barrier(1))
-    seen = {}
+    seen: dict[tuple[int, int], list[Any]] = {}
     for buffer in writer.take():
         assert buffer.seq == len(seen.setdefault((buffer.channel, buffer.target), []))
         seen[buffer.channel, buffer.target].append(decode(buffer.payload))

@@ -47,7 +47,7 @@ class ConnectedStreams:
         Event time is the least of both streams': timers wait for the slower one.
 
         Args:
-            func: its ``process_element1`` gets the records of the first stream, ``process_element2`` those of the second.
+            func: ``process_element1`` gets the records of the first stream, ``process_element2`` those of the second.
             output_type: what it emits.
             processing_time: as in ``KeyedStream.process``.
 

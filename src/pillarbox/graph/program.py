@@ -1,8 +1,8 @@
 """From the program as it was built to vertices and levels, and a picture of them.
 
-A vertex is a chain of operators; a chain ends where a stream is spread over subtasks. The operators between a source and
-the first ``key_by`` or ``rebalance`` run in the source's vertex; where several sources meet in a union, each has them in
-its own.
+A vertex is a chain of operators; a chain ends where a stream is spread over subtasks. The operators between a source
+and the first ``key_by`` or ``rebalance`` run in the source's vertex; where several sources meet in a union, each has
+them in its own.
 """
 
 from __future__ import annotations

@@ -54,7 +54,9 @@ class OperatorChain:
         self._meetings = {place: _Meeting(targets[place], count) for place, count in arriving.items() if count > 1}
 
         def input_at(place: int, index: int) -> Input:
-            records: RecordInput = self.operators[place].inputs[index] if place < len(self.operators) else targets[place]
+            records: RecordInput = (
+                self.operators[place].inputs[index] if place < len(self.operators) else targets[place]
+            )
             return self._meetings[place].branch(records) if place in self._meetings else targets[place]
 
         def consumers(wanted: Consumers) -> Input:

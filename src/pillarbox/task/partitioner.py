@@ -111,9 +111,7 @@ class _ByKeyGroup:
             positions = order.tolist()
             values = list(map(records.values.__getitem__, positions))
             timestamps = records.timestamps
-            ordered = Records(
-                values, None if timestamps is None else list(map(timestamps.__getitem__, positions))
-            )
+            ordered = Records(values, None if timestamps is None else list(map(timestamps.__getitem__, positions)))
         start = 0
         for target, end in enumerate(ends):
             if end > start:
@@ -122,8 +120,10 @@ class _ByKeyGroup:
 
 
 class RebalancePartitioner(Partitioner):
-    """In equal shares, whatever is in the records (Flink's ``RebalancePartitioner``, which deals out single records; here
-    each run is cut into as many pieces as there are targets, so columns need not be copied).
+    """In equal shares, whatever is in the records.
+
+    Flink's ``RebalancePartitioner`` deals out single records; here each run is cut into as many pieces as there are
+    targets, so that columns need not be copied.
 
     An epoch that is run again deals the same records out to the same subtasks if they come in the same order.
     """
