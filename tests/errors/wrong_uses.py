@@ -594,7 +594,7 @@ BUILDS = [
             ("on_failure", "explode"), ("on_barrier", "hope"),
         )
     ),
-    Build("carrying without key", _carrying, ("carries", "put key_by(...) before it")),
+    Build("carrying without key", _carrying, ("carries", "put key_by(...) or rebalance() before it")),
     # columns
     Build("no columns", lambda env: rows(env).map(exploding).to_dataframe(), ("to_dataframe() needs the columns", "declares no output_type")),
     *(Build(f"columns {value!r}", lambda env, value=value: rows(env).to_dataframe(value), (repr(value)[:20], "declare")) for value in (42, int, [1])),
