@@ -1,7 +1,7 @@
 """Flink's task model for PySpark: keyed state, timers and async I/O on Spark alone.
 
 A program transforms streams of records with functions that have keyed state and timers; it reads Spark DataFrames,
-streaming or batch, and gives a DataFrame::
+streaming or batch, and returns a DataFrame::
 
     from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 
@@ -18,103 +18,25 @@ streaming or batch, and gives a DataFrame::
     env.from_dataframe(payments).key_by("card").process(Count()).to_dataframe("card STRING, seen LONG")
 """
 
-from pillarbox.datastream import (
-    AsyncCache,
-    AsyncDataStream,
-    AsyncFailure,
-    AsyncFunction,
-    AsyncRetryPredicate,
-    AsyncRetryStrategy,
-    ConnectedStreams,
-    DataStream,
-    FilterFunction,
-    FlatMapFunction,
-    Function,
-    KeyedCoProcessFunction,
-    KeyedProcessFunction,
-    KeyedStream,
-    KeySelector,
-    MapFunction,
-    OutputTag,
-    ProcessFunction,
-    ReduceFunction,
-    RuntimeContext,
-    StreamExecutionEnvironment,
-    TimeDomain,
-    TimerService,
-)
-from pillarbox.errors import (
-    CheckpointMismatchError,
-    ConfigurationError,
-    ExchangeError,
-    KeyTypeError,
-    OperatorError,
-    PillarboxError,
-    ProgramError,
-)
-from pillarbox.rows import Row
-from pillarbox.runtime.spark.metrics import metrics
-from pillarbox.runtime.spark.query import start
-from pillarbox.runtime.spark.session import local_session
-from pillarbox.state import (
-    AggregateFunction,
-    AggregatingStateDescriptor,
-    ListStateDescriptor,
-    MapStateDescriptor,
-    ReducingStateDescriptor,
-    ValueStateDescriptor,
-)
-from pillarbox.time import Duration, Time, TimestampAssigner, WatermarkGenerator, WatermarkStrategy
-from pillarbox.types import TypeMismatchError, Types
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AggregateFunction",
-    "AggregatingStateDescriptor",
-    "AsyncCache",
-    "AsyncDataStream",
-    "AsyncFailure",
-    "AsyncFunction",
-    "AsyncRetryPredicate",
-    "AsyncRetryStrategy",
-    "CheckpointMismatchError",
-    "ConfigurationError",
-    "ConnectedStreams",
-    "DataStream",
-    "Duration",
-    "ExchangeError",
-    "FilterFunction",
-    "FlatMapFunction",
-    "Function",
-    "KeySelector",
-    "KeyTypeError",
-    "KeyedCoProcessFunction",
-    "KeyedProcessFunction",
-    "KeyedStream",
-    "ListStateDescriptor",
-    "MapFunction",
-    "MapStateDescriptor",
-    "OperatorError",
-    "OutputTag",
-    "PillarboxError",
-    "ProcessFunction",
-    "ProgramError",
-    "ReduceFunction",
-    "ReducingStateDescriptor",
-    "Row",
-    "RuntimeContext",
-    "StreamExecutionEnvironment",
-    "Time",
-    "TimeDomain",
-    "TimerService",
-    "TimestampAssigner",
-    "TypeMismatchError",
-    "Types",
-    "ValueStateDescriptor",
-    "WatermarkGenerator",
-    "WatermarkStrategy",
-    "local_session",
-    "metrics",
-    "start",
-]
+if TYPE_CHECKING:
+    from pillarbox._api import *  # noqa: F403
+    from pillarbox._api import __all__ as __all__
+else:
+    # Imported when the first name is asked for: what needs only the mailbox loads nothing of Arrow, pandas or Spark.
+    def __getattr__(name: str) -> Any:
+        if name.startswith("__") and name != "__all__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        api = import_module("pillarbox._api")
+        globals().update({each: getattr(api, each) for each in api.__all__}, __all__=api.__all__)
+        try:
+            return globals()[name]
+        except KeyError:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__getattr__("__all__")})

@@ -1,0 +1,85 @@
+"""The house itself: which floor may know which, what is public, and what an import loads."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pillarbox
+
+SOURCE = Path(pillarbox.__file__).parent
+# From the lowest to the highest, as docs/architecture.md has them. Those of one floor may know each other.
+FLOORS = [
+    ("mailbox",),
+    ("errors", "rows", "elements", "types", "conversion"),
+    ("time",),
+    ("state",),
+    ("operators",),
+    ("task",),
+    ("graph",),
+    ("runtime",),
+    ("datastream",),
+    ("functions", "_api"),
+    ("testing",),
+]
+PUBLIC = {
+    "AggregateFunction", "AggregatingState", "AggregatingStateDescriptor", "AsyncCache", "AsyncDataStream",
+    "AsyncFailure", "AsyncFunction", "AsyncRetryPredicate", "AsyncRetryStrategy", "CheckpointMismatchError",
+    "ConfigurationError", "ConnectedStreams", "DataStream", "Duration", "ExchangeError", "FilterFunction",
+    "FlatMapFunction", "Function", "KeySelector", "KeyTypeError", "KeyedCoProcessFunction", "KeyedProcessFunction",
+    "KeyedStream", "ListState", "ListStateDescriptor", "MapFunction", "MapState", "MapStateDescriptor",
+    "OperatorError", "OutputTag", "PillarboxError", "ProcessFunction", "ProgramError", "ReduceFunction",
+    "ReducingState", "ReducingStateDescriptor", "Row", "RuntimeContext", "StreamExecutionEnvironment", "Time",
+    "TimeDomain", "TimerService", "TimestampAssigner", "TypeMismatchError", "Types", "ValueState",
+    "ValueStateDescriptor", "WatermarkGenerator", "WatermarkStrategy", "local_session", "metrics", "start",
+}  # fmt: skip
+
+
+def floor_of(module: str) -> int:
+    room = module.split(".")[1] if "." in module else ""
+    return next(number for number, rooms in enumerate(FLOORS) if room in rooms)
+
+
+def imports(path: Path) -> Iterator[str]:
+    """The modules of pillarbox that a file imports, wherever in it, also those that only type checkers need."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith("pillarbox."):
+            yield node.module
+        elif isinstance(node, ast.ImportFrom) and node.module == "pillarbox":
+            yield from (f"pillarbox.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.startswith("pillarbox."))
+
+
+def test_no_floor_knows_a_higher_one():
+    looks_up = [
+        f"{path.relative_to(SOURCE)} imports {module}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        if path != SOURCE / "__init__.py"
+        for module in imports(path)
+        if floor_of("pillarbox." + path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", "."))
+        < floor_of(module)
+    ]
+    assert looks_up == []
+
+
+def test_the_public_names():
+    assert set(pillarbox.__all__) == PUBLIC
+    assert set(dir(pillarbox)) >= PUBLIC
+    star: dict[str, object] = {}
+    exec("from pillarbox import *", star)
+    assert star.keys() >= PUBLIC
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = pillarbox.Nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("module", ["pillarbox", "pillarbox.mailbox"])
+def test_a_light_import_stays_light(module):
+    code = f"import sys, {module}; print([m for m in ('pyspark', 'pyarrow', 'pandas', 'numpy') if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
