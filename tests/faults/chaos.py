@@ -22,7 +22,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from tests.faults.chaos_cluster import Driver, reason, spark_home
 from tests.faults.clock import is_seen, set_clock
 from tests.faults.damage import Damage, damage
 from tests.faults.job import FileSink, make_events, write_fixed_epochs
-from tests.faults.oracle import answer
+from tests.faults.oracle import answer, points_of
 from tests.faults.second_job import ASKING, GIVEN_UP, MODES
 
 EPOCHS = 14
@@ -106,15 +106,7 @@ class Chaos:
 
     def _planned(self) -> list[dict[str, Any]]:
         """Draw faults at a record, timer or snapshot: they happen wherever that is handled first."""
-        points: dict[str, list[list[Any]]] = {
-            "source": [[event.id for part in parts for event in part] for parts in self.epochs],
-            "element": [[event.id for part in parts for event in part] for parts in self.epochs[:-1]],
-            "changed": [[event.id for part in parts for event in part] for parts in self.epochs[:-1]],
-            "snapshot": self.right.last_of_key,
-            "timer": self.right.timers,
-            "second": self.right.second,
-            "second timer": self.right.second_timers,
-        }
+        points = points_of(self.epochs, self.right)
         names = self.rng.sample(sorted(points), 4)
         points["answered"] = points["element"]
         planned = []
@@ -138,16 +130,6 @@ class Chaos:
         return self.rng.choices(list(weights), list(weights.values()), k=count)
 
     # -- going on --
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Have a driver, and no process left of any in the end."""
-        try:
-            self.driver = self._new_driver()
-            self.driver.order(f"start {self.place}")
-            yield
-        finally:
-            self._stack.close()
 
     def _new_driver(self) -> Driver:
         """Return the spare driver, or else another one."""
@@ -396,18 +378,26 @@ class Chaos:
                 "the squares",
             )
 
+    def _next_of(self, kinds: Sequence[str]) -> int:
+        """Return the place of the next fault. One that needs another driver lets others go first until there is one."""
+        if self.COSTLY.keys() & kinds[:3]:
+            self.spare = self._new_driver()
+        if kinds[0] in self.COSTLY and not (self.spare and self.spare.is_ready()):
+            return next((place for place, kind in enumerate(kinds) if kind not in self.COSTLY), 0)
+        return 0
+
     def run(self) -> None:
         """Run the programs to their end, through all faults."""
-        chosen = self.draw()
-        with self.running():
-            for number, kind in enumerate(chosen):
-                rng = random.Random(f"{self.seed} {number} {kind}")
-                if self.COSTLY.keys() & chosen[number : number + 3]:
-                    # It takes some seconds, in which other faults happen.
-                    self.spare = self._new_driver()
+        left = list(enumerate(self.draw()))
+        with self._stack:
+            self.driver = self._new_driver()
+            self.driver.order(f"start {self.place}")
+            while left:
                 if not self.go_on(1):
-                    self.say(f"done before {len(chosen) - number} of the faults")
+                    self.say(f"done before {[kind for _, kind in left]}")
                     break
+                number, kind = left.pop(self._next_of([kind for _, kind in left]))
+                rng = random.Random(f"{self.seed} {number} {kind}")
                 time.sleep(rng.choice([0.0, rng.uniform(0, 0.3)]))
                 if kind != "damage_a_file":
                     self.blows.append(time.time())

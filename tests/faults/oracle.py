@@ -136,3 +136,17 @@ def answer(epochs: Sequence[Epoch]) -> Answer:
         last = {event.key: event.id for part in parts for event in part if event.key != HEARTBEAT}
         result.last_of_key.append([number for key, number in last.items() if key in model.accounts])
     return result
+
+
+def points_of(epochs: Sequence[Epoch], right: Answer) -> dict[str, list[list[Any]]]:
+    """Return where faults can be put: of each place, what passes by there in each epoch."""
+    ids = [[event.id for part in parts for event in part] for parts in epochs]
+    return {
+        "source": ids,
+        "element": ids[:-1],
+        "changed": ids[:-1],
+        "snapshot": right.last_of_key,
+        "timer": right.timers,
+        "second": right.second,
+        "second timer": right.second_timers,
+    }

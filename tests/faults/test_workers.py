@@ -11,24 +11,15 @@ import pytest
 
 from tests.faults.conftest import MakeRun, tasks
 from tests.faults.job import Fault
-from tests.faults.oracle import Answer
+from tests.faults.oracle import Answer, points_of
 
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 
 
 def anywhere(rng: random.Random, right: Answer, epochs: Any, actions: Sequence[str]) -> list[Fault]:
     """Put one fault into each place that a program has, in seeded epochs."""
-    points: dict[str, list[list[Any]]] = {
-        "source": [[event.id for part in parts for event in part] for parts in epochs],
-        "element": [[event.id for part in parts for event in part] for parts in epochs[:-1]],
-        "changed": [[event.id for part in parts for event in part] for parts in epochs[:-1]],
-        "snapshot": right.last_of_key,
-        "timer": right.timers,
-        "second": right.second,
-        "second timer": right.second_timers,
-    }
     faults = []
-    for place, by_epoch in points.items():
+    for place, by_epoch in points_of(epochs, right).items():
         epoch = rng.choice([number for number, found in enumerate(by_epoch) if found])
         faults.append(Fault(place, rng.choice(by_epoch[epoch]), rng.choice(actions)))
     return faults
