@@ -33,7 +33,7 @@ class Noted(MapFunction):
 env = StreamExecutionEnvironment()
 stream = env.from_collection([1]).map(Noted())
 sink = SinkTransformation(env._next(), "out", [stream._plain_step()], output="out", uid="out")
-task = residency.resident_source_task(ship(env._compile("test", [sink]).vertices[0]))
+task = residency.here.source_task(ship(env._compile("test", [sink]).vertices[0]))
 {then}
 """
 
@@ -90,5 +90,5 @@ list(task.run_epoch([Records([1])], subtask=0, checkpoint_id=0, bounded=False))
 
 
 def test_a_querys_residents_are_closed_when_it_has_ended() -> None:
-    then = "print(residency.close_query('other'), residency.close_query(''), residency.close_query('')); os._exit(0)"
+    then = "close = residency.here.close_query; print(close('other'), close(''), close('')); os._exit(0)"
     assert run(then=then) == (0, ["open", "close True", "0 1 0"])

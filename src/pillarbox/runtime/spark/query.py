@@ -291,7 +291,7 @@ class _Closer:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
-        yield pa.RecordBatch.from_pydict({"closed": [residency.close_query(self._query)]})
+        yield pa.RecordBatch.from_pydict({"closed": [residency.here.close_query(self._query)]})
 
 
 def close_functions(spark: SparkSession, query: str, pools: Sequence[str]) -> None:

@@ -48,7 +48,7 @@ class SourceHost:
         batch_id = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
         subtask = context.partitionId() if context is not None else 0
         with failures_in_worker(self._shipped.name, subtask):
-            task = residency.resident_source_task(self._shipped)
+            task = residency.here.source_task(self._shipped)
             try:
                 yield from task.run_epoch(
                     self._records(batches),
@@ -57,7 +57,7 @@ class SourceHost:
                     bounded=self._bounded,
                 )
             except BaseException:
-                residency.discard(task)
+                residency.here.discard(task)
                 raise
 
     def _records(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Records]:

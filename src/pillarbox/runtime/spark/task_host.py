@@ -75,16 +75,16 @@ class TaskHost:
         self._ran.add(code)
         number, subtask = self._places[code]
         with failures_in_worker(self._vertices[number].name, subtask):
-            task = residency.resident_keyed_task(self._vertices[number], subtask, self._store)
+            task = residency.here.keyed_task(self._vertices[number], subtask, self._store)
             try:
                 for buffers in task.run_epoch(_buffers(rows), self._store):
                     if buffers:
                         yield pd.DataFrame(buffers, columns=_COLUMNS)
                 if self._timers:
                     self._set_timer(task)
-                residency.spare_the_collector()
+                residency.here.spare_the_collector()
             except BaseException:
-                residency.discard(task)
+                residency.here.discard(task)
                 raise
 
     def _set_timer(self, task: KeyedStreamTask) -> None:

@@ -1,0 +1,154 @@
+"""Spark as far as the hosts see it, made of dictionaries: micro-batches, grouping keys, map state, timers, commits."""
+
+from __future__ import annotations
+
+import copy
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+
+from pillarbox.datastream import DataStream, StreamExecutionEnvironment
+from pillarbox.elements import TaskReport, decode
+from pillarbox.graph import REPORT_TARGET, SinkTransformation, output_target
+from pillarbox.runtime.shipping import ship
+from pillarbox.runtime.spark.processor import Processor
+from pillarbox.runtime.spark.source_host import SourceHost
+from pillarbox.runtime.spark.task_host import TaskHost
+
+COLUMNS = ["target", "channel", "seq", "payload"]
+
+
+class Context:
+    """What a task of Spark's may ask."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+
+    def partitionId(self) -> int:
+        return self._partition
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return None
+
+
+class MapState:
+    """Spark's map state of the current grouping key."""
+
+    def __init__(self, handle: Handle) -> None:
+        self._handle = handle
+
+    @property
+    def _values(self) -> dict[int, bytes]:
+        return self._handle.state[self._handle.key]
+
+    def getValue(self, key: tuple[int]) -> tuple[bytes] | None:
+        value = self._values.get(key[0])
+        return None if value is None else (value,)
+
+    def updateValue(self, key: tuple[int], value: tuple[bytes]) -> None:
+        self._values[key[0]] = value[0]
+
+    def removeKey(self, key: tuple[int]) -> None:
+        del self._values[key[0]]
+
+
+class Handle:
+    """The handle of one level's stateful operator."""
+
+    def __init__(self) -> None:
+        self.state: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
+        self.timers: defaultdict[int, set[int]] = defaultdict(set)
+        self.key = 0
+
+    def getMapState(self, name: str, key: str, value: str) -> MapState:
+        return MapState(self)
+
+    def listTimers(self) -> Iterator[int]:
+        return iter(sorted(self.timers[self.key]))
+
+    def registerTimer(self, timestamp: int) -> None:
+        self.timers[self.key].add(timestamp)
+
+    def deleteTimer(self, timestamp: int) -> None:
+        self.timers[self.key].discard(timestamp)
+
+
+class Query:
+    """A streaming query of a program with one source and one output.
+
+    Args:
+        stream: the stream to look at; its source is a collection, whose place the batches take.
+
+    Attributes:
+        handles: of each level behind a shuffle: what is committed.
+        reports: metrics of the tasks that ran in the last batch.
+    """
+
+    def __init__(self, env: StreamExecutionEnvironment, stream: DataStream) -> None:
+        sink = SinkTransformation(env._next(), "out", [stream._plain_step()], output="out", uid="out")
+        self.program = env._compile("test", [sink])
+        self.timers = self.program.uses_processing_time
+        for vertex in self.program.vertices:
+            vertex.fires_processing_time = self.timers
+        self.shipped = [ship(vertex) for vertex in self.program.vertices]
+        self.handles = [Handle() for _ in self.program.levels[1:]]
+        self.reports: list[dict[str, Any]] = []
+
+    def host(self, level: int) -> TaskHost:
+        vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
+        places = {code: place for code, place in self.program.subtasks.items() if place[0] in vertices}
+        return TaskHost(vertices, places, self.timers)
+
+    def run_batch(self, *partitions: list[Any], now: int = 0, commit: bool = True) -> list[Any]:
+        """Run a micro-batch; return the records that come out. Without ``commit`` it leaves no trace but residents."""
+        source = SourceHost(self.shipped[0], bounded=False, columns=["value"])
+        buffers: list[tuple[Any, ...]] = []
+        for partition, values in enumerate(partitions):
+            batch = pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], names=["0"])
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(TaskContext, "_taskContext", Context(partition))
+                buffers += rows_of(list(source(iter([batch]))))
+        handles = copy.deepcopy(self.handles)
+        for level, handle in enumerate(handles, start=1):
+            buffers = self._run_level(level, handle, buffers, now)
+        if commit:
+            self.handles = handles
+        self.reports = []
+        out: list[Any] = []
+        for target, _, _, payload in buffers:
+            element = decode(payload)
+            if target == REPORT_TARGET:
+                assert isinstance(element, TaskReport)
+                self.reports.append(element.values)
+            else:
+                assert target == output_target(0)
+                out += element.values  # type: ignore[union-attr]
+        return out
+
+    def _run_level(self, level: int, handle: Handle, buffers: list[tuple[Any, ...]], now: int) -> list[tuple[Any, ...]]:
+        processor = Processor(self.host(level))
+        processor.init(handle)
+        frames: list[pd.DataFrame] = []
+        arrived: defaultdict[int, list[tuple[Any, ...]]] = defaultdict(list)
+        for buffer in buffers:
+            arrived[buffer[0]].append(buffer)
+        for code, rows in arrived.items():
+            handle.key = code
+            frames += processor.handleInputRows((code,), iter([pd.DataFrame(rows, columns=COLUMNS)]), None)
+        for code in list(handle.timers):
+            for timestamp in sorted(handle.timers[code]):
+                if timestamp <= now:
+                    handle.key = code
+                    handle.timers[code].discard(timestamp)  # Spark's timers are gone once they have fired
+                    frames += processor.handleExpiredTimer((code,), None, None)
+        processor.close()
+        return [tuple(row) for frame in frames for row in frame[COLUMNS].itertuples(index=False)]
+
+
+def rows_of(batches: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for batch in batches for row in batch.to_pylist()]

@@ -1,0 +1,212 @@
+"""The hosts of tasks on Spark, and residents, without Spark: it is made of dictionaries here."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+from pillarbox import (
+    KeyedProcessFunction,
+    MapFunction,
+    OperatorError,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+)
+from pillarbox.runtime.spark import residency
+from pillarbox.runtime.spark.residency import Residency
+from tests.runtime.spark_of_dicts import Query
+
+CLOSED: list[str] = []
+
+
+class Count(KeyedProcessFunction):
+    """Counts the records of a key."""
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
+        self.subtask = runtime_context.get_index_of_this_subtask()
+
+    def process_element(self, value, ctx):
+        if value == 13:
+            raise ValueError("thirteen")
+        self.seen.update((self.seen.value() or 0) + 1)
+        yield ctx.get_current_key(), self.seen.value()
+
+    def close(self):
+        CLOSED.append(f"count {self.subtask}")
+
+
+class Remind(KeyedProcessFunction):
+    """Says so when the wall clock has passed the record's value."""
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_processing_time_timer(value)
+
+    def on_timer(self, timestamp, ctx):
+        yield timestamp
+
+
+class Seconds:
+    """A clock of seconds that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Seconds:
+    return Seconds()
+
+
+@pytest.fixture(autouse=True)
+def worker(monkeypatch, clock):
+    """The worker at hand; a test may put another one in its place."""
+    CLOSED.clear()
+    mine = Residency(clock)
+    monkeypatch.setattr(residency, "here", mine)
+    yield mine
+    mine.close_all()
+    gc.unfreeze()
+
+
+def counting(parallelism: int = 2) -> Query:
+    env = StreamExecutionEnvironment().set_parallelism(parallelism)
+    stream = env.from_collection([]).map(lambda row: row.value).key_by(lambda value: value % 3).process(Count())
+    return Query(env, stream.uid("count"))
+
+
+def test_state_goes_from_batch_to_batch():
+    query = counting()
+    assert sorted(query.run_batch([0, 1, 2, 3], [4])) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1)]
+    assert sorted(query.run_batch([0, 5])) == [(0, 3), (2, 2)]
+    tasks = [report for report in query.reports if report["uid"] == "count"]
+    assert {report["subtask"] for report in tasks} == {0, 1}
+    assert sum(report["records_in"] for report in tasks) == 2
+    assert {report["state_sync"] for report in tasks} == {"in step"}
+
+
+def test_a_batch_that_was_not_committed_leaves_nothing(worker):
+    query = counting()
+    query.run_batch([0, 1, 2])
+    assert sorted(query.run_batch([0, 0], commit=False)) == [(0, 2), (0, 3)]
+    assert sorted(query.run_batch([0])) == [(0, 2)]
+    assert sorted(CLOSED) == ["count 0", "count 1"]  # the residents that had diverged were let go
+
+
+def test_another_worker_takes_over_and_the_first_one_catches_up(worker, clock, monkeypatch):
+    query = counting()
+    query.run_batch([0, 1, 2])
+    other = Residency(clock)
+    monkeypatch.setattr(residency, "here", other)
+    assert sorted(query.run_batch([0])) == [(0, 2)]
+    monkeypatch.setattr(residency, "here", worker)
+    assert sorted(query.run_batch([0, 1])) == [(0, 3), (1, 2)]
+    assert {report["state_sync"] for report in query.reports if report["uid"] == "count"} >= {"caught up"}
+    assert CLOSED == []
+    other.close_all()
+
+
+def test_a_resident_that_nobody_asked_for_is_let_go(worker, clock):
+    query, other = counting(1), counting(1)
+    query.run_batch([0])
+    clock.now = 601
+    other.run_batch([0])
+    assert CLOSED == ["count 0"]
+    assert query.run_batch([0]) == [(0, 2)]
+
+
+def test_a_changed_program_has_residents_of_its_own(worker):
+    query = counting(1)
+    query.run_batch([0])
+    again = counting(1)
+    again.shipped[1] = again.shipped[1].__class__(**{**vars(again.shipped[1]), "digest": "another"})
+    again.handles = query.handles
+    assert again.run_batch([0]) == [(0, 2)]
+    assert len(worker._residents) == 3 and worker.close_query("") == 3  # they share the source's
+
+
+def test_a_task_that_failed_is_made_anew(worker):
+    query = counting(1)
+    query.run_batch([0])
+    with pytest.raises(
+        OperatorError, match=r"(?s)operator 'process: Count' failed at the record 13: ValueError: thirteen"
+    ):
+        query.run_batch([13])
+    assert "count 0" in CLOSED
+    assert query.run_batch([0]) == [(0, 2)]
+
+
+def test_what_is_for_a_later_level_goes_through():
+    env = StreamExecutionEnvironment().set_parallelism(2)
+    numbers = env.from_collection([]).map(lambda row: row.value)
+    counted = numbers.key_by(lambda value: value % 3).process(Count())
+    both = counted.map(lambda pair: pair[0]).union(numbers).key_by(lambda value: value % 3).reduce(lambda a, b: a + b)
+    query = Query(env, both)
+    assert len(query.handles) == 2
+    assert sorted(query.run_batch([1, 2])) == [1, 2, 2, 4]  # 1 + the key 1, 2 + the key 2
+    assert sorted(query.run_batch([5]))[1:] == [11]  # 4 + 5 + the key 2, in whatever order
+
+
+def test_a_timer_of_sparks_is_kept_at_the_earliest_one(monkeypatch):
+    env = StreamExecutionEnvironment().set_parallelism(1)
+    query = Query(env, env.from_collection([]).map(lambda row: row.value).key_by(lambda value: 0).process(Remind()))
+    assert query.timers
+    far = 4_000_000_000_000
+    assert query.run_batch([far + 7, far + 3]) == []
+    (handle,) = query.handles
+    assert [sorted(timers) for timers in handle.timers.values()] == [[far + 3]]
+    assert query.run_batch([far + 1]) == []
+    assert [sorted(timers) for timers in query.handles[0].timers.values()] == [[far + 1]]
+    # A timer that is due fires in the next epoch, which Spark's own timer brings about where there is no data.
+    assert query.run_batch([5]) == []
+    (at,) = query.handles[0].timers.values()
+    assert at == {5}
+    assert query.run_batch(now=6) == [5]
+    assert [sorted(timers) for timers in query.handles[0].timers.values()] == [[far + 1]]
+
+
+def test_a_subtask_has_one_epoch_in_a_batch():
+    """Spark calls for its rows, and once more for its timer."""
+    env = StreamExecutionEnvironment().set_parallelism(1)
+    query = Query(env, env.from_collection([]).map(lambda row: row.value).key_by(lambda value: 0).process(Remind()))
+    query.run_batch([5])
+    assert query.run_batch([4_000_000_000_000], now=6) == [5]
+    assert [report["epoch"] for report in query.reports if report["level"] == 1] == [2]
+
+
+def test_full_collections_take_a_small_share_of_the_time(worker, clock, monkeypatch):
+    full = []
+
+    def collect(generation=2):
+        if generation == 2:
+            full.append(clock.now)
+            clock.now += 0.5
+        return 0
+
+    monkeypatch.setattr(gc, "collect", collect)
+    for second in range(0, 1000, 10):
+        clock.now = max(clock.now, float(second))
+        worker.spare_the_collector()
+    # The first after a hundred seconds, each half a second: at most a hundredth of the time.
+    assert full[0] >= 100
+    assert 0.5 * len(full) <= 0.01 * clock.now
+    assert len(full) > 10
+
+
+def test_an_error_in_close_is_logged(worker, caplog):
+    class Fails(MapFunction):
+        def map(self, value):
+            return value
+
+        def close(self):
+            raise RuntimeError("cannot close")
+
+    env = StreamExecutionEnvironment().set_parallelism(1)
+    query = Query(env, env.from_collection([]).map(Fails()).map(lambda row: row.value))
+    assert query.run_batch([1, 2]) == [1, 2]
+    worker.close_all()
+    assert "closing the operators of" in caplog.text and "cannot close" in caplog.text
