@@ -59,7 +59,7 @@ test-all: test simulate chaos ## Everything, and what takes longer: 10,000 simul
 
 .PHONY: simulate
 simulate: setup ## Simulate SEEDS=304 schedules of each program, or repeat one: PROGRAM=late-data SEED=17
-	@$(BIN)/python -m tests.simulation.simulate $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) \
+	@$(BIN)/python -m tests.simulation $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(PROGRAM),--program $(PROGRAM)) $(ARGS)
 
 .PHONY: chaos

@@ -12,18 +12,14 @@ from hypothesis import strategies as st
 from pillarbox import (
     KeyedProcessFunction,
     KeyTypeError,
-    ListStateDescriptor,
-    MapStateDescriptor,
     OperatorError,
-    OutputTag,
     ProgramError,
     StreamExecutionEnvironment,
-    ValueStateDescriptor,
     WatermarkStrategy,
 )
 from pillarbox.testing import ProgramTestHarness, row
+from tests.programs import History, Tumbling, diamond, first, late_data, monotonous, rows_with_columns, windows
 
-LATE = OutputTag("late")
 PARALLELISM = st.integers(1, 4)
 EVENTS = st.lists(st.tuples(st.sampled_from("abcde"), st.integers(0, 300), st.integers(-5, 5)), max_size=40)
 
@@ -35,31 +31,6 @@ def cut(items, places):
 
 
 CUTS = st.lists(st.integers(0, 1000), max_size=5)
-
-
-class Tumbling(KeyedProcessFunction):
-    """Sums in windows of 50 ms of event time; what comes too late goes to the side."""
-
-    def open(self, runtime_context):
-        self.sums = runtime_context.get_map_state(MapStateDescriptor("sums"))
-
-    def process_element(self, value, ctx):
-        end = value[1] // 50 * 50 + 50
-        if end - 1 <= ctx.timer_service().current_watermark():
-            yield LATE, value
-            return
-        self.sums[end] = (self.sums.get(end) or 0) + value[2]
-        ctx.timer_service().register_event_time_timer(end - 1)
-
-    def on_timer(self, timestamp, ctx):
-        yield ctx.get_current_key(), timestamp + 1, self.sums[timestamp + 1]
-        self.sums.remove(timestamp + 1)
-
-
-def windows(env, events):
-    strategy = WatermarkStrategy.for_bounded_out_of_orderness(1000).with_timestamp_assigner(lambda value: value[1])
-    summed = events.assign_timestamps_and_watermarks(strategy).key_by(lambda value: value[0]).process(Tumbling())
-    return {"sums": summed, "late": summed.get_side_output(LATE)}
 
 
 @given(EVENTS, CUTS, PARALLELISM)
@@ -81,11 +52,6 @@ def test_windows(events, places, parallelism):
 def test_no_record_is_lost_to_watermarks(events, parallelism):
     """With a tight bound and an epoch per record, each record is in exactly one window, or late."""
 
-    def build(env, events):
-        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value[1])
-        summed = events.assign_timestamps_and_watermarks(strategy).key_by(lambda value: value[0]).process(Tumbling())
-        return {"sums": summed, "late": summed.get_side_output(LATE)}
-
     latest, late = -1, []
     expected: Counter[tuple[str, int]] = Counter()
     for key, timestamp, value in events:
@@ -95,28 +61,13 @@ def test_no_record_is_lost_to_watermarks(events, parallelism):
         else:
             expected[key, end] += value
         latest = max(latest, timestamp)
-    with ProgramTestHarness(build, parallelism=parallelism) as harness:
+    with ProgramTestHarness(late_data, parallelism=parallelism) as harness:
         for event in events:
             harness.push("events", event)
             harness.run_epoch()
         harness.end_input()
         assert harness.get_output("late") == late
         assert sorted(harness.get_output("sums")) == sorted((*window, total) for window, total in expected.items())
-
-
-class History(KeyedProcessFunction):
-    """Everything that a key has seen, in order."""
-
-    def open(self, runtime_context):
-        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
-        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
-
-    def process_element(self, value, ctx):
-        self.seen.add(value)
-        self.count.update((self.count.value() or 0) + 1)
-        if value % 7 == 0:
-            self.seen.clear()
-        yield ctx.get_current_key(), self.count.value(), tuple(self.seen)
 
 
 def two_levels(env, left, right):
@@ -184,12 +135,8 @@ def test_two_sources(left, right, parallelism):
 
 @given(st.lists(st.integers(-10, 10), max_size=30), PARALLELISM)
 def test_a_diamond(numbers, parallelism):
-    def build(env, source):
-        doubled, negated = source.map(lambda x: 2 * x), source.map(lambda x: -x)
-        return doubled.union(negated, source, source).key_by(lambda x: x).reduce(lambda a, b: a + b)
-
     everything = [2 * x for x in numbers] + [-x for x in numbers] + numbers + numbers
-    with ProgramTestHarness(build, parallelism=parallelism) as harness:
+    with ProgramTestHarness(diamond, parallelism=parallelism) as harness:
         harness.push_all("source", numbers)
         out = harness.end_input()["output"]
     running = [key * n for key, total in Counter(everything).items() for n in range(1, total + 1)]
@@ -212,8 +159,7 @@ def test_partitions_of_a_source(elements, parallelism):
 
 def test_event_time_waits_for_the_slowest_partition():
     def build(env, s):
-        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value[1])
-        return s.assign_timestamps_and_watermarks(strategy).key_by(lambda value: value[0]).process(Tumbling())
+        return s.assign_timestamps_and_watermarks(monotonous()).key_by(first).process(Tumbling())
 
     for parallelism in (1, 3):
         with ProgramTestHarness(build, parallelism=parallelism) as harness:
@@ -252,11 +198,10 @@ def test_event_time_of_a_union_within_a_chain_is_the_least(swapped, shuffled):
 
 def test_an_idle_source_does_not_hold_back_the_other():
     def build(env, fast, slow):
-        strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value[1])
         patient, hasty = (
-            stream.assign_timestamps_and_watermarks(strategy.with_idleness(100)) for stream in (fast, slow)
+            stream.assign_timestamps_and_watermarks(monotonous().with_idleness(100)) for stream in (fast, slow)
         )
-        return patient.union(hasty).key_by(lambda value: value[0]).process(Tumbling())
+        return patient.union(hasty).key_by(first).process(Tumbling())
 
     with ProgramTestHarness(build, parallelism=2) as harness:
         harness.push("fast", ("a", 10, 1), ("a", 400, 1))
@@ -314,10 +259,8 @@ def test_a_failure_at_any_level_leaves_no_trace():
 
 
 def test_rows_and_key_columns():
-    with ProgramTestHarness(
-        lambda env, s: s.key_by("card").reduce(lambda a, b: row(card=a.card, amount=a.amount + b.amount)), parallelism=3
-    ) as harness:
-        harness.push("s", row(card="a", amount=1), row(card="b", amount=2), row(card="a", amount=3))
+    with ProgramTestHarness(rows_with_columns, parallelism=3) as harness:
+        harness.push("payments", row(card="a", amount=1), row(card="b", amount=2), row(card="a", amount=3))
         out = harness.run_epoch()["output"]
     assert sorted(out) == [("a", 1), ("a", 4), ("b", 2)]
     assert {value._fields for value in out} == {("card", "amount")}

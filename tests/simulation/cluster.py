@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 
 from pillarbox.elements import Buffer, Records
 from pillarbox.graph import Program
-from pillarbox.runtime.local import EpochStore, LocalJob, Savepoint
+from pillarbox.runtime.local import EpochStore, Savepoint
 from pillarbox.task import KeyedStreamTask, SourceStreamTask
 from pillarbox.task.vertex import Vertex
+from pillarbox.testing.program_harness import PatientJob
 from pillarbox.time import ManualProcessingTimeService
-from tests.simulation import service
+from tests.simulation.turns import Turns
 
 T = TypeVar("T")
 
@@ -80,24 +81,21 @@ class Story:
         self.lines.append(line)
 
 
-class SimulatedJob(LocalJob):
-    """A job on a simulated cluster.
-
-    Attributes:
-        wake_ups: when each subtask has something to do even without input, as it said last.
-    """
+class SimulatedJob(PatientJob):
+    """A job on a simulated cluster."""
 
     def __init__(
         self,
         program: Program,
         weather: Weather,
+        turns: Turns,
         rng: random.Random,
         story: Story,
         *,
         clock: ManualProcessingTimeService,
-        savepoint: Savepoint | None = None,
     ) -> None:
-        super().__init__(program, clock=clock, savepoint=savepoint)
+        super().__init__(turns, program, clock=clock)
+        self._turns = turns
         self._weather = weather
         self._rng = rng
         self._story = story
@@ -133,7 +131,7 @@ class SimulatedJob(LocalJob):
         """Let the clock move on."""
         if self._weather.tick:
             self._now.advance(self._rng.randrange(self._weather.tick))
-        service.settle(self._now.current_processing_time())
+        self._turns.settle()
 
     # -- what LocalJob leaves open --
 
@@ -183,7 +181,7 @@ class SimulatedJob(LocalJob):
     def _resident_source(self, worker: int, number: int) -> SourceStreamTask:
         task = self._sources.get((worker, number))
         if task is None:
-            task = self._sources[worker, number] = SourceStreamTask(self._shipped[number].load(), 0, clock=self._now)
+            task = self._sources[worker, number] = self._new_source(number)
             task.restore()
         return task
 
@@ -193,7 +191,7 @@ class SimulatedJob(LocalJob):
             task = self._keyed.get(place)
             if task is None:
                 _, number, subtask = place
-                task = self._keyed[place] = KeyedStreamTask(self._shipped[number].load(), subtask, clock=self._now)
+                task = self._keyed[place] = self._new_task(number, subtask)
             if task.restore(store):
                 return task
             self._story.tell(f"the resident {place} has diverged")
@@ -243,8 +241,7 @@ class SimulatedJob(LocalJob):
         return portions
 
     def _until_lost(self, items: Sequence[T]) -> Iterator[T]:
-        """Return what arrives at an attempt, which may fail at any of it. All is drawn here: a task may read its input
-        in a thread of its own."""
+        """Return what arrives at an attempt, which may fail at any of it."""
         fails_at = None
         if self._rng.random() < self._weather.fail:
             fails_at = self._rng.randrange(len(items) + 1)

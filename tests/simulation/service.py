@@ -1,14 +1,14 @@
 """A service on the simulation's clock: a request is answered once the clock has passed its time, never before.
 
-Requests wait in the event loops of their operators. The simulation moves the clock when no task runs, and waits until
-the loops have come to rest: so which requests are done in an epoch depends on the clock alone.
+The simulation moves the clock when no task runs, and then lets the event loops come to rest: so which requests are done
+in an epoch depends on the clock alone.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 from pillarbox import Function, RuntimeContext
@@ -17,64 +17,38 @@ NEVER = 10**12
 
 
 class _Book:
-    """What is under way; ``lock`` guards it, as every operator has an event loop in a thread of its own."""
+    """What is under way."""
 
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.begin(0)
-
-    def begin(self, now: int) -> None:
+    def __init__(self, now: int) -> None:
         self.now = now
-        self.loops: list[asyncio.AbstractEventLoop] = []
         self.waiting: list[tuple[int, int, asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self.count = 0
         self.failures: Counter[Any] = Counter()
 
 
-_book = _Book()
+_book = _Book(0)
 
 
 def begin(now: int) -> None:
     """Start with nothing under way."""
-    with _book.lock:
-        _book.begin(now)
+    global _book
+    _book = _Book(now)
 
 
-def settle(now: int) -> None:
-    """Answer what is due at ``now``, and let the loops come to rest."""
-    with _book.lock:
-        loops = list(_book.loops)
-    _rest(loops)
-    with _book.lock:
-        _book.now = now
-        due = sorted((entry for entry in _book.waiting if entry[0] <= now), key=lambda entry: entry[:2])
-        _book.waiting = [entry for entry in _book.waiting if entry[0] > now]
-    for _, _, loop, future in due:
-        _post(loop, future)
-    if due:
-        _rest(loops)
-
-
-def _post(loop: asyncio.AbstractEventLoop, future: asyncio.Future[None]) -> None:
-    def answer() -> None:
+def answer(now: int) -> bool:
+    """Answer what is due at ``now``, in the order in which it is; tell whether there was anything."""
+    _book.now = now
+    due = sorted((entry for entry in _book.waiting if entry[0] <= now), key=lambda entry: entry[:2])
+    _book.waiting = [entry for entry in _book.waiting if entry[0] > now]
+    for _, _, _, future in due:
         if not future.done():
             future.set_result(None)
-
-    try:
-        loop.call_soon_threadsafe(answer)
-    except RuntimeError:
-        pass  # closed meanwhile: nobody waits for the answer
+    return bool(due)
 
 
-async def _turns() -> None:
-    for _ in range(8):
-        await asyncio.sleep(0)
-
-
-def _rest(loops: list[asyncio.AbstractEventLoop]) -> None:
-    for loop in loops:
-        if not loop.is_closed():
-            asyncio.run_coroutine_threadsafe(_turns(), loop).result(30)
+def times_of_answers() -> Iterator[int]:
+    """Return when what is under way will be answered, but for what never is."""
+    return (due for due, *_ in _book.waiting if due < NEVER)
 
 
 class Client(Function):
@@ -82,13 +56,9 @@ class Client(Function):
 
     def open(self, runtime_context: RuntimeContext) -> None:
         self.loop = asyncio.get_running_loop()
-        with _book.lock:
-            _book.loops.append(self.loop)
 
     def close(self) -> None:
-        with _book.lock:
-            _book.loops.remove(self.loop)
-            _book.waiting = [entry for entry in _book.waiting if entry[2] is not self.loop]
+        _book.waiting = [entry for entry in _book.waiting if entry[2] is not self.loop]
 
     async def ask(self, takes: int) -> None:
         """Wait for as long as a request takes on the simulation's clock; for none at 0."""
@@ -96,13 +66,11 @@ class Client(Function):
             await asyncio.sleep(0)
             return
         future = self.loop.create_future()
-        with _book.lock:
-            _book.count += 1
-            _book.waiting.append((_book.now + takes, _book.count, self.loop, future))
+        _book.count += 1
+        _book.waiting.append((_book.now + takes, _book.count, self.loop, future))
         await future
 
     def fails(self, value: Any, times: int) -> bool:
         """Tell whether the service fails: it does so for the first requests about a value."""
-        with _book.lock:
-            _book.failures[value] += 1
-            return _book.failures[value] <= times
+        _book.failures[value] += 1
+        return _book.failures[value] <= times

@@ -1,21 +1,10 @@
-"""Runs programs on a simulated cluster, under schedules drawn from seeds, and compares each with its undisturbed run.
-
-``python -m tests.simulation.simulate --seeds 304`` runs each program under the seeds from 0 to 303: 10,000 schedules;
-``--program late-data --seed 17`` repeats one run, and tells what happens in it.
-"""
+"""Runs a program on a simulated cluster, under a schedule drawn from a seed; compares it with its undisturbed run."""
 
 from __future__ import annotations
 
-import argparse
-import faulthandler
-import gc
-import os
 import random
-import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -24,17 +13,16 @@ from typing import Any
 
 from pillarbox.elements import Records
 from pillarbox.graph import Program
-from pillarbox.runtime.local import LocalJob, Savepoint
+from pillarbox.operators.async_io import host
+from pillarbox.runtime.local import Savepoint
 from pillarbox.state import state_log
-from pillarbox.task import input_gate, record_writer
-from pillarbox.testing.program_harness import program_of
+from pillarbox.task import input_gate, record_writer, stream_task
+from pillarbox.testing.program_harness import PatientJob, program_of
 from pillarbox.time import ManualProcessingTimeService
 from tests.simulation import service
 from tests.simulation.cluster import SimulatedJob, Story, Weather
 from tests.simulation.programs import PROGRAMS, Inputs, SimulatedProgram, outcome
-
-# A schedule takes some ten milliseconds; what takes longer than so many seconds hangs.
-HANGS_AFTER = 120
+from tests.simulation.turns import Turns
 
 
 class Disagreement(AssertionError):
@@ -113,10 +101,10 @@ def compiled(name: str, parallelism: int) -> tuple[Program, dict[str, int | None
     return program_of(PROGRAMS[name].build, parallelism)
 
 
-@contextmanager
-def small_limits(rng: random.Random, *, history: int) -> Iterator[None]:
-    """Have few records fill a chunk, a buffer and the writer's queue: what takes long runs elsewhere is met here."""
-    limits: list[tuple[Any, str, Any]] = [
+def small_limits(rng: random.Random, *, history: int) -> list[tuple[Any, str, Any]]:
+    """Return limits at which few records fill a chunk, a buffer, the writer's queue: what takes long runs elsewhere is
+    met here."""
+    return [
         (record_writer, "_BUFFER_RECORDS", rng.choice([1, 3, 1000])),
         (record_writer, "_QUEUE_BYTES", rng.choice([1, 200, 10**6])),
         (input_gate, "_MEMORY_BOUND", rng.choice([1, 10**6])),
@@ -127,9 +115,19 @@ def small_limits(rng: random.Random, *, history: int) -> Iterator[None]:
         (state_log, "_PORTION", rng.choice([1, 64])),
         (state_log, "_HISTORY", history),
     ]
-    before = [(module, name, getattr(module, name)) for module, name, _ in limits]
+
+
+def in_turn(turns: Turns) -> list[tuple[Any, str, Any]]:
+    """Return what async operators and their tasks have instead of threads."""
+    return [(host, "EventLoopThread", turns.event_loop), (stream_task, "ThreadedReader", turns.input)]
+
+
+@contextmanager
+def replaced(names: Sequence[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Have other values for names of modules."""
+    before = [(module, name, getattr(module, name)) for module, name, _ in names]
     try:
-        for module, name, value in limits:
+        for module, name, value in names:
             setattr(module, name, value)
         yield
     finally:
@@ -156,10 +154,11 @@ class Run:
         clock = ManualProcessingTimeService(0)
         service.begin(0)
         outputs = []
-        with LocalJob(self.compiled, clock=clock) as job:
+        turns = Turns(clock, None)
+        with replaced(in_turn(turns)), PatientJob(turns, self.compiled, clock=clock) as job:
             for epoch in self.epochs:
                 clock.advance(epoch.step)
-                service.settle(clock.current_processing_time())
+                turns.settle()
                 dealt = partitions(self.program, self.inputs, epoch)
                 outputs.append(job.run_epoch(self._read(dealt, lambda part: [Records(part)]), bounded=epoch.bounded))
         return outputs
@@ -175,10 +174,11 @@ class Run:
         savepoints: list[Savepoint] = []
         epochs = self.epochs
         returns = 3
-        job = SimulatedJob(self.compiled, weather, rng, self.story, clock=clock)
+        turns = Turns(clock, rng)
+        job = SimulatedJob(self.compiled, weather, turns, rng, self.story, clock=clock)
         # What a resident has under way is lost with it, so those that have must be able to stay behind for a while.
         history = 64 if self.program.tail else rng.choice([1, 3, 64])
-        with job, small_limits(rng, history=history):
+        with replaced([*small_limits(rng, history=history), *in_turn(turns)]), job:
             while job.epoch < len(epochs):
                 del savepoints[job.epoch :], outputs[job.epoch :]
                 savepoints.append(job.savepoint())
@@ -266,73 +266,6 @@ def _told(story: Story, what: str) -> str:
     return "\n".join(["what was done:", *(f"  {line}" for line in story.lines), what])
 
 
-# -- many of them --
-
-
-def run_seeds(name: str, seeds: Sequence[int]) -> tuple[str, int, list[tuple[int, str]]]:
-    """Run a program under several seeds; return its name, their number, and those that failed."""
-    failed = []
-    for seed in seeds:
-        faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
-        try:
-            simulate(name, seed)
-        except Disagreement as error:
-            failed.append((seed, str(error)))
-        finally:
-            faulthandler.cancel_dump_traceback_later()
-        # Restores move what is garbage by then out of the collector's sight (they freeze and unfreeze all objects).
-        gc.collect()
-    return name, len(seeds), failed
-
-
 def command(name: str, seed: int) -> str:
     """Return the command that repeats a run."""
     return f"make simulate PROGRAM={name} SEED={seed}"
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=304, help="the number of seeds for each program")
-    parser.add_argument("--first", type=int, default=0, help="the first of them")
-    parser.add_argument("--seed", type=int, help="this one only, and tell what happens")
-    parser.add_argument("--program", choices=sorted(PROGRAMS), help="this program only")
-    parser.add_argument("--processes", type=int, default=2)
-    options = parser.parse_args(arguments)
-    names = [options.program] if options.program else list(PROGRAMS)
-    if options.seed is not None:
-        for name in names:
-            try:
-                print(f"{name}, seed {options.seed}:", *simulate(name, options.seed).lines, sep="\n  ")
-            except Disagreement as error:
-                print(f"{name}, seed {options.seed}: {error}")
-                return 1
-        return 0
-    began = time.monotonic()
-    seeds = range(options.first, options.first + options.seeds)
-    portions = [(name, seeds[start : start + 25]) for start in range(0, len(seeds), 25) for name in names]
-    schedules, failures = 0, 0
-    with ProcessPoolExecutor(options.processes) as pool:
-        outcomes = {pool.submit(run_seeds, *portion): portion for portion in portions}
-        for done in as_completed(outcomes):
-            try:
-                name, count, failed = done.result()
-            except Exception as error:
-                name, these = outcomes[done]
-                print(
-                    f"{name}, one of the seeds {these[0]} to {these[-1]}: {type(error).__name__}: {error}", flush=True
-                )
-                return 1
-            schedules += count
-            for seed, text in failed:
-                failures += 1
-                if failures <= 10:
-                    print(f"FAILED: {name}, seed {seed}; to do it again: {command(name, seed)}\n{text}\n", flush=True)
-    seconds = time.monotonic() - began
-    print(f"{schedules} schedules of {len(names)} programs in {seconds:.0f} s: {failures} failed")
-    return 1 if failures else 0
-
-
-if __name__ == "__main__":
-    code = main()
-    sys.stdout.flush()
-    os._exit(code)  # also where a task of a failed run has left a thread behind

@@ -212,19 +212,24 @@ class LocalJob:
     def _store(self, uid: str, subtask: int) -> MemoryChunkStore:
         return self._stores.setdefault((uid, subtask), MemoryChunkStore())
 
+    def _new_source(self, number: int) -> SourceStreamTask:
+        return SourceStreamTask(self._shipped[number].load(), 0, clock=self._clock)
+
+    def _new_task(self, number: int, subtask: int) -> KeyedStreamTask:
+        return KeyedStreamTask(self._shipped[number].load(), subtask, clock=self._clock)
+
     def _source(self, number: int) -> SourceStreamTask:
         task = self._sources.get((number,))
         if task is None:
             with failures_of(self._shipped[number].name, 0):
-                task = self._sources[(number,)] = SourceStreamTask(self._shipped[number].load(), 0, clock=self._clock)
+                task = self._sources[(number,)] = self._new_source(number)
                 task.restore()
         return task
 
     def _task(self, number: int, subtask: int, store: EpochStore) -> KeyedStreamTask:
         task = self._keyed.get((number, subtask))
         if task is None:
-            task = KeyedStreamTask(self._shipped[number].load(), subtask, clock=self._clock)
-            self._keyed[number, subtask] = task
+            task = self._keyed[number, subtask] = self._new_task(number, subtask)
         if not task.restore(store):
             raise AssertionError("the local runtime's tasks are made anew after a failure")
         return task

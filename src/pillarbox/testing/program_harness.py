@@ -12,13 +12,13 @@ from pillarbox.datastream import DataStream, StreamExecutionEnvironment
 from pillarbox.elements import Records
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import Program, SinkTransformation, SourceTransformation
-from pillarbox.runtime.local import EpochStore, LocalJob, Savepoint
+from pillarbox.runtime.local import LocalJob, Savepoint
 from pillarbox.task import KeyedStreamTask, SourceStreamTask
 from pillarbox.testing.patience import Patience
 from pillarbox.time import ManualProcessingTimeService
 from pillarbox.time.duration import DurationLike
 
-__all__ = ["ProgramSnapshot", "ProgramTestHarness", "program_of"]
+__all__ = ["PatientJob", "ProgramSnapshot", "ProgramTestHarness", "program_of"]
 
 Build = Callable[..., DataStream | Mapping[str, DataStream]]
 
@@ -31,20 +31,20 @@ class ProgramSnapshot:
     stores: Savepoint
 
 
-class _PatientJob(LocalJob):
-    """A job whose operators do not wait for ever."""
+class PatientJob(LocalJob):
+    """A job whose operators wait with a given patience."""
 
     def __init__(self, patience: Patience, program: Program, **options: Any) -> None:
         super().__init__(program, **options)
         self._patience = patience
 
-    def _source(self, number: int) -> SourceStreamTask:
-        task = super()._source(number)
+    def _new_source(self, number: int) -> SourceStreamTask:
+        task = super()._new_source(number)
         self._patience.attach(task.chain.operators)
         return task
 
-    def _task(self, number: int, subtask: int, store: EpochStore) -> KeyedStreamTask:
-        task = super()._task(number, subtask, store)
+    def _new_task(self, number: int, subtask: int) -> KeyedStreamTask:
+        task = super()._new_task(number, subtask)
         self._patience.attach(task.chain.operators)
         return task
 
@@ -90,7 +90,7 @@ class ProgramTestHarness:
         self._job = self._start(snapshot)
 
     def _start(self, snapshot: ProgramSnapshot | None) -> LocalJob:
-        job = _PatientJob(
+        job = PatientJob(
             self._patience,
             self._program,
             clock=self.processing_time_service,

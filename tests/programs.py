@@ -1,0 +1,86 @@
+"""Programs and functions that tests of several floors run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pillarbox import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OutputTag,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from pillarbox.testing import row
+
+LATE = OutputTag("late")
+
+
+def first(value: Any) -> Any:
+    return value[0]
+
+
+def second(value: Any) -> Any:
+    return value[1]
+
+
+def monotonous(position: int = 1) -> WatermarkStrategy:
+    return WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value[position])
+
+
+def bounded(bound: int) -> WatermarkStrategy:
+    return WatermarkStrategy.for_bounded_out_of_orderness(bound).with_timestamp_assigner(lambda value: value[1])
+
+
+class Tumbling(KeyedProcessFunction):
+    """Sums in windows of 50 ms of event time; what comes too late goes to the side."""
+
+    def open(self, runtime_context):
+        self.sums = runtime_context.get_map_state(MapStateDescriptor("sums"))
+
+    def process_element(self, value, ctx):
+        end = value[1] // 50 * 50 + 50
+        if end - 1 <= ctx.timer_service().current_watermark():
+            yield LATE, value
+            return
+        self.sums[end] = (self.sums.get(end) or 0) + value[2]
+        ctx.timer_service().register_event_time_timer(end - 1)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp + 1, self.sums[timestamp + 1]
+        self.sums.remove(timestamp + 1)
+
+
+def windows(env, events):
+    summed = events.assign_timestamps_and_watermarks(bounded(10_000)).key_by(first).process(Tumbling())
+    return {"sums": summed, "late": summed.get_side_output(LATE)}
+
+
+def late_data(env, events):
+    summed = events.assign_timestamps_and_watermarks(monotonous()).key_by(first).process(Tumbling())
+    return {"sums": summed, "late": summed.get_side_output(LATE)}
+
+
+class History(KeyedProcessFunction):
+    """Everything that a key has seen, in order."""
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def process_element(self, value, ctx):
+        self.seen.add(value)
+        self.count.update((self.count.value() or 0) + 1)
+        if value % 7 == 0:
+            self.seen.clear()
+        yield ctx.get_current_key(), self.count.value(), tuple(self.seen)
+
+
+def diamond(env, source):
+    doubled, negated = source.map(lambda x: 2 * x), source.map(lambda x: -x)
+    return doubled.union(negated, source, source).key_by(lambda x: x).reduce(lambda a, b: a + b)
+
+
+def rows_with_columns(env, payments):
+    return payments.key_by("card").reduce(lambda a, b: row(card=a.card, amount=a.amount + b.amount))

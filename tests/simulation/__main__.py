@@ -1,0 +1,80 @@
+"""Runs programs under many schedules.
+
+``python -m tests.simulation --seeds 304`` runs each program under the seeds from 0 to 303: 10,000 schedules;
+``--program late-data --seed 17`` repeats one run, and tells what happens in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import sys
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from tests.simulation.programs import PROGRAMS
+from tests.simulation.simulate import Disagreement, command, simulate
+
+# A schedule takes some ten milliseconds; what takes longer than so many seconds hangs.
+HANGS_AFTER = 120
+
+
+def run_seeds(name: str, seeds: Sequence[int]) -> tuple[str, int, list[tuple[int, str]]]:
+    """Run a program under several seeds; return its name, their number, and those that failed."""
+    failed = []
+    for seed in seeds:
+        faulthandler.dump_traceback_later(HANGS_AFTER, exit=True)
+        try:
+            simulate(name, seed)
+        except Disagreement as error:
+            failed.append((seed, str(error)))
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+    return name, len(seeds), failed
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=304, help="the number of seeds for each program")
+    parser.add_argument("--first", type=int, default=0, help="the first of them")
+    parser.add_argument("--seed", type=int, help="this one only, and tell what happens")
+    parser.add_argument("--program", choices=sorted(PROGRAMS), help="this program only")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args(arguments)
+    names = [options.program] if options.program else list(PROGRAMS)
+    if options.seed is not None:
+        for name in names:
+            try:
+                print(f"{name}, seed {options.seed}:", *simulate(name, options.seed).lines, sep="\n  ")
+            except Disagreement as error:
+                print(f"{name}, seed {options.seed}: {error}")
+                return 1
+        return 0
+    began = time.monotonic()
+    seeds = range(options.first, options.first + options.seeds)
+    portions = [(name, seeds[start : start + 25]) for start in range(0, len(seeds), 25) for name in names]
+    schedules, failures = 0, 0
+    with ProcessPoolExecutor(options.processes) as pool:
+        outcomes = {pool.submit(run_seeds, *portion): portion for portion in portions}
+        for done in as_completed(outcomes):
+            try:
+                name, count, failed = done.result()
+            except Exception as error:
+                name, these = outcomes[done]
+                print(
+                    f"{name}, one of the seeds {these[0]} to {these[-1]}: {type(error).__name__}: {error}", flush=True
+                )
+                return 1
+            schedules += count
+            for seed, text in failed:
+                failures += 1
+                if failures <= 10:
+                    print(f"FAILED: {name}, seed {seed}; to do it again: {command(name, seed)}\n{text}\n", flush=True)
+    seconds = time.monotonic() - began
+    print(f"{schedules} schedules of {len(names)} programs in {seconds:.0f} s: {failures} failed")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

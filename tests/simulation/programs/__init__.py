@@ -1,0 +1,14 @@
+"""The programs that are simulated, by name."""
+
+from tests.simulation.programs import borrowed, event_time, requests, state, timers
+from tests.simulation.programs.program import Inputs, SimulatedProgram, outcome
+
+__all__ = ["PROGRAMS", "Inputs", "SimulatedProgram", "outcome"]
+
+PROGRAMS: dict[str, SimulatedProgram] = {
+    **event_time.PROGRAMS,
+    **timers.PROGRAMS,
+    **state.PROGRAMS,
+    **borrowed.PROGRAMS,
+    **requests.PROGRAMS,
+}

@@ -1,0 +1,130 @@
+"""Programs with event time: windows, several levels, unions, idle sources."""
+
+from __future__ import annotations
+
+from pillarbox import KeyedProcessFunction, ListStateDescriptor, MapStateDescriptor
+from tests.programs import Tumbling, bounded, first, late_data, monotonous, windows
+from tests.simulation.programs.program import FAR, LETTERS, SimulatedProgram, keyed_events
+
+# Some of their records reach every subtask, however many there are.
+HEARTBEATS = [f"heartbeat {number}" for number in range(12)]
+
+
+class Pass(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield value
+
+
+class Echo(KeyedProcessFunction):
+    """Emits each record when event time has come to it."""
+
+    def open(self, runtime_context):
+        self.waiting = runtime_context.get_map_state(MapStateDescriptor("waiting"))
+
+    def process_element(self, value, ctx):
+        self.waiting.put(value[1], [*(self.waiting.get(value[1]) or ()), value])
+        ctx.timer_service().register_event_time_timer(value[1])
+
+    def on_timer(self, timestamp, ctx):
+        yield from self.waiting.get(timestamp)
+        self.waiting.remove(timestamp)
+
+
+def three_levels(env, events):
+    stream = events.assign_timestamps_and_watermarks(bounded(100))
+    for _ in range(3):
+        stream = stream.key_by(lambda value: value[2] % 4).process(Echo())
+    return stream
+
+
+def union_of_levels(env, events):
+    """Level 3 gets records of the source, of level 1 and of level 2."""
+    stamped = events.assign_timestamps_and_watermarks(bounded(50))
+    one = stamped.key_by(first).process(Echo())
+    two = one.key_by(lambda value: value[2] % 3).process(Echo())
+    return stamped.union(one, two).key_by(lambda value: value[2] % 5).process(Echo())
+
+
+def strategies_that_meet(env, events):
+    strict = events.assign_timestamps_and_watermarks(monotonous())
+    lenient = events.assign_timestamps_and_watermarks(bounded(300))
+    return strict.union(lenient).filter(lambda value: True).key_by(first).process(Tumbling())
+
+
+def meeting_behind_a_shuffle(env, events):
+    passed = events.key_by(first).process(Pass())
+    strict = passed.assign_timestamps_and_watermarks(bounded(5000))
+    lenient = passed.assign_timestamps_and_watermarks(bounded(9000))
+    return strict.union(lenient).map(lambda value: value).key_by(first).process(Echo())
+
+
+def idle_source(env, fast, slow):
+    streams = [s.assign_timestamps_and_watermarks(bounded(10_000).with_idleness(100)) for s in (fast, slow)]
+    return streams[0].union(streams[1]).key_by(first).process(Tumbling())
+
+
+def idle_behind_a_shuffle(env, events):
+    strategy = monotonous().with_idleness("200 ms")
+    passed = events.key_by(first).process(Pass()).assign_timestamps_and_watermarks(strategy)
+    echoed = passed.key_by(first).process(Echo())
+    return echoed.filter(lambda value: value[0] in LETTERS)
+
+
+class Visit(KeyedProcessFunction):
+    """A key lives until its timer: all of it goes in one epoch, and comes again later."""
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
+
+    def process_element(self, value, ctx):
+        self.seen.add(value)
+        ends = max(value[1] for value in self.seen) + 200
+        for earlier in self.seen:
+            ctx.timer_service().delete_event_time_timer(earlier[1] + 200)
+        ctx.timer_service().register_event_time_timer(ends)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp, sorted(self.seen)
+        self.seen.clear()
+
+
+def sessions(env, events):
+    return events.assign_timestamps_and_watermarks(monotonous()).key_by(first).process(Visit())
+
+
+PROGRAMS: dict[str, SimulatedProgram] = {
+    "windows": SimulatedProgram(
+        windows, lambda rng: {"events": keyed_events(rng)}, last={"events": [("z", FAR, 0)]}, cut_free=True
+    ),
+    "windows-to-the-end": SimulatedProgram(
+        windows, lambda rng: {"events": keyed_events(rng)}, cut_free=True, bounded=True
+    ),
+    "late-data": SimulatedProgram(late_data, lambda rng: {"events": keyed_events(rng)}),
+    "three-levels": SimulatedProgram(
+        three_levels, lambda rng: {"events": keyed_events(rng)}, last={"events": [("z", FAR, 0)]}
+    ),
+    "union-of-levels": SimulatedProgram(
+        union_of_levels, lambda rng: {"events": keyed_events(rng, most=40)}, last={"events": [("z", FAR, 0)]}
+    ),
+    "strategies-that-meet": SimulatedProgram(
+        strategies_that_meet, lambda rng: {"events": keyed_events(rng)}, bounded=True
+    ),
+    "meeting-behind-a-shuffle": SimulatedProgram(
+        meeting_behind_a_shuffle, lambda rng: {"events": keyed_events(rng)}, cut_free=True, bounded=True
+    ),
+    "idle-source": SimulatedProgram(
+        idle_source,
+        lambda rng: {"fast": keyed_events(rng), "slow": keyed_events(rng, most=8)},
+        last={"fast": [("z", FAR, 0)], "slow": [("z", FAR, 0)]},
+        cut_free=True,
+        timed=True,
+    ),
+    "idle-behind-a-shuffle": SimulatedProgram(
+        idle_behind_a_shuffle,
+        lambda rng: {"events": keyed_events(rng, most=20)},
+        last={"events": [(key, FAR, 0) for key in HEARTBEATS]},
+        cut_free=True,
+        timed=True,
+    ),
+    "sessions": SimulatedProgram(sessions, lambda rng: {"events": keyed_events(rng)}, last={"events": [("z", FAR, 0)]}),
+}

@@ -1,0 +1,74 @@
+"""What is promised about a program that is simulated, and how its input is drawn.
+
+A program's outcome may depend on what Spark promises (which records an epoch has, and which of them are in a partition
+together), and on nothing else. One that does not even depend on that is ``cut_free``; one that heeds the clock is
+``timed``: its outcome may not depend on when exactly an epoch runs.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pillarbox.testing.program_harness import Build
+
+Inputs = dict[str, list[Any]]
+
+FAR = 10**9
+
+LETTERS = "abcdefgh"
+
+
+@dataclass(frozen=True)
+class SimulatedProgram:
+    """A program and what is promised about it.
+
+    Attributes:
+        inputs: draws the records of each source.
+        last: records that come last, in an epoch of their own.
+        tail: by how many milliseconds the clock goes on before each of the epochs without input behind that.
+        together: for a source, the key of a record; the records of a key in one epoch are in one partition, so their
+            order is known.
+        order: for an output, the key of a record; records of one key come in a known order.
+        cut_free: the outcome does not depend on how the input is cut into epochs and partitions.
+        timed: the program looks at the clock.
+        bounded: the last epoch is the end of the input.
+        view: makes of an output's records what has to agree.
+    """
+
+    build: Build
+    inputs: Callable[[random.Random], Inputs]
+    last: Inputs = field(default_factory=dict)
+    tail: tuple[int, ...] = ()
+    together: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    order: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
+    cut_free: bool = False
+    timed: bool = False
+    bounded: bool = False
+    view: Callable[[str, Sequence[Any]], Sequence[Any]] = lambda name, values: values
+    parallelism: tuple[int, ...] = (1, 2, 3)
+
+
+def keyed_events(rng: random.Random, *, most: int = 60, keys: str = LETTERS, until: int = 1500) -> list[Any]:
+    """Return events (key, time, number) about in order; no two have the same number."""
+    count = rng.randrange(most + 1)
+    times = sorted(rng.randrange(until) for _ in range(count))
+    return [(rng.choice(keys), max(0, at - rng.choice([0, 0, 20, 100])), n) for n, at in enumerate(times)]
+
+
+def outcome(program: SimulatedProgram, outputs: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    """Return what has to agree: of each output the records of each key in their order, or how often there is each."""
+    result: dict[str, Any] = {}
+    for name, values in outputs.items():
+        seen = program.view(name, values)
+        if name in program.order:
+            by_key: defaultdict[Any, list[str]] = defaultdict(list)
+            for value in seen:
+                by_key[program.order[name](value)].append(repr(value))
+            result[name] = dict(by_key)
+        else:
+            result[name] = Counter(map(repr, seen))
+    return result

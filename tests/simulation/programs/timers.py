@@ -1,0 +1,71 @@
+"""Programs with processing-time timers."""
+
+from __future__ import annotations
+
+from pillarbox import KeyedProcessFunction, ValueStateDescriptor
+from tests.programs import bounded, first
+from tests.simulation.programs.program import FAR, LETTERS, SimulatedProgram, keyed_events
+
+
+class Later(KeyedProcessFunction):
+    """Sets processing-time timers, which set others."""
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_processing_time_timer(value[1])
+
+    def on_timer(self, timestamp, ctx):
+        if timestamp % 4 == 0:
+            ctx.timer_service().register_processing_time_timer(timestamp + 101)
+        yield ctx.get_current_key(), timestamp
+
+
+def processing_time(env, events):
+    # A timer in the past fires once for each time that it is set: so none may be set twice, and times are even.
+    return events.key_by(first).process(Later())
+
+
+class Reminder(KeyedProcessFunction):
+    """Both kinds of timers on one key; either deletes the other."""
+
+    def open(self, runtime_context):
+        self.waits = runtime_context.get_state(ValueStateDescriptor("waits"))
+
+    def process_element(self, value, ctx):
+        if value[2] % 3 == 0:
+            # Not before the end of the run: it is event time that comes first.
+            ctx.timer_service().register_processing_time_timer(FAR + value[2])
+            self.waits.update((*(self.waits.value() or ()), value[2]))
+        ctx.timer_service().register_event_time_timer(value[1])
+
+    def on_timer(self, timestamp, ctx):
+        if timestamp >= FAR:
+            yield "late", ctx.get_current_key(), timestamp - FAR
+            return
+        for number in self.waits.value() or ():
+            if number % 2 == 0:
+                ctx.timer_service().delete_processing_time_timer(FAR + number)
+        self.waits.update(tuple(n for n in self.waits.value() or () if n % 2) or None)
+        yield "timer", ctx.get_current_key(), timestamp
+
+
+def both_kinds_of_timers(env, events):
+    return events.assign_timestamps_and_watermarks(bounded(20_000)).key_by(first).process(Reminder())
+
+
+PROGRAMS: dict[str, SimulatedProgram] = {
+    "processing-time": SimulatedProgram(
+        processing_time,
+        lambda rng: {"events": [(rng.choice(LETTERS), at) for at in rng.sample(range(2, 1600, 2), rng.randrange(40))]},
+        tail=(600,) * 4,
+        cut_free=True,
+        timed=True,
+    ),
+    "both-kinds-of-timers": SimulatedProgram(
+        both_kinds_of_timers,
+        lambda rng: {"events": keyed_events(rng)},
+        last={"events": [("z", FAR // 2, 1)]},
+        tail=(2 * FAR, 1),
+        cut_free=True,
+        timed=True,
+    ),
+}
