@@ -112,7 +112,7 @@ PLANTED = {
     "stamps from the user's random numbers": PlantedBug(_stamps_from_the_users_random, "many-keys", 200),
     "idleness is forgotten": PlantedBug(_idleness_is_forgotten, "idle-behind-a-shuffle", 60),
     "carried requests begin anew": PlantedBug(_carried_requests_begin_anew, "carried", 20),
-    "catching up skips a chunk": PlantedBug(_catching_up_skips_a_chunk, "every-state", 60),
+    "catching up skips a chunk": PlantedBug(_catching_up_skips_a_chunk, "many-keys", 60),
     "removed keys live on": PlantedBug(_removed_keys_live_on, "sessions", 60),
     "restored timers are lost": PlantedBug(_restored_timers_are_lost, "windows", 20),
     "buffers are taken as they come": PlantedBug(_buffers_are_taken_as_they_come, "history", 20),

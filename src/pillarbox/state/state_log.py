@@ -50,6 +50,7 @@ _GATHERING = 16
 _SPARE_CHUNKS = 64
 # Cleaning looks at this many keys before it asks again whether it has to go on.
 _PORTION = 64
+_MANY_OBJECTS = 100_000
 # How many epochs back a resident task can prove that it is an ancestor of what the store holds.
 _HISTORY = 64
 
@@ -286,8 +287,9 @@ class StateLog:
                 self._backend.load(keys, rows)
             self._backend.end_loading()
         finally:
-            gc.freeze()
-            gc.unfreeze()
+            if gc.get_count()[0] > _MANY_OBJECTS:
+                gc.freeze()
+                gc.unfreeze()
             if collecting:
                 gc.enable()
         self._entries = meta.entries

@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from itertools import islice
-from pathlib import Path
 from typing import Any, NamedTuple
 
 __all__ = ["Memory", "MemoryProbe", "largest_rows", "process_memory", "readable"]
@@ -35,7 +34,7 @@ MemoryProbe = Callable[[], Memory | None]
 def process_memory() -> Memory | None:
     """Return the memory of this process against its limit; None where there is no limit, or no way to know."""
     try:
-        size, resident, *_ = map(int, Path("/proc/self/statm").read_text().split())
+        size, resident, *_ = map(int, _read("/proc/self/statm").split())
     except (OSError, ValueError):
         return None
     import resource  # only where there is /proc
@@ -46,12 +45,21 @@ def process_memory() -> Memory | None:
         return Memory(size * page, address_space)
     for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         try:
-            limit = int(Path(path).read_text())
+            limit = int(_read(path))
         except (OSError, ValueError):  # no such cgroup, or it says "max"
             continue
         if limit < _NO_LIMIT:
             return Memory(resident * page, limit)
     return None
+
+
+def _read(path: str) -> bytes:
+    """Return what the kernel says in a small file. Each epoch asks: a text file of Python's takes five times as long."""
+    file = os.open(path, os.O_RDONLY)
+    try:
+        return os.read(file, 4096)
+    finally:
+        os.close(file)
 
 
 def readable(size: int) -> str:

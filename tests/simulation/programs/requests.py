@@ -123,7 +123,7 @@ def asked_in_batches(env, events):
 
 _ASKING = {"events": first}
 
-_CARRIED = (50,) * 26
+_CARRIED = (150,) * 11
 
 
 PROGRAMS: dict[str, SimulatedProgram] = {
@@ -146,7 +146,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
     "carried-until-a-timeout": SimulatedProgram(
         carried_until_a_timeout,
         lambda rng: {"events": requests_without_answers(rng)},
-        tail=(50,) * 20 + (4000,) * 8,
+        tail=(150,) * 10 + (4000,) * 8,
         cut_free=True,
         timed=True,
         view=failures_view,
