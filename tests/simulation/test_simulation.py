@@ -45,7 +45,12 @@ def test_a_seed_repeats_its_schedule(name: str) -> None:
 
 
 def test_a_seed_repeats_its_schedule_in_other_processes() -> None:
-    code = "from tests.simulation.simulate import simulate; print(simulate('sessions', 3).lines)"
+    code = """
+from tests.simulation.simulate import Run
+for name in ("sessions", "drained", "carried-with-event-time"):
+    run = Run(name, 3)
+    print(run.disturbed(), run.story, run.rng.random())
+"""
     said = set()
     for hash_seed in ("1", "2"):
         path = os.pathsep.join([str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])

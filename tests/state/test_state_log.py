@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import random
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -308,6 +310,24 @@ def test_the_four_ways_to_be_in_step():
     second.log.commit(store.copy(), {})
     assert second.log.sync(store) is Sync.DIVERGED
     assert Task(store, a="value").sync is Sync.LOADED
+
+
+def test_a_small_restore_leaves_garbage_in_the_collectors_sight():
+    class Ring:
+        pass
+
+    store = written()
+    gc.disable()
+    try:
+        ring = Ring()
+        ring.itself = ring
+        gone = weakref.ref(ring)
+        del ring
+        assert Task(store, a="value").sync is Sync.LOADED
+        gc.collect(0)
+    finally:
+        gc.enable()
+    assert gone() is None
 
 
 def test_an_uncommitted_first_epoch_is_noticed():

@@ -50,6 +50,7 @@ _GATHERING = 16
 _SPARE_CHUNKS = 64
 # Cleaning looks at this many keys before it asks again whether it has to go on.
 _PORTION = 64
+# From this number of new objects on, a cold start has the collector take them for old ones.
 _MANY_OBJECTS = 100_000
 # How many epochs back a resident task can prove that it is an ancestor of what the store holds.
 _HISTORY = 64
@@ -265,7 +266,8 @@ class StateLog:
         current = np.ones(meta.entries, np.bool_)
         place = meta.entries
         # Millions of new, live objects: the cycle collector would only walk over them, again and again; and once more
-        # for each generation that they pass, if freezing did not make them old at once.
+        # for each generation that they pass, if freezing did not make them old at once. Garbage grows old with them, out
+        # of the collector's sight; so few objects, which are no burden, stay young.
         collecting = gc.isenabled()
         gc.disable()
         try:
