@@ -187,7 +187,7 @@ class Turns(Patience):
 
     def await_mail(self, executor: MailboxExecutor, name: str, chain: Iterable[StreamOperator]) -> None:
         """Run one mail; the loops of the chain get their turns until there is one, and at the last time passes."""
-        loops = [op.in_flight.host.thread for op in chain if isinstance(op, AsyncWaitOperator)]
+        loops: list[Any] = [op.in_flight.host.thread for op in chain if isinstance(op, AsyncWaitOperator)]
         if self._rng is not None:
             self._step(loops)
         while not executor.try_yield():

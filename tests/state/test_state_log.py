@@ -314,13 +314,13 @@ def test_the_four_ways_to_be_in_step():
 
 def test_a_small_restore_leaves_garbage_in_the_collectors_sight():
     class Ring:
-        pass
+        def __init__(self):
+            self.itself = self
 
     store = written()
     gc.disable()
     try:
         ring = Ring()
-        ring.itself = ring
         gone = weakref.ref(ring)
         del ring
         assert Task(store, a="value").sync is Sync.LOADED

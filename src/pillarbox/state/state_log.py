@@ -266,8 +266,8 @@ class StateLog:
         current = np.ones(meta.entries, np.bool_)
         place = meta.entries
         # Millions of new, live objects: the cycle collector would only walk over them, again and again; and once more
-        # for each generation that they pass, if freezing did not make them old at once. Garbage grows old with them, out
-        # of the collector's sight; so few objects, which are no burden, stay young.
+        # for each generation that they pass, if freezing did not make them old at once. Garbage that is there grows old
+        # with them, out of the collector's sight; so few objects, which are no burden, stay young.
         collecting = gc.isenabled()
         gc.disable()
         try:

@@ -54,7 +54,7 @@ def process_memory() -> Memory | None:
 
 
 def _read(path: str) -> bytes:
-    """Return what the kernel says in a small file. Each epoch asks: a text file of Python's takes five times as long."""
+    """Return what the kernel says in a small file. Each epoch asks, and Python's text files take five times as long."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 4096)
