@@ -25,6 +25,7 @@ from pillarbox.operators.async_io.host import is_generator_function
 from pillarbox.operators.async_io.operator import AsyncWaitOperator
 from pillarbox.operators.async_io.options import AsyncOptions, OnBarrier, OnFailure
 from pillarbox.operators.async_io.retry import AsyncRetryStrategy
+from pillarbox.operators.deduplicate import DeduplicateOperator
 from pillarbox.operators.filter import FilterOperator
 from pillarbox.operators.flat_map import FlatMapOperator
 from pillarbox.operators.functions import (
@@ -49,7 +50,7 @@ from pillarbox.operators.sinks import ColumnsOperator, PrintOperator
 from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox.task.partitioner import KeyGroupPartitioner, RebalancePartitioner
 from pillarbox.time import WatermarkStrategy
-from pillarbox.time.duration import DurationLike
+from pillarbox.time.duration import DurationLike, positive_millis
 from pillarbox.types import RowEncoder, TypeInformation, resolve_schema
 
 if TYPE_CHECKING:
@@ -500,6 +501,23 @@ class KeyedStream(DataStream):
         keying = self._keying
         return self._apply(
             "reduce", func, lambda name, uid: ReduceOperator(name, func, keying, uid), output_type, keyed=True
+        )
+
+    def deduplicate(self, within: DurationLike) -> DataStream:
+        """Drop records whose key has come before.
+
+        The first record of a key to arrive passes. Then its key is remembered until event time has passed its timestamp
+        by ``within``; a record that comes later is the first one again. Columnar runs stay columnar.
+
+        Args:
+            within: for how long, in event time, a key is remembered.
+
+        Raises:
+            ProgramError: ``within`` is no duration of a millisecond or more.
+        """
+        keying, millis = self._keying, positive_millis(within, "deduplicate(): within")
+        return self._apply(
+            "deduplicate", None, lambda name, uid: DeduplicateOperator(name, keying, millis, uid), keyed=True
         )
 
     def _plain_step(self) -> Transformation:

@@ -63,12 +63,23 @@ A whole program, with its own watermark strategy, shuffles and as many subtasks 
 ...     last = harness.end_input()["output"]
 >>> first, sorted(second), last
 ([], [('c1', 1), ('c2', 1)], [('c3', 1)])
+
+Some things hold for every function: that its state is in its states and not in itself, that it does not matter how
+records are cut into runs, and so on. :func:`check_operator` tries them:
+
+>>> from pillarbox.testing import StreamRecord, Watermark, check_operator
+>>> check_operator(
+...     lambda **options: harness_for(Sessions(), key_by="card", **options),
+...     [StreamRecord(row(card="c1"), 0), Watermark(30_000), StreamRecord(row(card="c1"), 45_000)],
+... )
 """
 
 from typing import Any
 
+from pillarbox.elements import Watermark, WatermarkStatus
 from pillarbox.rows import Row
 from pillarbox.testing.harnesses import ProcessFunctionTestHarnesses, harness_for
+from pillarbox.testing.laws import ProcessingTime, check_operator
 from pillarbox.testing.operator_harness import (
     KeyedOneInputStreamOperatorTestHarness,
     KeyedTwoInputStreamOperatorTestHarness,
@@ -86,9 +97,13 @@ __all__ = [
     "OneInputStreamOperatorTestHarness",
     "OperatorSnapshot",
     "ProcessFunctionTestHarnesses",
+    "ProcessingTime",
     "ProgramSnapshot",
     "ProgramTestHarness",
     "StreamRecord",
+    "Watermark",
+    "WatermarkStatus",
+    "check_operator",
     "harness_for",
     "row",
 ]

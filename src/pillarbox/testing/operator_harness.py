@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from pillarbox.elements import Records
+from pillarbox.elements import Records, Watermark, WatermarkStatus
 from pillarbox.mailbox import MailboxController, MailboxProcessor
 from pillarbox.operators.functions import OutputTag
 from pillarbox.operators.keys import Keying, Router
@@ -31,6 +31,7 @@ __all__ = [
     "KeyedTwoInputStreamOperatorTestHarness",
     "OneInputStreamOperatorTestHarness",
     "OperatorSnapshot",
+    "StreamElement",
     "StreamRecord",
 ]
 
@@ -54,23 +55,32 @@ class OperatorSnapshot:
     chunks: dict[int, bytes]
 
 
+StreamElement = StreamRecord | Watermark | WatermarkStatus
+
+
 class _Recorder:
     """An output that keeps what it gets."""
 
     def __init__(self) -> None:
-        self.records: list[StreamRecord] = []
-        self.watermarks: list[int] = []
-        self.idle = False
+        self.elements: list[StreamElement] = []
+        self.error: Exception | None = None
+        self.fails_at = 0
 
     def process_records(self, records: Records) -> None:
+        if self.error is not None and len(self.records) + len(records) > self.fails_at:
+            raise self.error
         stamps: Sequence[int | None] = records.timestamps or [None] * len(records)
-        self.records += map(StreamRecord, records.values, stamps)
+        self.elements += map(StreamRecord, records.values, stamps)
 
     def process_watermark(self, timestamp: int) -> None:
-        self.watermarks.append(timestamp)
+        self.elements.append(Watermark(timestamp))
 
     def process_status(self, idle: bool) -> None:
-        self.idle = idle
+        self.elements.append(WatermarkStatus(idle))
+
+    @property
+    def records(self) -> list[StreamRecord]:
+        return [element for element in self.elements if isinstance(element, StreamRecord)]
 
 
 class _SideOutputs(dict[str, Input]):
@@ -182,6 +192,14 @@ class OneInputStreamOperatorTestHarness:
             raise ValueError(f"{len(run)} values with {len(stamps)} timestamps")
         self._process(Records(run, stamps))
 
+    def push_records(self, records: Records, index: int = 0) -> None:
+        """Give one of the operator's inputs a run as it is, columnar or not.
+
+        Raises:
+            OperatorError: the function raised.
+        """
+        self._process(records, index)
+
     def _process(self, records: Records, index: int = 0) -> None:
         self.operator.inputs[index].process_records(records)
         self._settle()
@@ -270,12 +288,16 @@ class OneInputStreamOperatorTestHarness:
         return [record.value for record in self._output.records]
 
     def get_records(self) -> list[StreamRecord]:
-        """Give the records of the main output, with their timestamps."""
-        return list(self._output.records)
+        """Return the records of the main output, with their timestamps."""
+        return self._output.records
+
+    def get_elements(self) -> list[StreamElement]:
+        """Return all of the main output in its order: records, watermarks, changes between idle and active."""
+        return list(self._output.elements)
 
     def get_watermarks(self) -> list[int]:
         """Give the watermarks that came out, epoch milliseconds."""
-        return list(self._output.watermarks)
+        return [element.timestamp for element in self._output.elements if isinstance(element, Watermark)]
 
     def get_side_output(self, tag: OutputTag | str) -> list[Any]:
         """Give the values of a side output."""
@@ -284,13 +306,18 @@ class OneInputStreamOperatorTestHarness:
     def get_side_records(self, tag: OutputTag | str) -> list[StreamRecord]:
         """Give the records of a side output, with their timestamps."""
         recorder = self._side_outputs.get(tag.tag_id if isinstance(tag, OutputTag) else tag)
-        return list(recorder.records) if isinstance(recorder, _Recorder) else []
+        return recorder.records if isinstance(recorder, _Recorder) else []
 
     def clear_output(self) -> None:
         """Forget what came out so far, also of the side outputs."""
         for recorder in (self._output, *self._side_outputs.values()):
             if isinstance(recorder, _Recorder):
-                recorder.records, recorder.watermarks = [], []
+                recorder.elements = []
+
+    def fail_output_at(self, number: int, error: Exception) -> None:
+        """Have the main output raise ``error`` where it takes the ``number``-th record from now on, from 0."""
+        self._output.fails_at = len(self._output.records) + number
+        self._output.error = error
 
     # -- checkpoints --
 

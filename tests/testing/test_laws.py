@@ -1,0 +1,265 @@
+"""The laws of operators: every operator here obeys them, and each law can be broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from pillarbox import (
+    FilterFunction,
+    FlatMapFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapFunction,
+    ProcessFunction,
+    ReduceFunction,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from pillarbox.elements import ArrowRecords, Records
+from pillarbox.operators.async_io.operator import AsyncWaitOperator
+from pillarbox.operators.async_io.options import AsyncOptions
+from pillarbox.operators.deduplicate import DeduplicateOperator
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from pillarbox.testing import (
+    KeyedOneInputStreamOperatorTestHarness,
+    OneInputStreamOperatorTestHarness,
+    ProcessingTime,
+    StreamRecord,
+    Watermark,
+    check_operator,
+    harness_for,
+    row,
+)
+
+
+class Double(MapFunction):
+    def map(self, value):
+        return value["n"] * 2
+
+
+class Twice(FlatMapFunction):
+    def flat_map(self, value):
+        return [value.n, value.n]
+
+
+class Even(FilterFunction):
+    def filter(self, value):
+        return value.n % 2 == 0
+
+
+class Plain(ProcessFunction):
+    def process_element(self, value, ctx):
+        yield value.n, ctx.timestamp()
+
+
+class Sum(ReduceFunction):
+    def reduce(self, value1, value2):
+        return row(key=value1.key, n=value1.n + value2.n)
+
+
+class Numbered(MapFunction):
+    """A map with keyed state."""
+
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def map(self, value):
+        self.count.update((self.count.value() or 0) + 1)
+        return value.n, self.count.value()
+
+
+class Sessions(KeyedProcessFunction):
+    """State, event-time timers that move, and processing-time timers."""
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
+        self.end = runtime_context.get_state(ValueStateDescriptor("end"))
+
+    def process_element(self, value, ctx):
+        timers = ctx.timer_service()
+        if self.end.value() is not None:
+            timers.delete_event_time_timer(self.end.value())
+        self.seen.add(value.n)
+        self.end.update(ctx.timestamp() + 10)
+        timers.register_event_time_timer(self.end.value())
+        if value.n == 3:
+            timers.register_processing_time_timer(50)
+        yield "seen", value.n
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.time_domain().value, ctx.get_current_key(), timestamp, list(self.seen)
+
+
+class Pairs(KeyedCoProcessFunction):
+    def open(self, runtime_context):
+        self.left = runtime_context.get_state(ValueStateDescriptor("left"))
+
+    def process_element1(self, value, ctx):
+        self.left.update(value.n)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 5)
+
+    def process_element2(self, value, ctx):
+        yield self.left.value(), value.n
+
+    def on_timer(self, timestamp, ctx):
+        yield "over", self.left.value()
+        self.left.clear()
+
+
+def record(key, n, timestamp):
+    return StreamRecord(row(key=key, n=n), timestamp)
+
+
+SCRIPT = [
+    record("a", 1, 0),
+    record("b", 2, 3),
+    record("a", 3, 5),
+    Watermark(4),
+    record("a", 4, 14),
+    ProcessingTime(40),
+    record("c", 6, 16),
+    Watermark(15),
+    record("b", 7, 17),
+    record("c", 8, 30),
+    ProcessingTime(60),
+    Watermark(40),
+    record("a", 9, 41),
+]
+BOTH = [(number % 2, step) if isinstance(step, StreamRecord) else step for number, step in enumerate(SCRIPT)]
+
+
+@pytest.mark.parametrize("function", [Double, Twice, Even, Plain])
+def test_functions_without_key(function):
+    check_operator(lambda **options: harness_for(function(), **options), SCRIPT)
+
+
+@pytest.mark.parametrize("function", [Sum, Numbered, Sessions, Double, Twice, Even])
+def test_functions_with_a_key(function):
+    check_operator(lambda **options: harness_for(function(), key_by="key", **options), SCRIPT)
+
+
+def test_functions_of_two_streams():
+    check_operator(lambda **options: harness_for(Pairs(), key_by=("key", "key"), **options), BOTH)
+
+
+def test_deduplicate():
+    def open_harness(**options):
+        operator = DeduplicateOperator("deduplicate", Keying("key", "key_by"), 10)
+        return KeyedOneInputStreamOperatorTestHarness(operator, **options)
+
+    check_operator(open_harness, SCRIPT)
+
+
+def test_timestamps_and_watermarks():
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(2).with_timestamp_assigner("n")
+
+    def open_harness(**options):
+        return OneInputStreamOperatorTestHarness(TimestampsAndWatermarksOperator("times", strategy), **options)
+
+    with open_harness() as harness:
+        harness.push(row(n=5))
+    steps = [StreamRecord(row(n=n), None) for n in (1, 4, 3, 9, 8)]
+    with pytest.raises(AssertionError, match="law 1"):
+        check_operator(open_harness, steps)  # watermarks come after each run: so they depend on how it is cut
+
+
+@pytest.mark.parametrize("ordered", [True, False])
+def test_async_functions(ordered):
+    async def asked(value):
+        return value.n * 10
+
+    def open_harness(**options):
+        return OneInputStreamOperatorTestHarness(
+            AsyncWaitOperator("ask", asked, AsyncOptions("map_async", ordered=ordered, timeout=None)), **options
+        )
+
+    check_operator(open_harness, [step for step in SCRIPT if not isinstance(step, ProcessingTime)], ordered=ordered)
+
+
+# -- each law can be broken --
+
+
+class Forgetful(KeyedProcessFunction):
+    """Keeps its count in itself, so that it is lost with the task."""
+
+    count = 0
+
+    def process_element(self, value, ctx):
+        self.count += 1
+        yield self.count
+
+
+class OfRuns(StreamOperator):
+    def process_records(self, records):
+        self.output.process_records(records)
+        self.output.process_watermark(records.timestamps[-1] - 100)
+
+
+class BackInTime(StreamOperator):
+    def process_records(self, records):
+        self.output.process_records(records)
+
+    def process_watermark(self, timestamp):
+        self.output.process_watermark(-timestamp)
+
+
+class TooLate(StreamOperator):
+    """Emits what belongs before a watermark behind it."""
+
+    def process_records(self, records):
+        self.output.process_records(records)
+
+    def process_watermark(self, timestamp):
+        super().process_watermark(timestamp)
+        self.output.process_records(Records(["late"], [timestamp]))
+
+
+class Leaking(StreamOperator):
+    """Cannot be closed once it has failed in the middle of a run."""
+
+    busy = False
+
+    def process_records(self, records):
+        self.busy = True
+        self.output.process_records(records)
+        self.busy = False
+
+    def close(self):
+        if self.busy:
+            raise RuntimeError("still busy")
+
+
+class BlindToColumns(StreamOperator):
+    def process_records(self, records):
+        if not isinstance(records, ArrowRecords):
+            self.output.process_records(records)
+
+
+@pytest.mark.parametrize(
+    ("operator", "law"),
+    [(OfRuns, 1), (BackInTime, 3), (TooLate, 3), (Leaking, 4), (BlindToColumns, 5)],
+    ids=lambda value: getattr(value, "__name__", value),
+)
+def test_an_operator_that_breaks_a_law(operator, law):
+    def open_harness(**options):
+        return OneInputStreamOperatorTestHarness(operator("bad"), **options)
+
+    with pytest.raises(AssertionError, match=f"law {law}"):
+        check_operator(open_harness, [record("a", 1, 1), record("a", 2, 2), record("b", 3, 3), Watermark(5)])
+
+
+def test_a_function_that_keeps_state_outside_of_state():
+    with pytest.raises(AssertionError, match="law 2: a snapshot after step 1 of 13"):
+        check_operator(lambda **options: harness_for(Forgetful(), key_by="key", **options), SCRIPT)
+
+
+def test_the_functions_own_error_comes_out():
+    class Fails(MapFunction):
+        def map(self, value):
+            raise ValueError("mine")
+
+    with pytest.raises(Exception, match="mine"):
+        check_operator(lambda **options: harness_for(Fails(), **options), SCRIPT)
