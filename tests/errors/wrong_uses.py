@@ -207,6 +207,11 @@ class Processes(ProcessFunction):
         return [exploding(value)]
 
 
+class Waits(Processes):
+    async def process_element(self, value: Any, ctx: Any) -> Any:
+        return [value]
+
+
 class SetsTimer(Processes):
     def work(self, value: Any, ctx: Any) -> Any:
         ctx.timer_service().register_event_time_timer(5)
@@ -248,6 +253,16 @@ class Timed(KeyedProcessFunction):
 
     def on_timer(self, timestamp: int, ctx: Any) -> Any:
         return [1 // (timestamp - 3)]
+
+
+class TimedText(Timed):
+    def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        return "now"
+
+
+class TimedWait(Timed):
+    async def on_timer(self, timestamp: int, ctx: Any) -> Any:
+        return [timestamp]
 
 
 class TimedExit(Timed):
@@ -365,6 +380,18 @@ async def sleeping(value: Any) -> Any:
     return 1
 
 
+async def processing(value: Any, ctx: Any) -> Any:
+    return [value]
+
+
+def forgetting(value: Any, ctx: Any = None) -> Any:
+    return processing(value, ctx)  # and not `await`: as a lambda around an async def does
+
+
+async def folding(value1: Any, value2: Any) -> Any:
+    return value1
+
+
 def asking_many(values: list[Any]) -> Any:
     return [1]
 
@@ -393,6 +420,8 @@ def keyed(stream: DataStream, function: Any) -> DataStream:
 
 AT = ("operator 'op' failed at the record", RECORD, "subtask 0")
 KEYED = (*AT, "key 'k'")
+ONE_VALUE = ("the function returned", "which is one value, not the values to emit: yield it, or return a list")
+NOBODY_WAITS = ("the function returned <coroutine object", "nobody would wait for it", "map_async()")
 
 # fmt: off
 RUNS = [
@@ -430,21 +459,34 @@ RUNS = [
     # flat_map
     Run("flat_map", lambda s: s.flat_map(FlatMaps()).name("op"), (*AT, ZERO), "flat_map"),
     Run("flat_map, generator", lambda s: s.flat_map(generating).name("op"), (*AT, ZERO), "generating", on="batch"),
-    Run("flat_map, a number", lambda s: s.flat_map(lambda r: 5).name("op"), ("operator 'op'", "Row(id=0", "int")),
+    Run("flat_map, a number", lambda s: s.flat_map(lambda r: 5).name("op"), ("operator 'op'", "Row(id=0", *ONE_VALUE, "returned 5")),
     Run("flat_map, exit", lambda s: s.flat_map(exiting).name("op"), ("operator 'op'",)),
     Run("map behind flat_map", lambda s: s.flat_map(lambda r: [r] * 10_000).name("many").map(exploding).name("op"), (*AT, ZERO), "exploding"),
     # filter
     Run("filter", lambda s: s.filter(lambda r: exploding(r) > 9).name("op"), (*AT, ZERO), "exploding", on="batch"),
     Run("FilterFunction", lambda s: s.filter(Filters()).name("op"), (*AT, ZERO), "filter"),
     Run("filter, exit", lambda s: s.filter(lambda r: sys.exit(1)).name("op"), ("operator 'op'", "Row(id=0", "SystemExit: 1"), "<lambda>"),
+    Run("filter, no bool", lambda s: s.filter(lambda r: r.key).name("op"), ("operator 'op' failed at the record Row(id=0", "the function gave 'k' (str), not a bool", "return True or False"), on="batch"),
+    Run("filter, nothing", lambda s: s.filter(lambda r: None).name("op"), ("operator 'op' failed at the record Row(id=0", "the function gave None (NoneType), not a bool")),
+    Run("filter, a coroutine", lambda s: s.filter(forgetting).name("op"), ("operator 'op' failed at the record Row(id=0", "(coroutine), not a bool")),
     # process
     Run("process", lambda s: s.process(Processes()).name("op"), (*AT, ZERO), "work", on="batch"),
     Run("process, generator", lambda s: s.process(yielding).name("op"), (*AT, ZERO), "yielding"),
     Run("process, a timer without key", lambda s: s.process(SetsTimer()).name("op"), ("operator 'op' sets a timer, but its stream has no key", "put key_by(...)", "Row(id=0"), "work", ProgramError, on="batch"),
     Run("process, state without key", lambda s: s.process(AsksForState()).name("op"), ("operator 'op'", "'lonely'", "no key", "put key_by(...)"), "open", ProgramError),
+    Run("process, a dict", lambda s: s.process(lambda v, c: {"id": v.id}).name("op"), ("operator 'op' failed at the record Row(id=0", *ONE_VALUE, "{'id': 0}"), on="batch"),
+    Run("process, a string", lambda s: s.process(lambda v, c: v.key).name("op"), ("operator 'op' failed at the record Row(id=0", *ONE_VALUE, "'k'")),
+    Run("process, the record", lambda s: s.process(lambda v, c: v).name("op"), ("operator 'op' failed at the record Row(id=0", *ONE_VALUE)),
+    Run("process, a number", lambda s: s.process(lambda v, c: v.id).name("op"), ("operator 'op' failed at the record Row(id=0", *ONE_VALUE, "returned 0")),
+    Run("process, a coroutine", lambda s: s.process(forgetting).name("op"), ("operator 'op' failed at the record Row(id=0", *NOBODY_WAITS)),
+    Run("process, a side output by name", lambda s: s.process(lambda v, c: c.output("late", v)).name("op"), ("operator 'op': a side output is named by an OutputTag, not by 'late'", "OutputTag('...')", "Row(id=0"), "<lambda>", ProgramError, on="batch"),
     Run("keyed", lambda s: keyed(s, Keyed()), (*KEYED, ZERO), "work", on="batch streaming connect"),
     Run("keyed, generator", lambda s: keyed(s, Generates()), (*KEYED, ZERO), "work", on="batch"),
     Run("keyed, exit", lambda s: keyed(s, Working(lambda v, c: sys.exit(2))), (*KEYED, "SystemExit: 2"), "<lambda>", on="batch streaming"),
+    Run("keyed, a dict", lambda s: keyed(s, Working(lambda v, c: {"id": v.id})), (*KEYED, *ONE_VALUE, "{'id': 3}")),
+    Run("keyed, a string", lambda s: keyed(s, Working(lambda v, c: v.key)), (*KEYED, *ONE_VALUE)),
+    Run("keyed, a coroutine", lambda s: keyed(s, Working(forgetting)), (*KEYED, *NOBODY_WAITS)),
+    Run("keyed, a side output by name", lambda s: keyed(s, Working(lambda v, c: c.output("late", v))), ("operator 'op': a side output is named by an OutputTag, not by 'late'", RECORD, "key 'k'"), "<lambda>", ProgramError),
     Run("keyed, no such column", lambda s: keyed(s, Working(lambda v, c: v.amount)), (*KEYED, "amount"), "<lambda>"),
     Run("keyed, no such method", lambda s: keyed(s, Working(lambda v, c: c.emit(1))), (*KEYED, "no attribute 'emit'"), "<lambda>"),
     Run("keyed, open", lambda s: keyed(s, GetsAName()), ("operator 'op'", "'x'", "ValueStateDescriptor"), "open", ProgramError),
@@ -457,6 +499,7 @@ RUNS = [
     Run("keyed, aggregating state", lambda s: keyed(s, AggregatesZero()), (*KEYED, ZERO), "add"),
     Run("timer", lambda s: keyed(timed(s), Timed()), ("operator 'op' failed in the event time timer at 3 of key 'k'", ZERO, "subtask 0"), "on_timer", on="batch"),
     Run("timer, exit", lambda s: keyed(timed(s), TimedExit()), ("operator 'op' failed in the event time timer at 0 of key 'k'", "SystemExit: enough"), "on_timer"),
+    Run("timer, a string", lambda s: keyed(timed(s), TimedText()), ("operator 'op' failed in the event time timer at 0 of key 'k'", *ONE_VALUE, "'now'")),
     Run("timer, at None", lambda s: keyed(s, Working(lambda v, c: c.timer_service().register_event_time_timer(None))), ("'op'", RECORD, "key 'k'", "None"), "<lambda>", PillarboxError, on="batch"),
     Run("timer, at a string", lambda s: keyed(s, Working(lambda v, c: c.timer_service().register_event_time_timer("now"))), ("'op'", RECORD, "key 'k'", "'now'"), "<lambda>", PillarboxError),
     # keys
@@ -505,6 +548,7 @@ RUNS = [
 # Only Spark has typed columns.
 SPARK_RUNS = [
     Run("another type", lambda s: s.map(lambda r: (r.id, r.key)).name("op"), ("operator 'op': the field 'n' is declared int, but the value 'k' does not fit", "record (0, 'k')", "give an int"), columns="x LONG, n INT", kind=TypeMismatchError, on="batch streaming connect"),
+    Run("a number too large", lambda s: s.map(lambda r: (r.id, 1 << 40)).name("op"), ("operator 'op': the field 'n'", "1099511627776"), columns="x LONG, n INT", kind=TypeMismatchError, on="batch"),
     Run("too many fields", lambda s: s.map(lambda r: (1, 2, 3)).name("op"), ("operator 'op': the record (1, 2, 3) does not fit the declared columns", "3 fields instead of 2"), columns="x LONG, n INT", kind=TypeMismatchError, on="batch"),
     Run("an undeclared field", lambda s: s.map(lambda r: {"x": 1, "m": 2}).name("op"), ("operator 'op'", "field 'm', which is not declared", "{'x': 1, 'm': 2}"), columns="x LONG, n INT", kind=TypeMismatchError, on="batch"),
 ]
@@ -556,6 +600,11 @@ BUILDS = [
     # functions that are none
     *(Build(f"{method} {value!r}", lambda env, method=method, value=value: getattr(rows(env), method)(value), (f"{method}() got", repr(value), "give it")) for method in ("map", "flat_map", "filter", "process") for value in (42, None, "x")),
     *(Build(f"{method} of a class", lambda env, method=method, kind=kind: getattr(rows(env), method)(kind), (f"{method}() got", f"an instance: {kind.__name__}()")) for method, kind in (("map", Maps), ("flat_map", FlatMaps), ("filter", Filters), ("process", Processes))),
+    *(Build(f"{method} of an async def", lambda env, method=method, function=function: getattr(rows(env), method)(function), (f"{method}() got", "is an async def: nobody would wait for it", "use map_async()")) for method, function in (("map", asking), ("flat_map", asking), ("filter", asking), ("process", processing), ("process", Waits()))),
+    Build("keyed process of an async def", lambda env: rows(env).key_by("key").process(processing), ("process() got", "processing is an async def: nobody would wait for it")),
+    Build("async on_timer", lambda env: rows(env).key_by("key").process(TimedWait()), ("process() got", "whose on_timer is an async def: nobody would wait for it")),
+    Build("reduce of an async def", lambda env: rows(env).key_by("key").reduce(folding), ("reduce() got", "folding is an async def: nobody would wait for it")),
+    *(Build(f"{method} of a generator", lambda env, method=method: getattr(rows(env), method)(generating), (f"{method}() got", "whose generating yields", "return the result")) for method in ("map", "filter")),
     Build("reduce 42", lambda env: rows(env).key_by("key").reduce(42), ("reduce() got 42", "ReduceFunction")),
     Build("keyed process 42", lambda env: rows(env).key_by("key").process(42), ("process() got 42", "KeyedProcessFunction")),
     Build("process of another kind", lambda env: rows(env).process(Maps()), ("process() got", "ProcessFunction")),

@@ -336,16 +336,27 @@ USUAL_RESULTS = frozenset({GeneratorType, list, tuple})
 
 
 def check_results(results: Any) -> None:
-    """Refuse what can be iterated over, but is one value and not the values to emit.
+    """Refuse what is one value and not the values to emit.
 
     Raises:
-        TypeError: it is a string, bytes, a mapping, or a row.
+        TypeError: it is a string, bytes, a mapping, a row, a coroutine, or nothing that can be iterated over.
     """
-    if isinstance(results, (str, bytes, bytearray, Mapping)) or hasattr(type(results), "_fields"):
+    if inspect.iscoroutine(results):
+        results.close()  # it would complain that nobody waited for it
+        raise TypeError(
+            f"the function returned {shorten(results)}: nobody would wait for it; use map_async() or AsyncDataStream"
+            " for what has to wait"
+        )
+    kind = type(results)
+    if isinstance(results, (str, bytes, bytearray, Mapping)) or hasattr(kind, "_fields") or not _can_be_iterated(kind):
         raise TypeError(
             f"the function returned {shorten(results)}, which is one value, not the values to emit: yield it, or return"
             " a list of values"
         )
+
+
+def _can_be_iterated(kind: type) -> bool:
+    return hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
 
 
 class Collector:
@@ -363,7 +374,7 @@ class Collector:
         """Take the results of one call, all with one timestamp; ``(OutputTag, value)`` goes to a side output.
 
         Raises:
-            TypeError: it is one value, such as a string, and not the values to emit.
+            TypeError: it is one value, such as a string, and not the values to emit: see :func:`check_results`.
         """
         values = self.values
         timestamps = self.timestamps
