@@ -78,6 +78,21 @@ def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
             session.stop()
 
 
+@pytest.fixture
+def one_attempt(spark: SparkSession) -> Iterator[None]:
+    """A task that fails is not tried again meanwhile: for what fails at every attempt, each in a new worker."""
+    # Spark reads `local[2, 4]` once for all; the scheduler hands the number on to each set of tasks.
+    scheduler = spark.sparkContext._jsc.sc().taskScheduler()
+    attempts = scheduler.getClass().getDeclaredField("maxTaskFailures")
+    attempts.setAccessible(True)
+    before = attempts.getInt(scheduler)
+    attempts.setInt(scheduler, 1)
+    try:
+        yield
+    finally:
+        attempts.setInt(scheduler, before)
+
+
 @pytest.fixture(scope="session")
 def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectClient]:
     """The one client of Spark Connect of the test run: it runs functions in a process of its own."""

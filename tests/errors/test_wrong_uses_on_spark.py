@@ -39,6 +39,7 @@ def check_all(text: str, case: Run) -> None:
         assert f", in {case.frame}\n" in text
 
 
+@pytest.mark.usefixtures("one_attempt")
 @pytest.mark.parametrize("case", on("batch"))
 def test_batch(spark: SparkSession, case: Run) -> None:
     with pytest.raises(PythonException) as caught:
@@ -46,6 +47,7 @@ def test_batch(spark: SparkSession, case: Run) -> None:
     check_all(str(caught.value), case)
 
 
+@pytest.mark.usefixtures("one_attempt")
 @pytest.mark.parametrize("case", on("streaming"))
 def test_streaming(spark: SparkSession, tmp_path: Path, case: Run) -> None:
     result = case.program(stream(spark, endless(spark))).to_dataframe(case.columns)
