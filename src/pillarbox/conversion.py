@@ -166,6 +166,14 @@ _PLAIN: dict[str, Converter] = {
 # -- values made of others --
 
 
+def _within(place: str, name: object, part: Converter, value: Any) -> Any:
+    """Convert a value within another one; what does not fit says where, ``place`` with the name put in."""
+    try:
+        return part(value)
+    except _Misfit as misfit:
+        raise misfit.within(place.format(name)) from None
+
+
 def _row(declared: TypeInformation) -> Converter:
     names, parts = declared.names, [_converter(part) for part in declared.parts]
     make = row_class(names)
@@ -194,13 +202,7 @@ def _fields(names: tuple[str, ...], parts: list[Converter], expected: str) -> Ca
     def convert(value: Any) -> list[Any]:
         if not isinstance(value, (tuple, list)) or len(value) != len(names):
             raise _Misfit(value, expected)
-        converted = []
-        for name, part, field in zip(names, parts, value):
-            try:
-                converted.append(part(field))
-            except _Misfit as misfit:
-                raise misfit.within(f".{name}") from None
-        return converted
+        return [_within(".{}", name, part, field) for name, part, field in zip(names, parts, value)]
 
     return convert
 
@@ -214,13 +216,7 @@ def _list(declared: TypeInformation) -> Converter:
     def convert(value: Any) -> list[Any]:
         if not isinstance(value, (list, tuple, np.ndarray)):
             raise _Misfit(value, "a list")
-        converted = []
-        for position, item in enumerate(value):
-            try:
-                converted.append(part(item))
-            except _Misfit as misfit:
-                raise misfit.within(f"[{position}]") from None
-        return converted
+        return [_within("[{}]", position, part, item) for position, item in enumerate(value)]
 
     return convert
 

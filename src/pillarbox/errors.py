@@ -18,6 +18,7 @@ __all__ = [
     "ProgramError",
     "TaskCanceledError",
     "TaskStateError",
+    "causes_of",
     "describe",
     "raise_from_user_code",
     "shorten",
@@ -113,6 +114,21 @@ def describe(error: BaseException) -> str:
     if len(message) > _MESSAGE_LIMIT:
         message = message[: _MESSAGE_LIMIT - 3] + "..."
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def causes_of(error: BaseException) -> list[BaseException]:
+    """Return an error, and all that Python tells of with it: what it was raised from, or while which other one was
+    handled, and the errors that it groups; each once, also where one is its own cause."""
+    found: list[BaseException] = []
+    pending: list[object] = [error]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, BaseException) and not any(each is other for other in found):
+            found.append(each)
+            inner = getattr(each, "exceptions", ())
+            pending += inner if isinstance(inner, (list, tuple)) else ()
+            pending.append(each.__cause__ if each.__suppress_context__ else each.__context__)
+    return found
 
 
 def raise_from_user_code(error: BaseException, failed: str, **place: object) -> NoReturn:

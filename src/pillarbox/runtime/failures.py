@@ -14,7 +14,7 @@ from types import TracebackType
 import pyspark
 
 import pillarbox
-from pillarbox.errors import OperatorError, PillarboxError, describe
+from pillarbox.errors import OperatorError, PillarboxError, causes_of, describe
 
 __all__ = ["failures_of", "located", "user_traceback"]
 
@@ -50,7 +50,7 @@ def located(error: BaseException, task: str, subtask: int) -> BaseException:
         error.at(subtask=subtask)
         _keep_user_frames(error)
         return error
-    if any(_user_frames(each.__traceback__) is not None for each in _chain(error)):
+    if any(_user_frames(each.__traceback__) is not None for each in causes_of(error)):
         _keep_user_frames(error)
     if not isinstance(error, Exception):
         return error
@@ -64,7 +64,7 @@ def user_traceback(error: BaseException) -> str:
     """Return the tracebacks of an error and of its causes as text, causes first; "" where no frame is left of them."""
     parts: list[str] = []
     cause = error.__cause__
-    if cause is not None and any(each.__traceback__ is not None for each in _chain(cause)):
+    if cause is not None and any(each.__traceback__ is not None for each in causes_of(cause)):
         parts += traceback.format_exception(type(cause), cause, cause.__traceback__)
     if error.__traceback__ is not None:
         parts += ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
@@ -76,7 +76,7 @@ def user_traceback(error: BaseException) -> str:
 
 def _keep_user_frames(error: BaseException) -> None:
     """Take the frames that are not the user's out of the tracebacks of an error and of its causes."""
-    for each in _chain(error):
+    for each in causes_of(error):
         each.__traceback__ = _user_frames(each.__traceback__)
 
 
@@ -90,16 +90,3 @@ def _user_frames(trace: TracebackType | None) -> TracebackType | None:
     for step in reversed(steps):
         kept = TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
     return kept
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """Return an error with its causes, contexts, and the errors that they group."""
-    found: list[BaseException] = []
-    pending: list[object] = [error]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, BaseException) and not any(each is other for other in found):
-            found.append(each)
-            inner = getattr(each, "exceptions", ())
-            pending += [each.__cause__, each.__context__, *(inner if isinstance(inner, (list, tuple)) else ())]
-    return found

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pillarbox.elements import Buffer, Records, Watermark, WatermarkStatus
-from pillarbox.errors import OperatorError, shorten
+from pillarbox.errors import OperatorError, causes_of, shorten
 from pillarbox.mailbox import StreamTaskActionExecutor
 from pillarbox.state import ChunkStore, HeapKeyedStateBackend, KeyOwner, LogIdentity, StateLog, Sync
 from pillarbox.task.checkpoint import CheckpointMetaData
@@ -295,13 +295,6 @@ class KeyedStreamTask(StreamTask):
         }
 
 
-def _ran_out_of_memory(error: BaseException | None) -> bool:
+def _ran_out_of_memory(error: BaseException) -> bool:
     """Tell whether an error, or what it was raised from, is a lack of memory."""
-    seen: set[int] = set()
-    # `raise error from error` makes an error its own cause.
-    while error is not None and id(error) not in seen:
-        if isinstance(error, MemoryError):
-            return True
-        seen.add(id(error))
-        error = error.__cause__
-    return False
+    return any(isinstance(each, MemoryError) for each in causes_of(error))
