@@ -12,6 +12,8 @@ import pytest
 from pillarbox.elements import Records
 from pillarbox.errors import TaskCanceledError, TaskStateError
 from pillarbox.mailbox import MailboxProcessor, MailboxState, RejectedExecutionError
+from pillarbox.operators.functions import MapFunction
+from pillarbox.operators.map import MapOperator
 from pillarbox.state import MemoryChunkStore
 from pillarbox.task import SourceStreamTask, TaskState, lifecycle
 from pillarbox.task.lifecycle import TaskEvent, TaskLife
@@ -241,6 +243,32 @@ def test_a_cancel_between_the_last_look_and_the_end_of_the_epoch():
     with pytest.raises(TaskCanceledError):
         run_source(task, [1])
     assert task.state is TaskState.CANCELED and closings(notes) == 1
+
+
+class Closes(MapFunction):
+    def map(self, value):
+        return value
+
+    def close(self):
+        raise ConnectionError("the line is dead")
+
+
+@pytest.mark.parametrize("state", ["between epochs", "within an epoch"])
+def test_an_error_in_close_of_a_cancelled_task_is_logged(caplog, state):
+    """Nobody looks at the error that says that a task was cancelled."""
+    task = source_task(MapOperator("op", Closes()))
+    task.restore()
+    if state == "within an epoch":
+        epoch = task.run_epoch([Records([1])], subtask=0, checkpoint_id=1, bounded=False)
+        next(epoch)
+    with caplog.at_level(logging.WARNING, "pillarbox"):
+        task.cancel()
+        if state == "within an epoch":
+            epoch.close()
+    assert task.state is TaskState.CANCELED
+    (warning,) = [record for record in caplog.records if record.name == "pillarbox"]
+    assert warning.levelname == "WARNING"
+    assert "operator 'op' failed in close(): ConnectionError: the line is dead" in warning.getMessage()
 
 
 def test_the_first_cause_is_kept_and_the_others_are_told():

@@ -138,7 +138,7 @@ class TaskLife:
             self._reported.append(error)
             if self.state.is_terminal:  # just now: whoever ended it may have told the others already
                 self.tell_others()
-        elif not isinstance(error, TaskCanceledError):
+        elif not isinstance(error, (TaskCanceledError, GeneratorExit)):
             suppress(None, error, f"task {self._task!r} was {self.state.value} before this error came")
 
     def tell_others(self) -> None:

@@ -165,7 +165,10 @@ class StreamTask(ABC):
         assert cause is not None
         failures = self._end(TaskEvent.CANCEL if isinstance(cause, TaskCanceledError) else TaskEvent.FAIL)
         for failure in failures:
-            suppress(cause, failure, "closing the operators failed as well")
+            if isinstance(cause, TaskCanceledError):  # nobody looks at that: it is no error of the program's
+                _log.warning("task %r was cancelled, and closing it failed: %s", self.vertex.name, failure)
+            else:
+                suppress(cause, failure, "closing the operators failed as well")
         self.life.tell_others()
         return cause
 
