@@ -314,7 +314,20 @@ def test_a_class_may_be_a_function():
 # -- processing time --
 
 
-def test_use_of_processing_time_is_found_in_the_code():
+class Declares(Keyed):
+    uses_processing_time = True
+
+
+class DeclaresOtherwise(Timers):
+    uses_processing_time = False
+
+
+class DeclaresByItself(Keyed):
+    def __init__(self, declared):
+        self.uses_processing_time = declared
+
+
+def test_use_of_processing_time_is_said_or_declared_or_found_in_the_code():
     env = environment()
     source = env.from_collection([1])
     for function, options, expected in (
@@ -322,10 +335,18 @@ def test_use_of_processing_time_is_found_in_the_code():
         (Timers(), {}, True),
         (Timers(), {"processing_time": False}, False),
         (Keyed(), {"processing_time": True}, True),
+        (Declares(), {}, True),
+        (Declares(), {"processing_time": False}, False),
+        (DeclaresOtherwise(), {}, False),
+        (DeclaresOtherwise(), {"processing_time": True}, True),
+        (DeclaresByItself(True), {}, True),
+        (DeclaresByItself(False), {}, False),
     ):
         program = compiled(env, out=source.key_by("a").process(function, **options))
         assert program.uses_processing_time is expected
         assert program.vertices[1].uses_processing_time is expected
+    with pytest.raises(ProgramError, match=r"DeclaresByItself\.uses_processing_time is True or False, not 'yes'"):
+        source.key_by("a").process(DeclaresByItself("yes"))
 
 
 # -- codes --

@@ -8,7 +8,10 @@ from functools import partial
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-__all__ = ["mentions"]
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.operators.functions import Function
+
+__all__ = ["mentions", "uses_processing_time"]
 
 # Nothing in these is the user's.
 _FOREIGN = (sys.stdlib_module_names | {"cloudpickle", "numpy", "pandas", "pillarbox", "pyarrow", "pyspark"}) - {
@@ -17,6 +20,23 @@ _FOREIGN = (sys.stdlib_module_names | {"cloudpickle", "numpy", "pandas", "pillar
 # A function that reaches more than this reaches a library, or data.
 _MOST = 10_000
 _MOST_ELEMENTS = 100
+
+
+def uses_processing_time(function: object) -> bool:
+    """Tell whether a function declares that it sets processing-time timers; where it declares nothing, whether its
+    code, or a helper that it reaches, names the method for that.
+
+    Raises:
+        ProgramError: it declares something that is no bool.
+    """
+    declared = function.uses_processing_time if isinstance(function, Function) else None
+    if declared is None:
+        return mentions(function, "register_processing_time_timer")
+    if not isinstance(declared, bool):
+        raise ProgramError(
+            f"process(): {type(function).__name__}.uses_processing_time is True or False, not {shorten(declared)}"
+        )
+    return declared
 
 
 def mentions(function: object, name: str) -> bool:

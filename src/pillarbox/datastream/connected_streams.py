@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pillarbox.datastream.code_search import uses_processing_time
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import KeyByTransformation
 from pillarbox.operators.functions import KeyedCoProcessFunction, KeySelector, check_plain
@@ -54,7 +55,7 @@ class ConnectedStreams:
         Raises:
             ProgramError: a stream has no key, or the keys are of different types.
         """
-        from pillarbox.datastream.data_stream import KeyedStream, uses_processing_time
+        from pillarbox.datastream.data_stream import KeyedStream
 
         if not isinstance(func, KeyedCoProcessFunction):
             hint = f"an instance: {func.__name__}()" if isinstance(func, type) else "a KeyedCoProcessFunction"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.datastream.code_search import mentions
+from pillarbox.datastream.code_search import uses_processing_time
+from pillarbox.datastream.columns import check_column_names, check_key_columns, check_timestamp_column, key_types
 from pillarbox.datastream.connected_streams import ConnectedStreams
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
@@ -15,7 +15,6 @@ from pillarbox.graph import (
     PartitionTransformation,
     SideOutputTransformation,
     SinkTransformation,
-    SourceTransformation,
     Transformation,
     UnionTransformation,
 )
@@ -55,7 +54,7 @@ from pillarbox.types import RowEncoder, TypeInformation, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
     from pillarbox.datastream.environment import StreamExecutionEnvironment
 
@@ -94,6 +93,8 @@ class DataStreamSink:
 
 class DataStream:
     """A stream of records."""
+
+    _keying: Keying | None = None
 
     def __init__(self, env: StreamExecutionEnvironment, step: Transformation) -> None:
         self._env = env
@@ -139,7 +140,11 @@ class DataStream:
         func: Any,
         output_type: Any = None,
     ) -> DataStream:
-        return self._apply(kind, func, lambda name, uid: operator(name, func, uid), output_type)
+        # Only what is opened can have state; other functions need no key, and no look for it.
+        keying = self._keying if isinstance(func, Function) else None
+        return self._apply(
+            kind, func, lambda name, uid: operator(name, func, uid, keying), output_type, keyed=keying is not None
+        )
 
     def map_async(
         self,
@@ -236,32 +241,13 @@ class DataStream:
         """Give records event time, and emit watermarks."""
         if not isinstance(strategy, WatermarkStrategy):
             raise ProgramError(f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, not {shorten(strategy)}")
-        self._check_timestamp_column(strategy.timestamp_column)
+        check_timestamp_column(self._step, strategy.timestamp_column)
         return self._apply(
             "timestamps",
             None,
             lambda name, uid: TimestampsAndWatermarksOperator(name, strategy, uid),
             idle_timeout=strategy.idle_timeout,
         )
-
-    def _check_timestamp_column(self, column: str | None) -> None:
-        """Refuse a column that is not there, or holds no time, while the program is being built."""
-        step = self._step
-        if column is None or not isinstance(step, SourceTransformation) or step.dataframe is None:
-            return
-        from pyspark.sql.types import DateType, IntegerType, LongType, TimestampNTZType, TimestampType
-
-        schema = step.dataframe.schema
-        if column not in schema.names:
-            raise ProgramError(
-                f"there is no timestamp column {column!r} in {step.name!r}; the columns are {', '.join(schema.names)}"
-            )
-        kind = schema[column].dataType
-        if not isinstance(kind, (TimestampType, TimestampNTZType, DateType, LongType, IntegerType)):
-            raise ProgramError(
-                f"column {column!r} of {step.name!r} is {kind.simpleString()}, which is not a timestamp: use a"
-                " timestamp, a date, or epoch milliseconds as bigint; or a function as timestamp assigner"
-            )
 
     def union(self, *streams: DataStream) -> DataStream:
         """Give several streams as one."""
@@ -321,16 +307,8 @@ class DataStream:
             key_type, more = more[0], ()
         key: Any = (key_selector, *more) if more else key_selector
         keying = Keying(key, f"key_by after {self._step.name}", key_type)
-        step = self._step
-        if isinstance(step, SourceTransformation) and step.columns is not None and keying.columns is not None:
-            for column in keying.columns:
-                if column not in step.columns:
-                    raise ProgramError(
-                        f"key_by(): there is no column {column!r} in {step.name!r}; the columns are"
-                        f" {', '.join(step.columns)}"
-                    )
-                self._check_key_column(step, column)
-        types = _key_types(self._plain_step(), keying.columns, key_type)
+        check_key_columns(self._step, keying.columns)
+        types = key_types(self._plain_step(), keying.columns, key_type)
         keyed = KeyByTransformation(
             self._env._next(),
             "key_by",
@@ -340,17 +318,6 @@ class DataStream:
         )
         self._env._add(keyed)
         return KeyedStream(self._env, keyed, keying)
-
-    def _check_key_column(self, step: SourceTransformation, column: str) -> None:
-        """Refuse a column whose values have no hash while the program is being built."""
-        if step.dataframe is None:
-            return
-        kind = step.dataframe.schema[column].dataType
-        if not _can_be_key(kind):
-            raise ProgramError(
-                f"key_by(): the column {column!r} of {step.name!r} is {kind.simpleString()}, which cannot be hashed:"
-                " key by a function that gives a string, a number, a date, or a tuple of them"
-            )
 
     def get_side_output(self, tag: OutputTag) -> DataStream:
         """Give what the operator before sends to a side output."""
@@ -448,6 +415,8 @@ class DataStream:
 class KeyedStream(DataStream):
     """A stream that is spread by key: operators on it have keyed state and timers."""
 
+    _keying: Keying
+
     def __init__(self, env: StreamExecutionEnvironment, step: KeyByTransformation, keying: Keying) -> None:
         super().__init__(env, step)
         self._keying = keying
@@ -463,8 +432,12 @@ class KeyedStream(DataStream):
 
         Args:
             processing_time: whether ``func`` sets processing-time timers, so that Spark must run epochs also when
-                there is no data; by default it is looked up in the code of the function and of the helpers that it
-                reaches. A streaming query that is not known to do so fails where one is set.
+                there is no data; by default it is what the function declares
+                (:attr:`Function.uses_processing_time`), or else looked up in its code and in that of the
+                helpers that it reaches. A streaming query that is not known to do so fails where one is set.
+
+        Raises:
+            ProgramError: ``func`` is no such function; it declares something that is no bool.
         """
         if isinstance(func, ProcessFunction):
             _check(func, ProcessFunction, "process", "process_element", many=True)
@@ -481,19 +454,6 @@ class KeyedStream(DataStream):
             keyed=True,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
         )
-
-    def _apply_function(
-        self,
-        kind: str,
-        operator: type[MapOperator | FlatMapOperator | FilterOperator],
-        func: Any,
-        output_type: Any = None,
-    ) -> DataStream:
-        # Only what is opened can have state; other functions need no key, and no look for it.
-        if not isinstance(func, Function):
-            return super()._apply_function(kind, operator, func, output_type)
-        keying = self._keying
-        return self._apply(kind, func, lambda name, uid: operator(name, func, uid, keying), output_type, keyed=True)
 
     def reduce(self, func: Callable[[Any, Any], Any] | ReduceFunction, output_type: Any = None) -> DataStream:
         """Fold the records of a key; the new value is emitted after every record."""
@@ -524,42 +484,6 @@ class KeyedStream(DataStream):
         return self._step.inputs[0]
 
 
-def _key_types(step: Transformation, columns: tuple[str, ...] | None, declared: Any) -> list[str] | None:
-    """Return the types of a key where they are declared, or are those of a DataFrame's columns."""
-    if isinstance(declared, TypeInformation):
-        if declared.data_type is None:
-            return None
-        return [field.dataType.simpleString() for field in resolve_schema(declared).fields]
-    if declared is not None:
-        raise ProgramError(f"key_by(): key_type is one of Types, such as Types.STRING(), not {shorten(declared)}")
-    # Neither changes records.
-    while isinstance(step, OperatorTransformation) and step.kind in ("timestamps", "filter"):
-        step = step.inputs[0]
-    if columns is None or not isinstance(step, SourceTransformation) or step.dataframe is None:
-        return None
-    schema = step.dataframe.schema
-    return [schema[column].dataType.simpleString() for column in columns] if set(columns) <= set(schema.names) else None
-
-
-def check_column_names(names: Sequence[str], where: str) -> None:
-    """Look whether each column has a name of its own.
-
-    Raises:
-        ProgramError: two have the same.
-    """
-    doubled = next((name for name, times in Counter(names).items() if times > 1), None)
-    if doubled is not None:
-        raise ProgramError(f"{where}: {names.count(doubled)} columns are called {doubled!r}: rename them")
-
-
-def _can_be_key(kind: DataType) -> bool:
-    from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
-
-    if isinstance(kind, StructType):
-        return all(_can_be_key(field.dataType) for field in kind)
-    return not isinstance(kind, (ArrayType, MapType, VariantType))
-
-
 def _name_of(kind: str, func: Any) -> str:
     """Give an operator's name: the method, and the function's own name where it has one."""
     name = getattr(func, "__name__", type(func).__name__) if func is not None else "<lambda>"
@@ -573,8 +497,3 @@ def _check(func: Any, interface: type, method: str, called: str | None = None, *
         hint = f"an instance: {func.__name__}()" if forgotten else f"a function or {interface.__name__}"
         raise ProgramError(f"{method}() got {shorten(func)}: give it {hint}")
     check_plain(func, called or method, asked_by=f"{method}()", many=many)
-
-
-def uses_processing_time(function: object) -> bool:
-    """Tell whether a function, or a helper that it reaches, names ``register_processing_time_timer``."""
-    return mentions(function, "register_processing_time_timer")

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.conversion import converter
-from pillarbox.datastream.data_stream import CollectedResults, DataStream, check_column_names
+from pillarbox.datastream.columns import check_column_names
+from pillarbox.datastream.data_stream import CollectedResults, DataStream
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import Program, SinkTransformation, SourceTransformation, Transformation, compile_program
 from pillarbox.runtime.local import LocalJob, Savepoint

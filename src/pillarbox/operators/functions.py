@@ -142,7 +142,15 @@ class Function:
     """Base class of functions: ``open`` and ``close`` run once for as long as a task lives in its worker.
 
     Both may be ``async def`` in functions of async operators only.
+
+    Attributes:
+        uses_processing_time: (functions with timers) whether it sets processing-time timers, for which a streaming
+            query runs epochs also when there is no data. None: that is looked up in its code and in that of the helpers
+            that it reaches. To be declared in the class where the code does not show it, as with ``getattr()``, or
+            shows too much. (Flink, whose tasks always run, has no such thing.)
     """
+
+    uses_processing_time: bool | None = None
 
     def open(self, runtime_context: RuntimeContext) -> Awaitable[None] | None:
         """Declare states, open connections. Called before the first record."""

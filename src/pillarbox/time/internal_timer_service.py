@@ -299,7 +299,7 @@ class InternalTimerService:
             raise ProgramError(
                 f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: a processing-time timer is set, but"
                 " the program does not say that it has any, so Spark runs no epoch when its time has come: say"
-                " process(..., processing_time=True)"
+                " process(..., processing_time=True), or uses_processing_time = True in the class of the function"
             )
         self.processing_timers.register(timestamp, namespace)
         # Only the earliest timer is scheduled (T4): re-schedule when this one comes before it.

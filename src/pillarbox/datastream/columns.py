@@ -1,0 +1,96 @@
+"""What is known of columns while a program is being built: those that are wrong are refused there and then."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.graph import OperatorTransformation, SourceTransformation, Transformation
+from pillarbox.types import TypeInformation, resolve_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType
+
+__all__ = ["check_column_names", "check_key_columns", "check_timestamp_column", "key_types"]
+
+
+def check_column_names(names: Sequence[str], where: str) -> None:
+    """Look whether each column has a name of its own.
+
+    Raises:
+        ProgramError: two have the same.
+    """
+    doubled = next((name for name, times in Counter(names).items() if times > 1), None)
+    if doubled is not None:
+        raise ProgramError(f"{where}: {names.count(doubled)} columns are called {doubled!r}: rename them")
+
+
+def check_timestamp_column(step: Transformation, column: str | None) -> None:
+    """Look whether the column that event time is taken from is there, and holds a time, as far as ``step`` tells.
+
+    Raises:
+        ProgramError: it is not, or does not.
+    """
+    if column is None or not isinstance(step, SourceTransformation) or step.dataframe is None:
+        return
+    from pyspark.sql.types import DateType, IntegerType, LongType, TimestampNTZType, TimestampType
+
+    schema = step.dataframe.schema
+    if column not in schema.names:
+        raise ProgramError(
+            f"there is no timestamp column {column!r} in {step.name!r}; the columns are {', '.join(schema.names)}"
+        )
+    kind = schema[column].dataType
+    if not isinstance(kind, (TimestampType, TimestampNTZType, DateType, LongType, IntegerType)):
+        raise ProgramError(
+            f"column {column!r} of {step.name!r} is {kind.simpleString()}, which is not a timestamp: use a"
+            " timestamp, a date, or epoch milliseconds as bigint; or a function as timestamp assigner"
+        )
+
+
+def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> None:
+    """Look whether the columns of a key are there, and can be one, as far as ``step`` tells.
+
+    Raises:
+        ProgramError: one is not, or its values have no hash.
+    """
+    if columns is None or not isinstance(step, SourceTransformation) or step.columns is None:
+        return
+    for column in columns:
+        if column not in step.columns:
+            raise ProgramError(
+                f"key_by(): there is no column {column!r} in {step.name!r}; the columns are {', '.join(step.columns)}"
+            )
+        kind = None if step.dataframe is None else step.dataframe.schema[column].dataType
+        if kind is not None and not _can_be_key(kind):
+            raise ProgramError(
+                f"key_by(): the column {column!r} of {step.name!r} is {kind.simpleString()}, which cannot be hashed:"
+                " key by a function that gives a string, a number, a date, or a tuple of them"
+            )
+
+
+def _can_be_key(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+
+    if isinstance(kind, StructType):
+        return all(_can_be_key(field.dataType) for field in kind)
+    return not isinstance(kind, (ArrayType, MapType, VariantType))
+
+
+def key_types(step: Transformation, columns: tuple[str, ...] | None, declared: Any) -> list[str] | None:
+    """Return the types of a key where they are declared, or are those of a DataFrame's columns."""
+    if isinstance(declared, TypeInformation):
+        if declared.data_type is None:
+            return None
+        return [field.dataType.simpleString() for field in resolve_schema(declared).fields]
+    if declared is not None:
+        raise ProgramError(f"key_by(): key_type is one of Types, such as Types.STRING(), not {shorten(declared)}")
+    # Neither changes records.
+    while isinstance(step, OperatorTransformation) and step.kind in ("timestamps", "filter"):
+        step = step.inputs[0]
+    if columns is None or not isinstance(step, SourceTransformation) or step.dataframe is None:
+        return None
+    schema = step.dataframe.schema
+    return [schema[column].dataType.simpleString() for column in columns] if set(columns) <= set(schema.names) else None
