@@ -179,6 +179,35 @@ def test_warned_of(old, new, said):
     assert found.doubtful == [f"operator 'first': the key was {said}; old and new keys may mix in one state"]
 
 
+def reading(*sources):
+    """The description of programs that read sources of certain names and columns."""
+    described = describe_programs([program(sources=tuple(name for name, _ in sources))])
+    for source, (_, columns) in zip(described["programs"][0]["sources"], sources):
+        source["columns"] = columns
+    return described
+
+
+ONE, TWO_OF_THEM = ("one", ["id bigint"]), ("two", ["id bigint", "at timestamp"])
+
+
+def test_sources_in_another_order_are_refused():
+    found = compare(reading(ONE, TWO_OF_THEM), reading(TWO_OF_THEM, ONE))
+    assert found.refused == [
+        "the sources were 'one' (id bigint); 'two' (id bigint, at timestamp); and are 'two' (id bigint, at timestamp);"
+        " 'one' (id bigint): Spark keeps by their order how far each of them was read"
+    ]
+    assert not found.doubtful
+
+
+def test_a_source_with_other_columns_may_be_another_one():
+    found = compare(reading(ONE, TWO_OF_THEM), reading(ONE, ("other", ["x int"])))
+    assert not found.refused
+    assert found.doubtful == [
+        "a source was 'two' (id bigint, at timestamp), and is 'other' (x int): Spark goes on with it from where the one"
+        " of before was read to; if it reads something else, start from a new checkpoint"
+    ]
+
+
 def test_several_programs_of_one_query():
     one, two = describe_programs([program()]), describe_programs([program(), program(**TWO)])
     found = compare(one, two)
@@ -192,6 +221,14 @@ def test_a_newer_description_is_refused():
         read_description(newer)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "{}", '{"format": "1"}', '{"format": 1, "programs": []}'])
+MALFORMED = [
+    json.dumps({"format": 1, "number": 1, "batch": 0, **more})
+    for more in ({}, {"programs": 5}, {"programs": [5]}, {"programs": [{"sources": ["one"], "operators": []}]})
+]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", '"x"', "{}", '{"format": "1"}', '{"format": 1, "programs": []}', *MALFORMED]
+)
 def test_what_is_no_description_is_passed_over(text):
     assert read_description(text) is None

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import threading
+import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from pillarbox import KeyedProcessFunction, MapStateDescriptor, StreamExecutionEnvironment, WatermarkStrategy
+import pillarbox
+from pillarbox import (
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    OutputTag,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
 from tests.connect import RaisedInTheClient
 
 
@@ -124,3 +136,178 @@ def test_a_program_runs_in_the_users_session(connect, tmp_path):
         "view": ("2", "RocksDBStateStoreProvider", True),
     }
     assert found == [(key, 2 * count) for key, count in sorted(Counter(n % 7 for n in range(120)).items())]
+
+
+# -- batch: views and SQL --
+
+
+def views_of_batches(spark):
+    """Views of two programs, joined by SQL, and a table made of one."""
+    program(spark, events(spark)).createOrReplaceTempView("counts")
+    program(spark, events(spark).where("key < 3")).createOrReplaceTempView("some")
+    joined = spark.sql(
+        "SELECT c.key, c.seen FROM counts c JOIN some s ON c.key = s.key AND c.at = s.at AND c.seen = s.seen"
+    )
+    total = spark.sql("SELECT sum(seen) FROM counts").first()[0]
+    return sorted(map(tuple, joined.collect())), total, spark.catalog.listTables()[0].isTemporary
+
+
+def test_views_of_batch_programs(connect):
+    joined, total, temporary = connect.run(views_of_batches)
+    right = Counter((n % 7, n * 500 // 60_000) for n in range(1000))
+    assert joined == sorted((key, 2 * count) for (key, _), count in right.items() if key < 3)
+    assert total == 2000 and temporary
+
+
+# -- listeners --
+
+
+class Hearing(StreamingQueryListener):
+    def __init__(self):
+        self.records = []
+        self.terminated = threading.Event()
+
+    def onQueryStarted(self, event):
+        pass
+
+    def onQueryProgress(self, event):
+        self.records += [task["records_in"] for task in pillarbox.metrics(event) if task["level"] == 1]
+
+    def onQueryTerminated(self, event):
+        self.terminated.set()
+
+
+def a_listener(spark, folder: Path):
+    events(spark).coalesce(1).write.parquet(str(folder / "in"))
+    df = spark.readStream.schema("key LONG, at LONG").parquet(str(folder / "in"))
+    listener = Hearing()
+    spark.streams.addListener(listener)
+    try:
+        writer = program(spark, df).writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return listener.terminated.wait(60), sum(listener.records)
+    finally:
+        spark.streams.removeListener(listener)
+
+
+def test_a_listener_hears_of_a_program_and_its_metrics(connect, tmp_path):
+    assert connect.run(a_listener, tmp_path) == (True, 1000)
+
+
+# -- several outputs, and foreachBatch --
+
+EVEN = OutputTag("even")
+
+
+class Counts(KeyedProcessFunction):
+    """Emits key and number; even ones go to the side, too. Notes when it is opened and closed."""
+
+    def __init__(self, log=None):
+        self.log = log
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
+        self.note("open")
+
+    def process_element(self, value, ctx):
+        self.seen.update((self.seen.value() or 0) + 1)
+        yield ctx.get_current_key(), self.seen.value()
+        if self.seen.value() % 2 == 0:
+            yield EVEN, (ctx.get_current_key(), self.seen.value())
+
+    def close(self):
+        self.note("close")
+
+    def note(self, what):
+        if self.log is not None:
+            with open(self.log, "a") as file:
+                file.write(f"{what} {os.getpid()}\n")
+
+
+def files_of(spark, folder: Path, rows: int):
+    events(spark).where(F.col("at") < rows * 500).coalesce(1).write.mode("append").parquet(str(folder / "in"))
+    return spark.readStream.schema("key LONG, at LONG").parquet(str(folder / "in"))
+
+
+def several_outputs(spark, folder: Path):
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+    counts = env.from_dataframe(files_of(spark, folder, 70)).key_by("key").process(Counts())
+    out = str(folder / "out")
+
+    def write(frames, number):
+        every, even = frames["every"], frames["even"]
+        every.createOrReplaceTempView("every")
+        every.sparkSession.sql("SELECT key, n FROM every WHERE n = 10").write.mode("append").json(f"{out}/tens")
+        even.write.mode("append").json(f"{out}/even")
+
+    outputs = {"every": (counts, "key LONG, n LONG"), "even": (counts.get_side_output(EVEN), "key LONG, n LONG")}
+    writer = env.for_each_batch(write, outputs).option("checkpointLocation", str(folder / "checkpoint"))
+    query = pillarbox.start(writer.trigger(availableNow=True))
+    ended = query.awaitTermination(200)
+    read = {
+        name: sorted(map(tuple, spark.read.schema("key LONG, n LONG").json(f"{out}/{name}").collect()))
+        for name in ("tens", "even")
+    }
+    return ended, str(query.exception()), read
+
+
+def test_for_each_batch_with_several_outputs(connect, tmp_path):
+    ended, failure, found = connect.run(several_outputs, tmp_path)
+    assert (ended, failure) == (True, "None")
+    assert found["tens"] == [(key, 10) for key in range(7)]
+    assert found["even"] == [(key, n) for key in range(7) for n in (2, 4, 6, 8, 10)]
+
+
+# -- pillarbox.start --
+
+
+class Alarms(Counts):
+    """Emits a key once more, by a timer that is due at once; another one is not for an hour."""
+
+    def process_element(self, value, ctx):
+        yield from super().process_element(value, ctx)
+        timers = ctx.timer_service()
+        timers.register_processing_time_timer(timers.current_processing_time() + 1)
+        timers.register_processing_time_timer(timers.current_processing_time() + 3_600_000)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), -1
+
+
+def looked_after(spark, folder: Path, log: str):
+    """Two runs of a query that ends by itself, and what is said to a changed program."""
+
+    def writer(df, key):
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+        alarms = env.from_dataframe(df).key_by(key).process(Alarms(log)).uid("alarms")
+        writer = alarms.to_dataframe("key LONG, n LONG").writeStream.format("parquet").trigger(availableNow=True)
+        return writer.option("checkpointLocation", str(folder / "checkpoint"))
+
+    ends = []
+    for _ in range(2):
+        query = pillarbox.start(writer(files_of(spark, folder, 14), "key"), str(folder / "out"))
+        ends.append((query.awaitTermination(200), str(query.exception())))
+    try:
+        pillarbox.start(writer(files_of(spark, folder, 0), "at"), str(folder / "out"))
+        said = ""
+    except pillarbox.CheckpointMismatchError as error:
+        said = str(error)
+    rows = spark.read.schema("key LONG, n LONG").parquet(str(folder / "out")).collect()
+    return ends, said, sorted(map(tuple, rows))
+
+
+def test_a_query_that_is_looked_after(connect, tmp_path):
+    log = tmp_path / "log"
+    ends, said, rows = connect.run(looked_after, tmp_path, str(log))
+    assert ends == [(True, "None")] * 2
+    assert "the key was the column key BIGINT, and is the column at BIGINT" in said
+    assert [row for row in rows if row[1] > 0] == [(key, n) for key in range(7) for n in (1, 2, 3, 4)]
+    assert {key for key, n in rows if n < 0} == set(range(7))
+    end = time.monotonic() + 60
+    while (lines := log.read_text().splitlines()) and time.monotonic() < end:
+        if len([line for line in lines if line.startswith("open")]) == len(
+            [line for line in lines if line.startswith("close")]
+        ):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"a function was not closed: {lines}")

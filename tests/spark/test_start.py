@@ -176,6 +176,37 @@ def test_what_failed_on_a_used_checkpoint_binds_nothing(home: Home) -> None:
     assert home.rows == [("a", 1), ("a", 3)]
 
 
+def test_batches_of_a_plain_start_are_those_of_its_program(home: Home) -> None:
+    """A program that failed in its first batch is not the one that committed it, started by Spark's own start()."""
+    home.put({"card": "a", "shop": "s", "amount": 1})
+    query = pillarbox.start(home.writer(program(home, Sum(), key=lambda row: 1 // 0)))
+    with pytest.raises(Exception, match="ZeroDivisionError"):
+        query.awaitTermination()
+    home.writer(program(home, Sum())).start().awaitTermination()
+    home.put({"card": "a", "shop": "s", "amount": 2})
+    run(home.writer(program(home, Sum())))
+    with pytest.raises(CheckpointMismatchError, match="the key was the column card"):
+        pillarbox.start(home.writer(program(home, Sum(), key="shop")))
+    assert home.rows == [("a", 1), ("a", 3)]
+
+
+def test_a_description_that_is_half_written_is_none(home: Home) -> None:
+    """A driver died over it, on a file system of any kind: what was noted before holds."""
+    home.put({"card": "a", "shop": "s", "amount": 1})
+    run(home.writer(program(home, Sum())))
+    folder = Path(home.checkpoint, "pillarbox")
+    (whole,) = folder.glob("part-*.txt")
+    later = whole.read_text().replace('"number": 1', '"number": 2').replace("card", "shop")
+    for place in (folder / "_temporary" / "0" / "part-0.txt", folder / "part-0.txt"):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(later[: len(later) // 2])
+    with pytest.raises(CheckpointMismatchError, match="the key was the column card"):
+        pillarbox.start(home.writer(program(home, Sum(), key="shop")))
+    home.put({"card": "a", "shop": "s", "amount": 2})
+    run(home.writer(program(home, Sum())))
+    assert home.rows == [("a", 1), ("a", 3)]
+
+
 def test_available_now_ends_with_timers_that_are_due(home: Home) -> None:
     """Those of an hour later stay; the next run goes on."""
     home.put({"card": "a", "amount": 1}, {"card": "b", "amount": 2})

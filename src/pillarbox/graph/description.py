@@ -13,6 +13,7 @@ from typing import Any
 
 from pillarbox.errors import CheckpointMismatchError
 from pillarbox.graph.program import Program
+from pillarbox.graph.transformations import SourceTransformation
 from pillarbox.state.key_note import key_change
 
 __all__ = ["Comparison", "compare", "describe_programs", "read_description"]
@@ -33,7 +34,7 @@ def _describe(program: Program) -> dict[str, Any]:
     return {
         "parallelism": program.parallelism,
         "max_parallelism": program.max_parallelism,
-        "sources": [source.name for source in program.sources.values()],
+        "sources": [{"name": source.name, "columns": _columns(source)} for source in program.sources.values()],
         "operators": [
             {
                 "uid": vertex.uid,
@@ -47,6 +48,12 @@ def _describe(program: Program) -> dict[str, Any]:
             if not vertex.is_source
         ],
     }
+
+
+def _columns(source: SourceTransformation) -> list[str] | None:
+    if source.dataframe is None:
+        return None
+    return [f"{field.name} {field.dataType.simpleString()}" for field in source.dataframe.schema.fields]
 
 
 def read_description(text: str) -> dict[str, Any] | None:
@@ -68,7 +75,15 @@ def read_description(text: str) -> dict[str, Any] | None:
             f"the program's description beside the checkpoint has format {found['format']}, this version of pillarbox"
             f" reads up to {FORMAT}: update pillarbox, or start from a new checkpoint"
         )
-    return found
+    programs = found.get("programs")
+    return found if isinstance(programs, list) and all(map(_is_described, programs)) else None
+
+
+def _is_described(program: Any) -> bool:
+    return isinstance(program, dict) and all(
+        isinstance(program.get(what), list) and all(isinstance(one, dict) for one in program[what])
+        for what in ("sources", "operators")
+    )
 
 
 @dataclass
@@ -103,11 +118,7 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparis
             refused.append(
                 f"{what} was {then[what]}, and is {now[what]}: a checkpoint keeps it, so call set_{what}({then[what]})"
             )
-    if len(then["sources"]) != len(now["sources"]):
-        refused.append(
-            f"there {_were(len(then['sources']), 'source')} ({_listed(then['sources'])}), and there"
-            f" {_are(len(now['sources']))} ({_listed(now['sources'])}): Spark keeps how far each of them was read"
-        )
+    _compare_sources(then["sources"], now["sources"], found)
     old = {operator["uid"]: operator for operator in then["operators"]}
     new = {operator["uid"]: operator for operator in now["operators"]}
     missing = [uid for uid in old if uid not in new]
@@ -126,6 +137,33 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparis
         after = new.get(uid)
         if after is not None:
             _compare_operators(before, after, moved_by=added, found=found)
+
+
+def _compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], found: Comparison) -> None:
+    names, new_names = ([source["name"] for source in sources] for sources in (then, now))
+    if len(then) != len(now):
+        found.refused.append(
+            f"there {_were(len(then), 'source')} ({_listed(names)}), and there {_are(len(now))}"
+            f" ({_listed(new_names)}): Spark keeps how far each of them was read"
+        )
+        return
+    if then != now and all(now.count(source) == then.count(source) for source in now):
+        found.refused.append(
+            f"the sources were {'; '.join(map(_shown, then))}; and are {'; '.join(map(_shown, now))}: Spark keeps by"
+            " their order how far each of them was read"
+        )
+        return
+    for one, other in zip(then, now):
+        if one["columns"] != other["columns"]:
+            found.doubtful.append(
+                f"a source was {_shown(one)}, and is {_shown(other)}: Spark goes on with it from where the one of"
+                " before was read to; if it reads something else, start from a new checkpoint"
+            )
+
+
+def _shown(source: dict[str, Any]) -> str:
+    columns = source["columns"]
+    return repr(source["name"]) + ("" if columns is None else f" ({', '.join(columns)})")
 
 
 def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list[str], found: Comparison) -> None:

@@ -1,30 +1,28 @@
 """Queries that pillarbox looks after from start to end: :func:`start` in place of a writer's own.
 
-Beside the checkpoint lies a description of the programs that it belongs to, so that a changed program is told of before
-anything runs. A thread in the driver watches the query: it ends an ``availableNow`` query, which Spark would run for
-ever where a program uses processing time, and has the functions closed when the query has ended.
+A changed program is refused before anything runs, by what was noted of it beside its checkpoint. A thread in the driver
+watches the query: it ends an ``availableNow`` query, which Spark would run for ever where a program uses processing
+time, and has the functions closed when the query has ended.
 """
 
 from __future__ import annotations
 
-import json
 import logging
+import os
+import socket
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from pillarbox.errors import CheckpointMismatchError, ProgramError, describe
-from pillarbox.graph import Program
-from pillarbox.graph.description import compare, describe_programs, read_description
+from pillarbox.errors import ProgramError, describe
 from pillarbox.runtime.spark import residency
 from pillarbox.runtime.spark.metrics import metrics
 from pillarbox.runtime.spark.session import task_slots, worker_pool
-from pillarbox.runtime.spark.start import PlannedProgram, programs_of
+from pillarbox.runtime.spark.start import PlannedProgram, changes_refused, programs_of
+from pillarbox.runtime.spark.writer import is_available_now, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,131 +73,11 @@ def start(
             "start() takes the writer of a program, such as to_dataframe(...).writeStream or for_each_batch(...); start"
             " a query without a program of pillarbox by its writer's own start()"
         )
-    writer = writer.options(**{name: value for name, value in options.items() if name not in _NAMED})
-    if options.get("queryName") is not None:
-        writer = writer.queryName(options["queryName"])
-    spark: SparkSession = getattr(writer, "_spark", None) or writer._session  # type: ignore[attr-defined]
-    settings = _settings_of(writer, spark)
-    programs = [one.program for one in planned if one.program is not None]
-    if settings.checkpoint is not None and len(programs) == len(planned):
-        _Description(spark, settings.checkpoint).check(programs)
-    query = writer.toTable(table, **options) if table is not None else writer.start(path, **options)
-    ends = settings.available_now and any(program.uses_processing_time for program in programs)
-    _Watch(spark, query, planned, ends=ends).start()
+    with changes_refused():
+        query = writer.toTable(table, **options) if table is not None else writer.start(path, **options)
+    timed = any(one.program is not None and one.program.uses_processing_time for one in planned)
+    _Watch(session_of(writer), query, planned, ends=timed and is_available_now(writer)).start()
     return query
-
-
-# -- what a writer was told --
-
-# Arguments of `DataStreamWriter.start` that are no options.
-_NAMED = ("format", "outputMode", "partitionBy", "queryName")
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """What a writer was told.
-
-    Attributes:
-        checkpoint: where its checkpoint is; None: Spark makes a new place for it.
-    """
-
-    checkpoint: str | None
-    available_now: bool
-
-
-def _settings_of(writer: Any, spark: SparkSession) -> _Settings:
-    if hasattr(writer, "_write_proto"):  # Spark Connect
-        proto = writer._write_proto
-        options = {name.lower(): value for name, value in proto.options.items()}
-        checkpoint, name = options.get("checkpointlocation"), proto.query_name or options.get("queryname")
-        available_now = bool(proto.available_now)
-    else:
-        checkpoint, name = (_option(writer, option) for option in ("checkpointLocation", "queryName"))
-        available_now = _field(writer, "trigger").toString() == "AvailableNowTrigger"
-    if checkpoint is None and name:
-        root = spark.conf.get("spark.sql.streaming.checkpointLocation", None)
-        checkpoint = f"{root.rstrip('/')}/{name}" if root else None
-    return _Settings(checkpoint, available_now)
-
-
-def _field(writer: Any, name: str) -> Any:
-    """Return a private field of Spark's writer, which has no way to ask for what it was told."""
-    field = writer._jwrite.getClass().getDeclaredField(name)
-    field.setAccessible(True)
-    return field.get(writer._jwrite)
-
-
-def _option(writer: Any, name: str) -> str | None:
-    found = _field(writer, "extraOptions").get(name)
-    return str(found.get()) if found.isDefined() else None
-
-
-# -- the description --
-
-
-class _Description:
-    """The descriptions of a query's programs, beside its checkpoint.
-
-    They are written and read by Spark, so they can be wherever a checkpoint can. Each start with a changed program adds
-    a file, so a driver that dies meanwhile leaves what there was. A description says from which batch on it holds: one
-    of a program that never committed a batch, because it failed, or was refused further on, binds nobody.
-    """
-
-    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
-        self._spark = spark
-        self._checkpoint = checkpoint.rstrip("/")
-        self._folder = f"{self._checkpoint}/pillarbox"
-
-    def check(self, programs: Sequence[Program]) -> None:
-        """Compare with the programs that the checkpoint belongs to; note what there is now.
-
-        Raises:
-            CheckpointMismatchError: it belongs to programs that these cannot take the place of.
-        """
-        now = describe_programs(programs)
-        every = self._read()
-        committed = self._last_committed()
-        binding = [description for description in every if description["batch"] <= committed]
-        if binding:
-            self._compare(binding[-1], now)
-        if not every or every[-1]["programs"] != now["programs"]:
-            self._add({**now, "number": len(every) + 1, "batch": committed + 1})
-
-    def _compare(self, then: dict[str, Any], now: dict[str, Any]) -> None:
-        found = compare(then, now)
-        if found.refused:
-            changes = "".join(f"\n  - {what}" for what in found.refused)
-            raise CheckpointMismatchError(
-                f"the checkpoint {self._checkpoint} belongs to another program (as noted in {self._folder}):{changes}\n"
-                "change it back, or start from a new checkpoint"
-            )
-        for what in found.doubtful:
-            _log.warning("checkpoint %s: %s", self._checkpoint, what)
-
-    def _read(self) -> list[dict[str, Any]]:
-        """Return all descriptions, in the order in which they were written."""
-        found = [read_description(line) for line in self._column(self._folder, "value")]
-        return sorted((one for one in found if one is not None), key=itemgetter("number"))
-
-    def _add(self, description: dict[str, Any]) -> None:
-        text = json.dumps(description, sort_keys=True)
-        written = self._spark.sql("SELECT :text AS value", args={"text": text})
-        written.write.mode("append").option("compression", "none").text(self._folder)
-
-    def _last_committed(self) -> int:
-        """Return the number of the last micro-batch that was committed; -1 where there is none."""
-        names = self._column(f"{self._checkpoint}/commits", "_metadata.file_name")
-        return max((int(name) for name in names if name.isdigit()), default=-1)
-
-    def _column(self, folder: str, column: str) -> list[str]:
-        from pyspark.errors import AnalysisException
-
-        try:
-            return [row[0] for row in self._spark.read.text(folder).select(column).collect()]
-        except AnalysisException as error:
-            if error.getCondition() != "PATH_NOT_FOUND":
-                raise
-            return []
 
 
 # -- the end --
@@ -283,7 +161,7 @@ def _millis(timestamp: str) -> int:
 
 
 class _Closer:
-    """The function for ``mapInArrow`` that closes what the worker holds of a query; a row is how many that was."""
+    """The function for ``mapInArrow`` that closes what the worker holds of a query; a row says which worker that is."""
 
     def __init__(self, query: str) -> None:
         self._query = query
@@ -291,19 +169,24 @@ class _Closer:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in batches:
             pass
-        yield pa.RecordBatch.from_pydict({"closed": [residency.here.close_query(self._query)]})
+        residency.here.close_query(self._query)
+        yield pa.RecordBatch.from_pydict({"worker": [f"{os.getpid()} {socket.gethostname()}"]})
 
 
 def close_functions(spark: SparkSession, query: str, pools: Sequence[str]) -> None:
     """Close the residents of a query that has ended, in the workers that are idle now.
 
-    Nobody can ask for a certain worker. But Spark hands a task to the one that has been idle the longest, so more tasks
-    than there are workers reach all of them. They are asked again as long as some had residents.
+    Nobody can ask for a certain worker. But Spark hands a task to the one that has been idle the longest, so rounds of
+    tasks reach one after the other, and all of them when none is new: those of other queries as well, of which there
+    may be many in the pool of sources and outputs.
     """
-    tasks = 2 * task_slots(spark)
     for pool in (None, *pools):
+        reached: set[str] = set()
         for _ in range(_CLOSING_ROUNDS):
+            tasks = 2 * max(task_slots(spark), len(reached))
             with worker_pool(spark, pool):
-                closing = spark.range(0, tasks, 1, tasks).mapInArrow(_Closer(query), "closed LONG")
-            if not sum(row[0] for row in closing.collect()):
+                closing = spark.range(0, tasks, 1, tasks).mapInArrow(_Closer(query), "worker STRING")
+            workers = {row[0] for row in closing.collect()}
+            if workers <= reached:
                 break
+            reached |= workers

@@ -11,25 +11,29 @@ found behind views, SQL and joins as well.
 from __future__ import annotations
 
 import functools
+import logging
 import re
 import threading
 import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain, count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from pillarbox.errors import ConfigurationError, ProgramError
+from pillarbox.errors import ConfigurationError, ProgramError, describe
 from pillarbox.graph import Program
+from pillarbox.runtime.spark.description import Description
+from pillarbox.runtime.spark.writer import checkpoint_of, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["PlannedProgram", "program_settings", "programs_of", "register"]
+__all__ = ["PlannedProgram", "changes_refused", "program_settings", "programs_of", "register"]
 
 _PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -54,7 +58,11 @@ _programs: OrderedDict[str, tuple[Program, tuple[str, ...]]] = OrderedDict()
 _starting = threading.RLock()
 _STARTING_SECONDS = 600.0
 
+_log = logging.getLogger("pillarbox")
+
 _WRAPPED = "_pillarbox_wrapped"
+
+_refusing: ContextVar[bool] = ContextVar("pillarbox_refusing", default=False)
 
 
 @dataclass(frozen=True)
@@ -189,6 +197,30 @@ def program_settings(spark: SparkSession, programs: list[PlannedProgram]) -> Ite
         _starting.release()
 
 
+@contextmanager
+def changes_refused() -> Iterator[None]:
+    """Have starts in this thread refuse programs that cannot go on with the checkpoint, as far as its notes tell."""
+    token = _refusing.set(True)
+    try:
+        yield
+    finally:
+        _refusing.reset(token)
+
+
+def _look_at_checkpoint(checkpoint: str | None, spark: SparkSession, planned: list[PlannedProgram]) -> None:
+    programs = [one.program for one in planned if one.program is not None]
+    if checkpoint is None or len(programs) < len(planned):
+        return
+    description = Description(spark, checkpoint)
+    if _refusing.get():
+        description.check(programs)
+        return
+    try:
+        description.follow(programs)
+    except Exception as error:  # the query can do without
+        _log.warning("checkpoint %s: its program could not be noted: %s", checkpoint, describe(error))
+
+
 def _watch_starts(spark: SparkSession) -> None:
     """Have the queries of this kind of session (classic or Spark Connect) start through :func:`program_settings`."""
     writer: type[Any]
@@ -206,8 +238,10 @@ def _watch_starts(spark: SparkSession) -> None:
 def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(start)
     def wrapper(writer: Any, *args: Any, **options: Any) -> Any:
-        spark = writer._spark if hasattr(writer, "_spark") else writer._session
+        spark = session_of(writer)
         programs = programs_of(writer)
+        if programs:
+            _look_at_checkpoint(checkpoint_of(writer, start.__get__(writer), *args, **options), spark, programs)
         with program_settings(spark, programs):
             query = start(writer, *args, **options)
         if programs:

@@ -1,0 +1,97 @@
+"""What lies beside a query's checkpoint: descriptions of the programs that it belongs to."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.errors import CheckpointMismatchError
+from pillarbox.graph import Program
+from pillarbox.graph.description import compare, describe_programs, read_description
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Description"]
+
+_log = logging.getLogger("pillarbox")
+
+
+class Description:
+    """The descriptions of a query's programs, beside its checkpoint.
+
+    They are written and read by Spark, so they can be wherever a checkpoint can. Each start with a changed program adds
+    a file, which Spark writes elsewhere and moves to its place: a driver that dies meanwhile leaves what there was. A
+    description says from which batch on it holds: one of a program that never committed a batch, because it failed, or
+    was refused further on, binds nobody.
+    """
+
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self._spark = spark
+        self._checkpoint = checkpoint.rstrip("/")
+        self._folder = f"{self._checkpoint}/pillarbox"
+
+    def check(self, programs: Sequence[Program]) -> None:
+        """Compare with the programs that the checkpoint belongs to; note what there is now.
+
+        Raises:
+            CheckpointMismatchError: it belongs to programs that these cannot take the place of.
+        """
+        now = describe_programs(programs)
+        every = self._read()
+        committed = self._last_committed()
+        binding = [description for description in every if description["batch"] <= committed]
+        if binding:
+            self._compare(binding[-1], now)
+        self._note(every, now, committed)
+
+    def follow(self, programs: Sequence[Program]) -> None:
+        """Note what there is now, if anything has been noted before; refuse nothing.
+
+        Without this, batches that these programs commit would seem to be those of the ones before.
+        """
+        every = self._read()
+        if every:
+            self._note(every, describe_programs(programs), self._last_committed())
+
+    def _compare(self, then: dict[str, Any], now: dict[str, Any]) -> None:
+        found = compare(then, now)
+        if found.refused:
+            changes = "".join(f"\n  - {what}" for what in found.refused)
+            raise CheckpointMismatchError(
+                f"the checkpoint {self._checkpoint} belongs to another program (as noted in {self._folder}):{changes}\n"
+                "change it back, or start from a new checkpoint"
+            )
+        for what in found.doubtful:
+            _log.warning("checkpoint %s: %s", self._checkpoint, what)
+
+    def _note(self, every: list[dict[str, Any]], now: dict[str, Any], committed: int) -> None:
+        if every and every[-1]["programs"] == now["programs"]:
+            return
+        number = every[-1]["number"] + 1 if every else 1
+        text = json.dumps({**now, "number": number, "batch": committed + 1}, sort_keys=True)
+        written = self._spark.sql("SELECT :text AS value", args={"text": text})
+        written.write.mode("append").option("compression", "none").text(self._folder)
+
+    def _read(self) -> list[dict[str, Any]]:
+        """Return all descriptions, in the order in which they were written."""
+        found = [read_description(line) for line in self._column(self._folder, "value")]
+        return sorted((one for one in found if one is not None), key=itemgetter("number"))
+
+    def _last_committed(self) -> int:
+        """Return the number of the last micro-batch that was committed; -1 where there is none."""
+        names = self._column(f"{self._checkpoint}/commits", "_metadata.file_name")
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    def _column(self, folder: str, column: str) -> list[str]:
+        from pyspark.errors import AnalysisException
+
+        try:
+            return [row[0] for row in self._spark.read.text(folder).select(column).collect()]
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            return []

@@ -1,0 +1,64 @@
+"""What a ``DataStreamWriter`` was told, which it does not tell: classic ones have private fields, Spark Connect's a
+message."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["checkpoint_of", "is_available_now", "session_of"]
+
+
+def session_of(writer: Any) -> SparkSession:
+    """Return the session of a writer, classic or of Spark Connect."""
+    return writer._spark if hasattr(writer, "_spark") else writer._session  # type: ignore[no-any-return]
+
+
+def is_available_now(writer: Any) -> bool:
+    """Tell whether its trigger is ``availableNow``."""
+    if _is_connect(writer):
+        return bool(writer._write_proto.available_now)
+    return str(_field(writer, "trigger").toString()) == "AvailableNowTrigger"
+
+
+def checkpoint_of(writer: Any, start: Callable[..., Any], *args: Any, **options: Any) -> str | None:
+    """Return where the checkpoint will be of the query that ``start(*args, **options)`` starts; None: Spark makes a new
+    place for it.
+
+    Args:
+        start: ``start`` or ``toTable`` of the writer.
+
+    Raises:
+        TypeError: it cannot be called like that.
+    """
+    given = inspect.signature(start).bind(*args, **options).arguments
+    told = {name.lower(): value for name, value in given.get("options", {}).items()}
+    checkpoint = told.get("checkpointlocation") or _option(writer, "checkpointLocation")
+    if checkpoint:
+        return str(checkpoint)
+    name = given.get("queryName") or told.get("queryname") or _option(writer, "queryName")
+    root = session_of(writer).conf.get("spark.sql.streaming.checkpointLocation", None)
+    return f"{root.rstrip('/')}/{name}" if root and name else None
+
+
+def _is_connect(writer: Any) -> bool:
+    return hasattr(writer, "_write_proto")
+
+
+def _option(writer: Any, name: str) -> str | None:
+    if _is_connect(writer):
+        proto = writer._write_proto
+        told = {key.lower(): str(value) for key, value in proto.options.items()}
+        return told.get(name.lower()) or (proto.query_name or None if name == "queryName" else None)
+    found = _field(writer, "extraOptions").get(name)
+    return str(found.get()) if found.isDefined() else None
+
+
+def _field(writer: Any, name: str) -> Any:
+    field = writer._jwrite.getClass().getDeclaredField(name)
+    field.setAccessible(True)
+    return field.get(writer._jwrite)
