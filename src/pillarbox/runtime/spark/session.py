@@ -220,9 +220,15 @@ def worker_pool(spark: SparkSession, name: str | None) -> Iterator[None]:
     if context is None or name is None:
         yield
         return
+    # Spark sets the second one for Arrow functions but not for stateful ones: those would have two pools of one name,
+    # and nobody would reach the residents of the latter to close them.
+    variables = {"PILLARBOX_POOL": name, "SPARK_SIMPLIFIED_TRACEBACK": "1"}
     with _pool_lock:
-        context.environment["PILLARBOX_POOL"] = name
+        before = {name: value for name, value in context.environment.items() if name in variables}
+        context.environment.update(variables)
         try:
             yield
         finally:
-            del context.environment["PILLARBOX_POOL"]
+            for variable in variables:
+                del context.environment[variable]
+            context.environment.update(before)
