@@ -116,22 +116,26 @@ class InputInTurn(Reader[Any]):
         self._items: Iterator[Any] = iter(items)
         self._executor = executor
         self._fail = fail
-        self._failed = False
+        self._ended = False
 
     def poll(self) -> Any:
         """Return the next item, if it is there."""
+        if self._ended:
+            return EXHAUSTED
         if not self._turns.input_comes():
             return None
         try:
-            return next(self._items, EXHAUSTED)
+            item = next(self._items, EXHAUSTED)
         except Exception as error:
-            self._failed = True
+            self._ended = True
             self._fail(error)
             return None
+        self._ended = item is EXHAUSTED
+        return item
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called behind the mails that are there."""
-        if not self._failed:
+        """Have ``callback`` called behind the mails that are there; the task of an input that failed is at its end."""
+        if not self._ended:
             self._executor.execute(callback, "input has come")
 
 

@@ -136,6 +136,15 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         cut_free=True,
         timed=True,
     ),
+    "carried-to-the-end": SimulatedProgram(
+        carried,
+        lambda rng: {"events": requests(rng)},
+        together=_ASKING,
+        order={"output": first},
+        cut_free=True,
+        timed=True,
+        bounded=True,
+    ),
     "carried-in-any-order": SimulatedProgram(
         carried_in_any_order,
         lambda rng: {"events": requests(rng)},
