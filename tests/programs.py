@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pillarbox import (
+    KeyedCoProcessFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -15,6 +16,7 @@ from pillarbox import (
 from pillarbox.testing import row
 
 LATE = OutputTag("late")
+UNPAID = OutputTag("unpaid")
 
 
 def first(value: Any) -> Any:
@@ -84,3 +86,39 @@ def diamond(env, source):
 
 def rows_with_columns(env, payments):
     return payments.key_by("card").reduce(lambda a, b: row(card=a.card, amount=a.amount + b.amount))
+
+
+class Paid(KeyedCoProcessFunction):
+    """Joins an order with its payments; an order that has none ten seconds later goes to the side."""
+
+    def open(self, runtime_context):
+        self.order = runtime_context.get_state(ValueStateDescriptor("order"))
+        self.early = runtime_context.get_list_state(ListStateDescriptor("early"))
+
+    def process_element1(self, order, ctx):
+        self.order.update(order)
+        payments = list(self.early)
+        self.early.clear()
+        if not payments:
+            ctx.timer_service().register_event_time_timer(order.at + 10_000)
+        for amount in payments:
+            yield order.id, amount
+
+    def process_element2(self, payment, ctx):
+        order = self.order.value()
+        if order is None:
+            self.early.add(payment.amount)
+        else:
+            ctx.timer_service().delete_event_time_timer(order.at + 10_000)
+            yield order.id, payment.amount
+
+    def on_timer(self, timestamp, ctx):
+        yield UNPAID, ctx.get_current_key()
+
+
+def paid(env, orders, payments):
+    by_at = WatermarkStrategy.for_bounded_out_of_orderness("1 hour").with_timestamp_assigner("at")
+    orders = orders.assign_timestamps_and_watermarks(by_at)
+    payments = payments.assign_timestamps_and_watermarks(by_at)
+    joined = orders.connect(payments).key_by("id", "order_id").process(Paid())
+    return {"paid": joined, "unpaid": joined.get_side_output(UNPAID)}

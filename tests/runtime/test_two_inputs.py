@@ -11,56 +11,15 @@ from hypothesis import strategies as st
 
 from pillarbox import (
     KeyedCoProcessFunction,
-    ListStateDescriptor,
-    OutputTag,
     ProgramError,
     StreamExecutionEnvironment,
     Types,
     ValueStateDescriptor,
-    WatermarkStrategy,
 )
 from pillarbox.testing import ProgramTestHarness, row
+from tests.programs import Paid, paid
 
-UNPAID = OutputTag("unpaid")
 PARALLELISM = st.integers(1, 4)
-
-
-class Paid(KeyedCoProcessFunction):
-    """Joins an order with its payments; an order that has none ten seconds later goes to the side."""
-
-    def open(self, runtime_context):
-        self.order = runtime_context.get_state(ValueStateDescriptor("order"))
-        self.early = runtime_context.get_list_state(ListStateDescriptor("early"))
-
-    def process_element1(self, order, ctx):
-        self.order.update(order)
-        payments = list(self.early)
-        self.early.clear()
-        if not payments:
-            ctx.timer_service().register_event_time_timer(order.at + 10_000)
-        for amount in payments:
-            yield order.id, amount
-
-    def process_element2(self, payment, ctx):
-        order = self.order.value()
-        if order is None:
-            self.early.add(payment.amount)
-        else:
-            ctx.timer_service().delete_event_time_timer(order.at + 10_000)
-            yield order.id, payment.amount
-
-    def on_timer(self, timestamp, ctx):
-        yield UNPAID, ctx.get_current_key()
-
-
-BY_AT = WatermarkStrategy.for_bounded_out_of_orderness("1 hour").with_timestamp_assigner("at")
-
-
-def paid(env, orders, payments):
-    orders = orders.assign_timestamps_and_watermarks(BY_AT)
-    payments = payments.assign_timestamps_and_watermarks(BY_AT)
-    joined = orders.connect(payments).key_by("id", "order_id").process(Paid())
-    return {"paid": joined, "unpaid": joined.get_side_output(UNPAID)}
 
 
 def cut(items, places):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import random
+
 from pillarbox import KeyedProcessFunction, ListStateDescriptor, MapStateDescriptor
-from tests.programs import Tumbling, bounded, first, late_data, monotonous, windows
-from tests.simulation.programs.program import FAR, LETTERS, SimulatedProgram, keyed_events
+from pillarbox.testing import row
+from tests.programs import Tumbling, bounded, first, late_data, monotonous, paid, windows
+from tests.simulation.programs.program import FAR, LETTERS, Inputs, SimulatedProgram, keyed_events
 
 # Some of their records reach every subtask, however many there are.
 HEARTBEATS = [f"heartbeat {number}" for number in range(12)]
@@ -70,6 +73,13 @@ def idle_behind_a_shuffle(env, events):
     return echoed.filter(lambda value: value[0] in LETTERS)
 
 
+def orders_and_payments(rng: random.Random) -> Inputs:
+    """Return orders, each at most once, and payments, of which some have no order."""
+    orders = [row(id=number, at=rng.randrange(20_000)) for number in rng.sample(range(30), rng.randrange(25))]
+    payments = [row(order_id=rng.randrange(30), amount=n, at=rng.randrange(20_000)) for n in range(rng.randrange(30))]
+    return {"orders": orders, "payments": payments}
+
+
 class Visit(KeyedProcessFunction):
     """A key lives until its timer: all of it goes in one epoch, and comes again later."""
 
@@ -112,6 +122,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
     "meeting-behind-a-shuffle": SimulatedProgram(
         meeting_behind_a_shuffle, lambda rng: {"events": keyed_events(rng)}, cut_free=True, bounded=True
     ),
+    "orders-and-payments": SimulatedProgram(paid, orders_and_payments, cut_free=True, bounded=True),
     "idle-source": SimulatedProgram(
         idle_source,
         lambda rng: {"fast": keyed_events(rng), "slow": keyed_events(rng, most=8)},

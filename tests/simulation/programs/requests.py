@@ -74,6 +74,11 @@ def carried_in_any_order(env, events):
     return asked.key_by(second).reduce(max)
 
 
+def carried_without_a_key(env, events):
+    asked = events.rebalance().map_async(Slow(), capacity=100, timeout=None, ordered=False, on_barrier="carry")
+    return asked.key_by(second).reduce(max)
+
+
 def carried_until_a_timeout(env, events):
     asked = events.key_by(first).map_async(
         Slow(), capacity=100, timeout="20 seconds", ordered=False, on_barrier="carry", on_failure=FAILED
@@ -147,6 +152,13 @@ PROGRAMS: dict[str, SimulatedProgram] = {
     ),
     "carried-in-any-order": SimulatedProgram(
         carried_in_any_order,
+        lambda rng: {"events": requests(rng)},
+        tail=_CARRIED,
+        cut_free=True,
+        timed=True,
+    ),
+    "carried-without-a-key": SimulatedProgram(
+        carried_without_a_key,
         lambda rng: {"events": requests(rng)},
         tail=_CARRIED,
         cut_free=True,
