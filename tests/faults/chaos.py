@@ -52,7 +52,7 @@ class Chaos:
     RESTARTING = {"damage_a_file": 3, "fill_the_sink": 1, "fill_the_disk": 1}
     COSTLY = {"kill_driver": 2, "two_drivers": 1, "copy_the_checkpoint": 1}
 
-    def __init__(self, seed: int, home: Path) -> None:
+    def __init__(self, seed: int, home: Path, archive: Path | None = None) -> None:
         self.rng = random.Random(seed)
         self.seed = seed
         self.began = time.monotonic()
@@ -71,6 +71,7 @@ class Chaos:
         self.ahead = 0
         self.driver: Driver
         self.spare: Driver | None = None
+        self.copied: Driver | None = None
         # Any twenty seeds in a row have each program on each kind of cluster.
         self.is_cluster = seed % 4 == 0
         self.mode: second_job.Mode | None = (None, *MODES)[seed % 5]
@@ -97,8 +98,11 @@ class Chaos:
         self.environment = {"PILLARBOX_FAULT_CLOCK": str(home / "clock")}
         if self.rng.random() < 0.5:
             self.environment["PILLARBOX_FAULT_SMALL_LOG"] = "1"
+        self.archive = None if self.is_cluster else archive
         if self.is_cluster:
             self.environment["SPARK_HOME"] = spark_home(home / "spark")
+        if self.archive is not None:
+            self.environment["PILLARBOX_CHAOS_ARCHIVE"] = str(self.archive)
         (home / "shape.json").write_text(json.dumps(shape))
         self.say(f"{shape}")
 
@@ -152,6 +156,7 @@ class Chaos:
                 return False
             if recovering:
                 self.recover()
+            self.look_at_the_copy()
             if time.monotonic() > patience:
                 raise TimeoutError(f"not in {PATIENCE} s: {self.driver.said()[-1:]} {self.driver.log()}")
             time.sleep(0.05)
@@ -197,6 +202,14 @@ class Chaos:
         driver, said = self.driver, len(self.driver.said())
         driver.order(what)
         self.until(lambda: driver.has_answered(what, said), recovering=False)
+
+    def stopped(self) -> bool:
+        """Stop the queries; tell whether they have not failed or come to their end just before."""
+        self.order("stop")
+        if self.driver.said()[-1] == ("stopped", ""):
+            return True
+        self.recover()
+        return False
 
     def _is_explained(self) -> bool:
         """Tell whether there was a fault just before: within two batches, and since queries were started again."""
@@ -279,9 +292,7 @@ class Chaos:
 
     def damage_a_file(self, rng: random.Random) -> bool:
         """Between two runs of the queries, cut or change a checkpoint file. Once that is noticed, put it back."""
-        self.order("stop")
-        if self.driver.said()[-1] != ("stopped", ""):
-            self.recover()  # it has failed for another reason, just before
+        if not self.stopped():
             return False
         self.driver.kill_workers()
         done = damage(self.place / "checkpoint", rng)
@@ -305,7 +316,13 @@ class Chaos:
         if not self.until(other.is_ready) or not self.until(self.driver.is_running):
             other.end()
             return False
+        # It takes longer to begin: so that not too much is done by then, this one begins anew.
+        if not self.stopped():
+            other.end()
+            return False
         other.order(f"start {self.place}")
+        self.until(lambda: other.has_answered("start", 1), recovering=False)
+        self.order(f"start {self.place}")
         # Each is let alone until the other one has given way: one that is started again would make the next one fail.
         one_gave_way = self.until(lambda: other.failure() or self.driver.failure(), recovering=False)
         if other.failure() is None and one_gave_way:
@@ -320,20 +337,22 @@ class Chaos:
         copy.mkdir()
         with suppress(shutil.Error):  # files that went meanwhile
             shutil.copytree(self.place / "checkpoint", copy / "checkpoint")
-        other = self._new_driver()
-        other.order(f"start-first {copy}")
-        sink = FileSink(copy / "out")
-        patience = time.monotonic() + PATIENCE
-        while other.failure() is None and not other.is_done() and len(sink.batches()) < 2:
-            if time.monotonic() > patience:
-                raise TimeoutError(f"a copy does not go on: {other.log()}")
-            time.sleep(0.05)
-        failure = other.failure()
-        other.end()
+        self.copied = self._new_driver()
+        self.copied.order(f"start-first {copy}")
+        return True
+
+    def look_at_the_copy(self) -> None:
+        """Compare what has come of the copy, as soon as it has failed or gone on for two batches."""
+        if self.copied is None:
+            return
+        sink, failure = FileSink(self.home / "copy" / "out"), self.copied.failure()
+        if failure is None and len(sink.batches()) < 2:
+            return
+        self.copied.end()
+        self.copied = None
         self.say(f"from a copy: {len(sink.batches())} batches, {'it goes on' if failure is None else reason(failure)}")
         for batch, rows in sink.output().items():
             self.compare(rows, self.due(batch), f"the copy's batch {batch}", batch)
-        return True
 
     # -- the end --
 
@@ -412,8 +431,16 @@ class Chaos:
             far = self.batches() + 10 * EPOCHS
             if self.until(lambda: self.batches() > far):
                 self.say("it comes to no end")
+            patience = time.monotonic() + PATIENCE
+            while self.copied is not None:
+                self.look_at_the_copy()
+                if time.monotonic() > patience:
+                    raise TimeoutError(f"a copy does not go on: {self.copied.log()}")
+                time.sleep(0.05)
             if self.service is not None:
                 self.outcomes = self.service.stats()["outcomes"]
+            if self.archive is not None and not self.archive.exists():
+                self.driver.leave()  # and its classes
         for name in os.listdir(self.home / "faults"):
             self.faults[name.split()[0] + " at a point"] += 1
         self.check()
@@ -447,17 +474,24 @@ def _differ(found: Sequence[Any], right: Sequence[Any]) -> tuple[int, int]:
     return sum((other - one).values()), sum((one - other).values())
 
 
-def run_seed(seed: int) -> dict[str, Any]:
-    """Run a seed; return what happened. What it wrote stays where it is if something went wrong."""
+def run_seed(seed: int, archive: Path | None = None) -> dict[str, Any]:
+    """Run a seed; return what happened. What it wrote stays where it is if something went wrong.
+
+    Args:
+        archive: where the JVMs of further seeds find their classes.
+    """
     began = time.monotonic()
     home = Path(tempfile.mkdtemp(prefix=f"pillarbox-chaos-{seed}-"))
-    chaos = Chaos(seed, home)
+    chaos = Chaos(seed, home, archive)
     error = ""
     try:
         chaos.run()
     except Exception:
         error = traceback.format_exc()
         chaos.say(f"FAILED: {error}")
+    except BaseException:  # somebody ends it
+        shutil.rmtree(home, ignore_errors=True)
+        raise
     result = {**chaos.result(), "error": error, "seconds": round(time.monotonic() - began)}
     if is_right(result):
         shutil.rmtree(home, ignore_errors=True)
@@ -485,10 +519,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     until = time.monotonic() + 60 * options.minutes
     results: list[dict[str, Any]] = []
-    while len(results) < options.seeds or time.monotonic() < until:
-        seed = time.time_ns() // 1000 % 10**6 if options.seed is None else options.seed + len(results)
-        print(f"seed {seed}; to do it again: make chaos SEED={seed}", flush=True)
-        results.append(run_seed(seed))
+    with tempfile.TemporaryDirectory(prefix="pillarbox-chaos-") as shared:
+        archive = Path(shared) / "classes.jsa" if options.seeds > 1 or options.minutes else None
+        while len(results) < options.seeds or time.monotonic() < until:
+            seed = time.time_ns() // 1000 % 10**6 if options.seed is None else options.seed + len(results)
+            print(f"seed {seed}; to do it again: make chaos SEED={seed}", flush=True)
+            results.append(run_seed(seed, archive))
     kinds: Counter[str] = Counter()
     for result in results:
         kinds.update(result["kinds"])

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -135,6 +136,12 @@ class Driver:
                 rest = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
                 found[process] = (name, int(rest[1]))
         return found
+
+    def leave(self) -> None:
+        """Let it end by itself, with its JVM."""
+        patience = time.monotonic() + 60
+        while self.java() and time.monotonic() < patience:
+            time.sleep(0.1)
 
     def kill_workers(self) -> None:
         """Kill all that is warm."""

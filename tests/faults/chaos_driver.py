@@ -27,6 +27,15 @@ from tests.faults.job import Fault, Faults, FileSink, read_fixed_epochs
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
+def java_options() -> str:
+    """Return the options of the driver's JVM: it takes its classes from an archive, or leaves one when it ends."""
+    archive = os.environ.get("PILLARBOX_CHAOS_ARCHIVE")
+    if archive is None:
+        return JAVA_OPTIONS
+    which = "SharedArchiveFile" if os.path.exists(archive) else "ArchiveClassesAtExit"
+    return f"{JAVA_OPTIONS} -Xlog:disable -XX:{which}={archive}"
+
+
 class Programs:
     """The queries that run."""
 
@@ -45,7 +54,7 @@ class Programs:
 
     def start(self, place: Path, *, all_of_them: bool) -> None:
         """Start the queries, wherever their checkpoints are."""
-        self.sink = FileSink(place / "out", self.disk_is_full)
+        self.sink = FileSink(place / "out", self.disk_is_full if all_of_them else None)
         self.squares = FileSink(place / "squares")
         self.files = -1
         planned = [Fault(one["place"], _hashable(one["at"]), one["action"]) for one in self.shape["faults"]]
@@ -110,7 +119,7 @@ def main(home: Path, status: Path) -> None:
         app_name="pillarbox-chaos-driver",
         **({"spark__master": shape["master"]} if shape["master"] else {}),
         spark__driver__memory="1g",
-        spark__driver__extraJavaOptions=JAVA_OPTIONS,
+        spark__driver__extraJavaOptions=java_options(),
         spark__executor__extraJavaOptions=JAVA_OPTIONS,
         spark__log__level="ERROR",
         spark__python__daemon__module="tests.faults.chaos_daemon",
