@@ -21,7 +21,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,11 @@ from examples.enrichment.service import RunningService, running_service
 from tests.faults import async_job, second_job
 from tests.faults.chaos_cluster import Driver, reason, spark_home
 from tests.faults.clock import is_seen, set_clock
-from tests.faults.damage import Damage, damage
+from tests.faults.damage import damage
 from tests.faults.job import FileSink, make_events, write_fixed_epochs
 from tests.faults.oracle import answer, points_of
-from tests.faults.second_job import ASKING, GIVEN_UP, MODES
+from tests.faults.outcome import Outcome
+from tests.faults.second_job import ASKING, MODES
 
 EPOCHS = 14
 PATIENCE = 240  # seconds for what is waited for, on a machine that has other things to do
@@ -61,8 +62,6 @@ class Chaos:
         self.place.mkdir()
         (home / "faults").mkdir()
         self.faults: Counter[str] = Counter()
-        self.damages: list[Damage] = []
-        self.lost = self.doubled = self.silent = self.given_up = 0
         self.failures = self.unexplained = 0
         # When there was a fault that may end a query (seconds), and when queries were started again last.
         self.blows: list[float] = []
@@ -77,6 +76,7 @@ class Chaos:
         self.mode: second_job.Mode | None = (None, *MODES)[seed % 5]
         self.epochs = make_events(seed, epochs=EPOCHS, keys=self.rng.choice([5, 40]))
         self.right = answer(self.epochs)
+        self.outcome = Outcome(self.epochs, self.right, self.say)
         write_fixed_epochs(self.epochs, home / "in.parquet")
         self.started = 0
         self._stack = ExitStack()
@@ -177,7 +177,7 @@ class Chaos:
         self.failures += 1
         if self.failures > FAILURES:
             raise RuntimeError(f"the {self.failures}th failure: {failure[:3000]}")
-        damages = [one for one in self.damages if one.is_there()]
+        damages = [one for one in self.outcome.damages if one.is_there()]
         if self._is_explained() or TOO_BUSY in failure:
             pass
         elif damages:
@@ -298,14 +298,13 @@ class Chaos:
         done = damage(self.place / "checkpoint", rng)
         self.recovered_at = time.time()
         if done is not None:
-            self.damages.append(done)
+            self.outcome.damages.append(done)
             self.say(f"{done.how}: {done.file}")
         self.start_again()
         if done is None:
             return False
         self.go_on(2)
-        spoilt = [(batch, rows) for batch, rows in self.rows() if done.may_have_spoilt(batch)]
-        wrong = [batch for batch, rows in spoilt if any(_differ(rows, self.due(batch)))]
+        wrong = self.outcome.wrong_batches(self.place / "out", done)
         if wrong:
             self.say(f"SILENT: batches {wrong} are wrong right after {done.how}: {done.file}")
         return True
@@ -352,51 +351,9 @@ class Chaos:
         self.copied = None
         self.say(f"from a copy: {len(sink.batches())} batches, {'it goes on' if failure is None else reason(failure)}")
         for batch, rows in sink.output().items():
-            self.compare(rows, self.due(batch), f"the copy's batch {batch}", batch)
+            self.outcome.compare_batch(batch, rows, f"the copy's batch {batch}")
 
-    # -- the end --
-
-    def due(self, batch: int) -> list[Any]:
-        """Return the rows that a batch should have; there may be batches without any behind the last."""
-        return self.right.output.get(batch, [])
-
-    def rows(self) -> Iterator[tuple[int, list[Any]]]:
-        """Yield the rows of each batch that is there."""
-        yield from sorted(FileSink(self.place / "out").output().items())
-
-    def compare(self, found: Sequence[Any], right: Sequence[Any], what: str, batch: int | None = None) -> None:
-        """Count what is missing, and what is there too often or should not be there at all."""
-        missing, extra = _differ(found, right)
-        if not missing and not extra:
-            return
-        self.say(f"WRONG: {what}: {missing} rows missing, {extra} too many")
-        self.lost += missing
-        self.doubled += extra
-        suspects = [one for one in self.damages if batch is not None and one.may_have_spoilt(batch)]
-        if suspects:
-            self.silent += missing + extra
-        for one in suspects:
-            one.wrong += missing + extra
-            self.say(f"SILENT: after {one.how}: {one.file}")
-
-    def check(self) -> None:
-        """Compare every row."""
-        output = dict(self.rows())
-        for batch in sorted(output.keys() | self.right.output.keys()):
-            self.compare(output.get(batch, []), self.due(batch), f"batch {batch}", batch)
-        for batch, rows in FileSink(self.place / "out").earlier():
-            self.compare(rows, self.due(batch), f"an earlier attempt at batch {batch}", batch)
-        if self.mode is not None:
-            squares = async_job.batches_of(FileSink(self.place / "squares"))
-            found = [row for rows in squares.values() for row in rows]
-            events = [event for parts in self.epochs[:-1] for part in parts for event in part]
-            given_up = {row.id for row in found if row.square == GIVEN_UP and self.mode == "deadline"}
-            self.given_up = len(given_up)
-            self.compare(
-                [(row.id, row.key, row.square) for row in found],
-                [(event.id, event.key, GIVEN_UP if event.id in given_up else event.id**2) for event in events],
-                "the squares",
-            )
+    # -- all of it --
 
     def _next_of(self, kinds: Sequence[str]) -> int:
         """Return the place of the next fault. One that needs another driver lets others go first until there is one."""
@@ -438,14 +395,16 @@ class Chaos:
                     raise TimeoutError(f"a copy does not go on: {self.copied.log()}")
                 time.sleep(0.05)
             if self.service is not None:
-                self.outcomes = self.service.stats()["outcomes"]
+                self.answers = self.service.stats()["outcomes"]
             if self.archive is not None and not self.archive.exists():
                 self.driver.leave()  # and its classes
         for name in os.listdir(self.home / "faults"):
             self.faults[name.split()[0] + " at a point"] += 1
-        self.check()
+        self.outcome.check(self.place / "out")
+        if self.mode is not None:
+            self.outcome.check_squares(self.place / "squares", may_give_up=self.mode == "deadline")
 
-    outcomes: dict[str, int] = {}
+    answers: dict[str, int] = {}
 
     def result(self) -> dict[str, Any]:
         """Return what has happened."""
@@ -455,23 +414,17 @@ class Chaos:
             "second": self.mode,
             "faults": sum(self.faults.values()),
             "kinds": dict(sorted(self.faults.items())),
-            "lost": self.lost,
-            "doubled": self.doubled,
-            "silent": self.silent,
+            "lost": self.outcome.lost,
+            "doubled": self.outcome.doubled,
+            "silent": self.outcome.silent,
             "unexplained": self.unexplained,
-            "damages": [[one.file, one.how, one.outcome(), one.said] for one in self.damages],
-            "damage_noticed": sum(one.noticed_at is not None for one in self.damages),
+            "damages": [[one.file, one.how, one.outcome(), one.said] for one in self.outcome.damages],
+            "damage_noticed": sum(one.noticed_at is not None for one in self.outcome.damages),
             "failures": self.failures,
             "drivers": self.started,
-            "service": {name: self.outcomes[name] for name in ("hung", "500", "twice") if name in self.outcomes},
-            "given_up": self.given_up,
+            "service": {name: self.answers[name] for name in ("hung", "500", "twice") if name in self.answers},
+            "given_up": self.outcome.given_up,
         }
-
-
-def _differ(found: Sequence[Any], right: Sequence[Any]) -> tuple[int, int]:
-    """Return how many rows are missing, and how many are too many."""
-    one, other = Counter(found), Counter(right)
-    return sum((other - one).values()), sum((one - other).values())
 
 
 def run_seed(seed: int, archive: Path | None = None) -> dict[str, Any]:

@@ -174,6 +174,6 @@ def spark_home(folder: Path) -> str:
 def reason(failure: str) -> str:
     """Return the line of an error that tells the most."""
     message = failure.partition("=== Streaming Query ===")[0]
-    lines = [line.strip() for line in message.splitlines() if line.strip() and not line.startswith("\tat ")]
+    lines = [line.strip() for line in message.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     said: Sequence[str] = [line for line in lines if "Error" in line or "Exception" in line] or lines[:1]
     return said[-1][:300] if said else "nothing"
