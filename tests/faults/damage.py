@@ -56,7 +56,7 @@ def damage(checkpoint: Path, rng: random.Random) -> Damage | None:
     """Damage one of the newest files, which are those that are read; None where there is none of the kind."""
     kind = rng.choice(["offsets", "commits", "state", "state"])
     which, how, far, bit, count, without = (
-        rng.randrange(4),
+        rng.randrange(4 if kind == "state" else 2),
         rng.choice(["cut", "flipped", "emptied"]),
         rng.random(),
         rng.randrange(8),
