@@ -134,9 +134,9 @@ def serve_local(keys: int, touched: int) -> None:
                 report = {"bytes_per_key": (_rss() - before - log) / keys, "log_bytes_per_key": log / keys}
             elif question["what"] == "epoch":
                 seconds, cpu = run(epochs.touch())
-                (task,) = (task for task in job.reports if task["level"] == 1)
-                report = {"ms": seconds * 1000, "cpu_ms": cpu * 1000, "bytes": task["state_bytes_written"]}
-                report["state_ms"] = task["state_ms"]
+                (task,) = (task for task in job.reports if task.level == 1)
+                report = {"ms": seconds * 1000, "cpu_ms": cpu * 1000, "bytes": task.state_bytes_written}
+                report["state_ms"] = task.state_ms
             elif question["what"] == "plain":
                 report = {"ns": _plain_dictionary(epochs, keys, touched)}
             else:
@@ -210,9 +210,9 @@ def serve_spark(keys: int, touched: int, directory: Path, memory: str) -> None:
         tasks = task_reports(progress)
         return {
             "ms": progress.durationMs["triggerExecution"],
-            "cpu_ms": sum(task["busy_ms"] + task["state_ms"] for task in tasks),
-            "state_ms": max(task["state_ms"] for task in tasks),
-            "bytes": sum(task["state_bytes_written"] for task in tasks),
+            "cpu_ms": sum(task["busy_ms"] + task.state_ms for task in tasks),
+            "state_ms": max(task.state_ms for task in tasks),
+            "bytes": sum(task.state_bytes_written for task in tasks),
             "in_step": all(task["state_sync"] == "in step" for task in tasks),
         }
 

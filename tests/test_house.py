@@ -34,8 +34,8 @@ PUBLIC = {
     "FlatMapFunction", "Function", "KeySelector", "KeyTypeError", "KeyedCoProcessFunction", "KeyedProcessFunction",
     "KeyedStream", "ListState", "ListStateDescriptor", "MapFunction", "MapState", "MapStateDescriptor",
     "OperatorError", "OutputTag", "PillarboxError", "ProcessFunction", "ProgramError", "ReduceFunction",
-    "ReducingState", "ReducingStateDescriptor", "Row", "RuntimeContext", "StreamExecutionEnvironment", "Time",
-    "TimeDomain", "TimerService", "TimestampAssigner", "TypeMismatchError", "Types", "ValueState",
+    "ReducingState", "ReducingStateDescriptor", "Row", "RuntimeContext", "StreamExecutionEnvironment", "TaskReport",
+    "Time",    "TimeDomain", "TimerService", "TimestampAssigner", "TypeMismatchError", "Types", "ValueState",
     "ValueStateDescriptor", "WatermarkGenerator", "WatermarkStrategy", "local_session", "metrics", "start",
 }  # fmt: skip
 

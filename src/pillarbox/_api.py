@@ -25,6 +25,7 @@ from pillarbox.datastream import (
     TimeDomain,
     TimerService,
 )
+from pillarbox.elements import TaskReport
 from pillarbox.errors import (
     CheckpointMismatchError,
     ConfigurationError,
@@ -94,6 +95,7 @@ __all__ = [
     "Row",
     "RuntimeContext",
     "StreamExecutionEnvironment",
+    "TaskReport",
     "Time",
     "TimeDomain",
     "TimerService",

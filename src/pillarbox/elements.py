@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,6 +27,7 @@ __all__ = [
     "Element",
     "EndOfData",
     "Records",
+    "TaskReport",
     "Watermark",
     "WatermarkStatus",
     "decode",
@@ -143,9 +144,63 @@ class EndOfData:
 
 @dataclass(frozen=True)
 class TaskReport:
-    """The metrics of one task for one epoch, on their way to Spark's progress report."""
+    """The metrics of one task for one epoch. Times are in milliseconds; points in time are epoch milliseconds.
 
-    values: dict[str, Any] = field(default_factory=dict)
+    Attributes:
+        vertex: names of the task's operators.
+        uid: the uid of its first operator; empty for a source.
+        level: how many shuffles it is away from the sources.
+        subtask: which parallel instance it is; of a source, the partition.
+        epoch: number of the epoch.
+        records_in: records that came in.
+        records_out: records that were sent.
+        bytes_out: bytes of the buffers that were sent.
+        mails: mails that were run.
+        busy_ms: time in none of the next three states.
+        idle_ms: time without input.
+        back_pressured_ms: time in which the output was not taken.
+        state_ms: time for bringing the state to the store's version, and for writing it.
+        alignment_ms: time from the first barrier to the last.
+        counters: the operators' own counts, by ``uid.name``.
+        buffers_in: buffers that came in. This and what follows: None for a source.
+        watermark: the task's event time.
+        keys: keys with state or timers.
+        event_time_timers: event-time timers of all keys.
+        processing_time_timers: processing-time timers of all keys.
+        next_wake_up: when there is something to do even without input; None: never.
+        unfinished: whether requests are carried into the next epoch.
+        state_bytes: what the state takes when it is written, about.
+        state_bytes_written: what this epoch wrote of it.
+        state_chunks: chunks of the state log.
+        state_sync: how the task got to the store's version: ``"in step"``, ``"caught up"``, ``"loaded"``, ...
+    """
+
+    vertex: str
+    uid: str
+    level: int
+    subtask: int
+    epoch: int
+    records_in: int
+    records_out: int
+    bytes_out: int
+    mails: int
+    busy_ms: int
+    idle_ms: int
+    back_pressured_ms: int
+    state_ms: int
+    alignment_ms: int
+    counters: dict[str, int]
+    buffers_in: int | None = None
+    watermark: int | None = None
+    keys: int | None = None
+    event_time_timers: int | None = None
+    processing_time_timers: int | None = None
+    next_wake_up: int | None = None
+    unfinished: bool | None = None
+    state_bytes: int | None = None
+    state_bytes_written: int | None = None
+    state_chunks: int | None = None
+    state_sync: str | None = None
 
 
 Element = Records | Watermark | WatermarkStatus | Barrier | EndOfData | TaskReport
@@ -196,7 +251,7 @@ def encode(element: Element) -> bytes:
         return _BARRIER + _BARRIER_BODY.pack(element.checkpoint_id, element.timestamp)
     if isinstance(element, EndOfData):
         return _END
-    return _REPORT + dumps(element.values)
+    return _REPORT + dumps(vars(element))
 
 
 def _encode_arrow(records: ArrowRecords) -> bytes:
@@ -248,5 +303,5 @@ def decode(payload: bytes) -> Element:
     if tag == _END:
         return EndOfData()
     if tag == _REPORT:
-        return TaskReport(pickle.loads(body))
+        return TaskReport(**pickle.loads(body))
     raise ExchangeError(f"a buffer starts with the unknown tag {tag!r}: do all workers run the same pillarbox?")

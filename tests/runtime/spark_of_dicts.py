@@ -97,7 +97,7 @@ class Query:
             vertex.fires_processing_time = self.timers
         self.shipped = [ship(vertex) for vertex in self.program.vertices]
         self.handles = [Handle() for _ in self.program.levels[1:]]
-        self.reports: list[dict[str, Any]] = []
+        self.reports: list[TaskReport] = []
 
     def host(self, level: int) -> TaskHost:
         vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
@@ -124,7 +124,7 @@ class Query:
             element = decode(payload)
             if target == REPORT_TARGET:
                 assert isinstance(element, TaskReport)
-                self.reports.append(element.values)
+                self.reports.append(element)
             else:
                 assert target == output_target(0)
                 out += element.values  # type: ignore[union-attr]

@@ -83,10 +83,10 @@ def test_state_goes_from_batch_to_batch():
     query = counting()
     assert sorted(query.run_batch([0, 1, 2, 3], [4])) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1)]
     assert sorted(query.run_batch([0, 5])) == [(0, 3), (2, 2)]
-    tasks = [report for report in query.reports if report["uid"] == "count"]
-    assert {report["subtask"] for report in tasks} == {0, 1}
-    assert sum(report["records_in"] for report in tasks) == 2
-    assert {report["state_sync"] for report in tasks} == {"in step"}
+    tasks = [report for report in query.reports if report.uid == "count"]
+    assert {report.subtask for report in tasks} == {0, 1}
+    assert sum(report.records_in for report in tasks) == 2
+    assert {report.state_sync for report in tasks} == {"in step"}
 
 
 def test_a_batch_that_was_not_committed_leaves_nothing(worker):
@@ -105,7 +105,7 @@ def test_another_worker_takes_over_and_the_first_one_catches_up(worker, clock, m
     assert sorted(query.run_batch([0])) == [(0, 2)]
     monkeypatch.setattr(residency, "here", worker)
     assert sorted(query.run_batch([0, 1])) == [(0, 3), (1, 2)]
-    assert {report["state_sync"] for report in query.reports if report["uid"] == "count"} >= {"caught up"}
+    assert {report.state_sync for report in query.reports if report.uid == "count"} >= {"caught up"}
     assert CLOSED == []
     other.close_all()
 
@@ -175,7 +175,7 @@ def test_a_subtask_has_one_epoch_in_a_batch():
     query = Query(env, env.from_collection([]).map(lambda row: row.value).key_by(lambda value: 0).process(Remind()))
     query.run_batch([5])
     assert query.run_batch([4_000_000_000_000], now=6) == [5]
-    assert [report["epoch"] for report in query.reports if report["level"] == 1] == [2]
+    assert [report.epoch for report in query.reports if report.level == 1] == [2]
 
 
 def test_full_collections_take_a_small_share_of_the_time(worker, clock, monkeypatch):

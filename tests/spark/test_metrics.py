@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql import Row
 
-from pillarbox import metrics
+from pillarbox import TaskReport, metrics
 from pillarbox.runtime.spark.output import REPORT_TYPES
 
 TASK: dict[str, Any] = {name: number for number, name in enumerate(REPORT_TYPES)} | {
@@ -26,7 +26,7 @@ OBSERVED: dict[str, list[Any]] = {
 def test_metrics_of_all_programs_in_a_query(kind):
     one, two = OBSERVED[kind]
     observed = {"pillarbox": one, "pillarbox 12": two, "pillarboxes": ["not ours"], "events": Row(n=1)}
-    expected = [TASK] * 3
+    expected = [TaskReport(**TASK)] * 3
     assert metrics({"observedMetrics": observed}) == expected
     progress = SimpleNamespace(observedMetrics=observed)
     assert metrics(progress) == expected
@@ -37,3 +37,9 @@ def test_a_query_without_progress_or_programs_has_none():
     assert metrics(None) == []
     assert metrics({"observedMetrics": {}}) == []
     assert metrics({"observedMetrics": {"pillarbox": {"tasks": []}}}) == []
+
+
+def test_each_metric_has_a_spark_type():
+    kinds = {"vertex": "STRING", "busy_ms": "LONG", "unfinished": "BOOLEAN", "counters": "MAP<STRING, LONG>"}
+    assert {name: REPORT_TYPES[name] for name in kinds} == kinds
+    assert REPORT_TYPES["state_sync"] == "STRING" and REPORT_TYPES["watermark"] == "LONG"

@@ -218,9 +218,9 @@ def test_available_now_ends_with_timers_that_are_due(home: Home) -> None:
     assert len(sums) == 3 and {("a", 4), ("b", 2)} < set(sums)
     assert {("timer of a", 4), ("timer of b", 2)} <= set(home.rows)
     waiting = {
-        report["subtask"]: report for progress in query.recentProgress for report in metrics(progress) if report["uid"]
+        report.subtask: report for progress in query.recentProgress for report in metrics(progress) if report.uid
     }
-    assert sum(report["processing_time_timers"] for report in waiting.values()) == 3
+    assert sum(report.processing_time_timers or 0 for report in waiting.values()) == 3
     home.put({"card": "b", "amount": 5})
     home.out.clear()
     run(home.writer(program(home, Soon())))
@@ -241,7 +241,7 @@ def test_available_now_ends_with_carried_requests_answered(home: Home) -> None:
     query = run(home.writer(answers.to_dataframe("card STRING, n LONG")))
     assert home.rows == sorted((f"c{n}", n) for n in range(20))
     assert len(home.out) > 1, "nothing was carried"
-    assert not any(report["unfinished"] for report in metrics(query.lastProgress))
+    assert not any(report.unfinished for report in metrics(query.lastProgress))
 
 
 class Closed(MapFunction):

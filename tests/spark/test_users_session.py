@@ -246,10 +246,10 @@ def test_metrics_of_two_programs_in_one_query(user, files, tmp_path):
     query = to_the_end(both.writeStream.format("noop"), tmp_path / "both")
     for progress in (query.lastProgress, json.loads(query.lastProgress.json)):
         tasks = metrics(progress)
-        assert Counter(task["uid"] for task in tasks)["count"] == 4  # two programs of two subtasks
-        assert all(isinstance(task["records_in"], int) and isinstance(task["counters"], dict) for task in tasks)
+        assert Counter(task.uid for task in tasks)["count"] == 4  # two programs of two subtasks
+        assert all(isinstance(task.records_in, int) and isinstance(task.counters, dict) for task in tasks)
     every = [task for progress in query.recentProgress for task in metrics(progress)]
-    assert sum(task["records_in"] for task in every if task["uid"] == "count") == 200
+    assert sum(task.records_in for task in every if task.uid == "count") == 200
     # A program alone is `pillarbox`, whatever was started before.
     alone = to_the_end(counts(files).writeStream.format("noop"), tmp_path / "alone")
     assert list(alone.lastProgress["observedMetrics"]) == ["pillarbox"]

@@ -146,7 +146,7 @@ def sent(buffers, target=OUTPUT):
 def report_of(buffers):
     (report,) = sent(buffers, REPORT_TARGET)
     assert isinstance(report, TaskReport)
-    return report.values
+    return vars(report)
 
 
 def kinds(notes, *wanted):

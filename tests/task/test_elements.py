@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime as dt
 import pickle
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -62,7 +64,10 @@ def test_rows_of_several_kinds_in_one_run():
 
 @given(INT64, INT64, st.booleans())
 def test_control_elements(one, other, flag):
-    for element in (Watermark(one), WatermarkStatus(flag), Barrier(one, other), EndOfData(), TaskReport({"a": one})):
+    counts = dict.fromkeys((field.name for field in dataclasses.fields(TaskReport)), one)
+    texts: dict[str, Any] = {"vertex": "map", "uid": "", "counters": {"a.b": other}, "unfinished": flag}
+    report = TaskReport(**{**counts, **texts})
+    for element in (Watermark(one), WatermarkStatus(flag), Barrier(one, other), EndOfData(), report):
         assert decode(encode(element)) == element
 
 

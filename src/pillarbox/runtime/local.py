@@ -59,7 +59,7 @@ class _Outcome:
     """What came of an epoch that is not committed yet."""
 
     outputs: dict[str, list[Any]]
-    reports: list[dict[str, Any]] = field(default_factory=list)
+    reports: list[TaskReport] = field(default_factory=list)
     stores: list[EpochStore] = field(default_factory=list)
 
 
@@ -84,7 +84,7 @@ class LocalJob:
     ) -> None:
         self.program = program
         self.epoch = 0
-        self.reports: list[dict[str, Any]] = []
+        self.reports: list[TaskReport] = []
         self._clock = clock
         self._shipped = [ship(vertex) for vertex in program.vertices]
         self._codes = {place: code for code, place in program.subtasks.items()}
@@ -131,7 +131,7 @@ class LocalJob:
                 if buffer.target == REPORT_TARGET:
                     report = decode(buffer.payload)
                     assert isinstance(report, TaskReport)
-                    outcome.reports.append(report.values)
+                    outcome.reports.append(report)
                 elif buffer.target in names:
                     records = decode(buffer.payload)
                     assert isinstance(records, Records)

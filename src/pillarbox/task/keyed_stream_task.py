@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
-from pillarbox.elements import Buffer, Records, Watermark, WatermarkStatus
+from pillarbox.elements import Buffer, Records, TaskReport, Watermark, WatermarkStatus
 from pillarbox.errors import OperatorError, causes_of, shorten
 from pillarbox.mailbox import StreamTaskActionExecutor
 from pillarbox.state import ChunkStore, HeapKeyedStateBackend, KeyOwner, LogIdentity, StateLog, Sync
@@ -276,23 +277,23 @@ class KeyedStreamTask(StreamTask):
             " spark.executor.pyspark.memory, keep less for each key, or start with a higher parallelism"
         )
 
-    def _report(self) -> dict[str, Any]:
+    def _report(self) -> TaskReport:
         services = list(self.chain.timer_services())
-        return {
-            **super()._report(),
-            "buffers_in": self.metrics.buffers_in,
-            "watermark": self.gate.current_watermark,
-            "keys": len(self.backend.rows),
-            "event_time_timers": sum(service.num_event_time_timers() for service in services),
-            "processing_time_timers": sum(service.num_processing_time_timers() for service in services),
-            "next_wake_up": self.next_wake_up,
+        return replace(
+            super()._report(),
+            buffers_in=self.metrics.buffers_in,
+            watermark=self.gate.current_watermark,
+            keys=len(self.backend.rows),
+            event_time_timers=sum(service.num_event_time_timers() for service in services),
+            processing_time_timers=sum(service.num_processing_time_timers() for service in services),
+            next_wake_up=self.next_wake_up,
             # Requests that are carried: what comes of them is a matter of this input, not of a later time.
-            "unfinished": any(operator.next_wake_up is not None for operator in self.chain.operators),
-            "state_bytes": self.log.state_bytes,
-            "state_bytes_written": self.log.bytes_written,
-            "state_chunks": self.log.chunks,
-            "state_sync": self._sync.value,
-        }
+            unfinished=any(operator.next_wake_up is not None for operator in self.chain.operators),
+            state_bytes=self.log.state_bytes,
+            state_bytes_written=self.log.bytes_written,
+            state_chunks=self.log.chunks,
+            state_sync=self._sync.value,
+        )
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:

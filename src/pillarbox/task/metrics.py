@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 __all__ = ["Stopwatch", "TaskMetrics"]
 
@@ -76,8 +77,8 @@ class TaskMetrics:
             stopwatch.reset()
         self.epoch.mark_start()
 
-    def times(self) -> dict[str, int]:
-        """End the epoch's time and give all times, in milliseconds."""
+    def times(self) -> dict[str, Any]:
+        """End the epoch's time and return all times, in milliseconds, by their names in a report."""
         self.epoch.mark_end()
         waiting = self.back_pressured.total + self.idle.total + self.state.total
         return {

@@ -278,7 +278,7 @@ class StreamTask(ABC):
                     self._resume()
                     self.processor.run_mailbox_loop()
                 channel = channel_code(self.vertex.number, self.subtask)
-                self.writer.send(self.vertex.report_target, channel, 0, TaskReport(self._report()))
+                self.writer.send(self.vertex.report_target, channel, 0, self._report())
                 yield from self._hand_over()
         finally:
             self._reader.close()
@@ -418,21 +418,21 @@ class StreamTask(ABC):
     def _write_state(self, operator_states: dict[str, Any]) -> None:
         """Write the state of the epoch; a task without state has none."""
 
-    def _report(self) -> dict[str, Any]:
+    def _report(self) -> TaskReport:
         counters: dict[str, int] = {}
         for operator in self.chain.operators:
             for name, count in operator.context.counters.items():
                 counters[f"{operator.uid}.{name}"] = count
-        return {
-            "vertex": self.vertex.name,
-            "uid": self.vertex.uid,
-            "level": self.vertex.level,
-            "subtask": self.subtask,
-            "epoch": self._checkpoint_id,
-            "records_in": self.metrics.records_in,
-            "records_out": self.writer.records_out,
-            "bytes_out": self.writer.bytes_out,
-            "mails": self.mailbox_metrics.mails_processed - self._mails_before,
+        return TaskReport(
+            vertex=self.vertex.name,
+            uid=self.vertex.uid,
+            level=self.vertex.level,
+            subtask=self.subtask,
+            epoch=self._checkpoint_id,
+            records_in=self.metrics.records_in,
+            records_out=self.writer.records_out,
+            bytes_out=self.writer.bytes_out,
+            mails=self.mailbox_metrics.mails_processed - self._mails_before,
             **self.metrics.times(),
-            "counters": counters,
-        }
+            counters=counters,
+        )

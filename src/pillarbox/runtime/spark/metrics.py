@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from pillarbox.elements import TaskReport
 from pillarbox.runtime.spark.output import REPORT_TYPES
 
 __all__ = ["metrics"]
@@ -13,13 +14,13 @@ __all__ = ["metrics"]
 _NAME = re.compile(r"pillarbox( \d+)?")
 
 
-def metrics(progress: Any) -> list[dict[str, Any]]:
-    """Return the metrics of all tasks of an epoch, of all programs in the query: one dict for each task.
+def metrics(progress: Any) -> list[TaskReport]:
+    """Return the metrics of all tasks of an epoch, of all programs in the query.
 
     Example::
 
         for task in pillarbox.metrics(query.lastProgress):
-            print(task["uid"], task["subtask"], task["records_in"], task["busy_ms"])
+            print(task.uid, task.subtask, task.records_in, task.busy_ms)
 
     Args:
         progress: a query's ``lastProgress``, one of its ``recentProgress``, the event of a listener's
@@ -29,7 +30,7 @@ def metrics(progress: Any) -> list[dict[str, Any]]:
     if progress is None:
         return []
     observed = progress["observedMetrics"] if isinstance(progress, Mapping) else progress.observedMetrics
-    tasks: list[dict[str, Any]] = []
+    tasks: list[TaskReport] = []
     for name, values in observed.items():
         if _NAME.fullmatch(name):
             # Rows and lists (those of Spark Connect, which have no names) alike.
@@ -38,8 +39,9 @@ def metrics(progress: Any) -> list[dict[str, Any]]:
     return tasks
 
 
-def _task(values: Any) -> dict[str, Any]:
+def _task(values: Any) -> TaskReport:
     named = dict(values) if isinstance(values, Mapping) else dict(zip(REPORT_TYPES, values))
-    counters = named.get("counters")
-    named["counters"] = dict(counters) if counters else {}
-    return {name: named.get(name) for name in REPORT_TYPES}
+    named["counters"] = dict(named.get("counters") or {})
+    # A report that another version of pillarbox wrote may have other metrics.
+    known: dict[str, Any] = {name: named.get(name) for name in REPORT_TYPES}
+    return TaskReport(**known)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
+from types import UnionType
+from typing import get_args, get_type_hints
 
 import pyarrow as pa
 
@@ -12,20 +14,12 @@ from pillarbox.graph import REPORT_TARGET
 
 __all__ = ["REPORT_TYPES", "OutputDecoder"]
 
+_SPARK_TYPES = {str: "STRING", int: "LONG", bool: "BOOLEAN", dict[str, int]: "MAP<STRING, LONG>"}
+
 # A task's metrics, by name, with their Spark types. A program's observed metrics are a list of such structs.
 REPORT_TYPES = {
-    "vertex": "STRING",
-    "uid": "STRING",
-    **dict.fromkeys(("level", "subtask"), "INT"),
-    **dict.fromkeys(("epoch", "records_in", "records_out", "buffers_in", "bytes_out"), "LONG"),
-    **dict.fromkeys(("busy_ms", "idle_ms", "back_pressured_ms", "state_ms", "alignment_ms"), "LONG"),
-    **dict.fromkeys(("watermark", "keys", "event_time_timers", "processing_time_timers"), "LONG"),
-    "next_wake_up": "LONG",
-    "unfinished": "BOOLEAN",
-    **dict.fromkeys(("state_bytes_written", "state_chunks", "state_bytes"), "LONG"),
-    "state_sync": "STRING",
-    "mails": "LONG",
-    "counters": "MAP<STRING, LONG>",
+    name: _SPARK_TYPES[get_args(hint)[0] if isinstance(hint, UnionType) else hint]
+    for name, hint in get_type_hints(TaskReport).items()
 }
 
 
@@ -73,7 +67,7 @@ class OutputDecoder:
         elif target == REPORT_TARGET and self._report is not None:
             report = decode(payload)
             assert isinstance(report, TaskReport)
-            yield self._batch(1, {self._report: pa.array([json.dumps(report.values)], pa.string())})
+            yield self._batch(1, {self._report: pa.array([json.dumps(vars(report))], pa.string())})
 
     def _batch(self, rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
         arrays = [

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from pillarbox.elements import TaskReport
 from pillarbox.errors import ProgramError, describe
 from pillarbox.runtime.spark import residency
 from pillarbox.runtime.spark.metrics import metrics
@@ -108,9 +109,9 @@ class EndOfWork:
             self._input_ended = _millis(progress["timestamp"])
         return not any(self._has_work(report, self._input_ended) for report in metrics(progress))
 
-    def _has_work(self, report: dict[str, Any], until: int) -> bool:
-        wakes_up = report["next_wake_up"]
-        return bool(report["unfinished"]) or (wakes_up is not None and wakes_up <= until)
+    def _has_work(self, report: TaskReport, until: int) -> bool:
+        wakes_up = report.next_wake_up
+        return bool(report.unfinished) or (wakes_up is not None and wakes_up <= until)
 
 
 class _Watch(threading.Thread):
