@@ -171,7 +171,7 @@ class Hearing(StreamingQueryListener):
         pass
 
     def onQueryProgress(self, event):
-        self.records += [task["records_in"] for task in pillarbox.metrics(event) if task["level"] == 1]
+        self.records += [task.records_in for task in pillarbox.metrics(event) if task.level == 1]
 
     def onQueryTerminated(self, event):
         self.terminated.set()
