@@ -100,11 +100,11 @@ class ArrowRecords(Records):
         return int(self.batch.num_rows)
 
     def take(self, indices: npt.NDArray[np.int64]) -> ArrowRecords:
-        """Give the rows at ``indices``, in that order."""
+        """Return the rows at ``indices``, in that order."""
         return ArrowRecords(self.batch.take(pa.array(indices)), None if self.stamps is None else self.stamps[indices])
 
     def slice(self, start: int, stop: int) -> ArrowRecords:
-        """Give the rows from ``start`` to before ``stop``, without copying."""
+        """Return the rows from ``start`` to before ``stop``, without copying."""
         return ArrowRecords(
             self.batch.slice(start, stop - start), None if self.stamps is None else self.stamps[start:stop]
         )
@@ -238,7 +238,7 @@ def dumps(value: Any) -> bytes:
 
 
 def encode(element: Element) -> bytes:
-    """Give the payload of an element."""
+    """Return the payload of an element."""
     if isinstance(element, ArrowRecords):
         return _encode_arrow(element)
     if isinstance(element, Records):
@@ -274,7 +274,7 @@ def _encode_values(records: Records) -> bytes:
 
 
 def decode(payload: bytes) -> Element:
-    """Give the element of a payload.
+    """Return the element of a payload.
 
     Raises:
         ExchangeError: the payload's tag is unknown.

@@ -51,7 +51,7 @@ def async_map(
         output: the columns to add: a DDL string such as ``"score DOUBLE"``, or anything else that tells columns. For
             one column, ``fn`` returns its value; for several a tuple, dict, dataclass or ``NamedTuple``, by the rules
             of ``to_dataframe()``.
-        columns: what of a row to give to ``fn``: these columns, as so many arguments (of a batch: tuples of them, or
+        columns: the columns of a row to pass to ``fn``, one argument each (of a batch: tuples of them, or
             single values where it is one column); by default the row.
         failures: a column to add that tells of rows whose last attempt failed, instead of failing the task: a struct of
             the error's ``type``, its ``message`` and the number of ``attempts``, and null where all is well. The

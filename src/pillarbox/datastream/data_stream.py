@@ -176,7 +176,7 @@ class DataStream:
             timeout: how long a request may take, retries included; None: for ever.
             ordered: whether results leave in the order of the records; else as they come, but none across a watermark.
             retry: when to ask again, or how often: then after 100 ms, 200 ms, ... whatever was raised.
-            batch_size: ``func`` gets a list of up to so many records, and gives a list with one result for each.
+            batch_size: ``func`` gets a list of up to this many records, and returns a list with one result for each.
             batch_timeout: how long a smaller batch waits for more; by default until the epoch or event time goes on.
             rate_limit: the most requests per second of a subtask.
             job_rate_limit: the most requests per second of all subtasks together: each gets its share.
@@ -238,7 +238,7 @@ class DataStream:
         return self._apply("process", func, lambda name, uid: ProcessOperator(name, func, uid), output_type)
 
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
-        """Give records event time, and emit watermarks."""
+        """Assign event time to records, and emit watermarks."""
         if not isinstance(strategy, WatermarkStrategy):
             raise ProgramError(f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, not {shorten(strategy)}")
         check_timestamp_column(self._step, strategy.timestamp_column)
@@ -250,7 +250,7 @@ class DataStream:
         )
 
     def union(self, *streams: DataStream) -> DataStream:
-        """Give several streams as one."""
+        """Return this stream and others as one."""
         if not streams:
             raise ProgramError("union() takes at least one other stream")
         for stream in streams:
@@ -320,7 +320,7 @@ class DataStream:
         return KeyedStream(self._env, keyed, keying)
 
     def get_side_output(self, tag: OutputTag) -> DataStream:
-        """Give what the operator before sends to a side output."""
+        """Return the stream of a side output of the operator before."""
         if not isinstance(tag, OutputTag):
             raise ProgramError(f"get_side_output() takes an OutputTag, not {shorten(tag)}")
         if not isinstance(self._step, OperatorTransformation):
@@ -348,7 +348,7 @@ class DataStream:
         return results if limit is None else CollectedResults(results[:limit])
 
     def to_dataframe(self, schema: Any = None) -> DataFrame:
-        """Give the stream as a DataFrame: streaming if a source is, to go on with any Spark sink, trigger or SQL.
+        """Return the stream as a DataFrame, streaming if a source is: for any Spark sink, trigger or SQL.
 
         Args:
             schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``; by default the
@@ -485,7 +485,7 @@ class KeyedStream(DataStream):
 
 
 def _name_of(kind: str, func: Any) -> str:
-    """Give an operator's name: the method, and the function's own name where it has one."""
+    """Return an operator's name: the method, and the function's own name where it has one."""
     name = getattr(func, "__name__", type(func).__name__) if func is not None else "<lambda>"
     return kind if name == "<lambda>" else f"{kind}: {name}"
 

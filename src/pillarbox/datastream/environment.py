@@ -43,7 +43,7 @@ class StreamExecutionEnvironment:
 
     @staticmethod
     def get_execution_environment(spark: SparkSession | None = None) -> StreamExecutionEnvironment:
-        """Give a new environment.
+        """Return a new environment.
 
         Args:
             spark: the session to run on; by default that of the DataFrames that the program reads.
@@ -60,7 +60,7 @@ class StreamExecutionEnvironment:
         return self
 
     def get_parallelism(self) -> int:
-        """Give the parallelism; where it was not set: Spark's ``spark.sql.shuffle.partitions`` if that was set,
+        """Return the parallelism; where it was not set: Spark's ``spark.sql.shuffle.partitions`` if that was set,
         else the number of cores of a local master; 1 without Spark."""
         if self._parallelism is not None:
             return self._parallelism
@@ -99,7 +99,7 @@ class StreamExecutionEnvironment:
         return self
 
     def get_max_parallelism(self) -> int:
-        """Give the number of key groups; 128 where it was not set and the parallelism is not large."""
+        """Return the number of key groups; 128 where it was not set and the parallelism is not large."""
         return self._max_parallelism or default_max_parallelism(self.get_parallelism())
 
     # -- sources --
@@ -135,7 +135,7 @@ class StreamExecutionEnvironment:
     # -- running --
 
     def get_execution_graph(self) -> Program:
-        """Give the program's plan: ``str()`` of it is text, ``to_mermaid()`` a diagram."""
+        """Return the program's plan: ``str()`` of it is text, ``to_mermaid()`` a diagram."""
         sinks = [*self._sinks, *self._outputs.values()]
         if not sinks:
             # Show what there is so far: every stream that nothing takes yet.
@@ -163,7 +163,7 @@ class StreamExecutionEnvironment:
         savepoint: Savepoint | None = None,
         **outputs: DataStream,
     ) -> LocalJob:
-        """Give the program that leads to ``outputs`` as a job of the local runtime, to be run epoch by epoch.
+        """Return the program that leads to ``outputs`` as a job of the local runtime, to be run epoch by epoch.
 
         Args:
             clock: processing time; the system's by default.
@@ -179,7 +179,7 @@ class StreamExecutionEnvironment:
     def for_each_batch(
         self, function: Callable[[dict[str, DataFrame], int], None], outputs: Mapping[str, tuple[DataStream, Any]]
     ) -> DataStreamWriter:
-        """Give the writer of one streaming query with several outputs.
+        """Return the writer of one streaming query with several outputs.
 
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id;
@@ -213,7 +213,7 @@ class StreamExecutionEnvironment:
         return CollectedResults(self._run(self._compile("collect", [sink]))["collect"])
 
     def _task_slots(self) -> int:
-        """Give how many tasks of a source run at a time."""
+        """Return the number of tasks of a source that run at a time."""
         from pillarbox.runtime.spark.session import task_slots
 
         spark = self._session()

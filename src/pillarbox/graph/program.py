@@ -63,14 +63,14 @@ class Program:
         return [[v for v in self.vertices if v.level == level] for level in range(depth + 1)]
 
     def edges(self) -> Iterator[tuple[Vertex, Edge, Vertex | str]]:
-        """Give all edges: sender, edge, receiver (a vertex or the name of an output)."""
+        """Return all edges: sender, edge, receiver (a vertex or the name of an output)."""
         for vertex in self.vertices:
             for edge in vertex.edges:
                 receiver = edge.receiver
                 yield vertex, edge, receiver if isinstance(receiver, str) else self.vertices[receiver]
 
     def to_text(self) -> str:
-        """Give the plan as text: one line a vertex, its ways out below it."""
+        """Return the plan as text: one line a vertex, its ways out below it."""
         lines = [f"Program {self.name!r}: parallelism {self.parallelism}, {self.max_parallelism} key groups"]
         for level, vertices in enumerate(self.levels):
             lines.append(f"Level {level}" + (" (sources)" if level == 0 else ""))
@@ -83,7 +83,7 @@ class Program:
         return "\n".join(lines)
 
     def to_mermaid(self) -> str:
-        """Give the plan as a Mermaid flowchart."""
+        """Return the plan as a Mermaid flowchart."""
         lines = ["flowchart LR"]
         for level, vertices in enumerate(self.levels):
             lines.append(f'  subgraph L{level}["level {level}"]')
@@ -214,7 +214,7 @@ class _Compiler:
                 yield _Link(child, index, None, tag_id)
 
     def _chain(self, start: Transformation) -> list[Transformation]:
-        """Give ``start`` and all steps behind it up to the next shuffle, each behind those that it takes from."""
+        """Return ``start`` and all steps behind it up to the next shuffle, each after those it takes records from."""
         backwards: list[Transformation] = []
         seen: set[Transformation] = set()
 

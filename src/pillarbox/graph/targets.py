@@ -18,12 +18,12 @@ _M32 = 0xFFFFFFFF
 
 
 def output_target(index: int) -> int:
-    """Give the code of an output."""
+    """Return the code of an output."""
     return -2 - index
 
 
 def spark_hash(value: int) -> int:
-    """Give Spark SQL's ``hash()`` of one ``bigint``: Murmur3 (x86, 32 bits) of its 8 bytes with seed 42, signed."""
+    """Return Spark SQL's ``hash()`` of one ``bigint``: Murmur3 (x86, 32 bits) of its 8 bytes with seed 42, signed."""
     mixed = 42
     for word in (value & _M32, (value >> 32) & _M32):
         scrambled = (word * 0xCC9E2D51) & _M32
@@ -48,7 +48,7 @@ class SubtaskCodes:
         self._next = _FIRST_FREE
 
     def take(self, vertex: int) -> list[int]:
-        """Give the codes of a vertex's subtasks, as many as there are partitions.
+        """Return the codes of a vertex's subtasks, as many as there are partitions.
 
         Subtask 0 has the vertex's number, whatever the parallelism: so a program that is started on a checkpoint of
         another parallelism meets the state there, and is refused.

@@ -26,7 +26,7 @@ class FlatMapOperator(FunctionOperator):
         super().__init__(name, function, "flat_map", uid, keying)
 
     def process_records(self, records: Records) -> None:
-        """Map a run."""
+        """Apply the function to a run."""
         values = records.values
         timestamps = records.timestamps
         call = self.call

@@ -85,19 +85,19 @@ class RuntimeContext:
         self._backend = context.backend if keyed else None
 
     def get_task_name(self) -> str:
-        """Give the operator's name."""
+        """Return the operator's name."""
         return self._context.name
 
     def get_index_of_this_subtask(self) -> int:
-        """Give the index of this parallel instance, from 0."""
+        """Return the index of this parallel instance, from 0."""
         return self._context.subtask
 
     def get_number_of_parallel_subtasks(self) -> int:
-        """Give the number of parallel instances (0 where only Spark knows: before the first shuffle)."""
+        """Return the number of parallel instances (0 where only Spark knows: before the first shuffle)."""
         return self._context.parallelism
 
     def get_task_name_with_subtasks(self) -> str:
-        """Give name, index and number as Flink prints them, counted from 1."""
+        """Return name, index and number as Flink prints them, counted from 1."""
         return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism or '?'})"
 
     def get_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
@@ -166,7 +166,7 @@ class KeySelector(Function, ABC):
 
     @abstractmethod
     def get_key(self, value: Any) -> Any:
-        """Give the key of a record."""
+        """Return the key of a record."""
 
 
 class MapFunction(Function, ABC):
@@ -174,7 +174,7 @@ class MapFunction(Function, ABC):
 
     @abstractmethod
     def map(self, value: Any) -> Any:
-        """Give the record to emit."""
+        """Return the record to emit."""
 
 
 class FlatMapFunction(Function, ABC):
@@ -182,7 +182,7 @@ class FlatMapFunction(Function, ABC):
 
     @abstractmethod
     def flat_map(self, value: Any) -> Iterable[Any]:
-        """Give the records to emit."""
+        """Return the records to emit."""
 
 
 class FilterFunction(Function, ABC):
@@ -198,7 +198,7 @@ class ReduceFunction(Function, ABC):
 
     @abstractmethod
     def reduce(self, value1: Any, value2: Any) -> Any:
-        """Give both records in one."""
+        """Return both records folded into one."""
 
 
 class TimerService(ABC):
@@ -206,11 +206,11 @@ class TimerService(ABC):
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Give the wall clock."""
+        """Return the wall clock's time."""
 
     @abstractmethod
     def current_watermark(self) -> int:
-        """Give the operator's event-time clock: -2**63 before the first watermark."""
+        """Return the operator's event-time clock: -2**63 before the first watermark."""
 
     @abstractmethod
     def register_event_time_timer(self, timestamp: int) -> None:
@@ -237,11 +237,11 @@ class ProcessFunction(Function, ABC):
 
         @abstractmethod
         def timestamp(self) -> int | None:
-            """Give the record's event time, or None."""
+            """Return the record's event time, or None."""
 
         @abstractmethod
         def timer_service(self) -> TimerService:
-            """Give the clocks; timers need a keyed stream."""
+            """Return the clocks; timers need a keyed stream."""
 
         @abstractmethod
         def output(self, tag: OutputTag, value: Any) -> None:
@@ -260,14 +260,14 @@ class KeyedProcessFunction(Function, ABC):
 
         @abstractmethod
         def get_current_key(self) -> Any:
-            """Give the record's key."""
+            """Return the record's key."""
 
     class OnTimerContext(Context):
         """The timer at hand: ``timestamp()`` is its time."""
 
         @abstractmethod
         def time_domain(self) -> TimeDomain:
-            """Give the clock that the timer followed."""
+            """Return the clock that the timer followed."""
 
     @abstractmethod
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:

@@ -83,7 +83,7 @@ class Keying:
         return parts[0] if len(parts) == 1 else list(zip(*parts))
 
     def column_of(self, batch: pa.RecordBatch, name: str) -> pa.Array:
-        """Give a key column of a columnar run."""
+        """Return a key column of a columnar run."""
         position = batch.schema.get_field_index(name)
         if position < 0:
             raise ProgramError(
@@ -123,7 +123,7 @@ class Router:
         self._routes: dict[Any, int] = {}
 
     def subtasks_of(self, records: Records) -> npt.NDArray[np.int64] | list[int]:
-        """Give the subtask of each record."""
+        """Return the subtask of each record."""
         columns = self._keying.columns
         plain = self._keying.key_type is None
         if plain and isinstance(records, ArrowRecords) and columns is not None and len(columns) == 1:

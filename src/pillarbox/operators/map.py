@@ -18,7 +18,7 @@ class MapOperator(FunctionOperator):
         super().__init__(name, function, "map", uid, keying)
 
     def process_records(self, records: Records) -> None:
-        """Map a run."""
+        """Apply the function to a run."""
         values = records.values
         call = self.call
         pending = iter(values)

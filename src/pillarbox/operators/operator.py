@@ -60,13 +60,13 @@ class Discard:
     """The output of an operator whose results nobody takes."""
 
     def process_records(self, records: Records) -> None:
-        """Drop."""
+        """Drop it."""
 
     def process_watermark(self, timestamp: int) -> None:
-        """Drop."""
+        """Drop it."""
 
     def process_status(self, idle: bool) -> None:
-        """Drop."""
+        """Drop it."""
 
 
 class Fanout:
@@ -156,7 +156,7 @@ class StreamOperator:
         """Get ready for the first record."""
 
     def begin_epoch(self) -> None:
-        """Be at the start of an epoch of a source: the records to come may be another partition's."""
+        """Begin an epoch of a source: its records may come from another partition than before."""
 
     def end_input(self) -> None:
         """Wait for what is under way: bounded input has ended. Timers are still at work. (Flink's ``endInput``.)"""
@@ -192,7 +192,7 @@ class StreamOperator:
         """Emit what must go before the barrier."""
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Give the operator's own state to be written with the epoch, or None. Keyed state is not part of it."""
+        """Return the operator's own state to be written with the epoch, or None. Keyed state is not part of it."""
         return None
 
     def restore_state(self, state: Any) -> None:

@@ -27,7 +27,7 @@ class ReduceOperator(FunctionOperator):
         super().open()
 
     def process_records(self, records: Records) -> None:
-        """Fold a run."""
+        """Fold the records of a run into the state of their keys."""
         backend = self.context.backend
         assert backend is not None
         call, state = self.call, self._state

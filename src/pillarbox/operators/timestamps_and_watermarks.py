@@ -79,7 +79,7 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
     # -- what the chain calls --
 
     def process_records(self, records: Records) -> None:
-        """Give a run its timestamps, hand it on, then let the generator emit."""
+        """Assign timestamps to a run, hand it on, then let the generator emit."""
         if not len(records):
             return
         if isinstance(self._generator, NoWatermarksGenerator) and self.strategy.timestamp_assigner is None:
@@ -115,7 +115,7 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
         pending.hand_on()
 
     def _stamp(self, records: Records) -> tuple[Records, int]:
-        """Give the records with their timestamps, and the latest of these."""
+        """Return the records with their timestamps, and the latest of these."""
         column = self.strategy.timestamp_column
         assigner = self.strategy.timestamp_assigner
         if column is not None:
@@ -215,7 +215,7 @@ class _Pending(WatermarkOutput):
 
 
 def _or_none_yet(records: Records) -> list[int]:
-    """Give the timestamps that records have so far, as an assigner is told them."""
+    """Return the timestamps that records have so far, as an assigner gets them."""
     if records.timestamps is None:
         return [MIN_TIMESTAMP] * len(records)
     return [MIN_TIMESTAMP if stamp is None else stamp for stamp in records.timestamps]

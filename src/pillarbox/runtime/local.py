@@ -186,7 +186,7 @@ class LocalJob:
         return self.run_epoch(inputs, bounded=True)
 
     def savepoint(self) -> Savepoint:
-        """Give the committed state."""
+        """Return the committed state."""
         return {place: store.copy() for place, store in self._stores.items()}
 
     def reset(self) -> None:

@@ -37,7 +37,7 @@ class ShippedVertex:
     main_classes: bytes
 
     def load(self) -> Vertex:
-        """Give a vertex of one's own.
+        """Return a new copy of the vertex.
 
         Raises:
             OperatorError: something in it cannot be imported here.
@@ -54,7 +54,7 @@ class ShippedVertex:
 
 
 def ship(vertex: Vertex) -> ShippedVertex:
-    """Give a vertex as bytes.
+    """Return a vertex as bytes.
 
     Raises:
         ProgramError: a function holds something that cannot be pickled.
@@ -72,7 +72,7 @@ def ship(vertex: Vertex) -> ShippedVertex:
 
 
 def main_classes() -> bytes:
-    """Give the classes that the driver's ``__main__`` defines, pickled; those that cannot be are left out."""
+    """Return the classes that the driver's ``__main__`` defines, pickled; those that cannot be are left out."""
     main = sys.modules.get("__main__")
     found: dict[str, Any] = {}
     for name, value in list(vars(main).items()) if main is not None else ():

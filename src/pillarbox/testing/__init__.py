@@ -110,5 +110,5 @@ __all__ = [
 
 
 def row(**columns: Any) -> Row:
-    """Give the row with these columns, as records of a DataFrame are."""
+    """Return the row with these columns, as records of a DataFrame are."""
     return Row.of(**columns)

@@ -63,7 +63,7 @@ class ProcessFunctionTestHarnesses:
 
     @staticmethod
     def for_process_function(function: ProcessFunction, **options: Any) -> OneInputStreamOperatorTestHarness:
-        """Give the harness of a function on a stream without key.
+        """Return the harness of a function on a stream without key.
 
         Args:
             options: as :class:`OneInputStreamOperatorTestHarness` takes them.
@@ -74,7 +74,7 @@ class ProcessFunctionTestHarnesses:
     def for_keyed_process_function(
         function: KeyedProcessFunction, key_by: Key, **options: Any
     ) -> KeyedOneInputStreamOperatorTestHarness:
-        """Give the harness of a function on a keyed stream.
+        """Return the harness of a function on a keyed stream.
 
         Args:
             key_by: what ``DataStream.key_by`` takes: a function, or names of columns.

@@ -40,7 +40,7 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
     2. A snapshot at any point, and going on from it in another task, changes nothing.
     3. Watermarks do not go back, and no record comes out behind a watermark that it should have come before, unless
        one came in so.
-    4. When whoever takes the output fails, the operator can be closed, without another error.
+    4. When the output fails, the operator can be closed, without another error.
     5. Rows that come as columns are handled as rows are.
 
     For example, in a test of a function with keyed state::

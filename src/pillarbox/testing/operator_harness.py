@@ -173,7 +173,7 @@ class OneInputStreamOperatorTestHarness:
     # -- what goes in --
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
-        """Give the operator one record, with an event time in epoch milliseconds or none.
+        """Push one record into the operator, with an event time in epoch milliseconds or none.
 
         Raises:
             OperatorError: the function raised.
@@ -181,7 +181,7 @@ class OneInputStreamOperatorTestHarness:
         self._process(_one(value, timestamp))
 
     def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
-        """Give the operator records in one run, as a task does.
+        """Push records into the operator in one run, as a task does.
 
         Raises:
             OperatorError: the function raised.
@@ -193,7 +193,7 @@ class OneInputStreamOperatorTestHarness:
         self._process(Records(run, stamps))
 
     def push_records(self, records: Records, index: int = 0) -> None:
-        """Give one of the operator's inputs a run as it is, columnar or not.
+        """Push a run, columnar or not, into one of the operator's inputs.
 
         Raises:
             OperatorError: the function raised.
@@ -234,7 +234,7 @@ class OneInputStreamOperatorTestHarness:
         self._settle()
 
     def get_processing_time(self) -> int:
-        """Give the clock's time, epoch milliseconds."""
+        """Return the clock's time, epoch milliseconds."""
         return self.processing_time_service.current_processing_time()
 
     def end_input(self, *, time_passes: DurationLike = 0) -> None:
@@ -284,7 +284,7 @@ class OneInputStreamOperatorTestHarness:
     # -- what came out --
 
     def get_output(self) -> list[Any]:
-        """Give the values of the main output since the start or :meth:`clear_output`."""
+        """Return the values of the main output since the start or :meth:`clear_output`."""
         return [record.value for record in self._output.records]
 
     def get_records(self) -> list[StreamRecord]:
@@ -296,15 +296,15 @@ class OneInputStreamOperatorTestHarness:
         return list(self._output.elements)
 
     def get_watermarks(self) -> list[int]:
-        """Give the watermarks that came out, epoch milliseconds."""
+        """Return the watermarks that came out, epoch milliseconds."""
         return [element.timestamp for element in self._output.elements if isinstance(element, Watermark)]
 
     def get_side_output(self, tag: OutputTag | str) -> list[Any]:
-        """Give the values of a side output."""
+        """Return the values of a side output."""
         return [record.value for record in self.get_side_records(tag)]
 
     def get_side_records(self, tag: OutputTag | str) -> list[StreamRecord]:
-        """Give the records of a side output, with their timestamps."""
+        """Return the records of a side output, with their timestamps."""
         recorder = self._side_outputs.get(tag.tag_id if isinstance(tag, OutputTag) else tag)
         return recorder.records if isinstance(recorder, _Recorder) else []
 
@@ -386,15 +386,15 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self
 
     def num_keyed_state_entries(self) -> int:
-        """Give the number of states that are not empty, of all keys together."""
+        """Return the number of states that are not empty, of all keys together."""
         return sum(len(self.state_of(key)) for key in self._backend.rows)
 
     def num_event_time_timers(self) -> int:
-        """Give the number of event-time timers of all keys."""
+        """Return the number of event-time timers of all keys."""
         return sum(service.num_event_time_timers() for service in self._services)
 
     def num_processing_time_timers(self) -> int:
-        """Give the number of processing-time timers of all keys."""
+        """Return the number of processing-time timers of all keys."""
         return sum(service.num_processing_time_timers() for service in self._services)
 
     @property
@@ -402,7 +402,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self._time_services.services()
 
     def state_of(self, key: Any) -> dict[str, Any]:
-        """Give what a key's states hold, by name: a value, list, dict, folded value or accumulator.
+        """Return the contents of a key's states, by name: a value, list, dict, folded value or accumulator.
 
         A state that is empty is absent. It is for looking at: what is changed in it does not change the state.
         """
@@ -439,7 +439,7 @@ class KeyedTwoInputStreamOperatorTestHarness(KeyedOneInputStreamOperatorTestHarn
         self.push(values)
 
     def push1(self, value: Any, timestamp: int | None = None) -> None:
-        """Give the operator one record of the first stream, with an event time in epoch milliseconds or none.
+        """Push one record of the first stream, with an event time in epoch milliseconds or none.
 
         Raises:
             OperatorError: the function raised.
@@ -447,7 +447,7 @@ class KeyedTwoInputStreamOperatorTestHarness(KeyedOneInputStreamOperatorTestHarn
         self._process(_one(value, timestamp), 0)
 
     def push2(self, value: Any, timestamp: int | None = None) -> None:
-        """Give the operator one record of the second stream, as :meth:`push1` does of the first."""
+        """Push one record of the second stream, as :meth:`push1` does of the first."""
         self._process(_one(value, timestamp), 1)
 
     process_element1 = push1

@@ -199,7 +199,7 @@ class ProgramTestHarness:
     # -- what came out --
 
     def get_output(self, name: str = "output") -> list[Any]:
-        """Give what reached an output since the start or :meth:`clear_output`.
+        """Return the records that reached an output since the start or :meth:`clear_output`.
 
         Raises:
             ProgramError: there is no such output.
@@ -213,13 +213,13 @@ class ProgramTestHarness:
         self._outputs = {name: [] for name in self._outputs}
 
     def get_plan(self) -> str:
-        """Give the program's plan as text."""
+        """Return the program's plan as text."""
         return self._program.to_text()
 
     # -- state --
 
     def snapshot(self) -> ProgramSnapshot:
-        """Give the committed state. What is queued is not in it."""
+        """Return the committed state. Queued elements are not part of it."""
         return ProgramSnapshot(self._job.epoch, self._job.savepoint())
 
     def restore(self, snapshot: ProgramSnapshot) -> None:

@@ -78,36 +78,36 @@ class Duration(_Millis):
 
     @staticmethod
     def of_days(days: int) -> Duration:
-        """Give a duration of so many times 24 hours."""
+        """Return a duration of this number of days, of 24 hours each."""
         return Duration(_times(days, _DAY))
 
     @staticmethod
     def of_hours(hours: int) -> Duration:
-        """Give a duration of so many hours."""
+        """Return a duration of this number of hours."""
         return Duration(_times(hours, _HOUR))
 
     @staticmethod
     def of_minutes(minutes: int) -> Duration:
-        """Give a duration of so many minutes."""
+        """Return a duration of this number of minutes."""
         return Duration(_times(minutes, _MINUTE))
 
     @staticmethod
     def of_seconds(seconds: int) -> Duration:
-        """Give a duration of so many seconds."""
+        """Return a duration of this number of seconds."""
         return Duration(_times(seconds, _SECOND))
 
     @staticmethod
     def of_millis(millis: int) -> Duration:
-        """Give a duration of so many milliseconds."""
+        """Return a duration of this number of milliseconds."""
         return Duration(millis)
 
     @staticmethod
     def of_nanos(nanos: int) -> Duration:
-        """Give a duration of the whole milliseconds in so many nanoseconds."""
+        """Return a duration of the whole milliseconds in this number of nanoseconds."""
         return Duration(_times(nanos, 1) // 1_000_000)
 
     def to_millis(self) -> int:
-        """Give the milliseconds."""
+        """Return the milliseconds."""
         return self._millis
 
 
@@ -122,31 +122,31 @@ class Time(_Millis):
 
     @staticmethod
     def days(days: int) -> Time:
-        """Give so many times 24 hours."""
+        """Return this number of days, of 24 hours each."""
         return Time(_times(days, _DAY))
 
     @staticmethod
     def hours(hours: int) -> Time:
-        """Give so many hours."""
+        """Return this number of hours."""
         return Time(_times(hours, _HOUR))
 
     @staticmethod
     def minutes(minutes: int) -> Time:
-        """Give so many minutes."""
+        """Return this number of minutes."""
         return Time(_times(minutes, _MINUTE))
 
     @staticmethod
     def seconds(seconds: int) -> Time:
-        """Give so many seconds."""
+        """Return this number of seconds."""
         return Time(_times(seconds, _SECOND))
 
     @staticmethod
     def milliseconds(milliseconds: int) -> Time:
-        """Give so many milliseconds."""
+        """Return this number of milliseconds."""
         return Time(milliseconds)
 
     def to_milliseconds(self) -> int:
-        """Give the milliseconds."""
+        """Return the milliseconds."""
         return self._millis
 
 

@@ -49,12 +49,12 @@ _LONGEST_WAIT_S = 3600.0
 
 
 def system_clock_ms() -> int:
-    """Give the wall clock's time in epoch milliseconds."""
+    """Return the wall clock's time in epoch milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 def processing_time_delay(timestamp: int, now: int) -> int:
-    """Give the milliseconds to wait from ``now`` before a timer for ``timestamp`` may fire.
+    """Return the milliseconds to wait from ``now`` before a timer for ``timestamp`` may fire.
 
     One more than the difference, unless the timestamp is past: a timer for *t* fires when the clock
     has passed *t*, as a watermark *t* says that nothing at *t* comes any more. (Flink's
@@ -87,11 +87,11 @@ class ScheduledTimer(ABC):
 
     @abstractmethod
     def cancelled(self) -> bool:
-        """Give whether it was cancelled."""
+        """Return whether it was cancelled."""
 
     @abstractmethod
     def done(self) -> bool:
-        """Give whether it will not call again: it has, to the end, or was cancelled."""
+        """Return whether it is over: it has called for the last time, or was cancelled."""
 
 
 class ProcessingTimeService(ABC):
@@ -103,7 +103,7 @@ class ProcessingTimeService(ABC):
 
     @abstractmethod
     def current_processing_time(self) -> int:
-        """Give the processing time in epoch milliseconds."""
+        """Return the processing time in epoch milliseconds."""
 
     @abstractmethod
     def relative_time_millis(self) -> int:
@@ -286,7 +286,7 @@ class _HeapTimerService(ProcessingTimeService):
 
     @abstractmethod
     def _first_due(self, timer: _HeapTimer) -> int:
-        """Give the heap's key for a timer that was just registered. The lock is held."""
+        """Return the heap's key for a timer that was just registered. The lock is held."""
 
     @abstractmethod
     def _next_due(self, timer: _HeapTimer, due: int) -> int:
@@ -379,7 +379,7 @@ class _HeapTimerService(ProcessingTimeService):
             self._quiesced.set_result(None)
 
     def _is_finished(self) -> bool:
-        """Give True, once, when the future is to be completed. The lock is held."""
+        """Return True, once, when the future is to be completed. The lock is held."""
         if self._completed or self._running or self._state is ServiceState.ALIVE:
             return False
         self._completed = True
@@ -543,7 +543,7 @@ class ManualProcessingTimeService(_HeapTimerService):
         self.set_current_time(self._now + milliseconds)
 
     def active_timer_timestamps(self) -> list[int]:
-        """Give the times of the timers that wait, in order."""
+        """Return the times of the waiting timers, in order."""
         with self._lock:
             return sorted(e[2].timestamp for e in self._heap if e[2].state is _TimerState.WAITING)
 
@@ -782,7 +782,7 @@ class ProcessingTimeServiceImpl(ProcessingTimeService):
             self._quiesced.set_result(None)
 
     def _is_finished(self) -> bool:
-        """Give True, once, when the future is to be completed. The lock is held."""
+        """Return True, once, when the future is to be completed. The lock is held."""
         if self._completed or self._pending or self._state is ServiceState.ALIVE:
             return False
         self._completed = True

@@ -37,7 +37,7 @@ class TimerQueue:
     that is not.
 
     Attributes:
-        size: the number of timers. Whoever takes an owner from :meth:`pop` counts it down.
+        size: the number of timers. The code that takes an owner from :meth:`pop` counts it down.
         overtaken: whether a timer was added that comes before those which :meth:`pop` gave last.
     """
 

@@ -46,7 +46,7 @@ class TimestampAssigner(ABC):
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """Give the timestamp of a record.
+        """Return the timestamp of a record.
 
         Args:
             value: the record.
@@ -187,7 +187,7 @@ class ColumnTimestampAssigner(TimestampAssigner):
         self.column = column
 
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
-        """Give the column's value as epoch milliseconds.
+        """Return the column's value as epoch milliseconds.
 
         Raises:
             ValueError: the record has no such column.

@@ -161,7 +161,7 @@ class StatusWatermarkValve:
             self._someone_left(sink)
 
     def snapshot(self) -> dict[str, Any]:
-        """Give the valve's whole state as a plain dict of ints, bools and the channels' names.
+        """Return the valve's whole state as a plain dict of ints, bools and the channels' names.
 
         ``{"watermark": ms, "idle": bool, "channels": {channel: (watermark_ms, idle, aligned)}}``
         """

@@ -262,7 +262,7 @@ class MonotoneWatermarkOutput(WatermarkOutput):
 
 
 def watermark_output(sink: WatermarkSink, last_watermark: int = MIN_TIMESTAMP) -> MonotoneWatermarkOutput:
-    """Give the output to hand to a generator whose watermarks shall go to ``sink``.
+    """Return the output for a generator whose watermarks go to ``sink``.
 
     Args:
         sink: gets watermarks in strictly ascending order, and statuses when they change.

@@ -109,7 +109,7 @@ class WatermarkStrategy:
         self,
         assigner: TimestampAssigner | Callable[[Any], Any] | Callable[[Any, int], Any] | str,
     ) -> WatermarkStrategy:
-        """Give the same strategy with timestamps from ``assigner``.
+        """Return this strategy with timestamps from ``assigner``.
 
         Args:
             assigner: a :class:`TimestampAssigner`; a function ``f(value)`` or ``f(value,
@@ -124,7 +124,7 @@ class WatermarkStrategy:
         return dataclasses.replace(self, timestamp_assigner=made, timestamp_column=column)
 
     def with_idleness(self, idle_timeout: DurationLike) -> WatermarkStrategy:
-        """Give the same strategy with a limit on silence.
+        """Return this strategy with a limit on silence.
 
         Downstream does not wait for a partition that has been silent for longer.
 

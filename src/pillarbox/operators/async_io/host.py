@@ -111,7 +111,7 @@ class FunctionHost:
                 raise
 
     def close(self) -> None:
-        """Give up what is under way, close the user's function, and end the event loop.
+        """Abandon the requests under way, close the user's function, and end the event loop.
 
         Raises:
             OperatorError: ``close`` raised, or took too long; or something blocks the event loop.

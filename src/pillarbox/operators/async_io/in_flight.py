@@ -96,7 +96,7 @@ class InFlight:
         return OrderedQueue() if self._options.ordered else UnorderedQueue()
 
     def close(self) -> None:
-        """Give up what is under way, and close the function."""
+        """Abandon the requests under way, and close the function."""
         self._deadlines.cancel()
         if self._batches is not None:
             self._batches.clear()
@@ -349,7 +349,7 @@ class InFlight:
     # -- timeouts (A5) --
 
     def _expire(self) -> None:
-        """Give up what has been under way for too long."""
+        """Abandon requests that have been under way for too long."""
         # What is completed already has not timed out, also if its mail is behind this one.
         self._take_completed()
         for request in self._deadlines.overdue(self._queue.elements()):
@@ -475,7 +475,7 @@ class InFlight:
                 self._look_up(request, key)
 
     def _count(self) -> None:
-        """Give the epoch's figures to the task's metrics."""
+        """Put the epoch's figures into the task's metrics."""
         figures = self._counters.report(
             drops=self._options.on_failure == "drop",
             in_flight=len(self._queue),

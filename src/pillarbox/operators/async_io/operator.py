@@ -54,7 +54,7 @@ class AsyncWaitOperator(StreamOperator):
         )
 
     def close(self) -> None:
-        """Give up what is under way, close the user's function, and end the event loop."""
+        """Abandon the requests under way, close the user's function, and end the event loop."""
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()

@@ -104,7 +104,7 @@ class AsyncOptions:
         return self.on_barrier == "carry"
 
     def rate_of_subtask(self, subtasks: int) -> float | None:
-        """Return the most requests per second of each of so many subtasks, or None."""
+        """Return the most requests per second of one of ``subtasks`` subtasks, or None."""
         rates = [] if self.rate_limit is None else [self.rate_limit]
         if self.job_rate_limit is not None:
             rates.append(self.job_rate_limit / subtasks)

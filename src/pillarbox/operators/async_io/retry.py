@@ -26,11 +26,11 @@ class AsyncRetryPredicate(ABC):
 
     @abstractmethod
     def result_predicate(self) -> ResultPredicate | None:
-        """Give what tells of a result whether to ask again; None: never."""
+        """Return a predicate on a result that says whether to ask again; None: never."""
 
     @abstractmethod
     def exception_predicate(self) -> Callable[[Exception], bool] | None:
-        """Give what tells of an exception whether to ask again; None: never."""
+        """Return a predicate on an exception that says whether to ask again; None: never."""
 
 
 class AsyncRetryStrategy(ABC):
@@ -38,15 +38,15 @@ class AsyncRetryStrategy(ABC):
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
-        """Tell whether there may be another attempt after so many."""
+        """Return whether there may be another attempt after this many."""
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """Give the pause after so many attempts, in milliseconds."""
+        """Return the pause after this number of attempts, in milliseconds."""
 
     @abstractmethod
     def get_retry_predicate(self) -> AsyncRetryPredicate:
-        """Give which outcomes are worth another attempt."""
+        """Return the predicate for outcomes that are worth another attempt."""
 
     @staticmethod
     def no_restart() -> AsyncRetryStrategy:
@@ -155,7 +155,7 @@ class _OfTypes:
 
 
 def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy | None:
-    """Give the strategy that a user means: a number is that of further attempts, at growing intervals.
+    """Return the strategy that a user means: a number stands for that many further attempts, at growing intervals.
 
     Raises:
         ProgramError: it is neither.

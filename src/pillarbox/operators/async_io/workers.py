@@ -146,11 +146,11 @@ class RequestWorkers:
         return most
 
     def cancel(self, request: Request) -> None:
-        """Give up a request: its worker goes on with another."""
+        """Abandon a request: its worker goes on with another."""
         self._loop.call_soon_threadsafe(self._cancel, request)
 
     def close(self) -> None:
-        """Give up all requests, and wait until they have heeded it, for some seconds.
+        """Abandon all requests, and wait some seconds until they have ended.
 
         Raises:
             concurrent.futures.TimeoutError: the loop's thread did not even come to hear of it.
@@ -217,7 +217,7 @@ class RequestWorkers:
             self._leave(worker)
 
     def _leave(self, worker: asyncio.Task[None]) -> None:
-        """Give a worker's place to another, if there is something to do."""
+        """Hand a worker's place to another one, if there is something to do."""
         self._active.discard(worker)
         if self._stuck.pop(worker, None) is not None and self._paralysed:
             # One more may be replaced.
@@ -292,7 +292,7 @@ class RequestWorkers:
             self._replace(worker, request)
 
     def _replace(self, worker: asyncio.Task[None], request: Request) -> None:
-        """Give the place of a worker that is still at a request that was given up to another one."""
+        """Hand the place of a worker that is still busy with an abandoned request to another one."""
         if request.running is not worker or self._closing:
             return
         if len(self._stuck) < most_stuck(self._capacity):

@@ -21,7 +21,7 @@ from pillarbox.task import KeyedStreamTask
 
 __all__ = ["BatchTaskHost"]
 
-# Buffers are made of so many bytes of an Arrow batch at a time.
+# How many bytes of an Arrow batch become buffers at a time.
 _PORTION_BYTES = 4 * 1024 * 1024
 
 

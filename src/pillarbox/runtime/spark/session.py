@@ -159,7 +159,7 @@ def _prefix(python: str) -> str:
 
 
 def default_parallelism(spark: SparkSession) -> int:
-    """Give ``spark.sql.shuffle.partitions`` where it is not Spark's 200, else the cores of a local master."""
+    """Return ``spark.sql.shuffle.partitions`` where it is not Spark's 200, else the cores of a local master."""
     partitions = int(spark.conf.get(_PARTITIONS, "200") or 200)
     if partitions != 200:
         return partitions

@@ -21,7 +21,7 @@ _ARROW_SCHEMA = pa.schema(
 
 
 def buffers_to_arrow(buffers: list[Buffer]) -> pa.RecordBatch:
-    """Give buffers as an Arrow batch."""
+    """Return buffers as an Arrow batch."""
     columns = zip(*buffers)
     arrays = [pa.array(column, kind) for column, kind in zip(columns, _ARROW_SCHEMA.types)]
     return pa.RecordBatch.from_arrays(arrays, schema=_ARROW_SCHEMA)
