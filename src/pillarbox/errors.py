@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+from pillarbox._unpickle import make_error
+
 __all__ = [
     "CheckpointMismatchError",
     "ConfigurationError",
@@ -36,6 +38,11 @@ class PillarboxError(Exception):
     def __init__(self, *args: object) -> None:
         super().__init__(*args)
         self._place: dict[str, str] = {}
+
+    def __reduce__(self) -> Any:
+        if not type(self).__module__.startswith("pillarbox."):
+            return super().__reduce__()
+        return make_error, (type(self).__name__, self.args), self.__dict__
 
     def at(self, **place: object) -> None:
         """Add where it happened: ``operator``, ``subtask``, ``key``, ``record``; the first operator to say so is right.
@@ -77,7 +84,7 @@ class ExchangeError(PillarboxError):
 
 
 class CheckpointMismatchError(PillarboxError):
-    """The state at hand was written by another program, parallelism, or newer version of pillarbox."""
+    """The state at hand was written by another program, parallelism, or newer version of pillarbox, or is damaged."""
 
 
 class TaskCanceledError(PillarboxError):

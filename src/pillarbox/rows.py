@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pillarbox import _unpickle
+
 __all__ = [
     "Row",
     "UnknownColumnError",
@@ -59,7 +61,7 @@ class _ClassOfRows:
         return row_class(self.fields)(values)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return row_class, (self.fields,)
+        return _unpickle.row_class, (self.fields,)
 
 
 class Row(tuple[Any, ...]):

@@ -12,6 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._unpickle import make
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.state import (
     AggregatingState,
@@ -68,12 +69,18 @@ class OutputTag:
     def __repr__(self) -> str:
         return f"OutputTag({self.tag_id!r})"
 
+    def __reduce__(self) -> Any:
+        return make, ("OutputTag", self.tag_id)  # all that it is compared by
+
 
 class TimeDomain(Enum):
     """Which clock a timer follows."""
 
     EVENT_TIME = "event time"
     PROCESSING_TIME = "processing time"
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return make, ("TimeDomain", self.value)
 
 
 class RuntimeContext:

@@ -226,12 +226,12 @@ class InputGate:
         return self._valve.current_watermark
 
     def snapshot(self) -> Any:
-        """Give the watermarks of all channels."""
-        return self._valve.snapshot(), dict(self._last_active)
+        """Return the watermarks of all channels, and when sources had records last, as plain data."""
+        return {"valve": self._valve.snapshot(), "last_active": dict(self._last_active)}
 
     def restore(self, state: Any) -> None:
         """Take the watermarks of all channels back."""
-        valve, last_active = state
+        valve, last_active = (state["valve"], state["last_active"]) if isinstance(state, dict) else state  # format 1
         self._valve.restore(valve)
         self._last_active = dict(last_active)
 

@@ -11,7 +11,9 @@ import datetime
 import operator
 import re
 from fractions import Fraction
+from typing import Any
 
+from pillarbox._unpickle import make
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.time.timestamps import MAX_WATERMARK
 
@@ -110,6 +112,9 @@ class Duration(_Millis):
         """Return the milliseconds."""
         return self._millis
 
+    def __reduce__(self) -> Any:
+        return make, ("Duration", self._millis)
+
 
 class Time(_Millis):
     """An amount of time for window sizes and offsets (PyFlink's ``pyflink.common.Time``).
@@ -148,6 +153,9 @@ class Time(_Millis):
     def to_milliseconds(self) -> int:
         """Return the milliseconds."""
         return self._millis
+
+    def __reduce__(self) -> Any:
+        return make, ("Time", self._millis)
 
 
 DurationLike = datetime.timedelta | int | str | Duration | Time

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
+from pillarbox._unpickle import make
 from pillarbox.errors import describe, shorten
 from pillarbox.operators.functions import Function
 
@@ -62,3 +63,6 @@ class AsyncFailure(NamedTuple):
     def of(value: Any, error: BaseException, attempts: int) -> AsyncFailure:
         """Return the failure of a record."""
         return AsyncFailure(value, describe(error), attempts)
+
+    def __reduce__(self) -> Any:
+        return make, ("AsyncFailure", *self)

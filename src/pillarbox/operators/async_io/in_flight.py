@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
 from itertools import count, repeat
 from typing import Any
 
-from pillarbox.elements import Records
+from pillarbox.elements import Records, Watermark, WatermarkStatus
 from pillarbox.errors import OperatorError, PillarboxError, describe, shorten, shorten_record
 from pillarbox.mailbox import RejectedExecutionError
 from pillarbox.operators.async_io.batches import Batches
@@ -401,8 +401,11 @@ class InFlight:
         """Return what has not left yet, in order: the records, not their results; and when they were asked about."""
         state: list[tuple[Any, ...]] = []
         for element in self._queue.elements():
+            if isinstance(element, Watermark):
+                state.append(("watermark", element.timestamp))
+                continue
             if not isinstance(element, Request):
-                state.append(("event", element))
+                state.append(("idle", element.idle))
                 continue
             if element.id is None:
                 element.id = next(self._ids)
@@ -431,7 +434,11 @@ class InFlight:
         self._deadlines.cancel()
         self._queue = self._new_queue()
         for what, *content in state:
-            if what == "event":
+            if what == "watermark":
+                self.put_event(Watermark(content[0]))
+            elif what == "idle":
+                self.put_event(WatermarkStatus(content[0]))
+            elif what == "event":  # of format 1
                 self.put_event(content[0])
             else:
                 self._take_back(kept, *content)

@@ -1,0 +1,147 @@
+"""The one module of pillarbox that pickles in a checkpoint name, and how they are read.
+
+Checkpoints outlive versions: a class that is pickled by its place in the sources could never move again. So values of
+pillarbox's own classes are pickled as a call of a function in here, with plain data: this module stays where it is, and
+what it calls may move. Where values of versions before lay is known here, too. See docs/checkpoint-format.md.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from importlib import import_module
+from typing import Any
+
+__all__ = [
+    "Fields",
+    "MissingGlobalError",
+    "StandIn",
+    "loads",
+    "loads_plain",
+    "loads_with_stand_ins",
+    "make",
+    "make_error",
+    "row_class",
+]
+
+# By the names that stand in checkpoints: these stay.
+_HOMES = {
+    "AsyncFailure": "pillarbox.operators.async_io.function:AsyncFailure",
+    "Duration": "pillarbox.time.duration:Duration",
+    "OutputTag": "pillarbox.operators.functions:OutputTag",
+    "Time": "pillarbox.time.duration:Time",
+    "TimeDomain": "pillarbox.operators.functions:TimeDomain",
+    "TypeMismatchError": "pillarbox.types:TypeMismatchError",
+}
+
+# What pickles of format 1 name, and where it is now.
+_FORMER = {
+    ("pillarbox.elements", "Watermark"): "pillarbox.elements:Watermark",
+    ("pillarbox.elements", "WatermarkStatus"): "pillarbox.elements:WatermarkStatus",
+    ("pillarbox.operators.async_io.function", "AsyncFailure"): _HOMES["AsyncFailure"],
+    ("pillarbox.operators.functions", "OutputTag"): _HOMES["OutputTag"],
+    ("pillarbox.operators.functions", "TimeDomain"): _HOMES["TimeDomain"],
+    ("pillarbox.rows", "row_class"): "pillarbox._unpickle:row_class",
+    ("pillarbox.state.state_log", "_Meta"): "pillarbox._unpickle:Fields",
+    ("pillarbox.time.duration", "Duration"): _HOMES["Duration"],
+    ("pillarbox.time.duration", "Time"): _HOMES["Time"],
+}
+
+
+def row_class(fields: tuple[str, ...]) -> Any:
+    """Return the class of the rows with these columns: pickled rows are calls of it."""
+    return _at("pillarbox.rows:row_class")(fields)
+
+
+def make(kind: str, *parts: Any) -> Any:
+    """Return a value of one of pillarbox's other classes."""
+    return _at(_HOMES[kind])(*parts)
+
+
+def make_error(name: str, args: tuple[Any, ...]) -> Any:
+    """Return one of pillarbox's errors."""
+    return _at(_HOMES.get(name, f"pillarbox.errors:{name}"))(*args)
+
+
+def _at(home: str) -> Any:
+    module, _, name = home.partition(":")
+    return getattr(import_module(module), name)
+
+
+class Fields:
+    """An object of a class that is no more, as its attributes."""
+
+
+class MissingGlobalError(Exception):
+    """A pickle names something that is not there: ``args`` are its module, its name, and why."""
+
+
+class StandIn:
+    """Stands for an object whose class is missing; it cannot be pickled."""
+
+    def __new__(cls, *args: Any, **named: Any) -> StandIn:
+        return object.__new__(cls)
+
+    def __init__(self, *args: Any, **named: Any) -> None: ...
+
+    def __setstate__(self, state: Any) -> None: ...
+
+    def __setitem__(self, key: Any, value: Any) -> None: ...
+
+    def append(self, value: Any) -> None: ...
+
+    def extend(self, values: Any) -> None: ...
+
+    def __reduce__(self) -> Any:
+        raise LookupError
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        former = _FORMER.get((module, name))
+        if former is not None:
+            return _at(former)
+        try:
+            return super().find_class(module, name)
+        except (ImportError, AttributeError) as error:
+            return self.missing(module, name, error)
+
+    def missing(self, module: str, name: str, error: Exception) -> Any:
+        raise MissingGlobalError(module, name, error) from error
+
+
+class _UnpicklerWithStandIns(_Unpickler):
+    def missing(self, module: str, name: str, error: Exception) -> Any:
+        return StandIn
+
+
+class _PlainUnpickler(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        raise pickle.UnpicklingError(f"it names {module}.{name}, and has to be plain data")
+
+
+def loads(payload: bytes | memoryview) -> Any:
+    """Unpickle what a checkpoint holds.
+
+    Raises:
+        MissingGlobalError: it names a class or a function that is not there.
+    """
+    try:
+        return pickle.loads(payload)
+    except (ImportError, AttributeError):
+        # What has moved is known to this one. It costs a call for each name, so it is the second.
+        return _Unpickler(io.BytesIO(payload)).load()
+
+
+def loads_with_stand_ins(payload: bytes) -> Any:
+    """Unpickle with :class:`StandIn` in the place of each class that is missing."""
+    return _UnpicklerWithStandIns(io.BytesIO(payload)).load()
+
+
+def loads_plain(payload: bytes | memoryview) -> Any:
+    """Unpickle plain data: numbers, text, bytes, None, and tuples, lists, sets and dicts of them.
+
+    Raises:
+        pickle.UnpicklingError: it names a class or a function, so reading it could run code.
+    """
+    return _PlainUnpickler(io.BytesIO(payload)).load()
