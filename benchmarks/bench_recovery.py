@@ -153,7 +153,9 @@ def serve_local(keys: int, timers: str, directory: Path) -> None:
         started = time.perf_counter()
         loaded = [pickle.loads(chunk) for number, chunk in read().items() if number]
         seconds = time.perf_counter() - started
-        return seconds, sum(len(entries) for _, entries, *_ in loaded)
+        # (A log of format 1 has tuples, so that a version of before can be measured by this file, too.)
+        rows = [chunk["rows"] if isinstance(chunk, dict) else chunk[1] for chunk in loaded]
+        return seconds, sum(map(len, rows))
 
     for question in questions():
         gc.collect()

@@ -147,7 +147,7 @@ def serve_local(keys: int, touched: int) -> None:
                 started = time.perf_counter()
                 loaded = [pickle.loads(chunk) for chunk in chunks]
                 plain = time.perf_counter() - started
-                entries = sum(len(rows) for _, rows, *_ in loaded)
+                entries = sum(len(chunk["rows"]) for chunk in loaded)
                 del loaded
                 gc.enable()
                 job.reset()

@@ -119,6 +119,7 @@ NO_FAULTS = Faults("/nowhere")
 if os.environ.get("PILLARBOX_FAULT_SMALL_LOG"):
     # Chunks are cleaned, and resident tasks left behind, within a few epochs.
     state_log._CHUNK_ROWS = 4
+    state_log._SLACK_BYTES = 200
     state_log._SPARE_CHUNKS = 4
     state_log._HISTORY = 3
 

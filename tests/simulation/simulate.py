@@ -112,7 +112,7 @@ def small_limits(rng: random.Random, *, history: int) -> list[tuple[Any, str, An
         (state_log, "_CHUNK_BYTES", rng.choice([64, 10**6])),
         (state_log, "_SPARE_CHUNKS", rng.choice([0, 4, 64])),
         (state_log, "_GATHERING", rng.choice([1, 16])),
-        (state_log, "_PORTION", rng.choice([1, 64])),
+        (state_log, "_SLACK_BYTES", rng.choice([0, 500, 10**6])),
         (state_log, "_HISTORY", history),
     ]
 

@@ -1,5 +1,6 @@
 """Keyed state: descriptors, key groups, the heap backend and the state log."""
 
+from pillarbox.state.chunk_store import ChunkStore, MemoryChunkStore
 from pillarbox.state.descriptors import (
     AggregateFunction,
     AggregatingState,
@@ -15,7 +16,8 @@ from pillarbox.state.descriptors import (
     ValueStateDescriptor,
 )
 from pillarbox.state.heap_backend import HeapKeyedStateBackend, KeyOwner, SlotSpec
-from pillarbox.state.state_log import ChunkStore, LogIdentity, MemoryChunkStore, StateLog, Sync
+from pillarbox.state.log_head import LogIdentity
+from pillarbox.state.state_log import StateLog, Sync
 
 __all__ = [
     "AggregateFunction",

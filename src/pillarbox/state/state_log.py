@@ -3,110 +3,69 @@
 Each epoch appends the rows of the keys that it touched. The log is cleaned from its old end, as in a
 log-structured file system: rows of the oldest chunk that are still current are appended again, then the chunk
 is removed. So the log stays within about twice the live rows, no epoch pays for a full snapshot, and an epoch
-costs what it touches. A resident task that missed epochs reads the chunks that it has not seen.
+costs what it touches. A resident task that missed epochs reads the chunks that it has not seen. A row that would fill
+a chunk has a value of its own beside the chunks, which is removed with its entry and never written again.
 
-All entries of the log are numbered, and an entry names the one that it takes the place of. A cold start reads the
+All entries of the log are numbered, and a chunk names those that its own take the place of. A cold start reads the
 chunks from the newest to the oldest, so it knows of each entry whether it is out of date without a look at its key.
+The head says what the newest chunk has to be, and each chunk what the one before it has to be: what is read is what was
+written, or an error. What stands in the store is written down in docs/checkpoint-format.md.
 
-The store is Spark's state store under Spark, a dictionary elsewhere. Only the mailbox thread may touch the log.
+Only the mailbox thread may touch the log.
 """
 
 from __future__ import annotations
 
 import gc
-import logging
-import pickle
 import secrets
-from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from itertools import compress
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from pillarbox._unpickle import MissingGlobalError, loads
 from pillarbox.elements import dumps
-from pillarbox.errors import CheckpointMismatchError, OperatorError, describe, shorten
+from pillarbox.errors import OperatorError, describe, shorten
+from pillarbox.state.chunk_store import ChunkStore
 from pillarbox.state.heap_backend import HeapKeyedStateBackend, SlotSpec, stale_entry
-from pillarbox.state.key_note import KeyNote, key_change
-from pillarbox.state.live_bytes import LiveBytes
+from pillarbox.state.ledger import CLEANED, ChunkOnFile, Ledger
+from pillarbox.state.log_chunk import Chunk, Entries, large_row, read_chunk, read_large
+from pillarbox.state.log_head import (
+    META,
+    LogHead,
+    LogIdentity,
+    Mark,
+    check_key,
+    damaged,
+    read_head,
+    unreadable,
+    write_head,
+)
+from pillarbox.state.sizes import sizes_of
 
-__all__ = ["FORMAT", "ChunkStore", "LogIdentity", "MemoryChunkStore", "StateLog", "Sync"]
-
-_log = logging.getLogger("pillarbox")
-
-# Of the meta entry and the chunks. A newer one is refused, an older one is read.
-FORMAT = 1
-META = 0
-_MAGIC = b"pillarbox"
+__all__ = ["StateLog", "Sync"]
 
 _CHUNK_BYTES = 512 * 1024
 _CHUNK_ROWS = 4096
+# The log may take so many bytes more than twice the current rows before it is cleaned. With what is left of chunks
+# that are being cleaned, and with what is only estimated, it stays within 4 MiB.
+_SLACK_BYTES = 1024 * 1024
 # Epochs that touch few keys write small chunks. They are gathered when there are more than so many for each full chunk
 # of live rows, and some to spare: that costs an epoch up to this part of a full chunk. Leaving them would cost a cold
 # start its reads.
 _GATHERING = 16
 _SPARE_CHUNKS = 64
-# Cleaning looks at this many keys before it asks again whether it has to go on.
-_PORTION = 64
 # From this number of new objects on, a cold start has the collector take them for old ones.
 _MANY_OBJECTS = 100_000
 # How many epochs back a resident task can prove that it is an ancestor of what the store holds.
 _HISTORY = 64
-
-
-class ChunkStore(Protocol):
-    """Binary values by number, written together or not at all."""
-
-    def get(self, number: int) -> bytes | None: ...
-
-    def put(self, number: int, value: bytes) -> None: ...
-
-    def remove(self, number: int) -> None: ...
-
-
-class MemoryChunkStore:
-    """A chunk store in a dictionary, with the number of bytes that were put into it."""
-
-    def __init__(self) -> None:
-        self.chunks: dict[int, bytes] = {}
-        self.bytes_put = 0
-
-    def get(self, number: int) -> bytes | None:
-        return self.chunks.get(number)
-
-    def put(self, number: int, value: bytes) -> None:
-        self.chunks[number] = value
-        self.bytes_put += len(value)
-
-    def remove(self, number: int) -> None:
-        del self.chunks[number]
-
-    def copy(self) -> MemoryChunkStore:
-        """Give a store with the same chunks: a savepoint."""
-        other = MemoryChunkStore()
-        other.chunks = dict(self.chunks)
-        return other
-
-
-@dataclass(frozen=True)
-class LogIdentity:
-    """Whose state a log holds; a log of another one is refused.
-
-    Attributes:
-        operator: uid of the operator.
-        program: uid, vertex number and level of all operators of the program that have state: where a store is found
-            depends on these two.
-        key: what is noted of the operator's key.
-    """
-
-    operator: str
-    subtask: int
-    parallelism: int
-    max_parallelism: int
-    program: tuple[tuple[str, int, int], ...] = ()
-    key: KeyNote | None = None
+# What an epoch has written tells how exactly sizes were reckoned, from this many bytes on.
+_CALIBRATING = 4096
+# So many removed keys fit into a chunk: each takes a byte or two.
+_MOST_REMOVED = 256 * 1024
 
 
 class Sync(Enum):
@@ -116,32 +75,6 @@ class Sync(Enum):
     CAUGHT_UP = "caught up"
     LOADED = "loaded"
     DIVERGED = "diverged"
-
-
-# Keys and their rows; keys that were removed; how far back the entries are that these take the place of.
-_Chunk = tuple[list[Any], list[Any], list[Any], list[int]]
-
-
-@dataclass
-class _Meta:
-    operator: str
-    parallelism: int
-    max_parallelism: int
-    subtask: int
-    # What the slots of a row hold, in the chunks from a number on: it changes when a program gets another state.
-    layouts: list[tuple[int, list[tuple[str, str]]]]
-    version: int
-    stamps: list[tuple[int, int]]
-    first: int
-    following: int
-    # Of the next entry, and how many there are in the log.
-    entry: int
-    entries: int
-    program: tuple[tuple[str, int, int], ...]
-    task_state: dict[str, Any] = field(default_factory=dict)
-    cleaned: int = 0
-    # Missing in logs of before: a default of the class stands in.
-    key: KeyNote | None = None
 
 
 class StateLog:
@@ -157,23 +90,23 @@ class StateLog:
         self._identity = identity
         self._backend = backend
         self.bytes_written = 0
-        self._chunk_rows = _CHUNK_ROWS
-        self._forget()
-
-    def _forget(self) -> None:
         self.version = 0
         self.task_state: dict[str, Any] = {}
         self._stamps: list[tuple[int, int]] = []
-        # Keys of each chunk in the log, oldest first: what cleaning looks at.
-        self._chunks: deque[tuple[int, list[Any]]] = deque()
+        self._ledger = Ledger()
         self._entries = 0
         # The number of the next entry: the first one in the log has the number `_entry - _entries`.
         self._entry = 0
         # How many keys of the oldest chunk cleaning has looked at already.
         self._cleaned = 0
         self._following = META + 1
-        self._live = LiveBytes()
+        self._newest: Mark | None = None
+        # Where the large rows lie, by their entries; and how many have been written.
+        self._large: dict[int, tuple[int, Mark]] = {}
+        self._larges = 0
         self._layouts: list[tuple[int, list[tuple[str, str]]]] = []
+        # How many bytes were written for each one that was reckoned with beforehand.
+        self._scale = 1.0
 
     # -- reading --
 
@@ -185,108 +118,64 @@ class StateLog:
             the task must be made anew.
 
         Raises:
-            CheckpointMismatchError: the store holds the state of something else.
+            CheckpointMismatchError: the store holds the state of something else, or not what was written.
         """
-        meta = self._read_meta(store)
-        stamp = meta.stamps[-1] if meta is not None and meta.stamps else None
+        payload = store.get(META)
+        head = None if payload is None else read_head(payload, self._identity)
+        stamp = head.stamps[-1] if head is not None and head.stamps else None
         mine = self._stamps[-1] if self._stamps else None
         if mine == stamp:
             return Sync.IN_STEP
-        if mine is None and meta is not None:
-            self._check_key(meta)
-            self._load(store, meta)
+        if mine is None and head is not None:
+            check_key(head, self._identity)
+            self._load(store, head)
             return Sync.LOADED
-        if meta is None or mine not in meta.stamps or meta.first > self._following:
+        if head is None or mine not in head.stamps or head.first > self._following:
             return Sync.DIVERGED
-        self._catch_up(store, meta)
+        self._catch_up(store, head)
         return Sync.CAUGHT_UP
 
-    def _read_meta(self, store: ChunkStore) -> _Meta | None:
-        payload = store.get(META)
-        if payload is None:
-            return None
-        if not payload.startswith(_MAGIC):
-            raise CheckpointMismatchError(
-                f"operator {self._identity.operator!r}: the state at hand was not written by pillarbox"
-            )
-        written = int.from_bytes(payload[len(_MAGIC) : len(_MAGIC) + 2], "little")
-        if written > FORMAT:
-            raise CheckpointMismatchError(
-                f"operator {self._identity.operator!r}: the checkpoint has format {written}, this version of"
-                f" pillarbox reads up to {FORMAT}: update pillarbox, or start from a new checkpoint"
-            )
-        meta: _Meta = pickle.loads(payload[len(_MAGIC) + 2 :])
-        mine = self._identity
-        if meta.operator != mine.operator:
-            raise CheckpointMismatchError(
-                f"the checkpoint holds state of operator {meta.operator!r} where the program has"
-                f" {mine.operator!r}: set the operator's uid() to the one in the checkpoint, or start from a new one"
-            )
-        for what in ("parallelism", "max_parallelism", "subtask"):
-            theirs, ours = getattr(meta, what), getattr(mine, what)
-            if theirs != ours:
-                raise CheckpointMismatchError(
-                    f"operator {mine.operator!r}: the checkpoint was written with {what} {theirs}, the program"
-                    f" runs with {ours}: keep it at {theirs}, or start from a new checkpoint"
-                )
-        places = {uid: place for uid, *place in mine.program}
-        missing = sorted(uid for uid, *_ in meta.program if uid not in places)
-        if missing:
-            raise CheckpointMismatchError(
-                f"the checkpoint holds state of {', '.join(map(repr, missing))}, which the program does not have: run"
-                " the program that wrote it, set uid() of the operators to those in the checkpoint, or start anew"
-            )
-        moved = sorted(uid for uid, *place in meta.program if places[uid] != place)
-        if moved:
-            # Their state would not be found: they would start anew, in silence.
-            raise CheckpointMismatchError(
-                f"the checkpoint holds state of {', '.join(map(repr, moved))}, which the program has in another place:"
-                " operators with state were added before it; run the program that wrote it, add operators behind the"
-                " others, or start from a new checkpoint"
-            )
-        return meta
-
-    def _check_key(self, meta: _Meta) -> None:
-        """Refuse a key that is surely another one; of one that may be, the worker's log tells."""
-        change = key_change(meta.key, self._identity.key)
-        if change is None:
-            return
-        surely, what = change
-        operator = f"operator {self._identity.operator!r}: {what}"
-        if surely:
-            raise CheckpointMismatchError(
-                f"{operator}: old and new keys would mix in one state; key by what the checkpoint was written with, or"
-                " start from a new one"
-            )
-        _log.warning("%s: if it gives other keys, they mix with those in the checkpoint", operator)
-
-    def _load(self, store: ChunkStore, meta: _Meta) -> None:
-        adopt = self._backend.adopt_slots
-        layouts = [(start, adopt([SlotSpec(*slot) for slot in slots])) for start, slots in meta.layouts]
-        current = np.ones(meta.entries, np.bool_)
-        place = meta.entries
+    def _load(self, store: ChunkStore, head: LogHead) -> None:
+        layouts = [(start, self._adopt(slots)) for start, slots in head.layouts]
+        current = np.ones(head.entries, np.bool_)
+        place = head.entries
+        oldest = head.entry - head.entries
+        if store.get(head.following) is not None:
+            raise damaged(self._identity, "the state", f"its head does not know of chunk {head.following}")
         # Millions of new, live objects: the cycle collector would only walk over them, again and again; and once more
         # for each generation that they pass, if freezing did not make them old at once. Garbage that is there grows old
         # with them, out of the collector's sight; so few objects, which are no burden, stay young.
         collecting = gc.isenabled()
         gc.disable()
         try:
-            for number in reversed(range(meta.first, meta.following)):
-                (keys, rows, removed, replaced), size = self._read_chunk(store, number)
-                self._chunks.appendleft((number, keys + removed if removed else keys))
-                entries = len(keys) + len(removed)
-                place -= entries
-                older = place - np.array(replaced, np.int64)
-                current[older[older >= 0]] = False  # others are in chunks that are gone
-                chosen = current[place : place + len(keys)].tolist()
-                self._live.add(meta.entry - meta.entries + place, entries, sum(chosen), size, oldest=True)
-                keys, rows = list(compress(keys, chosen)), list(compress(rows, chosen))
-                while layouts[-1][0] > number:
+            mark = head.newest
+            newest: Mark | None = None
+            for number in reversed(range(head.first, head.following)):
+                while len(layouts) > 1 and layouts[-1][0] > number:
                     layouts.pop()
+                chunk, written = self._read(store, number, mark, head)
+                mark = chunk.before
+                if newest is None:
+                    newest = written
+                place -= len(chunk.entries)
+                if place < 0:
+                    raise damaged(self._identity, "the state", f"it has more than its {head.entries} entries")
+                older = place - chunk.replaced
+                current[older[older >= 0]] = False  # others are in chunks that are gone
+                chosen = current[place : place + len(chunk.keys)]
+                own = chunk.own(written.size)
+                self._ledger.load(self._filed(number, oldest + place, chunk, own), written.size, own, chosen)
                 positions = layouts[-1][1]
                 if positions is not None:
-                    rows = [_rearranged(row, positions) for row in rows]
-                self._backend.load(keys, rows)
+                    chunk.rows = [row if row is None else _rearranged(row, positions) for row in chunk.rows]
+                self._read_large(store, chunk, oldest + place, chosen)
+                selected = chosen.tolist()
+                # What is out of date is freed now, and its memory used for the next chunk, while it is in the cache.
+                chunk.rows = list(compress(chunk.rows, selected))
+                self._backend.load(list(compress(chunk.keys, selected)), chunk.rows)
+            if place:
+                raise damaged(self._identity, "the state", f"{place} of its {head.entries} entries are missing")
+            self._ledger.end_loading()
             self._backend.end_loading()
         finally:
             if gc.get_count()[0] > _MANY_OBJECTS:
@@ -294,43 +183,103 @@ class StateLog:
                 gc.unfreeze()
             if collecting:
                 gc.enable()
-        self._entries = meta.entries
-        self._take_over(meta)
+        self._entries = head.entries
+        self._take_over(head)
+        self._newest = newest
 
-    def _catch_up(self, store: ChunkStore, meta: _Meta) -> None:
-        for number in range(self._following, meta.following):
-            (keys, rows, removed, replaced), size = self._read_chunk(store, number)
-            self._live.remove([self._entry - back for back in replaced])
-            self._live.add(self._entry, len(keys) + len(removed), len(keys), size)
-            self._remember(number, keys + removed)
-            self._backend.apply(keys, rows, removed)
-        while self._chunks and self._chunks[0][0] < meta.first:
-            self._entries -= len(self._chunks.popleft()[1])
-        self._live.forget_before(self._entry - self._entries)
-        self._take_over(meta)
+    def _catch_up(self, store: ChunkStore, head: LogHead) -> None:
+        chunks: list[tuple[int, Chunk, Mark]] = []
+        mark = head.newest
+        for number in reversed(range(self._following, head.following)):
+            chunk, written = self._read(store, number, mark, head)
+            mark = chunk.before
+            chunks.append((number, chunk, written))
+        if mark is not None and chunks and self._newest is not None and mark != self._newest:
+            raise damaged(self._identity, f"chunk {self._following} of the state", "it is another log's")
+        start = self._entry
+        current = np.ones(sum(len(chunk.entries) for _, chunk, _ in chunks), np.bool_)
+        replaced: list[tuple[int, Any]] = []
+        at = 0
+        for _, chunk, _ in reversed(chunks):
+            older = at - chunk.replaced
+            current[older[older >= 0]] = False
+            replaced += self._ledger.keys_of(start + older[older < 0])
+            at += len(chunk.entries)
+        for entry, _ in replaced if self._large else ():
+            self._forget_large(entry)
+        for number, chunk, written in reversed(chunks):
+            self._ledger.replace(self._entry - chunk.replaced)
+            at = self._entry - start
+            chosen = current[at : at + len(chunk.keys)]
+            self._read_large(store, chunk, self._entry, chosen)
+            own = chunk.own(written.size)
+            self._remember(self._filed(number, self._entry, chunk, own), written.size, len(chunk.keys), own)
+            selected = chosen.tolist()
+            rows = list(compress(chunk.rows, selected))
+            self._backend.apply(list(compress(chunk.keys, selected)), rows, chunk.removed)
+        # What was put out of date, and has not come anew, is gone.
+        live = self._backend.rows
+        self._backend.apply([], [], [key for entry, key in replaced if key in live and live[key][0] == entry])
+        while self._ledger.chunks and self._ledger.chunks[0].number < head.first:
+            self._entries -= len(self._ledger.drop_oldest().keys)
+        self._take_over(head)
 
-    def _read_chunk(self, store: ChunkStore, number: int) -> tuple[_Chunk, int]:
-        payload = store.get(number)
-        if payload is None:
-            raise CheckpointMismatchError(
-                f"operator {self._identity.operator!r}: chunk {number} of the state is missing in the checkpoint"
-            )
-        chunk: _Chunk = pickle.loads(payload)
-        return chunk, len(payload)
+    def _read(self, store: ChunkStore, number: int, mark: Mark | None, head: LogHead) -> tuple[Chunk, Mark]:
+        return read_chunk(store, number, mark, self._identity, self._layout_of(head, number))
 
-    def _take_over(self, meta: _Meta) -> None:
-        self.version = meta.version
-        self.task_state = meta.task_state
-        self._stamps = meta.stamps
-        self._following = meta.following
-        self._entry = meta.entry
-        self._layouts = meta.layouts
-        self._cleaned = meta.cleaned
+    def _read_large(self, store: ChunkStore, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
+        """Put the large rows of a chunk, so far as they are current, into their places."""
+        for index, (number, mark) in chunk.large.items():
+            if current[index]:
+                slots, row = read_large(store, number, mark, self._identity)
+                positions = self._adopt(slots)
+                row = row if positions is None else _rearranged(row, positions)
+                row[0] = start + index
+                chunk.rows[index] = row
+                self._keep_large(start + index, number, mark)
 
-    def _remember(self, number: int, keys: list[Any]) -> None:
-        self._chunks.append((number, keys))
-        self._entries += len(keys)
-        self._entry += len(keys)
+    def _adopt(self, slots: list[tuple[str, str]]) -> list[int] | None:
+        return self._backend.adopt_slots([SlotSpec(*slot) for slot in slots])
+
+    @staticmethod
+    def _layout_of(head: LogHead, number: int) -> list[tuple[str, str]]:
+        return next((slots for start, slots in reversed(head.layouts) if start <= number), head.layouts[0][1])
+
+    @staticmethod
+    def _filed(number: int, start: int, chunk: Chunk, own: float) -> ChunkOnFile:
+        return ChunkOnFile(number, start, chunk.entries, chunk.sizes(own))
+
+    def _keep_large(self, entry: int, number: int, mark: Mark) -> None:
+        self._large[entry] = number, mark
+        self._ledger.large += mark.size
+
+    def _forget_large(self, entry: int) -> int | None:
+        """Forget the large row of an entry that is out of date; return its number, if it has one."""
+        found = self._large.pop(entry, None)
+        if found is None:
+            return None
+        number, mark = found
+        self._ledger.large -= mark.size
+        return number
+
+    def _take_over(self, head: LogHead) -> None:
+        try:
+            self.task_state = loads(head.task) if head.task else {}
+        except MissingGlobalError as error:
+            raise unreadable(self._identity, "records that an operator had not finished", error) from error
+        self.version = head.version
+        self._stamps = head.stamps
+        self._following = head.following
+        self._entry = head.entry
+        self._layouts = head.layouts
+        self._cleaned = head.cleaned
+        self._newest = head.newest
+        self._larges = head.large
+
+    def _remember(self, chunk: ChunkOnFile, size: int, rows: int, own: float) -> None:
+        self._ledger.add(chunk, size, rows, own)
+        self._entries += len(chunk.keys)
+        self._entry += len(chunk.keys)
 
     # -- writing --
 
@@ -341,93 +290,166 @@ class StateLog:
         slots = [(slot.name, slot.kind) for slot in self._backend.slots]
         if not self._layouts or self._layouts[-1][1] != slots:
             self._layouts = [*self._layouts, (self._following, slots)]
-        self._clean(store, changed, len(removed))
-        self._append(store, changed, removed)
-        self._live.forget_before(self._entry - self._entries)
+        self._write_changes(store, changed, removed)
         self.version += 1
         self.task_state = task_state
         self._stamps = [*self._stamps[-_HISTORY + 1 :], (self.version, secrets.randbits(63))]
-        mine = self._identity
-        first = self._chunks[0][0] if self._chunks else self._following
+        mine, chunks = self._identity, self._ledger.chunks
+        first = chunks[0].number if chunks else self._following
         while len(self._layouts) > 1 and self._layouts[1][0] <= first:
             self._layouts = self._layouts[1:]
-        meta = _Meta(
-            mine.operator,
-            mine.parallelism,
-            mine.max_parallelism,
-            mine.subtask,
-            self._layouts,
-            self.version,
-            self._stamps,
-            first,
-            self._following,
-            self._entry,
-            self._entries,
-            mine.program,
-            task_state,
-            self._cleaned,
-            mine.key,
+        head = LogHead(
+            operator=mine.operator,
+            parallelism=mine.parallelism,
+            max_parallelism=mine.max_parallelism,
+            subtask=mine.subtask,
+            program=mine.program,
+            key=mine.key,
+            layouts=self._layouts,
+            version=self.version,
+            stamps=self._stamps,
+            first=first,
+            following=self._following,
+            entry=self._entry,
+            entries=self._entries,
+            cleaned=self._cleaned,
+            newest=self._newest,
+            large=self._larges,
+            task=dumps(task_state),
         )
-        self._put(store, META, _MAGIC + FORMAT.to_bytes(2, "little") + dumps(meta))
+        self._put(store, META, write_head(head))
 
-    def _clean(self, store: ChunkStore, changed: dict[Any, list[Any]], removed: int) -> None:
-        """Clean the old end as far as this epoch lengthens the log: rows still current join ``changed``.
+    def _write_changes(self, store: ChunkStore, changed: dict[Any, list[Any]], removed: dict[Any, int]) -> None:
+        """Append the rows that the epoch changed, and those that cleaning moves; note what is out of date by that."""
+        stale = np.array([*(stale_entry(row[0]) for row in changed.values()), *removed.values()], np.int64)
+        stale = stale[stale >= 0]
+        for entry in stale.tolist() if self._large else ():
+            number = self._forget_large(entry)
+            if number is not None:
+                store.remove(number)
+        gone = self._ledger.replace(stale)
+        sizes = sizes_of(list(changed), list(changed.values())) * self._scale
+        moved = self._clean(store, float(sizes.sum()), gone)
+        if moved:
+            self._ledger.replace(np.array([row[0] for row in moved.values()], np.int64))
+            sizes = np.concatenate([sizes, sizes_of(list(moved), list(moved.values())) * self._scale])
+            changed.update(moved)
+        self._append(store, Entries(changed, sizes), np.array(list(removed.values()), np.int64))
 
-        At least half of the entries of a log that is too long are out of date. So looking at two of them for each one
-        that the epoch adds holds its length, and no epoch pays for another.
+    def _clean(self, store: ChunkStore, added: float, gone: float) -> dict[Any, list[Any]]:
+        """Clean the old end as far as this epoch lengthens the log, and return the rows there that are still current.
+
+        What is written again is bounded by what the epoch changes, so no epoch pays for another.
+
+        Args:
+            added: how many bytes of rows the epoch adds.
+            gone: how many bytes it puts out of date.
         """
-        rows = self._backend.rows
-        written = len(changed) + removed
-        budget = 2 * written + self._chunk_rows // _GATHERING
-        most_entries = 2 * len(rows) + _CHUNK_ROWS
-        most_chunks = _SPARE_CHUNKS + _GATHERING * len(rows) // self._chunk_rows
-        while budget > 0 and self._chunks:
-            excess = self._entries - self._cleaned + len(changed) + removed - most_entries
-            if excess <= 0 and len(self._chunks) <= most_chunks:
-                break
-            number, keys = self._chunks[0]
-            portion = keys[self._cleaned : self._cleaned + min(budget, max(excess, _PORTION))]
-            for entry, key in enumerate(portion, self._entry - self._entries + self._cleaned):
+        rows, ledger = self._backend.rows, self._ledger
+        moved: dict[Any, list[Any]] = {}
+        changes = max(added, gone)
+        # Also what is not written again takes its time to look at.
+        looks = 3 * changes + _CHUNK_BYTES // _GATHERING
+        full = max(len(rows) // _CHUNK_ROWS, ledger.live_bytes // _CHUNK_BYTES)
+        most_chunks = _SPARE_CHUNKS + _GATHERING * full
+        # A little at a time as long as the log is hardly too long: epochs take about the same time.
+        excess = ledger.excess(added, self._cleaned) - _SLACK_BYTES
+        budget = min(CLEANED * changes, changes / 2 + max(0.0, excess))
+        if len(ledger.chunks) > most_chunks:
+            budget += _CHUNK_BYTES // _GATHERING
+        while ledger.chunks and (len(ledger.chunks) > most_chunks or excess > 0):
+            oldest = ledger.chunks[0]
+            look = ledger.mean_of_oldest()
+            for key in () if ledger.oldest_is_stale() else oldest.keys[self._cleaned :]:
+                if budget <= 0 or looks <= 0:
+                    return moved
+                looks -= look
+                entry = oldest.start + self._cleaned
+                self._cleaned += 1
                 row = rows.get(key)
                 if row is not None and row[0] == entry:
-                    changed[key] = row
-            self._cleaned += len(portion)
-            budget -= len(portion)
-            if self._cleaned == len(keys):
-                self._chunks.popleft()
-                self._entries -= len(keys)
-                self._cleaned = 0
-                store.remove(number)
+                    moved[key] = row
+                    size = ledger.size_of(entry)
+                    budget -= size
+                    added += size
+            ledger.drop_oldest()
+            self._entries -= len(oldest.keys)
+            self._cleaned = 0
+            store.remove(oldest.number)
+            excess = ledger.excess(added, self._cleaned) - _SLACK_BYTES
+        return moved
 
-    def _append(self, store: ChunkStore, changed: dict[Any, list[Any]], gone: dict[Any, int]) -> None:
-        every_key, every_row = list(changed), list(changed.values())
-        # Rows that cleaning moves are unchanged: it is the entry of their mark that goes out of date.
-        stale = [mark if mark >= 0 else stale_entry(mark) for mark in [row[0] for row in every_row]]
-        removed, stale_removed = list(gone), list(gone.values())
+    def _append(self, store: ChunkStore, entries: Entries, removed: npt.NDArray[np.int64]) -> None:
+        for index, row in enumerate(entries.rows):
+            if row[0] in self._large:  # cleaning moves its entry: the row itself stays where it is
+                entries.large[index] = self._large.pop(row[0])
+            elif entries.sizes[index] > _CHUNK_BYTES:
+                entries.large[index] = self._write_large(store, entries.keys[index], row)
+        ends = np.cumsum(entries.shares())
+        before = self.bytes_written
         start = 0
-        while start < len(every_key) or removed:
-            keys = every_key[start : start + self._chunk_rows]
-            chunk = every_row[start : start + self._chunk_rows]
-            for entry, row in enumerate(chunk, self._entry):
-                row[0] = entry
-            entries = [*stale[start : start + len(keys)], *stale_removed]
-            try:
-                payload = dumps((keys, chunk, removed, [self._entry - entry for entry in entries if entry >= 0]))
-            except Exception as error:
-                raise self._unwritable(keys, chunk, error) from error
-            if len(payload) > 4 * _CHUNK_BYTES and len(keys) > 1:
-                self._chunk_rows = max(1, len(keys) * _CHUNK_BYTES // len(payload))
-                continue
-            self._put(store, self._following, payload)
-            self._live.remove([entry for entry in entries if entry >= 0])
-            self._live.add(self._entry, len(keys) + len(removed), len(keys), len(payload))
-            self._remember(self._following, keys + removed)
-            self._following += 1
-            start += len(keys)
-            removed, stale_removed = [], []
-            if keys:
-                wanted = len(keys) * _CHUNK_BYTES // len(payload)
-                self._chunk_rows = min(max(1, wanted), _CHUNK_ROWS)
+        while start < len(entries.keys):
+            filled = int(np.searchsorted(ends, (ends[start - 1] if start else 0) + _CHUNK_BYTES, "right"))
+            stop = min(max(filled, start + 1), start + _CHUNK_ROWS, len(entries.keys))
+            last = removed if stop == len(entries.keys) else removed[:0]
+            self._write_chunk(store, entries, start, stop, last[:_MOST_REMOVED])
+            start = stop
+        for rest in range(_MOST_REMOVED if start else 0, len(removed), _MOST_REMOVED):
+            self._write_chunk(store, entries, start, start, removed[rest : rest + _MOST_REMOVED])
+        written = self.bytes_written - before
+        if written >= _CALIBRATING and start:
+            self._scale = min(max(written / float(entries.sizes.sum()) * self._scale, 0.25), 4.0)
+
+    def _write_chunk(
+        self, store: ChunkStore, entries: Entries, start: int, stop: int, removed: npt.NDArray[np.int64]
+    ) -> None:
+        keys, rows = entries.keys[start:stop], entries.rows[start:stop]
+        for entry, row in enumerate(rows, self._entry):
+            row[0] = entry
+        stale = np.concatenate([entries.stale[start:stop], removed])
+        chunk = Chunk(
+            keys,
+            rows,
+            self._entry - stale[stale >= 0],
+            self.version + 1,
+            self._newest,
+            entries.weights(start, stop),
+            {index - start: where for index, where in entries.large.items() if start <= index < stop},
+        )
+        if chunk.large:
+            chunk.rows = [None if index in chunk.large else row for index, row in enumerate(rows)]
+        try:
+            payload = chunk.encode()
+        except Exception as error:
+            raise self._unwritable(keys, rows, error) from error
+        if len(payload) > 4 * _CHUNK_BYTES and rows and not (chunk.large and len(rows) == 1):
+            # Rows with objects whose size does not show.
+            if len(rows) > 1:
+                middle = (start + stop) // 2
+                self._write_chunk(store, entries, start, middle, removed[:0])
+                self._write_chunk(store, entries, middle, stop, removed)
+            else:
+                entries.large[start] = self._write_large(store, keys[0], rows[0])
+                self._write_chunk(store, entries, start, stop, removed)
+            return
+        self._put(store, self._following, payload)
+        self._newest = Mark.of(payload, self.version + 1)
+        for index, (number, mark) in chunk.large.items():
+            self._large[self._entry + index] = number, mark
+        own = chunk.own(len(payload))
+        self._remember(self._filed(self._following, self._entry, chunk, own), len(payload), len(rows), own)
+        self._following += 1
+
+    def _write_large(self, store: ChunkStore, key: Any, row: list[Any]) -> tuple[int, Mark]:
+        """Write a row as a value of its own; return its number and its mark."""
+        try:
+            payload = large_row(self._layouts[-1][1], row)
+        except Exception as error:
+            raise self._unwritable([key], [row], error) from error
+        self._larges += 1
+        self._put(store, -self._larges, payload)
+        self._ledger.large += len(payload)
+        return -self._larges, Mark.of(payload, self.version + 1)
 
     def _unwritable(self, keys: list[Any], rows: list[list[Any]], error: Exception) -> OperatorError:
         """Return the error that names the state that cannot be pickled."""
@@ -454,12 +476,12 @@ class StateLog:
     @property
     def state_bytes(self) -> int:
         """About how many bytes the current rows take when they are written."""
-        return self._live.total
+        return self._ledger.live_bytes
 
     @property
     def chunks(self) -> int:
         """The number of chunks in the log."""
-        return len(self._chunks)
+        return len(self._ledger.chunks)
 
 
 def _rearranged(row: list[Any], positions: Sequence[int]) -> list[Any]:

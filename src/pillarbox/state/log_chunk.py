@@ -1,0 +1,250 @@
+"""A chunk of a state log: the entries that an epoch adds, as plain data around the users' rows.
+
+A chunk is a pickled dictionary. What kinds of records there are is written down in docs/checkpoint-format.md; a chunk
+with a kind that this version does not know is refused.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox._unpickle import MissingGlobalError, StandIn, loads, loads_with_stand_ins
+from pillarbox.elements import dumps
+from pillarbox.errors import CheckpointMismatchError, describe, shorten
+from pillarbox.state.chunk_store import ChunkStore
+from pillarbox.state.heap_backend import stale_entry
+from pillarbox.state.log_head import LogIdentity, Mark, damaged, newer, unreadable
+
+__all__ = ["Chunk", "Entries", "large_row", "read_chunk", "read_large"]
+
+# What is in a chunk of a row that lies elsewhere.
+_STUB = 64
+# Rows of a chunk whose sizes differ by no more than this factor count as their mean.
+_ALIKE = 1.5
+_WIDTHS = tuple(np.dtype(f"<u{width}") for width in (1, 2, 4, 8))
+_KNOWN = frozenset({"epoch", "before", "keys", "rows", "replaced", "weights", "large"})
+
+
+@dataclass
+class Chunk:
+    """The entries of a chunk, which are rows, and what they put out of date.
+
+    Attributes:
+        rows: the rows of ``keys``; None in the place of a large one.
+        replaced: how far before the chunk's first entry those entries are that are out of date now: older values of
+            its rows, and the rows of keys that were removed.
+        epoch: the epoch that wrote it.
+        before: what the chunk before it has to be; None where that is not known.
+        weights: about how many bytes each row takes, for their proportions; None: all take the same.
+        large: which rows lie in values of their own, and where: number, and mark.
+        replaced_bytes: how many bytes of the chunk say what it replaces.
+        removed: in format 1, keys that were removed: they are entries, too, behind the rows.
+    """
+
+    keys: list[Any]
+    rows: list[Any]
+    replaced: npt.NDArray[np.int64]
+    epoch: int = 0
+    before: Mark | None = None
+    weights: npt.NDArray[np.uint32] | None = None
+    large: dict[int, tuple[int, Mark]] = field(default_factory=dict)
+    replaced_bytes: int = 0
+    removed: list[Any] = field(default_factory=list)
+
+    @property
+    def entries(self) -> list[Any]:
+        """The keys of all entries."""
+        return self.keys + self.removed if self.removed else self.keys
+
+    def encode(self) -> bytes:
+        """Return the chunk as it stands in the store."""
+        content: dict[str, Any] = {"epoch": self.epoch, "keys": self.keys, "rows": self.rows}
+        if self.before is not None:
+            content["before"] = tuple(self.before)
+        if len(self.replaced):
+            content["replaced"] = _packed(self.replaced)
+            self.replaced_bytes = len(content["replaced"][1])
+        if self.weights is not None:
+            content["weights"] = self.weights.astype("<u4").tobytes()
+        if self.large:
+            content["large"] = {index: (number, *mark) for index, (number, mark) in self.large.items()}
+        return dumps(content)
+
+    def own(self, size: int) -> float:
+        """Return how many of the bytes of the chunk are its rows and their keys: what a new log would take for them."""
+        if not self.rows:
+            return 0.0
+        return float(size - self.replaced_bytes - (0 if self.weights is None else self.weights.nbytes))
+
+    def sizes(self, own: float) -> npt.NDArray[np.float32] | None:
+        """Return how many bytes each row takes; None: all take the same."""
+        if self.weights is None:
+            return None
+        factor = np.float32(own / max(1.0, float(self.weights.sum())))
+        sizes: npt.NDArray[np.float32] = np.multiply(self.weights, factor, dtype=np.float32)
+        return sizes
+
+
+class Entries:
+    """The rows that an epoch appends.
+
+    Attributes:
+        stale: the entries that these take the place of; negative: none.
+        sizes: about how many bytes each takes together with its key.
+        large: which rows lie in values of their own, and where.
+    """
+
+    def __init__(self, changed: dict[Any, list[Any]], sizes: npt.NDArray[np.float64]) -> None:
+        self.keys = list(changed)
+        self.rows = list(changed.values())
+        # Rows that cleaning moves are unchanged: it is the entry of their mark that goes out of date.
+        marks = [row[0] for row in self.rows]
+        self.stale = np.array([mark if mark >= 0 else stale_entry(mark) for mark in marks], np.int64)
+        self.sizes = sizes
+        self.large: dict[int, tuple[int, Mark]] = {}
+
+    def shares(self) -> npt.NDArray[np.float64]:
+        """Return about how many bytes each takes of its chunk."""
+        if self.large:
+            self.sizes[list(self.large)] = _STUB
+        return self.sizes
+
+    def weights(self, start: int, stop: int) -> npt.NDArray[np.uint32] | None:
+        """Return the sizes of some of them; None where all take about the same."""
+        sizes = self.sizes[start:stop]
+        if start == stop or sizes.max() <= _ALIKE * sizes.min():
+            return None
+        return np.maximum(sizes, 1).astype(np.uint32)
+
+
+def _packed(distances: npt.NDArray[np.int64]) -> tuple[int, bytes]:
+    """Return distances in a byte or two each: sorted, as the steps between them, in numbers of this many bytes."""
+    steps = np.diff(np.sort(distances), prepend=0)
+    width = next(width for width in _WIDTHS if steps.max() <= np.iinfo(width).max)
+    return width.itemsize, steps.astype(width).tobytes()
+
+
+def _unpacked(packed: tuple[int, bytes]) -> npt.NDArray[np.int64]:
+    width, steps = packed
+    return np.cumsum(np.frombuffer(steps, f"<u{width}"), dtype=np.int64)
+
+
+def read_chunk(
+    store: ChunkStore, number: int, mark: Mark | None, identity: LogIdentity, layout: list[tuple[str, str]]
+) -> tuple[Chunk, Mark]:
+    """Return a chunk, and its mark.
+
+    Args:
+        mark: what it has to be; None where that is not known: in logs of format 1.
+        layout: what the slots of its rows hold, for people.
+
+    Raises:
+        CheckpointMismatchError: it is missing, or not as it was written; or something in it cannot be read.
+    """
+    payload = store.get(number)
+    if payload is None:
+        raise _missing(identity, f"chunk {number} of the state", mark)
+    content = _checked(payload, mark, identity, f"chunk {number} of the state", layout)
+    mark = mark or Mark.of(payload, 0)
+    if type(content) is tuple:  # format 1
+        keys, rows, removed, replaced = content
+        return Chunk(keys, rows, np.array(replaced, np.int64), removed=removed), mark
+    unknown = sorted(content.keys() - _KNOWN)
+    if unknown:
+        raise newer(identity, unknown[0])
+    before, weights, replaced = content.get("before"), content.get("weights"), content.get("replaced")
+    chunk = Chunk(
+        content["keys"],
+        content["rows"],
+        np.zeros(0, np.int64) if replaced is None else _unpacked(replaced),
+        content["epoch"],
+        None if before is None else Mark(*before),
+        None if weights is None else np.frombuffer(weights, "<u4"),
+        {index: (number, Mark(*mark)) for index, (number, *mark) in content.get("large", {}).items()},
+        0 if replaced is None else len(replaced[1]),
+    )
+    return chunk, mark
+
+
+def read_large(
+    store: ChunkStore, number: int, mark: Mark, identity: LogIdentity
+) -> tuple[list[tuple[str, str]], list[Any]]:
+    """Return a row that has a value of its own, behind what its slots hold.
+
+    Raises:
+        CheckpointMismatchError: it is missing, or not as it was written; or something in it cannot be read.
+    """
+    payload = store.get(number)
+    if payload is None:
+        raise _missing(identity, f"large row {-number} of the state", mark)
+    content = _checked(payload, mark, identity, f"large row {-number} of the state", [])
+    return content["slots"], content["row"]
+
+
+def large_row(slots: list[tuple[str, str]], row: list[Any]) -> bytes:
+    """Return a row as it stands in the store by itself: it stays there when the program gets other states."""
+    return dumps({"slots": slots, "row": row})
+
+
+def _checked(payload: bytes, mark: Mark | None, identity: LogIdentity, what: str, layout: list[tuple[str, str]]) -> Any:
+    if mark is not None and not mark.fits(payload):
+        length = f", {len(payload)} bytes where {mark.size} were" if len(payload) != mark.size else ""
+        raise damaged(identity, f"{what}, of epoch {mark.epoch},", f"its digest does not fit{length}")
+    try:
+        return loads(payload)
+    except MissingGlobalError as error:
+        raise unreadable(identity, _where(payload, layout), error) from error
+    except Exception as error:
+        if mark is None:
+            raise damaged(identity, what, describe(error)) from error
+        raise CheckpointMismatchError(
+            f"{identity}: {what}, of epoch {mark.epoch}, cannot be read: {describe(error)}; it is as it was written, so"
+            " a class in it reads back no more what it wrote before: let it, or start from a new checkpoint"
+        ) from error
+
+
+def _missing(identity: LogIdentity, what: str, mark: Mark | None) -> CheckpointMismatchError:
+    of = "" if mark is None else f", of epoch {mark.epoch} and {mark.size} bytes,"
+    return CheckpointMismatchError(
+        f"{identity}: {what}{of} is missing in the checkpoint: it is damaged; start from an older copy of it, or from a"
+        " new one"
+    )
+
+
+def _where(payload: bytes, layout: list[tuple[str, str]]) -> str:
+    """Return which state of which key holds a value whose class is missing."""
+    try:
+        content = loads_with_stand_ins(payload)
+        whose = ""
+        if not isinstance(content, dict):
+            keys, rows = content[:2]
+        elif "row" in content:
+            keys, rows, layout, whose = [None], [content["row"]], content["slots"], "a key with much state"
+        else:
+            keys, rows = content["keys"], content["rows"]
+        for key, row in zip(keys, rows):
+            whose = whose or f"the key {shorten(key)}"
+            if _has_stand_in(key):
+                return whose
+            for (name, kind), value in zip(layout, (row or ())[1:]):
+                if _has_stand_in(value):
+                    return f"the {kind} state {name.partition('/')[2]!r} of {whose}"
+            whose = ""
+    except Exception:
+        pass  # the error about the name is the one to report
+    return f"one of the states {', '.join(repr(name.partition('/')[2]) for name, _ in layout)}"
+
+
+def _has_stand_in(value: Any) -> bool:
+    try:
+        pickle.dumps(value, 5)
+    except LookupError:
+        return True
+    except Exception:
+        return False
+    return isinstance(value, type) and issubclass(value, StandIn)

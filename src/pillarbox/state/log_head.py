@@ -1,0 +1,252 @@
+"""The head of a state log: whose state it is, how far it goes, and what its newest chunk has to be.
+
+It is plain data, written anew with every epoch, and read with an unpickler that resolves no names at all. What
+operators keep for themselves, which may hold values of the user's classes, is in it as bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import pickle
+import zlib
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
+
+from pillarbox._unpickle import MissingGlobalError, loads, loads_plain
+from pillarbox.elements import dumps
+from pillarbox.errors import CheckpointMismatchError, describe
+from pillarbox.state.key_note import KeyNote, key_change
+
+__all__ = ["FORMAT", "META", "LogHead", "LogIdentity", "Mark", "check_key", "damaged", "read_head", "write_head"]
+
+_log = logging.getLogger("pillarbox")
+
+# Of the head and the chunks. A newer one is refused, an older one is read.
+FORMAT = 2
+META = 0
+_MAGIC = b"pillarbox"
+_VERSIONED = len(_MAGIC) + 2
+_CHECKED = _VERSIONED + 4
+
+
+@dataclass(frozen=True)
+class LogIdentity:
+    """Whose state a log holds; a log of another one is refused.
+
+    Attributes:
+        operator: uid of the operator.
+        parallelism: the number of subtasks that share the operator's keys.
+        max_parallelism: the number of key groups.
+        program: uid, vertex number and level of all operators of the program that have state: where a store is found
+            depends on these two.
+        key: what is noted of the operator's key.
+    """
+
+    operator: str
+    subtask: int
+    parallelism: int
+    max_parallelism: int
+    program: tuple[tuple[str, int, int], ...] = ()
+    key: KeyNote | None = None
+
+    def __str__(self) -> str:
+        return f"operator {self.operator!r}, subtask {self.subtask}"
+
+
+class Mark(NamedTuple):
+    """What a value in the store has to be.
+
+    Attributes:
+        size: its length in bytes.
+        digest: its CRC-32. The store is trusted (see docs/security.md): this is against accidents.
+        epoch: the epoch that wrote it.
+    """
+
+    size: int
+    digest: int
+    epoch: int
+
+    @staticmethod
+    def of(payload: bytes, epoch: int) -> Mark:
+        """Return the mark of a value that an epoch writes."""
+        return Mark(len(payload), zlib.crc32(payload), epoch)
+
+    def fits(self, payload: bytes) -> bool:
+        """Tell whether a value is the one that was written."""
+        return len(payload) == self.size and zlib.crc32(payload) == self.digest
+
+
+@dataclass
+class LogHead:
+    """What the head says. The names of the attributes are those in the checkpoint.
+
+    Attributes:
+        layouts: what the slots of a row hold (name, kind), in the chunks from a number on: it changes when a program
+            gets another state.
+        version: the number of epochs in the log.
+        stamps: number and random stamp of the last epochs.
+        first: the number of the oldest chunk.
+        following: the number of the next chunk.
+        entry: the number of the next entry.
+        entries: how many there are in the log.
+        cleaned: how many of them, from the oldest on, cleaning has looked at.
+        newest: what the newest chunk has to be; None where it is of format 1, or there is none.
+        large: how many large rows have been written: they have the numbers -1, -2, ...
+        task: the task's own state besides the rows, pickled.
+    """
+
+    operator: str
+    parallelism: int
+    max_parallelism: int
+    subtask: int
+    layouts: list[tuple[int, list[tuple[str, str]]]]
+    version: int
+    stamps: list[tuple[int, int]]
+    first: int
+    following: int
+    entry: int
+    entries: int
+    program: tuple[tuple[str, int, int], ...]
+    cleaned: int = 0
+    key: KeyNote | None = None
+    newest: Mark | None = None
+    large: int = 0
+    task: bytes = field(default=b"", repr=False)
+
+
+_FIELDS = frozenset(each.name for each in fields(LogHead))
+
+
+def write_head(head: LogHead) -> bytes:
+    """Return the head as it stands in the store."""
+    content = {name: getattr(head, name) for name in sorted(_FIELDS)}
+    content["newest"] = None if head.newest is None else tuple(head.newest)
+    body = pickle.dumps(content, protocol=5)
+    return _MAGIC + FORMAT.to_bytes(2, "little") + zlib.crc32(body).to_bytes(4, "little") + body
+
+
+def read_head(payload: bytes, identity: LogIdentity) -> LogHead:
+    """Return the head of the log of ``identity``.
+
+    Raises:
+        CheckpointMismatchError: it is another's, of a newer version, or not as it was written.
+    """
+    if not payload.startswith(_MAGIC):
+        raise CheckpointMismatchError(f"operator {identity.operator!r}: the state at hand was not written by pillarbox")
+    written = int.from_bytes(payload[len(_MAGIC) : _VERSIONED], "little")
+    if written > FORMAT:
+        raise CheckpointMismatchError(
+            f"operator {identity.operator!r}: the checkpoint has format {written}, this version of"
+            f" pillarbox reads up to {FORMAT}: update pillarbox, or start from a new checkpoint"
+        )
+    try:
+        content = _content_1(payload) if written == 1 else _content(payload)
+    except _DamagedError as error:
+        raise damaged(identity, "the head of the state", str(error)) from error
+    except MissingGlobalError as error:
+        raise unreadable(identity, "state of the operators in its task", error) from error
+    unknown = sorted(content.keys() - _FIELDS)
+    if unknown:
+        raise newer(identity, unknown[0])
+    head = LogHead(**content)
+    _check_identity(head, identity)
+    return head
+
+
+class _DamagedError(Exception):
+    pass
+
+
+def _content(payload: bytes) -> dict[str, Any]:
+    body = payload[_CHECKED:]
+    if zlib.crc32(body) != int.from_bytes(payload[_VERSIONED:_CHECKED], "little"):
+        raise _DamagedError("its digest does not fit")
+    try:
+        content: dict[str, Any] = loads_plain(body)
+    except Exception as error:
+        raise _DamagedError(describe(error)) from error
+    if content.get("newest") is not None:
+        content["newest"] = Mark(*content["newest"])
+    return content
+
+
+def _content_1(payload: bytes) -> dict[str, Any]:
+    """Return the content of a head of format 1: a pickled object of a private class."""
+    try:
+        content = dict(vars(loads(payload[_VERSIONED:])))
+    except MissingGlobalError:
+        raise
+    except Exception as error:
+        raise _DamagedError(describe(error)) from error
+    content["task"] = dumps(content.pop("task_state", {}))
+    return content
+
+
+def damaged(identity: LogIdentity, what: str, why: str) -> CheckpointMismatchError:
+    """Return the error that says that something in the store is not as it was written."""
+    return CheckpointMismatchError(
+        f"{identity}: {what} is not as it was written ({why}): the checkpoint is damaged; start from an older copy of"
+        " it, or from a new one"
+    )
+
+
+def newer(identity: LogIdentity, what: str) -> CheckpointMismatchError:
+    """Return the error that says that the log has a kind of records that came with a later version."""
+    return CheckpointMismatchError(
+        f"{identity}: the checkpoint holds {what!r}, which this version of pillarbox does not know: update pillarbox,"
+        " or start from a new checkpoint"
+    )
+
+
+def unreadable(identity: LogIdentity, what: str, error: MissingGlobalError) -> CheckpointMismatchError:
+    """Return the error that says that a value is of a class that is not there."""
+    module, name, why = error.args
+    return CheckpointMismatchError(
+        f"{identity}: the checkpoint holds, in {what}, {module}.{name}, which is not there ({describe(why)}): keep it"
+        " where it was, or leave an alias there; or start from a new checkpoint"
+    )
+
+
+def _check_identity(head: LogHead, mine: LogIdentity) -> None:
+    if head.operator != mine.operator:
+        raise CheckpointMismatchError(
+            f"the checkpoint holds state of operator {head.operator!r} where the program has"
+            f" {mine.operator!r}: set the operator's uid() to the one in the checkpoint, or start from a new one"
+        )
+    for what in ("parallelism", "max_parallelism", "subtask"):
+        theirs, ours = getattr(head, what), getattr(mine, what)
+        if theirs != ours:
+            raise CheckpointMismatchError(
+                f"operator {mine.operator!r}: the checkpoint was written with {what} {theirs}, the program"
+                f" runs with {ours}: keep it at {theirs}, or start from a new checkpoint"
+            )
+    places = {uid: place for uid, *place in mine.program}
+    missing = sorted(uid for uid, *_ in head.program if uid not in places)
+    if missing:
+        raise CheckpointMismatchError(
+            f"the checkpoint holds state of {', '.join(map(repr, missing))}, which the program does not have: run"
+            " the program that wrote it, set uid() of the operators to those in the checkpoint, or start anew"
+        )
+    moved = sorted(uid for uid, *place in head.program if places[uid] != place)
+    if moved:
+        # Their state would not be found: they would start anew, in silence.
+        raise CheckpointMismatchError(
+            f"the checkpoint holds state of {', '.join(map(repr, moved))}, which the program has in another place:"
+            " operators with state were added before it; run the program that wrote it, add operators behind the"
+            " others, or start from a new checkpoint"
+        )
+
+
+def check_key(head: LogHead, mine: LogIdentity) -> None:
+    """Refuse a key that is surely another one; of one that may be, the worker's log tells."""
+    change = key_change(head.key, mine.key)
+    if change is None:
+        return
+    surely, what = change
+    operator = f"operator {mine.operator!r}: {what}"
+    if surely:
+        raise CheckpointMismatchError(
+            f"{operator}: old and new keys would mix in one state; key by what the checkpoint was written with, or"
+            " start from a new one"
+        )
+    _log.warning("%s: if it gives other keys, they mix with those in the checkpoint", operator)

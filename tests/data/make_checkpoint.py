@@ -1,0 +1,292 @@
+"""A checkpoint that every later version has to read: ``python -m tests.data.make_checkpoint``.
+
+It is written by a program that has each kind of state and timer, keys that went, a state that came later, requests
+that are carried on with a watermark between them, and an input whose channels have different watermarks. The file
+``checkpoint-format-N.zip`` holds the chunks of each subtask's log: an entry ``uid/subtask/number`` for each. Those that
+are there are never written anew: a change of the format adds one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import zipfile
+from collections.abc import Iterator
+from datetime import date, datetime, timezone
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pillarbox import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    AsyncFailure,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    OutputTag,
+    ReducingStateDescriptor,
+    Row,
+    StreamExecutionEnvironment,
+    TimeDomain,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from pillarbox.elements import Records
+from pillarbox.runtime.local import LocalJob, Savepoint
+from pillarbox.state import MemoryChunkStore, state_log
+from pillarbox.state.log_head import FORMAT
+from pillarbox.time import ManualProcessingTimeService
+
+__all__ = [
+    "EPOCHS",
+    "HERE",
+    "KEYS",
+    "Everything",
+    "Model",
+    "epochs",
+    "job",
+    "key",
+    "load",
+    "make",
+    "push",
+    "release",
+    "save",
+]
+
+HERE = Path(__file__).resolve().parent
+CLOCK = 1_700_000_000_000
+EPOCHS = 14
+KEYS = 40
+
+# Values of every kind that a state may hold without a class of the user's.
+VALUES: list[Any] = [
+    0,
+    -(2**70),
+    1.5,
+    True,
+    "text \N{SNOWMAN}",
+    b"\x00bytes",
+    date(2024, 2, 29),
+    datetime(2024, 2, 29, 12, 30, tzinfo=timezone.utc),
+    Decimal("12.50"),
+    (1, ("two", None)),
+    [1, [2]],
+    {"a": {"b": 3}},
+    {1, 2},
+    Row.of(card="c1", amount=2.5, items=[Row.of(n=1), Row.of(n=2)]),
+    TimeDomain.PROCESSING_TIME,
+    OutputTag("late"),
+    AsyncFailure(("record", 1), "OSError: no", 3),
+]
+
+
+class Sum(AggregateFunction):
+    def create_accumulator(self):
+        return (0, 0)
+
+    def add(self, value, accumulator):
+        return (accumulator[0] + value, accumulator[1] + 1)
+
+    def get_result(self, accumulator):
+        return accumulator[0] / accumulator[1]
+
+
+class Everything(KeyedProcessFunction):
+    """Does to its states what a record says; "ask" gives what they hold, for all that comes behind."""
+
+    def __init__(self, later: bool) -> None:
+        self.later = later
+
+    def open(self, runtime_context):
+        get = runtime_context
+        self.value = get.get_state(ValueStateDescriptor("value"))
+        self.list = get.get_list_state(ListStateDescriptor("list"))
+        self.map = get.get_map_state(MapStateDescriptor("map"))
+        self.largest = get.get_reducing_state(ReducingStateDescriptor("largest", max))
+        self.mean = get.get_aggregating_state(AggregatingStateDescriptor("mean", Sum()))
+        self.more: Any = get.get_state(ValueStateDescriptor("more")) if self.later else None
+
+    def process_element(self, record, ctx):
+        _, what, argument, _ = record
+        if what == "value":
+            self.value.update(argument)
+        elif what == "list":
+            self.list.add(argument)
+        elif what == "map":
+            self.map.put(*argument)
+        elif what == "unmap":
+            self.map.remove(argument)
+        elif what == "number":
+            self.largest.add(argument)
+            self.mean.add(argument)
+        elif what == "event":
+            ctx.timer_service().register_event_time_timer(argument)
+        elif what == "processing":
+            ctx.timer_service().register_processing_time_timer(argument)
+        elif what == "more":
+            self.more.update(argument)
+        elif what == "clear":
+            for state in (self.value, self.list, self.map, self.largest, self.mean):
+                state.clear()
+        elif what == "slow":
+            yield ("slow", ctx.get_current_key(), argument)
+        elif what == "ask":
+            states = (self.value.value(), list(self.list.get()), dict(self.map.items()))
+            more = None if self.more is None else self.more.value()
+            yield ("state", ctx.get_current_key(), (*states, self.largest.get(), self.mean.get(), more))
+
+    def on_timer(self, timestamp, ctx):
+        yield ("timer", ctx.get_current_key(), (ctx.time_domain().name, timestamp))
+
+
+class Model:
+    """The same in plain dictionaries."""
+
+    def __init__(self) -> None:
+        self.states: dict[Any, dict[str, Any]] = {}
+        self.timers: set[tuple[Any, str, int]] = set()
+        self.slow: list[tuple[Any, Any]] = []
+
+    def apply(self, record: tuple[Any, str, Any, int]) -> None:
+        key, what, argument, _ = record
+        state = self.states.setdefault(key, {"value": None, "list": [], "map": {}, "numbers": [], "more": None})
+        if what in ("value", "more"):
+            state[what] = argument
+        elif what == "list":
+            state["list"].append(argument)
+        elif what == "map":
+            state["map"][argument[0]] = argument[1]
+        elif what == "unmap":
+            state["map"].pop(argument, None)
+        elif what == "number":
+            state["numbers"].append(argument)
+        elif what in ("event", "processing"):
+            self.timers.add((key, what, argument))
+        elif what == "clear":
+            self.states[key] = {"value": None, "list": [], "map": {}, "numbers": [], "more": state["more"]}
+        elif what == "slow":
+            self.slow.append((key, argument))
+
+    def answer(self, key: Any) -> tuple[Any, ...]:
+        state = self.states.get(key, {"value": None, "list": [], "map": {}, "numbers": [], "more": None})
+        numbers = state["numbers"]
+        largest, mean = (max(numbers), sum(numbers) / len(numbers)) if numbers else (None, None)
+        return (state["value"], state["list"], state["map"], largest, mean, state["more"])
+
+
+_released = False
+
+
+def release(released: bool) -> None:
+    """Have requests for slow records answered from now on, or not."""
+    global _released
+    _released = released
+
+
+async def answer(result: Any) -> Any:
+    while result[0] == "slow" and not _released:
+        await asyncio.sleep(0.01)
+    return result
+
+
+def key(n: int) -> Any:
+    """Return one of the keys: they have several types."""
+    return (n, f"key {n}", (n, "pair"), b"%d" % n)[n % 4]
+
+
+def epochs() -> Iterator[list[tuple[Any, str, Any, int]]]:
+    """Return what is pushed: epoch by epoch (key, what, argument, event time)."""
+    rng = random.Random(5)
+    for epoch in range(EPOCHS):
+        records: list[tuple[Any, str, Any, int]] = []
+        for step in range(30):
+            one, at = key(rng.randrange(KEYS)), 1_000 * epoch + step
+            what, argument = rng.choice(
+                [
+                    ("value", rng.choice(VALUES)),
+                    ("list", rng.choice(VALUES)),
+                    ("map", (rng.choice(["a", 1, ("b", 2)]), rng.choice(VALUES))),
+                    ("unmap", rng.choice(["a", 1, ("b", 2)])),
+                    ("number", rng.randrange(100)),
+                    ("event", 100_000 + rng.randrange(20)),
+                    ("processing", CLOCK + 100_000 + rng.randrange(20)),
+                    ("more" if epoch > EPOCHS // 2 else "value", epoch),
+                    ("clear", None),
+                ]
+            )
+            records.append((one, what, argument, at))
+        if epoch == 5:
+            records += [(key(n), "value", bytes([n]) * 3_000, 5_500) for n in range(6)]
+        if epoch in (EPOCHS - 2, EPOCHS - 1):
+            records += [(key(n), "slow", (epoch, rng.choice(VALUES)), 1_000 * epoch + 900) for n in range(0, 12, 2)]
+        yield records
+
+
+def job(later: bool, savepoint: Savepoint | None = None) -> LocalJob:
+    """Return the program, running here; ``later``: after a state was added to it."""
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda record: record[3])
+    out = (
+        env.from_collection([])
+        .assign_timestamps_and_watermarks(times)
+        .key_by(lambda record: record[0])
+        .process(Everything(later))
+        .uid("everything")
+        .map_async(answer, timeout="1 hour", ordered=True, on_barrier="carry")
+        .uid("ask")
+    )
+    return env.local_job(out=out, savepoint=savepoint, clock=ManualProcessingTimeService(CLOCK))
+
+
+def push(running: LocalJob, records: list[Any], *, bounded: bool = False) -> list[Any]:
+    """Run an epoch; return what came out."""
+    (source,) = running.program.sources
+    return running.run_epoch({source: [[Records(records)]]}, bounded=bounded)["out"]
+
+
+def make() -> Savepoint:
+    """Run the program up to the checkpoint."""
+    release(False)
+    savepoint: Savepoint | None = None
+    with pytest.MonkeyPatch.context() as patch:
+        # Chunks of few rows: the log has several, and has been cleaned; and some rows are large.
+        patch.setattr(state_log, "_CHUNK_ROWS", 8)
+        patch.setattr(state_log, "_CHUNK_BYTES", 2_500)
+        patch.setattr(state_log, "_SLACK_BYTES", 500)
+        for later in (False, True):
+            with job(later, savepoint) as running:
+                for epoch, records in enumerate(epochs()):
+                    if (epoch > EPOCHS // 2) is later:
+                        push(running, records)
+                savepoint = running.savepoint()
+    assert savepoint is not None
+    return savepoint
+
+
+def save(savepoint: Savepoint, path: Path) -> None:
+    """Write a checkpoint's chunks into a file."""
+    with zipfile.ZipFile(path, "x", zipfile.ZIP_DEFLATED) as file:
+        for (uid, subtask), store in sorted(savepoint.items()):
+            for number, chunk in sorted(store.chunks.items()):
+                file.writestr(zipfile.ZipInfo(f"{uid}/{subtask}/{number}"), chunk, zipfile.ZIP_DEFLATED)
+
+
+def load(path: Path) -> Savepoint:
+    """Read what :func:`save` wrote."""
+    savepoint: Savepoint = {}
+    with zipfile.ZipFile(path) as file:
+        for name in file.namelist():
+            uid, subtask, number = name.split("/")
+            store = savepoint.setdefault((uid, int(subtask)), MemoryChunkStore())
+            store.chunks[int(number)] = file.read(name)
+    return savepoint
+
+
+if __name__ == "__main__":
+    target = HERE / f"checkpoint-format-{FORMAT}.zip"
+    save(make(), target)
+    print(f"{target}: {target.stat().st_size} bytes", file=sys.stderr)
