@@ -105,6 +105,7 @@ def _serve(connection: Connection) -> None:
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.log.level": "ERROR",
+        "spark.python.daemon.module": "tests.daemon",
         "spark.ui.enabled": "false",
     }
     for name, value in {**(local if remote.startswith("local") else {}), **settings}.items():

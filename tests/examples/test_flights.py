@@ -148,5 +148,5 @@ def test_streaming_on_spark(spark, tmp_path, days, parallelism, batches):
 
 @pytest.mark.timeout(900)
 def test_streaming_on_spark_in_many_micro_batches(spark, tmp_path):
-    """A slice has about two hours: most aircraft are in few of them, and their state rests in between."""
-    assert run_streaming(spark, first(30), tmp_path, 100, 2) == result(30)
+    """A slice has about seven hours: most aircraft are in few of them, and their state rests in between."""
+    assert run_streaming(spark, first(12), tmp_path, 40, 2) == result(12)

@@ -122,7 +122,7 @@ def main(home: Path, status: Path) -> None:
         spark__driver__extraJavaOptions=java_options(),
         spark__executor__extraJavaOptions=JAVA_OPTIONS,
         spark__log__level="ERROR",
-        spark__python__daemon__module="tests.faults.chaos_daemon",
+        spark__python__daemon__module="tests.daemon",
         spark__local__dir=str(status.parent / "local"),
         spark__sql__warehouse__dir=str(status.parent / "warehouse"),
     )

@@ -118,6 +118,7 @@ class MoreState(Ledger):
         ),
     ],
 )
+@pytest.mark.usefixtures("one_attempt")
 def test_a_change_is_refused(old: Run, program: dict[str, Any], says: str) -> None:
     with pytest.raises(StreamingQueryException) as caught:
         old.to_the_end(**program)

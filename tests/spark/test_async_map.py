@@ -77,6 +77,7 @@ def test_the_cache_goes_by_the_columns(numbers):
     assert rows(made) == [(n, n % 2, n % 2 * 10) for n in range(6)]
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_a_result_that_does_not_fit_is_named(numbers):
     async def wrong(number):
         return (number,)
@@ -99,6 +100,7 @@ async def a_word(number):
     return "count"
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_dicts_go_by_the_rules_of_to_dataframe(numbers):
     """An unknown name is refused, a missing one is null where it may be."""
     made = PF.async_map(numbers, only_half, "half DOUBLE, name STRING", columns="id")

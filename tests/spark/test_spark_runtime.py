@@ -238,6 +238,7 @@ class HiddenAlarm(KeyedProcessFunction):
         getattr(timers, method)(timers.current_processing_time() + 100)
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_timers_that_would_never_fire_are_refused_in_a_streaming_query_only(spark, tmp_path):
     stream = stream_of(spark, events(spark, 5, keys=5), tmp_path / "in", 1)
     out = environment(spark).from_dataframe(stream).key_by("key").process(HiddenAlarm())

@@ -124,6 +124,7 @@ def run(writer: Any) -> StreamingQuery:
     return query
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     """Each is refused by a sentence, before anything runs; the checkpoint does not suffer."""
     home.put({"card": "a", "shop": "s", "amount": 1})
@@ -150,6 +151,7 @@ def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     assert home.rows == [("a", 1), ("a", 3)]
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_what_was_never_committed_binds_nothing(home: Home) -> None:
     """A program that failed in its first batch may be mended in any way."""
     home.put({"card": "a", "shop": "s", "amount": 1})
@@ -162,6 +164,7 @@ def test_what_was_never_committed_binds_nothing(home: Home) -> None:
         pillarbox.start(home.writer(program(home, Sum(), key="shop")))
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_what_failed_on_a_used_checkpoint_binds_nothing(home: Home) -> None:
     """Also where no description was written before: the query was started by Spark's own start()."""
     home.put({"card": "a", "shop": "s", "amount": 1})
@@ -177,6 +180,7 @@ def test_what_failed_on_a_used_checkpoint_binds_nothing(home: Home) -> None:
     assert home.rows == [("a", 1), ("a", 3)]
 
 
+@pytest.mark.usefixtures("one_attempt")
 def test_batches_of_a_plain_start_are_those_of_its_program(home: Home) -> None:
     """A program that failed in its first batch is not the one that committed it, started by Spark's own start()."""
     home.put({"card": "a", "shop": "s", "amount": 1})

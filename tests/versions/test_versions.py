@@ -47,16 +47,13 @@ def answer(command: list[str], env: dict[str, str], cwd: Path) -> Any:
     return json.loads([line for line in ran.stdout.splitlines() if line.startswith("{")][-1])
 
 
-@pytest.mark.parametrize("version", [*versions(), "installed"])
+@pytest.mark.parametrize("version", versions())
 def test_the_first_program_in_batch_in_streaming_and_after_a_restart(version, tmp_path):
-    path = [str(ROOT / "src")]
-    spark = pyspark.__version__
-    if version != "installed":
-        assert (PLACES / f"spark-{version}").is_dir(), f"scripts/setup.sh spark {version} puts it there"
-        path.insert(0, str(PLACES / f"spark-{version}"))
-        lock = (Path(__file__).parent / f"spark-{version}.lock").read_text()
-        spark = lock.split()[0].removeprefix("pyspark==")
-    env = environment(PYTHONPATH=os.pathsep.join(path))
+    """On the installed version, all other tests run."""
+    assert (PLACES / f"spark-{version}").is_dir(), f"scripts/setup.sh spark {version} puts it there"
+    env = environment(PYTHONPATH=os.pathsep.join([str(PLACES / f"spark-{version}"), str(ROOT / "src")]))
+    lock = (Path(__file__).parent / f"spark-{version}.lock").read_text()
+    spark = lock.split()[0].removeprefix("pyspark==")
     for expected in (FIRST, SECOND):
         found = answer([sys.executable, str(SMOKE), str(tmp_path)], env, tmp_path)
         assert found == {"spark": spark, **expected}

@@ -1,6 +1,6 @@
 """PySpark's daemon of Python workers, which has imported what workers need of others before it forks them.
 
-Chaos kills dozens of workers a minute, and most of what a new one costs is importing pandas.
+Chaos kills dozens of workers a minute, and tests start hundreds: most of what a new one costs is importing pandas.
 """
 
 from __future__ import annotations
