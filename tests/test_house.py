@@ -15,7 +15,7 @@ import pillarbox
 SOURCE = Path(pillarbox.__file__).parent
 # From the lowest to the highest, as docs/architecture.md has them. Those of one floor may know each other.
 FLOORS = [
-    ("mailbox",),
+    ("mailbox", "_unpickle"),
     ("errors", "rows", "elements", "types", "conversion"),
     ("time",),
     ("state",),
@@ -42,6 +42,7 @@ PUBLIC = {
 
 def floor_of(module: str) -> int:
     room = module.split(".")[1] if "." in module else ""
+    assert any(room in rooms for rooms in FLOORS), f"{module} is on no floor"
     return next(number for number, rooms in enumerate(FLOORS) if room in rooms)
 
 
