@@ -102,11 +102,17 @@ def run(spark: Any, inputs: Path, checkpoint: Path, attempt: str, settings: dict
 
 
 def newest_state_file(checkpoint: Path, kind: str) -> Path:
-    """Return the newest ``changelog`` or ``zip`` (or one of the ``sst`` files) of the first partition's store."""
+    """Return the newest ``changelog`` or ``zip`` (or one of the ``sst`` files) of the first partition's store.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
     files = sorted(
         (path for path in (checkpoint / "state" / "0" / "0").rglob(f"*.{kind}")),
         key=lambda path: (path.stat().st_mtime_ns, path.name),
     )
+    if not files:
+        raise FileNotFoundError(f"{checkpoint}: there is no {kind}")
     return files[-1]
 
 
@@ -141,7 +147,9 @@ def lose_records(spark: Any, path: Path, count: int) -> None:
     reader = jvm.net.jpountz.lz4.LZ4BlockInputStream(jvm.java.io.FileInputStream(str(path)))
     content = bytes(reader.readAllBytes())
     reader.close()
-    ends = [4]  # the name of the format: length, "v2"
+    ends = [4]  # the name of the version: length, "v2"
+    if content[3:4] >= b"3":  # those of format 2 then have the versions that they follow: length, JSON
+        ends = [8 + int.from_bytes(content[4:8], "big")]
     while content[ends[-1]] != 0:
         at = ends[-1] + 1
         for _ in ("key", "value"):
@@ -206,16 +214,17 @@ def trials(spark: Any, home: Path, name: str, made: Checkpoint, kind: str, now: 
         copy = home / f"{kind}{number}"
         shutil.copytree(made.path, copy)
         try:
-            damage(newest_state_file(copy, kind))
-        except IndexError:  # there is no such file
+            newest = newest_state_file(copy, kind)
+        except FileNotFoundError:
             shutil.rmtree(copy)
             continue
+        damage(newest)
         try:
             found = run(spark, made.inputs, copy, f"{name} {kind} {what}", now)
         except Exception as error:
             lines = [line for line in str(error).splitlines() if line.strip()]
             causes = [line.strip() for line in lines if line.startswith(("Caused by", "pillarbox."))]
-            said = (causes or lines)[-1][:160]
+            said = (causes or lines or [type(error).__name__])[-1][:160]
             outcome = "noticed"
         else:
             outcome, said = ("harmless" if found == made.right else "SILENT"), ""

@@ -7,6 +7,7 @@ import json
 import os
 import threading
 import time
+import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 import pillarbox
 from pillarbox import (
     KeyedProcessFunction,
+    MapFunction,
     MapStateDescriptor,
     OutputTag,
     StreamExecutionEnvironment,
@@ -200,28 +202,16 @@ EVEN = OutputTag("even")
 
 
 class Counts(KeyedProcessFunction):
-    """Emits key and number; even ones go to the side, too. Notes when it is opened and closed."""
-
-    def __init__(self, log=None):
-        self.log = log
+    """Emits key and number; even ones go to the side, too."""
 
     def open(self, runtime_context):
         self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
-        self.note("open")
 
     def process_element(self, value, ctx):
         self.seen.update((self.seen.value() or 0) + 1)
         yield ctx.get_current_key(), self.seen.value()
         if self.seen.value() % 2 == 0:
             yield EVEN, (ctx.get_current_key(), self.seen.value())
-
-    def close(self):
-        self.note("close")
-
-    def note(self, what):
-        if self.log is not None:
-            with open(self.log, "a") as file:
-                file.write(f"{what} {os.getpid()}\n")
 
 
 def files_of(spark, folder: Path, rows: int):
@@ -261,6 +251,28 @@ def test_for_each_batch_with_several_outputs(connect, tmp_path):
 # -- pillarbox.start --
 
 
+class Noting(MapFunction):
+    """Notes when it is opened and closed."""
+
+    def __init__(self, log):
+        self.log = log
+
+    def open(self, runtime_context):
+        self.note("open")
+
+    def map(self, value):
+        return value
+
+    def close(self):
+        # And not when Spark lets an idle worker go, after a minute.
+        asked = any(frame.name == "close_query" for frame in traceback.extract_stack())
+        self.note("close" if asked else "left")
+
+    def note(self, what):
+        with open(self.log, "a") as file:
+            file.write(f"{what} {os.getpid()}\n")
+
+
 class Alarms(Counts):
     """Emits a key once more, by a timer that is due at once; another one is not for an hour."""
 
@@ -275,11 +287,11 @@ class Alarms(Counts):
 
 
 def looked_after(spark, folder: Path, log: str):
-    """Two runs of a query that ends by itself, and what is said to a changed program."""
+    """Two runs of a query that ends by itself, a changed program, and a query whose function is closed."""
 
     def writer(df, key):
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
-        alarms = env.from_dataframe(df).key_by(key).process(Alarms(log)).uid("alarms")
+        alarms = env.from_dataframe(df).key_by(key).process(Alarms()).uid("alarms")
         writer = alarms.to_dataframe("key LONG, n LONG").writeStream.format("parquet").trigger(availableNow=True)
         return writer.option("checkpointLocation", str(folder / "checkpoint"))
 
@@ -293,6 +305,10 @@ def looked_after(spark, folder: Path, log: str):
     except pillarbox.CheckpointMismatchError as error:
         said = str(error)
     rows = spark.read.schema("key LONG, n LONG").parquet(str(folder / "out")).collect()
+    env = StreamExecutionEnvironment.get_execution_environment(spark)
+    noted = env.from_dataframe(files_of(spark, folder, 0)).map(Noting(log)).to_dataframe("key LONG, at LONG")
+    noted_writer = noted.writeStream.format("noop").option("checkpointLocation", str(folder / "noted"))
+    pillarbox.start(noted_writer.trigger(availableNow=True)).awaitTermination()
     return ends, said, sorted(map(tuple, rows))
 
 
@@ -303,7 +319,7 @@ def test_a_query_that_is_looked_after(connect, tmp_path):
     assert "the key was the column key BIGINT, and is the column at BIGINT" in said
     assert [row for row in rows if row[1] > 0] == [(key, n) for key in range(7) for n in (1, 2, 3, 4)]
     assert {key for key, n in rows if n < 0} == set(range(7))
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while (lines := log.read_text().splitlines()) and time.monotonic() < end:
         if len([line for line in lines if line.startswith("open")]) == len(
             [line for line in lines if line.startswith("close")]
