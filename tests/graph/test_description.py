@@ -28,6 +28,7 @@ def program(
     behind=False,
     chained=None,
     key_type=None,
+    processing_time=None,
 ):
     """A chain of keyed operators behind a union of sources."""
     env = StreamExecutionEnvironment().set_parallelism(parallelism).set_max_parallelism(max_parallelism)
@@ -41,7 +42,9 @@ def program(
     source = stream
     for key, uid, kind in zip(keys, uids, kinds):
         keyed = stream.key_by(key, key_type=key_type)
-        stream = (keyed.process(Keyed()) if kind == "process" else keyed.reduce(max)).uid(uid)
+        stream = (
+            keyed.process(Keyed(), processing_time=processing_time) if kind == "process" else keyed.reduce(max)
+        ).uid(uid)
     outputs.append(stream)
     if behind:
         outputs.append(source.key_by("card").process(Keyed()).uid("more"))
@@ -101,6 +104,22 @@ def compared(old, new):
             {"sources": ("one", "two")},
             {"sources": ("two",)},
             ["there were 2 sources ('one', 'two'), and there is 1 ('two'): Spark keeps how far each of them was read"],
+        ),
+        (
+            {},
+            {"processing_time": True},
+            [
+                "it was not run by processing time (timers, idleness or carried requests), and is: Spark keeps that"
+                " with the state; if it is only taken to be so by mistake, say process(..., processing_time=False)"
+            ],
+        ),
+        (
+            {"processing_time": True},
+            {},
+            [
+                "it was run by processing time (timers, idleness or carried requests), and is not: Spark keeps that"
+                " with the state; if it is only taken to be so by mistake, say process(..., processing_time=True)"
+            ],
         ),
         ({}, {"kinds": ("reduce",)}, ["operator 'first' was made by process(), and is made by reduce()"]),
         (

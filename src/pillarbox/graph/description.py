@@ -34,6 +34,7 @@ def _describe(program: Program) -> dict[str, Any]:
     return {
         "parallelism": program.parallelism,
         "max_parallelism": program.max_parallelism,
+        "processing_time": program.uses_processing_time,
         "sources": [{"name": source.name, "columns": _columns(source)} for source in program.sources.values()],
         "operators": [
             {
@@ -118,6 +119,13 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparis
             refused.append(
                 f"{what} was {then[what]}, and is {now[what]}: a checkpoint keeps it, so call set_{what}({then[what]})"
             )
+    timed = now["processing_time"]
+    if then["operators"] and now["operators"] and then.get("processing_time", timed) != timed:
+        refused.append(
+            f"it {'was not' if timed else 'was'} run by processing time (timers, idleness or carried requests), and"
+            f" {'is' if timed else 'is not'}: Spark keeps that with the state; if it is only taken to be so by mistake,"
+            f" say process(..., processing_time={not timed})"
+        )
     _compare_sources(then["sources"], now["sources"], found)
     old = {operator["uid"]: operator for operator in then["operators"]}
     new = {operator["uid"]: operator for operator in now["operators"]}
