@@ -149,7 +149,7 @@ def lose_records(spark: Any, path: Path, count: int) -> None:
     reader.close()
     ends = [4]  # the name of the version: length, "v2"
     if content[3:4] >= b"3":  # those of format 2 then have the versions that they follow: length, JSON
-        ends = [8 + int.from_bytes(content[4:8], "big")]
+        ends = [6 + int.from_bytes(content[4:6], "big")]
     while content[ends[-1]] != 0:
         at = ends[-1] + 1
         for _ in ("key", "value"):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import threading
-import time
-import traceback
 from collections import Counter
 from pathlib import Path
 
@@ -18,7 +15,6 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 import pillarbox
 from pillarbox import (
     KeyedProcessFunction,
-    MapFunction,
     MapStateDescriptor,
     OutputTag,
     StreamExecutionEnvironment,
@@ -251,28 +247,6 @@ def test_for_each_batch_with_several_outputs(connect, tmp_path):
 # -- pillarbox.start --
 
 
-class Noting(MapFunction):
-    """Notes when it is opened and closed."""
-
-    def __init__(self, log):
-        self.log = log
-
-    def open(self, runtime_context):
-        self.note("open")
-
-    def map(self, value):
-        return value
-
-    def close(self):
-        # And not when Spark lets an idle worker go, after a minute.
-        asked = any(frame.name == "close_query" for frame in traceback.extract_stack())
-        self.note("close" if asked else "left")
-
-    def note(self, what):
-        with open(self.log, "a") as file:
-            file.write(f"{what} {os.getpid()}\n")
-
-
 class Alarms(Counts):
     """Emits a key once more, by a timer that is due at once; another one is not for an hour."""
 
@@ -286,8 +260,8 @@ class Alarms(Counts):
         yield ctx.get_current_key(), -1
 
 
-def looked_after(spark, folder: Path, log: str):
-    """Two runs of a query that ends by itself, a changed program, and a query whose function is closed."""
+def looked_after(spark, folder: Path):
+    """Two runs of a query that ends by itself, and what is said to a changed program."""
 
     def writer(df, key):
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
@@ -305,25 +279,12 @@ def looked_after(spark, folder: Path, log: str):
     except pillarbox.CheckpointMismatchError as error:
         said = str(error)
     rows = spark.read.schema("key LONG, n LONG").parquet(str(folder / "out")).collect()
-    env = StreamExecutionEnvironment.get_execution_environment(spark)
-    noted = env.from_dataframe(files_of(spark, folder, 0)).map(Noting(log)).to_dataframe("key LONG, at LONG")
-    noted_writer = noted.writeStream.format("noop").option("checkpointLocation", str(folder / "noted"))
-    pillarbox.start(noted_writer.trigger(availableNow=True)).awaitTermination()
     return ends, said, sorted(map(tuple, rows))
 
 
 def test_a_query_that_is_looked_after(connect, tmp_path):
-    log = tmp_path / "log"
-    ends, said, rows = connect.run(looked_after, tmp_path, str(log))
+    ends, said, rows = connect.run(looked_after, tmp_path)
     assert ends == [(True, "None")] * 2
     assert "the key was the column key BIGINT, and is the column at BIGINT" in said
     assert [row for row in rows if row[1] > 0] == [(key, n) for key in range(7) for n in (1, 2, 3, 4)]
     assert {key for key, n in rows if n < 0} == set(range(7))
-    end = time.monotonic() + 120
-    while (lines := log.read_text().splitlines()) and time.monotonic() < end:
-        if len([line for line in lines if line.startswith("open")]) == len(
-            [line for line in lines if line.startswith("close")]
-        ):
-            return
-        time.sleep(0.1)
-    raise AssertionError(f"a function was not closed: {lines}")
