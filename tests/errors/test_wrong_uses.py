@@ -12,7 +12,7 @@ import pytest
 
 import pillarbox
 from pillarbox import MapFunction, OperatorError, PillarboxError, ProgramError, StreamExecutionEnvironment
-from pillarbox.errors import describe
+from pillarbox.errors import causes_of, describe
 from tests.errors.wrong_uses import BUILDS, RUNS, Build, Run, rows
 
 PACKAGE = os.path.dirname(pillarbox.__file__)
@@ -101,6 +101,32 @@ def test_describe() -> None:
     assert describe(Mute()) == "Mute: <its message raised RuntimeError>"
     assert len(describe(ValueError("x" * 10_000_000))) < 1100
     assert describe(Group("both")) == "Group: both [ValueError: first; KeyError: 'second']"
+
+
+def test_causes() -> None:
+    class Group(Exception):
+        exceptions = (ValueError("first"), KeyError("second"))
+
+    def raised(error: Exception, cause: BaseException | None = None, *, told: bool = True) -> Exception:
+        try:
+            try:
+                raise MemoryError("handled")
+            except MemoryError:
+                if cause is not None or not told:
+                    raise error from cause
+                raise error  # noqa: B904
+        except Exception as caught:
+            return caught
+
+    def names(error: BaseException) -> list[str]:
+        return sorted(type(each).__name__ for each in causes_of(error))
+
+    assert names(raised(OSError())) == ["MemoryError", "OSError"]
+    assert names(raised(OSError(), raised(KeyError()))) == ["KeyError", "MemoryError", "OSError"]
+    assert names(raised(OSError(), told=False)) == ["OSError"]
+    assert names(raised(Group())) == ["Group", "KeyError", "MemoryError", "ValueError"]
+    itself = OSError()
+    assert causes_of(raised(itself, itself)) == [itself]
 
 
 def test_the_operator_that_knew_first_is_right() -> None:
