@@ -12,6 +12,9 @@ from functools import partial
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
+import numpy as np
+import numpy.typing as npt
+
 from pillarbox.errors import CheckpointMismatchError, OperatorError, ProgramError, shorten
 from pillarbox.state.descriptors import (
     AggregatingState,
@@ -31,7 +34,7 @@ from pillarbox.state.key_groups import key_group, subtask_of
 if TYPE_CHECKING:
     from pillarbox.time.internal_timer_service import TimerIndex
 
-__all__ = ["NEW", "HeapKeyedStateBackend", "KeyOwner", "SlotSpec", "stale_entry"]
+__all__ = ["NEW", "HeapKeyedStateBackend", "KeyOwner", "SlotSpec", "stale_entries", "stale_entry"]
 
 # Marks of a row. At least 0: unchanged since the entry of that number was written to the log.
 NEW = -1  # changed; the log does not have it
@@ -43,6 +46,11 @@ def stale_entry(mark: int) -> int:
     It is its own inverse: a row that is being changed has the stale entry of its mark so far as its mark.
     """
     return -2 - mark
+
+
+def stale_entries(marks: list[int]) -> npt.NDArray[np.int64]:
+    """Return the same of the marks of many rows."""
+    return -2 - np.array(marks, np.int64)
 
 
 Row = list[Any]

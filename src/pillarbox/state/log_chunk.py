@@ -17,7 +17,6 @@ from pillarbox._unpickle import MissingGlobalError, StandIn, loads, loads_with_s
 from pillarbox.elements import dumps
 from pillarbox.errors import CheckpointMismatchError, describe, shorten
 from pillarbox.state.chunk_store import ChunkStore
-from pillarbox.state.heap_backend import stale_entry
 from pillarbox.state.log_head import LogIdentity, Mark, damaged, newer, unreadable
 
 __all__ = ["Chunk", "Entries", "large_row", "read_chunk", "read_large"]
@@ -99,12 +98,12 @@ class Entries:
         large: which rows lie in values of their own, and where.
     """
 
-    def __init__(self, changed: dict[Any, list[Any]], sizes: npt.NDArray[np.float64]) -> None:
+    def __init__(
+        self, changed: dict[Any, list[Any]], stale: npt.NDArray[np.int64], sizes: npt.NDArray[np.float64]
+    ) -> None:
         self.keys = list(changed)
         self.rows = list(changed.values())
-        # Rows that cleaning moves are unchanged: it is the entry of their mark that goes out of date.
-        marks = [row[0] for row in self.rows]
-        self.stale = np.array([mark if mark >= 0 else stale_entry(mark) for mark in marks], np.int64)
+        self.stale = stale
         self.sizes = sizes
         self.large: dict[int, tuple[int, Mark]] = {}
 

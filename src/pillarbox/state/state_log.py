@@ -30,7 +30,7 @@ from pillarbox._unpickle import MissingGlobalError, loads
 from pillarbox.elements import dumps
 from pillarbox.errors import OperatorError, describe, shorten
 from pillarbox.state.chunk_store import ChunkStore
-from pillarbox.state.heap_backend import HeapKeyedStateBackend, SlotSpec, stale_entry
+from pillarbox.state.heap_backend import HeapKeyedStateBackend, SlotSpec, stale_entries
 from pillarbox.state.ledger import CLEANED, ChunkOnFile, Ledger
 from pillarbox.state.log_chunk import Chunk, Entries, large_row, read_chunk, read_large
 from pillarbox.state.log_head import (
@@ -321,20 +321,25 @@ class StateLog:
 
     def _write_changes(self, store: ChunkStore, changed: dict[Any, list[Any]], removed: dict[Any, int]) -> None:
         """Append the rows that the epoch changed, and those that cleaning moves; note what is out of date by that."""
-        stale = np.array([*(stale_entry(row[0]) for row in changed.values()), *removed.values()], np.int64)
+        older = stale_entries([row[0] for row in changed.values()])
+        gone = np.array(list(removed.values()), np.int64)
+        stale = np.concatenate([older, gone])
         stale = stale[stale >= 0]
         for entry in stale.tolist() if self._large else ():
             number = self._forget_large(entry)
             if number is not None:
                 store.remove(number)
-        gone = self._ledger.replace(stale)
+        bytes_gone = self._ledger.replace(stale)
         sizes = sizes_of(list(changed), list(changed.values())) * self._scale
-        moved = self._clean(store, float(sizes.sum()), gone)
+        moved = self._clean(store, float(sizes.sum()), bytes_gone)
         if moved:
-            self._ledger.replace(np.array([row[0] for row in moved.values()], np.int64))
+            # These are unchanged: it is the entry of their mark that goes out of date.
+            entries = np.array([row[0] for row in moved.values()], np.int64)
+            self._ledger.replace(entries)
+            older = np.concatenate([older, entries])
             sizes = np.concatenate([sizes, sizes_of(list(moved), list(moved.values())) * self._scale])
             changed.update(moved)
-        self._append(store, Entries(changed, sizes), np.array(list(removed.values()), np.int64))
+        self._append(store, Entries(changed, older, sizes), gone)
 
     def _clean(self, store: ChunkStore, added: float, gone: float) -> dict[Any, list[Any]]:
         """Clean the old end as far as this epoch lengthens the log, and return the rows there that are still current.
@@ -380,11 +385,12 @@ class StateLog:
         return moved
 
     def _append(self, store: ChunkStore, entries: Entries, removed: npt.NDArray[np.int64]) -> None:
-        for index, row in enumerate(entries.rows):
+        for index, row in enumerate(entries.rows) if self._large else ():
             if row[0] in self._large:  # cleaning moves its entry: the row itself stays where it is
                 entries.large[index] = self._large.pop(row[0])
-            elif entries.sizes[index] > _CHUNK_BYTES:
-                entries.large[index] = self._write_large(store, entries.keys[index], row)
+        for index in np.flatnonzero(entries.sizes > _CHUNK_BYTES).tolist():
+            if index not in entries.large:
+                entries.large[index] = self._write_large(store, entries.keys[index], entries.rows[index])
         ends = np.cumsum(entries.shares())
         before = self.bytes_written
         start = 0
