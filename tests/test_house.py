@@ -84,3 +84,23 @@ def test_a_light_import_stays_light(module):
     code = f"import sys, {module}; print([m for m in ('pyspark', 'pyarrow', 'pandas', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+_EACH_FIRST = """
+import importlib, sys
+for name in sys.argv[1:]:
+    for loaded in [module for module in sys.modules if module.partition(".")[0] == "pillarbox"]:
+        del sys.modules[loaded]
+    try:
+        importlib.import_module(name)
+    except Exception as error:
+        print(name, repr(error))
+"""
+
+
+def test_every_module_can_be_the_first_that_is_imported():
+    """A worker begins with whatever a pickle names first."""
+    modules = [path.relative_to(SOURCE.parent).with_suffix("") for path in sorted(SOURCE.rglob("*.py"))]
+    names = [".".join(module.parts).removesuffix(".__init__") for module in modules]
+    done = subprocess.run([sys.executable, "-c", _EACH_FIRST, *names], capture_output=True, text=True, check=True)
+    assert done.stdout == ""

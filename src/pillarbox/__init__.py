@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 else:
     # Imported when the first name is asked for: what needs only the mailbox loads nothing of Arrow, pandas or Spark.
     def __getattr__(name: str) -> Any:
-        if name.startswith("__") and name != "__all__":
+        if name.startswith("_") and name != "__all__":  # such as a module within, before it is imported
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         api = import_module("pillarbox._api")
         globals().update({each: getattr(api, each) for each in api.__all__}, __all__=api.__all__)

@@ -180,12 +180,15 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
         raise ValueError(f"columns must have different names, but {', '.join(twice)} comes twice")
     # A named tuple's accessors run in C and work on every tuple. They are taken by position since
     # namedtuple itself refuses names such as "class" or "_id", which columns may well have.
-    accessors = vars(namedtuple("accessors", [f"f{i}" for i in range(len(fields))]))
+    named = namedtuple("named", [f"f{i}" for i in range(len(fields))])
+    # The class is kept until they are taken: its attributes go when the garbage collector finds it.
+    accessors = vars(named)
     namespace: dict[str, Any] = {
         name: accessors[f"f{position}"]
         for name, position in positions.items()
         if name.isidentifier() and not name.startswith("__") and name not in _OWN_NAMES
     }
+    del named
     namespace.update(__slots__=(), _fields=fields, _positions=positions, _pickled_class=_ClassOfRows(fields))
     # setdefault is atomic: threads that race all get the first class.
     return _classes.setdefault(fields, type("Row", (Row,), namespace))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
 import subprocess
 import sys
@@ -404,3 +405,14 @@ def test_timestamps_ms_refuses_nulls_and_other_columns():
             timestamps_ms(column)
     with pytest.raises(TypeError, match="not string"):
         timestamps_ms(pa.array(["2020-01-01"]))
+
+
+def test_a_class_of_rows_may_be_made_while_garbage_is_collected():
+    class Collecting(str):
+        def isidentifier(self) -> bool:
+            gc.collect()
+            return True
+
+    fields = (Collecting("one"), Collecting("two"))
+    row = row_class(fields)([1, 2])
+    assert (row.one, row.two) == (1, 2)  # type: ignore[attr-defined]
