@@ -180,7 +180,7 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
         raise ValueError(f"columns must have different names, but {', '.join(twice)} comes twice")
     # A named tuple's accessors run in C and work on every tuple. They are taken by position since
     # namedtuple itself refuses names such as "class" or "_id", which columns may well have.
-    named = namedtuple("named", [f"f{i}" for i in range(len(fields))])
+    named = namedtuple("named", [f"f{i}" for i in range(len(fields))])  # type: ignore[misc]
     # The class is kept until they are taken: its attributes go when the garbage collector finds it.
     accessors = vars(named)
     namespace: dict[str, Any] = {

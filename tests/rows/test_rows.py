@@ -415,4 +415,4 @@ def test_a_class_of_rows_may_be_made_while_garbage_is_collected():
 
     fields = (Collecting("one"), Collecting("two"))
     row = row_class(fields)([1, 2])
-    assert (row.one, row.two) == (1, 2)  # type: ignore[attr-defined]
+    assert (row.one, row.two) == (1, 2)
