@@ -19,6 +19,8 @@ from tests.simulation.simulate import Disagreement, command, simulate
 
 # A schedule takes some ten milliseconds; what takes longer than so many seconds hangs.
 HANGS_AFTER = 120
+# Seconds between two lines that say how far it is.
+SAYS_EVERY = 15
 
 
 def run_seeds(name: str, seeds: Sequence[int]) -> tuple[str, int, list[tuple[int, str]]]:
@@ -52,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(f"{name}, seed {options.seed}: {error}")
                 return 1
         return 0
-    began = time.monotonic()
+    began = said = time.monotonic()
     seeds = range(options.first, options.first + options.seeds)
     portions = [(name, seeds[start : start + 25]) for start in range(0, len(seeds), 25) for name in names]
     schedules, failures = 0, 0
@@ -69,6 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 )
                 return 1
             schedules += count
+            if time.monotonic() - said >= SAYS_EVERY:
+                said = time.monotonic()
+                print(f"{schedules} of {len(seeds) * len(names)} schedules, {failures} failed", flush=True)
             for seed, text in failed:
                 failures += 1
                 if failures <= 10:
