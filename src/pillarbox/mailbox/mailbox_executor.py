@@ -46,7 +46,7 @@ class _FutureCommand(Future[T]):
         except Exception as error:
             self.set_exception(error)
         except BaseException as error:
-            # Ctrl-C and sys.exit() are for the thread, not only for whoever holds the future.
+            # Ctrl-C and sys.exit() are for the thread, not only for the holder of the future.
             self.set_exception(error)
             raise
         else:

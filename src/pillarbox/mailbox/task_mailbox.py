@@ -310,7 +310,7 @@ class TaskMailbox:
                     self._wake()
 
     def close(self) -> list[Mail]:
-        """End the mailbox and wake whoever waits for it.
+        """End the mailbox and wake the threads that wait for it.
 
         Returns:
             the mails that were dropped; nothing on a second call, unless the first was interrupted.

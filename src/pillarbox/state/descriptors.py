@@ -93,18 +93,18 @@ class AggregateFunction(ABC):
 
     @abstractmethod
     def create_accumulator(self) -> Any:
-        """Give a new, empty accumulator."""
+        """Return a new, empty accumulator."""
 
     @abstractmethod
     def add(self, value: Any, accumulator: Any) -> Any:
-        """Give the accumulator with ``value`` in it."""
+        """Return the accumulator with ``value`` in it."""
 
     @abstractmethod
     def get_result(self, accumulator: Any) -> Any:
-        """Give the result of an accumulator."""
+        """Return the result of an accumulator."""
 
     def merge(self, accumulator_a: Any, accumulator_b: Any) -> Any:
-        """Give both accumulators in one; merging windows ask for it."""
+        """Return both accumulators merged into one; merging windows ask for it."""
         raise NotImplementedError(f"{type(self).__name__} does not merge accumulators: define merge()")
 
 
@@ -124,7 +124,7 @@ class ValueState(ABC, Generic[V]):
 
     @abstractmethod
     def value(self) -> V | None:
-        """Give the value, or None when there is none."""
+        """Return the value, or None when there is none."""
 
     @abstractmethod
     def update(self, value: V | None) -> None:
@@ -171,7 +171,7 @@ class MapState(ABC, Generic[K, V]):
 
     @abstractmethod
     def get(self, key: K) -> V | None:
-        """Give the value at ``key``, or None."""
+        """Return the value at ``key``, or None."""
 
     @abstractmethod
     def put(self, key: K, value: V) -> None:
@@ -191,15 +191,15 @@ class MapState(ABC, Generic[K, V]):
 
     @abstractmethod
     def items(self) -> ItemsView[K, V]:
-        """Give the entries; iterate over a copy when the state is changed meanwhile."""
+        """Return the entries; iterate over a copy when the state is changed meanwhile."""
 
     @abstractmethod
     def keys(self) -> KeysView[K]:
-        """Give the keys."""
+        """Return the keys."""
 
     @abstractmethod
     def values(self) -> ValuesView[V]:
-        """Give the values."""
+        """Return the values."""
 
     @abstractmethod
     def is_empty(self) -> bool:
@@ -232,7 +232,7 @@ class ReducingState(ABC, Generic[V]):
 
     @abstractmethod
     def get(self) -> V | None:
-        """Give the folded value, or None."""
+        """Return the folded value, or None."""
 
     @abstractmethod
     def add(self, value: V) -> None:
@@ -248,7 +248,7 @@ class AggregatingState(ABC, Generic[IN, OUT]):
 
     @abstractmethod
     def get(self) -> OUT | None:
-        """Give the result of the accumulator, or None when nothing was added."""
+        """Return the result of the accumulator, or None when nothing was added."""
 
     @abstractmethod
     def add(self, value: IN) -> None:

@@ -41,7 +41,7 @@ NEW = -1  # changed; the log does not have it
 
 
 def stale_entry(mark: int) -> int:
-    """Give the number of the entry that holds an older value of a row, from its mark; negative: there is none.
+    """Return the number of the entry that holds an older value of a row, from its mark; negative: there is none.
 
     It is its own inverse: a row that is being changed has the stale entry of its mark so far as its mark.
     """
@@ -119,13 +119,13 @@ class HeapKeyedStateBackend:
     # -- declaring states: in open(), before the first row is read --
 
     def create_timer_slot(self, name: str, index: TimerIndex) -> int:
-        """Give the slot of one time domain of a timer service."""
+        """Return the slot of one time domain of a timer service."""
         slot = self._create_slot(name, "timers")
         self._timer_indexes.append(index)
         return slot
 
     def get_state(self, descriptor: StateDescriptor) -> Any:
-        """Give the state that a descriptor declares; the same name gives the same state."""
+        """Return the state that a descriptor declares; the same name gives the same state."""
         name = f"state/{descriptor.name}"
         state = self._states.get(name)
         if state is not None:
@@ -168,7 +168,7 @@ class HeapKeyedStateBackend:
         self.row = self.create_row(key) if row is None else row
 
     def create_row(self, key: Any) -> Row:
-        """Give a key its row; it stays only if it holds something when the epoch ends.
+        """Create the row of a key; it stays only if it holds something when the epoch ends.
 
         Raises:
             OperatorError: the key belongs to another subtask: the key function gave another one when the record was
@@ -198,7 +198,7 @@ class HeapKeyedStateBackend:
     # -- writing and restoring whole rows (the state log's side) --
 
     def take_changes(self) -> tuple[dict[Any, Row], dict[Any, int]]:
-        """Give the rows that changed in this epoch and hold something, by key; and the stale entries of those gone.
+        """Return the rows that changed in this epoch and hold something, by key; and the stale entries of those gone.
 
         Rows that hold nothing are dropped. The caller sets the marks of the rows that it writes.
         """

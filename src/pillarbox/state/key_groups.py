@@ -46,7 +46,7 @@ _NAIVE_EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def stable_hash(key: Any) -> int:
-    """Give the 32-bit hash of a key that decides its key group.
+    """Return the 32-bit hash of a key that decides its key group.
 
     Args:
         key: None, a bool, number, string, bytes, date, time, datetime, timedelta, UUID, enum member, a tuple
@@ -109,12 +109,12 @@ def _seed(key: Any) -> int:
 
 
 def key_group(key: Any, max_parallelism: int) -> int:
-    """Give the key group of a key, in ``range(max_parallelism)``."""
+    """Return the key group of a key, in ``range(max_parallelism)``."""
     return stable_hash(key) % max_parallelism
 
 
 def key_groups_of_integers(keys: npt.NDArray[np.int64], max_parallelism: int) -> npt.NDArray[np.int64]:
-    """Give the key groups of a whole column of integer keys; the same as :func:`key_group` of each."""
+    """Return the key groups of a whole column of integer keys; the same as :func:`key_group` of each."""
     # Python's hash of an int is its residue modulo the Mersenne prime 2**61 - 1, with the sign kept, and
     # -2 in the place of -1. Unsigned arithmetic wraps modulo 2**64, as the mask above does.
     prime = np.uint64((1 << 61) - 1)
@@ -129,19 +129,19 @@ def key_groups_of_integers(keys: npt.NDArray[np.int64], max_parallelism: int) ->
 
 
 def subtask_of(group: int, max_parallelism: int, parallelism: int) -> int:
-    """Give the subtask that owns a key group."""
+    """Return the subtask that owns a key group."""
     return group * parallelism // max_parallelism
 
 
 def key_group_range(subtask: int, max_parallelism: int, parallelism: int) -> range:
-    """Give the key groups that a subtask owns."""
+    """Return the key groups that a subtask owns."""
     start = (subtask * max_parallelism + parallelism - 1) // parallelism
     end = ((subtask + 1) * max_parallelism - 1) // parallelism
     return range(start, end + 1)
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """Give the number of key groups for a program that does not set it, as Flink does.
+    """Return the number of key groups for a program that does not set it, as Flink does.
 
     One and a half times the parallelism, rounded up to a power of two, between 128 and 32768.
     """
@@ -150,5 +150,5 @@ def default_max_parallelism(parallelism: int) -> int:
 
 
 def owners(max_parallelism: int, parallelism: int) -> Sequence[int]:
-    """Give the table from key group to owning subtask."""
+    """Return the table from key group to owning subtask."""
     return [subtask_of(group, max_parallelism, parallelism) for group in range(max_parallelism)]

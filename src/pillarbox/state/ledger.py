@@ -68,7 +68,7 @@ class Ledger:
         return round(float(self._bytes.sum())) + self.large
 
     def add(self, chunk: ChunkOnFile, size: int, rows: int, own: float) -> None:
-        """Take account of a new chunk of ``size`` bytes with so many rows, which take ``own`` bytes of it."""
+        """Take account of a new chunk of ``size`` bytes with this number of rows, which take ``own`` bytes of it."""
         self.chunks.append(chunk)
         self._starts = np.append(self._starts, chunk.start)
         self._bytes = np.append(self._bytes, size)

@@ -23,7 +23,7 @@ _NAME = 64.0
 _SCALARS = frozenset({int, float, bool, type(None)})
 _TEXTS = frozenset({str, bytes})
 _SEQUENCES = frozenset({list, tuple, set, frozenset})
-# Of what holds more elements than this, the first so many stand for all.
+# Of a container with more elements than this, the first ones, up to this number, stand for all.
 _SAMPLE = 32
 _DEPTH = 6
 # So many rows are looked at together.

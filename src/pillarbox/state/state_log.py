@@ -50,12 +50,12 @@ __all__ = ["StateLog", "Sync"]
 
 _CHUNK_BYTES = 512 * 1024
 _CHUNK_ROWS = 4096
-# The log may take so many bytes more than twice the current rows before it is cleaned. With what is left of chunks
+# The log may take this many bytes more than twice the current rows before it is cleaned. With what is left of chunks
 # that are being cleaned, and with what is only estimated, it stays within 4 MiB.
 _SLACK_BYTES = 1024 * 1024
-# Epochs that touch few keys write small chunks. They are gathered when there are more than so many for each full chunk
-# of live rows, and some to spare: that costs an epoch up to this part of a full chunk. Leaving them would cost a cold
-# start its reads.
+# Epochs that touch few keys write small chunks. They are gathered when there are more than this many for each full
+# chunk of live rows, and some to spare: that costs an epoch up to this part of a full chunk. Leaving them would cost a
+# cold start its reads.
 _GATHERING = 16
 _SPARE_CHUNKS = 64
 # From this number of new objects on, a cold start has the collector take them for old ones.

@@ -175,7 +175,7 @@ class InputGate:
             self._channels[number].idle = idle
 
     def advance_sources(self, now: int, output: Any) -> None:
-        """Give the valve what the sources' partitions amount to in this epoch.
+        """Let the valve know the watermarks and idleness of the sources in this epoch.
 
         Partitions without records do not count; a source without any keeps the watermark that it had, and is idle
         once it has been so for its idle timeout (processing time ``now``, epoch ms). Partitions that said that they are

@@ -11,8 +11,8 @@
 FAILED, CANCELED and FINISHED are the end: cancelling or closing changes nothing, all else is an error.
 
 In RESTORING and RUNNING somebody works in the operators. Nobody else may touch them, so an error or a cancel that comes
-meanwhile is only noted, and carried out by whoever works there, at the latest before the task is RESTORED. In all other
-states whoever ends the task does so at once. Source of the behaviour: Flink's ``ExecutionState`` and ``Task``.
+meanwhile is only noted, and carried out by the thread at work, at the latest before the task is RESTORED. In all other
+states the thread that ends the task does so at once. Source of the behaviour: Flink's ``ExecutionState`` and ``Task``.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class TaskLife:
             return
         if not self.state.is_terminal:
             self._reported.append(error)
-            if self.state.is_terminal:  # just now: whoever ended it may have told the others already
+            if self.state.is_terminal:  # just now: the thread that ended it may have told the others already
                 self.tell_others()
         elif not isinstance(error, (TaskCanceledError, GeneratorExit)):
             suppress(None, error, f"task {self._task!r} was {self.state.value} before this error came")
@@ -157,7 +157,7 @@ class TaskLife:
         return self._right.acquire(blocking=False)
 
     def give_back(self) -> None:
-        """Give the right back."""
+        """Return the right to work in the task."""
         self._right.release()
 
     def begin(self, event: TaskEvent) -> None:

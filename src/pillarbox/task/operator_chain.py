@@ -174,7 +174,7 @@ class OperatorChain:
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
 
     def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
-        """Give the operators' own state by uid; keyed state is written by the state log."""
+        """Return the operators' own state by uid; keyed state is written by the state log."""
         states: dict[str, Any] = {}
         for operator in self.operators:
             state = operator.snapshot_state(checkpoint_id)
@@ -183,7 +183,7 @@ class OperatorChain:
         return states
 
     def restore_state(self, states: dict[str, Any]) -> None:
-        """Give operators their own state back.
+        """Restore the operators' own state.
 
         Raises:
             CheckpointMismatchError: there is state of an operator that the chain does not have.
@@ -253,7 +253,7 @@ def _places(wanted: Consumers, vertex: Vertex) -> list[tuple[int, int]]:
 
 
 def as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:
-    """Give what makes a timer's callback a mail with the operator's priority."""
+    """Return a function that makes a timer's callback a mail with the operator's priority."""
 
     def defer(callback: ProcessingTimeCallback, timestamp: int) -> None:
         executor.execute(lambda: callback(timestamp), "timer callback at %d", timestamp)

@@ -1,7 +1,7 @@
 """The way out of a task: spreads records over subtasks and packs them into buffers.
 
 The queue of packed buffers is bounded: above the bound the writer is not available, the task stops its input
-and leaves its loop, and whoever runs the task takes the buffers. Only the mailbox thread may touch a writer.
+and leaves its loop, and the caller that runs the task takes the buffers. Only the mailbox thread may touch a writer.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RecordWriter:
             edge.flush()
 
     def take(self) -> list[Buffer]:
-        """Give the packed buffers; the writer is available again."""
+        """Return the packed buffers; the writer is available again."""
         taken = self._queue
         self._queue = []
         self._queued_bytes = 0

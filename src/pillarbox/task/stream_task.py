@@ -181,7 +181,7 @@ class StreamTask(ABC):
             what went wrong with closing.
         """
         self.life.enter(event)
-        # The operators and the mailbox belong to this thread now, whoever has run the task before.
+        # The operators and the mailbox belong to this thread now, whichever thread has run the task before.
         self.processor.rebind_to_current_thread()
         failures: list[Exception] = []
         try:

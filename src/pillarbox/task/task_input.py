@@ -44,14 +44,14 @@ class Reader(ABC, Generic[T]):
 
     @abstractmethod
     def poll(self) -> T | _Exhausted | None:
-        """Give the next item; None when it is not there yet, ``EXHAUSTED`` when there are no more."""
+        """Return the next item; None when it is not there yet, ``EXHAUSTED`` when there are no more."""
 
     def when_available(self, callback: Callable[[], None]) -> None:
         """Have ``callback`` called, from any thread, once :meth:`poll` has something to say."""
         callback()
 
     def close(self) -> None:
-        """Give up what is left."""
+        """Drop the items that are left."""
 
 
 class IteratorReader(Reader[T]):
@@ -61,7 +61,7 @@ class IteratorReader(Reader[T]):
         self._items = iter(items)
 
     def poll(self) -> T | _Exhausted | None:
-        """Give the next item, waiting for it."""
+        """Return the next item, waiting for it."""
         return next(self._items, EXHAUSTED)
 
 
@@ -117,7 +117,7 @@ class ThreadedReader(Reader[T]):
             callback()
 
     def poll(self) -> T | _Exhausted | None:
-        """Give the next item if it is there."""
+        """Return the next item if it is there."""
         with self._changed:
             if self._queue:
                 item = self._queue.popleft()

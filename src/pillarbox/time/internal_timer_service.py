@@ -278,7 +278,7 @@ class InternalTimerService:
         self._scheduled_at: int | None = None
 
     def current_processing_time(self) -> int:
-        """Give the processing time in epoch milliseconds."""
+        """Return the processing time in epoch milliseconds."""
         return self._clock.current_processing_time()
 
     def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
@@ -322,7 +322,7 @@ class InternalTimerService:
         self.schedule()
 
     def next_processing_time_timer(self) -> int | None:
-        """Give the earliest processing-time timer's timestamp."""
+        """Return the earliest processing-time timer's timestamp."""
         return self.processing_timers.queue.next_timestamp()
 
     def schedule(self) -> None:
@@ -343,11 +343,11 @@ class InternalTimerService:
         self._scheduled_at = None
 
     def num_event_time_timers(self) -> int:
-        """Give the number of event-time timers of all keys."""
+        """Return the number of event-time timers of all keys."""
         return len(self.event_timers.queue)
 
     def num_processing_time_timers(self) -> int:
-        """Give the number of processing-time timers of all keys."""
+        """Return the number of processing-time timers of all keys."""
         return len(self.processing_timers.queue)
 
 
@@ -363,7 +363,7 @@ class InternalTimeServiceManager:
     def get_internal_timer_service(
         self, name: str, triggerable: Triggerable, *, namespaced: bool = False
     ) -> InternalTimerService:
-        """Give the service of this name, made at the first call."""
+        """Return the service of this name, made at the first call."""
         service = self._services.get(name)
         if service is None:
             service = InternalTimerService(
@@ -378,5 +378,5 @@ class InternalTimeServiceManager:
             service.advance_watermark(watermark)
 
     def services(self) -> Iterable[InternalTimerService]:
-        """Give all services."""
+        """Return all services."""
         return self._services.values()
