@@ -35,12 +35,13 @@ equality: setup ## Run the flights every way there is, and compare each with the
 	@$(RUN) $(BIN)/python examples/flights/equality.py $(ARGS)
 
 .PHONY: test
+test: PROCESSES ?= 2
 test: export HYPOTHESIS_PROFILE ?= ci
 test: export SPARK_VERSIONS ?= 4.1
 test: lint types ## Everything: lint, types and all tests (what CI runs)
 	@scripts/setup.sh spark $(SPARK_VERSIONS)
 	@scripts/setup.sh worker
-	@$(RUN) $(BIN)/python -m pytest $(ARGS)
+	@$(RUN) $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-versions
 test-versions: export SPARK_VERSIONS ?= 4.1 4.2

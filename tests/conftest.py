@@ -32,10 +32,13 @@ _FOREIGN = (
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that asks for a Spark session, so that nobody has to remember to."""
+    """Mark every test that asks for a Spark session, so that nobody has to remember to; have slow files come first, so
+    that no process is left alone with them at the end where several share the tests."""
     for item in items:
         if not {"spark", "connect"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
+    slow = {item.path for item in items if item.get_closest_marker("spark") or item.get_closest_marker("fault")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
 @pytest.fixture(scope="session")
@@ -58,6 +61,8 @@ def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
             SparkSession.builder.master("local[2, 4]")
             .appName("pillarbox-tests")
             .config("spark.driver.bindAddress", "127.0.0.1")
+            # Hundreds of small queries: compiling what they run would take longer than running it.
+            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.memory", "4g")
             .config("spark.local.dir", str(home / "local"))
