@@ -809,7 +809,7 @@ def test_objects_of_other_kinds_go_through_as_they_are():
     assert all(a is b.value for a, b in zip(things, run(MapOperator("map", lambda value: value), things)))
 
 
-@pytest.mark.parametrize("answer", [None, 0, 1, "yes", [], object()], ids=repr)
+@pytest.mark.parametrize("answer", [None, 0, 1, "yes", [], object()], ids=["None", "0", "1", "text", "list", "object"])
 def test_a_filter_gives_bools(answer):
     with (
         Harness(FilterOperator("f", lambda value: answer if value == 2 else True)) as harness,
