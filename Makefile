@@ -35,13 +35,12 @@ equality: setup ## Run the flights every way there is, and compare each with the
 	@$(RUN) $(BIN)/python examples/flights/equality.py $(ARGS)
 
 .PHONY: test
-test: PROCESSES ?= 2
 test: export HYPOTHESIS_PROFILE ?= ci
 test: export SPARK_VERSIONS ?= 4.1
-test: lint types ## Everything: lint, types and all tests (what CI runs)
+test: lint types ## Everything: lint, types and all tests (what CI runs); PROCESSES=2 share the test files
 	@scripts/setup.sh spark $(SPARK_VERSIONS)
 	@scripts/setup.sh worker
-	@$(RUN) $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(RUN) $(BIN)/python -m pytest $(if $(PROCESSES),-n $(PROCESSES) --dist loadfile --no-loadscope-reorder) $(ARGS)
 
 .PHONY: test-versions
 test-versions: export SPARK_VERSIONS ?= 4.1 4.2

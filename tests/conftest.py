@@ -32,11 +32,13 @@ _FOREIGN = (
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that asks for a Spark session, so that nobody has to remember to; have slow files come first, so
-    that no process is left alone with them at the end where several share the tests."""
+    """Mark every test that asks for a Spark session, so that nobody has to remember to; where several processes share the
+    tests, have slow files come first, so that none is left alone with them at the end."""
     for item in items:
         if not {"spark", "connect"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        return
     slow = {item.path for item in items if item.get_closest_marker("spark") or item.get_closest_marker("fault")}
     items.sort(key=lambda item: item.path not in slow)
 
