@@ -32,8 +32,8 @@ _FOREIGN = (
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test that asks for a Spark session, so that nobody has to remember to; where several processes share the
-    tests, have slow files come first, so that none is left alone with them at the end."""
+    """Mark every test that asks for a Spark session, so that nobody has to remember to; where several processes share
+    the tests, have slow files come first, so that none is left alone with them at the end."""
     for item in items:
         if not {"spark", "connect"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.spark)
