@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox.runtime.spark.metrics import metrics
+from pillarbox.runtime.spark.session import worker_pool
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -292,6 +294,28 @@ def test_functions_are_closed_when_the_query_has_ended(home: Home, end: str) -> 
 
     wait_for(lambda: even(keyed), "close() of the keyed operator")
     wait_for(lambda: even(source), "close() of the source's operator")
+
+
+def test_a_program_is_planned_while_nobody_plans_for_another_pool(home: Home) -> None:
+    """The pool is in variables of the whole process: a source planned meanwhile would run in other workers."""
+    inside, leave = threading.Event(), threading.Event()
+
+    def plan_for_another_pool() -> None:
+        with worker_pool(home.spark, "theirs"):
+            inside.set()
+            leave.wait(100)
+
+    other = threading.Thread(target=plan_for_another_pool)
+    mine = threading.Thread(target=program, args=(home, Sum()))
+    other.start()
+    assert inside.wait(100)
+    mine.start()
+    mine.join(3)
+    waits = mine.is_alive()
+    leave.set()
+    mine.join(100)
+    other.join(100)
+    assert waits and not mine.is_alive()
 
 
 def test_a_query_without_a_program(home: Home) -> None:

@@ -71,13 +71,17 @@ class _Plan:
 
     def buffers(self, levels: int) -> DataFrame:
         """Return the buffers behind the first ``levels`` levels."""
-        level0 = [df.mapInArrow(host, BUFFER_SCHEMA) for df, host in self._sources()]
+        sources = self._sources()
+        with worker_pool(self.session, None):
+            level0 = [df.mapInArrow(host, BUFFER_SCHEMA) for df, host in sources]
         buffers = reduce(lambda left, right: left.unionAll(right), level0)
         for level in range(1, levels):
             if self.is_streaming:
                 buffers = self._stateful_level(buffers, level)
             else:
-                buffers = self._shuffled(buffers).mapInArrow(self._batch_host(level), BUFFER_SCHEMA)
+                shuffled = self._shuffled(buffers)
+                with worker_pool(self.session, None):
+                    buffers = shuffled.mapInArrow(self._batch_host(level), BUFFER_SCHEMA)
         return buffers
 
     def _stateful_level(self, buffers: DataFrame, level: int) -> DataFrame:
@@ -124,13 +128,18 @@ class _Plan:
         levels = len(self.program.levels)
         # Where the last tasks have no state of Spark's, one pass through Python does both.
         if levels == 1:
-            fused = [df.mapInArrow(_Fused(host, decoder), schema) for df, host in self._sources()]
+            sources = self._sources()
+            with worker_pool(self.session, None):
+                fused = [df.mapInArrow(_Fused(host, decoder), schema) for df, host in sources]
             return reduce(lambda left, right: left.unionAll(right), fused)
+        last: OutputDecoder | _Fused = decoder
         if self.is_streaming:
-            return self.buffers(levels).mapInArrow(decoder, schema)
-        return self._shuffled(self.buffers(levels - 1)).mapInArrow(
-            _Fused(self._batch_host(levels - 1), decoder), schema
-        )
+            buffers = self.buffers(levels)
+        else:
+            buffers = self._shuffled(self.buffers(levels - 1))
+            last = _Fused(self._batch_host(levels - 1), decoder)
+        with worker_pool(self.session, None):
+            return buffers.mapInArrow(last, schema)
 
 
 class _Fused:

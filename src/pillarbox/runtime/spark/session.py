@@ -214,11 +214,16 @@ def worker_pool(spark: SparkSession, name: str | None) -> Iterator[None]:
 
     Spark hands a task to any idle worker of a pool, and keeps a pool for each set of environment variables. Keyed
     tasks live in their workers: in a pool with sources and outputs there would be several times as many workers to be
-    warm in. Under Spark Connect there is one pool for all; None is the one of sources and outputs.
+    warm in. Under Spark Connect there is one pool for all; None is the one of sources and outputs: its functions are
+    planned in here as well, as the variables are those of the whole process, and another thread may be at it.
     """
     context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
-    if context is None or name is None:
+    if context is None:
         yield
+        return
+    if name is None:
+        with _pool_lock:
+            yield
         return
     # Spark sets the second one for Arrow functions but not for stateful ones: those would have two pools of one name,
     # and nobody would reach the residents of the latter to close them.
