@@ -305,8 +305,12 @@ def test_a_program_is_planned_while_nobody_plans_for_another_pool(home: Home) ->
             inside.set()
             leave.wait(100)
 
+    def plan() -> None:
+        env = StreamExecutionEnvironment.get_execution_environment(home.spark)
+        env.from_dataframe(home.read()).map(lambda row: (row.card,)).to_dataframe("card STRING")
+
     other = threading.Thread(target=plan_for_another_pool)
-    mine = threading.Thread(target=program, args=(home, Sum()))
+    mine = threading.Thread(target=plan)
     other.start()
     assert inside.wait(100)
     mine.start()
