@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterable
 from itertools import compress
+from operator import itemgetter
 from typing import Any, Protocol
 
 import numpy as np
@@ -179,9 +180,8 @@ class TimerIndex:
 
     def load(self, keys: list[Any], rows: list[list[Any]]) -> None:
         """Index the timers of restored rows; :meth:`end_loading` ends it."""
-        slot = self.slot
         owners: list[Any] = keys
-        stamps: list[Any] = [row[slot] for row in rows]
+        stamps: list[Any] = list(map(itemgetter(self.slot), rows))
         # Mostly each key has one timer, or none has any, and there are millions of them at a cold start.
         kinds = set(map(type, stamps))
         if kinds == {_NONE}:
@@ -194,7 +194,7 @@ class TimerIndex:
         try:
             timestamps = np.array(stamps, np.int64)
         except OverflowError:
-            owners, stamps = self._unpacked(keys, [row[slot] for row in rows])
+            owners, stamps = self._unpacked(keys, [row[self.slot] for row in rows])
             timestamps = np.array(stamps, np.int64)
         self.queue.load(timestamps, owners)
 
