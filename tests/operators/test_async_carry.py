@@ -232,8 +232,8 @@ class SetClock(ManualProcessingTimeService):
     def current_processing_time(self) -> int:
         return super().current_processing_time() + self.ahead
 
-    def _first_due(self, timer: Any) -> int:
-        return super()._first_due(timer) - self.ahead
+    def _due(self, timestamp: int) -> int:
+        return super()._due(timestamp) - self.ahead
 
 
 HOUR = 3_600_000

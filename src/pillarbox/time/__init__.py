@@ -3,18 +3,11 @@
 All times are in milliseconds. Nothing here knows operators, tasks or Spark.
 """
 
+from pillarbox.time.clock import ProcessingTimeCallback, ProcessingTimeService, ScheduledTimer, ServiceState
 from pillarbox.time.duration import Duration, DurationLike, Time, positive_millis, to_millis
-from pillarbox.time.processing_time import (
-    ManualProcessingTimeService,
-    ProcessingTimeCallback,
-    ProcessingTimeService,
-    ProcessingTimeServiceImpl,
-    ScheduledTimer,
-    ServiceState,
-    SystemProcessingTimeService,
-    processing_time_delay,
-    system_clock_ms,
-)
+from pillarbox.time.manual_clock import ManualProcessingTimeService
+from pillarbox.time.operator_clock import ProcessingTimeServiceImpl
+from pillarbox.time.system_clock import SystemProcessingTimeService, processing_time_delay, system_clock_ms
 from pillarbox.time.timestamps import (
     MAX_WATERMARK,
     MIN_TIMESTAMP,

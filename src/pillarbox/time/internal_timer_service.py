@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.time.processing_time import ProcessingTimeService, ScheduledTimer
+from pillarbox.time.clock import ProcessingTimeService, ScheduledTimer
 from pillarbox.time.timer_queue import TimerQueue
 from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
 

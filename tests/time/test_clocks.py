@@ -7,7 +7,6 @@ import threading
 import time
 import weakref
 from concurrent.futures import Future
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -29,6 +28,14 @@ PATIENCE = 60.0  # seconds that no test comes near, unless it fails
 
 def never(timestamp):
     raise AssertionError(f"the timer for {timestamp} fired")
+
+
+def end(service):
+    """Shut a service of the system's clock down, and wait for its thread."""
+    service.shutdown()
+    if service._thread is not None:
+        service._thread.join(PATIENCE)
+        assert not service._thread.is_alive()
 
 
 class Log:
@@ -126,54 +133,17 @@ class TestManual:
         assert states == [(False, False, False)]
         assert timer.done()
 
-    @pytest.mark.parametrize("kind", ["schedule_at_fixed_rate", "schedule_with_fixed_delay"])
-    def test_periodic_timers(self, kind):
-        timer = getattr(self.service, kind)(self.log, 50, 100)
-        self.service.advance(49)
-        assert self.log.calls == []
-        self.service.advance(1)
-        self.service.advance(250)
-        assert self.log.calls == [1050, 1150, 1250]
-        assert self.service.active_timer_timestamps() == [1350]
-        assert not timer.done()
-        assert timer.cancel()
-        self.service.advance(1000)
-        assert len(self.log.calls) == 3
-
-    def test_a_periodic_timer_may_cancel_itself(self):
-        def once(timestamp):
-            self.log(timestamp)
-            assert timer.cancel()
-
-        timer = self.service.schedule_at_fixed_rate(once, 0, 10)
-        self.service.advance(100)
-        assert self.log.calls == [1000]
-        assert timer.cancelled()
-        assert self.service.num_active_timers == 0
-
-    @pytest.mark.parametrize(("delay", "period"), [(0, 0), (0, -1), (-1, 1)])
-    def test_periods_are_positive(self, delay, period):
-        for service in (self.service, ProcessingTimeServiceImpl(self.service, print)):
-            for schedule in (service.schedule_at_fixed_rate, service.schedule_with_fixed_delay):
-                with pytest.raises(ValueError, match=r"period|delay"):
-                    schedule(self.log, delay, period)
-
     def test_errors_come_out_and_the_rest_runs_the_next_time(self):
         def fail(timestamp):
             raise KeyError(timestamp)
 
         self.service.register_timer(1100, fail)
         self.service.register_timer(1100, self.log)
-        periodic = self.service.schedule_at_fixed_rate(fail, 0, 1000)
-        with pytest.raises(KeyError, match="1000"):
-            self.service.advance(500)
         with pytest.raises(KeyError, match="1100"):
-            self.service.advance(0)
+            self.service.advance(500)
+        assert self.log.calls == []
         self.service.advance(0)
         assert self.log.calls == [1100]
-        with pytest.raises(KeyError, match="2000"):  # a periodic timer goes on after an error
-            self.service.set_current_time(2000)
-        assert not periodic.done()
 
     def test_a_callback_may_set_the_clock(self):
         self.service.register_timer(1100, lambda t: self.service.set_current_time(1300))
@@ -190,17 +160,13 @@ class TestManual:
         assert self.service.quiesce() is future
         assert waiting.cancelled()
         assert self.service.num_active_timers == 0
-        timers = [
-            self.service.register_timer(0, never),
-            self.service.schedule_at_fixed_rate(never, 0, 1),
-            self.service.schedule_with_fixed_delay(never, 0, 1),
-        ]
+        timer = self.service.register_timer(0, never)
         self.service.advance(1000)
-        assert not any(timer.done() for timer in timers)
-        assert timers[0].cancel()
-        assert timers[0].done()
-        assert timers[0].cancelled()
-        assert not timers[0].cancel()
+        assert not timer.done()
+        assert timer.cancel()
+        assert timer.done()
+        assert timer.cancelled()
+        assert not timer.cancel()
 
     def test_t6_quiesced_by_a_callback(self):
         futures = []
@@ -209,24 +175,19 @@ class TestManual:
             futures.append(self.service.quiesce())
             assert not futures[0].done()
 
-        periodic = self.service.schedule_at_fixed_rate(close, 10, 10)
-        self.service.register_timer(1020, never)
+        self.service.register_timer(1010, close)
+        later = self.service.register_timer(1020, never)
         self.service.advance(100)
         assert futures[0].done()
-        assert periodic.cancelled()
+        assert later.cancelled()
 
     def test_t6_shut_down(self):
         waiting = self.service.register_timer(1100, never)
         self.service.shutdown()
         assert self.service.state is ServiceState.SHUTDOWN
         assert waiting.cancelled()
-        for register in (
-            lambda: self.service.register_timer(1, never),
-            lambda: self.service.schedule_at_fixed_rate(never, 1, 1),
-            lambda: self.service.schedule_with_fixed_delay(never, 1, 1),
-        ):
-            with pytest.raises(RuntimeError, match="shut down"):
-                register()
+        with pytest.raises(RuntimeError, match="shut down"):
+            self.service.register_timer(1, never)
         self.service.shutdown()
         assert self.service.quiesce().done()
         assert self.service.state is ServiceState.SHUTDOWN
@@ -314,7 +275,7 @@ class ManualMachine(RuleBasedStateMachine):
         self.calls: list[tuple[int, int]] = []
         self.expected: list[tuple[int, int]] = []
         self.order = 0
-        # [timestamp, order, name, period, what to register when called (a distance) or None]
+        # [timestamp, order, name, what to register when called (a distance) or None]
         self.waiting: list[list[Any]] = []
         self.names = 0
 
@@ -322,9 +283,9 @@ class ManualMachine(RuleBasedStateMachine):
         self.names += 1
         return self.names
 
-    def enter(self, timestamp, name, period=0, child=None):
+    def enter(self, timestamp, name, child=None):
         self.order += 1
-        self.waiting.append([timestamp, self.order, name, period, child])
+        self.waiting.append([timestamp, self.order, name, child])
 
     @rule(target=timers, timestamp=st.integers(-5, 60), child=st.none() | st.integers(-5, 20))
     def register(self, timestamp, child):
@@ -337,13 +298,6 @@ class ManualMachine(RuleBasedStateMachine):
 
         self.enter(timestamp, name, child=child)
         return name, self.service.register_timer(timestamp, callback)
-
-    @rule(target=timers, delay=st.integers(0, 20), period=st.integers(1, 20), rate=st.booleans())
-    def schedule(self, delay, period, rate):
-        name = self.new_name()
-        schedule = self.service.schedule_at_fixed_rate if rate else self.service.schedule_with_fixed_delay
-        self.enter(self.now + delay, name, period)
-        return name, schedule(lambda t: self.calls.append((t, name)), delay, period)
 
     @rule(timer=consumes(timers))
     def cancel(self, timer):
@@ -360,13 +314,11 @@ class ManualMachine(RuleBasedStateMachine):
         self.now += step
         while due := sorted(entry for entry in self.waiting if entry[0] <= self.now):
             entry = due[0]
-            timestamp, _, name, period, child = entry
+            timestamp, _, name, child = entry
             self.waiting.remove(entry)
             self.expected.append((timestamp, name))
             if child is not None:
                 self.enter(timestamp + child, -name)
-            if period:
-                self.enter(timestamp + period, name, period)
         if step >= 0:
             self.service.advance(step)
         else:
@@ -393,7 +345,7 @@ class TestSystem:
         self.service = SystemProcessingTimeService(self.on_error)
 
     def teardown_method(self):
-        assert self.service.await_shutdown(60_000)
+        end(self.service)
 
     def on_error(self, error):
         self.errors.append(error)
@@ -447,23 +399,23 @@ class TestSystem:
 
     def test_timers_run_in_order_and_one_at_a_time(self):
         calls: list[int] = []
-        end = threading.Event()
+        ended = threading.Event()
         begin = threading.Event()
         self.service.register_timer(0, lambda t: begin.wait(PATIENCE))
         now = system_clock_ms() + 5
         for timestamp in (now + 3, now + 1, now + 2):
             self.service.register_timer(timestamp, calls.append)
-        self.service.register_timer(now + 10, lambda t: end.set())
+        self.service.register_timer(now + 10, lambda t: ended.set())
         begin.set()
-        assert end.wait(PATIENCE)
+        assert ended.wait(PATIENCE)
         assert calls == [now + 1, now + 2, now + 3]
 
     def test_a_cancelled_timer_does_not_fire(self):
-        end = threading.Event()
+        ended = threading.Event()
         timer = self.service.register_timer(system_clock_ms() + 20, never)
         assert timer.cancel()
-        self.service.register_timer(system_clock_ms() + 30, lambda t: end.set())
-        assert end.wait(PATIENCE)
+        self.service.register_timer(system_clock_ms() + 30, lambda t: ended.set())
+        assert ended.wait(PATIENCE)
         assert not self.errors
         assert self.service.num_active_timers == 0
 
@@ -481,87 +433,12 @@ class TestSystem:
             raise ValueError("the handler's own")
 
         service = SystemProcessingTimeService(handle)
-        end = threading.Event()
+        ended = threading.Event()
         service.register_timer(0, never)
-        service.register_timer(0, lambda t: end.set())
-        assert end.wait(PATIENCE)
+        service.register_timer(0, lambda t: ended.set())
+        assert ended.wait(PATIENCE)
         assert "the handler's own" in caplog.text
-        assert service.await_shutdown(60_000)
-
-    @pytest.mark.parametrize("kind", ["schedule_at_fixed_rate", "schedule_with_fixed_delay"])
-    def test_periodic_timers_go_on_even_after_an_error(self, kind):
-        calls = []
-        begins, ends = [], []
-        end = threading.Event()
-
-        def tick(timestamp):
-            begins.append(time.monotonic_ns())
-            try:
-                count(timestamp)
-            finally:
-                ends.append(time.monotonic_ns())
-
-        def count(timestamp):
-            calls.append(timestamp)
-            if len(calls) == 3:
-                raise KeyError("third")
-            if len(calls) == 6:
-                timer.cancel()
-                end.set()
-
-        registered = threading.Event()
-        self.service.register_timer(0, lambda t: registered.wait(PATIENCE))
-        start = time.monotonic_ns()
-        timer = getattr(self.service, kind)(tick, 1, 2)
-        registered.set()
-        assert end.wait(PATIENCE)
-        self.wait_until_done(timer)
-        assert len(calls) == 6
-        assert repr(self.errors[0]) == "KeyError('third')"
-        steps = [b - a for a, b in pairwise(calls)]
-        if kind == "schedule_at_fixed_rate":
-            assert steps == [2] * 5
-            # The clock shows whole milliseconds: what is left of one may be nearly nothing.
-            assert all(t - start >= 2 * i * 1_000_000 for i, t in enumerate(begins))
-        else:
-            assert all(b - a >= 2_000_000 for a, b in zip(ends, begins[1:], strict=False))
-
-    def test_a_fixed_rate_catches_up_and_a_fixed_delay_does_not(self):
-        clock = iter(range(1000, 100_000, 1000))
-        service = SystemProcessingTimeService(self.on_error, lambda: next(clock))
-        rate, delay = [], []
-        end = threading.Event()
-
-        def tick_rate(timestamp):
-            rate.append(timestamp)
-            if len(rate) == 4:
-                first.cancel()
-                end.set()
-
-        ready = threading.Event()
-        service.register_timer(0, lambda t: ready.wait(PATIENCE))
-        first = service.schedule_at_fixed_rate(tick_rate, 0, 1)
-        ready.set()
-        assert end.wait(PATIENCE)
-        assert rate == [rate[0] + i for i in range(4)]  # by the plan, whatever the clock says
-        end.clear()
-        ready.clear()
-
-        def tick_delay(timestamp):
-            delay.append(timestamp)
-            if len(delay) == 4:
-                second.cancel()
-                end.set()
-
-        service.register_timer(0, lambda t: ready.wait(PATIENCE))
-        second = service.schedule_with_fixed_delay(tick_delay, 0, 1)
-        ready.set()
-        assert end.wait(PATIENCE)
-        # By the clock after each call, which goes a second at each look, and the delay of 1 ms.
-        assert [t % 1000 for t in delay[1:]] == [1, 1, 1]
-        assert [b - a for a, b in pairwise(delay[1:])] == [1000, 1000]
-        assert service.await_shutdown(60_000)
-        assert not self.errors
+        end(service)
 
     def test_t6_quiesced_while_a_callback_runs(self):
         started, go_on = threading.Event(), threading.Event()
@@ -589,7 +466,6 @@ class TestSystem:
         self.service.shutdown()
         with pytest.raises(RuntimeError, match="shut down"):
             self.service.register_timer(0, never)
-        assert self.service.await_shutdown(0)
 
     def test_t6_shut_down_ends_the_thread(self):
         waiting = self.service.register_timer(system_clock_ms() + 3_600_000, never)
@@ -600,14 +476,9 @@ class TestSystem:
         thread.join(PATIENCE)
         assert not thread.is_alive()
 
-    def test_a_callback_cannot_wait_for_its_own_end(self):
-        answers: Future[bool] = Future()
-        self.service.register_timer(0, lambda t: answers.set_result(self.service.await_shutdown(60_000)))
-        assert answers.result(PATIENCE) is False
-
     def test_many_threads_register_and_cancel(self):
         fired: list[int] = []
-        end = threading.Event()
+        ended = threading.Event()
         kept = []
 
         def work(number):
@@ -622,8 +493,8 @@ class TestSystem:
             thread.start()
         for thread in threads:
             thread.join(PATIENCE)
-        self.service.register_timer(system_clock_ms() + 20, lambda t: end.set())
-        assert end.wait(PATIENCE)
+        self.service.register_timer(system_clock_ms() + 20, lambda t: ended.set())
+        assert ended.wait(PATIENCE)
         assert len(fired) == len(kept)
         assert all(timer.done() for timer in kept)
 
@@ -676,22 +547,6 @@ class TestOperatorsView:
         assert "flush" in str(self.mailbox.mails[0][0])
         assert "flush" in repr(self.mailbox.mails[0][0])
 
-    @pytest.mark.parametrize("kind", ["schedule_at_fixed_rate", "schedule_with_fixed_delay"])
-    def test_periodic_timers(self, kind):
-        timer = getattr(self.service, kind)(self.log, 5, 10)
-        self.clock.advance(30)
-        self.mailbox.run()
-        assert self.log.calls == [5, 15, 25]
-        assert not timer.done()
-        self.clock.advance(10)
-        assert timer.cancel()
-        self.mailbox.run()  # a mail that waits comes to nothing
-        self.clock.advance(100)
-        assert self.mailbox.mails == []
-        assert self.log.calls == [5, 15, 25]
-        assert timer.done()
-        assert self.service.quiesce().done()
-
     def test_cancelling_before_its_time(self):
         timer = self.service.register_timer(10, never)
         assert timer.cancel()
@@ -728,14 +583,12 @@ class TestOperatorsView:
         assert self.service.quiesce() is future
         assert not future.done()  # a mail is under way
         late = self.service.register_timer(0, never)
-        rate = self.service.schedule_at_fixed_rate(never, 0, 1)
-        delay = self.service.schedule_with_fixed_delay(never, 0, 1)
         self.clock.advance(10)
         assert not future.done()
         self.mailbox.run()
         assert self.log.calls == [10, 20]
         assert future.done()
-        assert not (late.done() or rate.done() or delay.done())
+        assert not late.done()
         assert waiting.cancelled()  # its time came, for nothing
         assert self.clock.state is ServiceState.ALIVE
         assert self.other.state is ServiceState.ALIVE
@@ -761,13 +614,8 @@ class TestOperatorsView:
         self.clock.advance(10)
         self.service.shutdown()
         assert self.service.state is ServiceState.SHUTDOWN
-        for register in (
-            lambda: self.service.register_timer(0, never),
-            lambda: self.service.schedule_at_fixed_rate(never, 0, 1),
-            lambda: self.service.schedule_with_fixed_delay(never, 0, 1),
-        ):
-            with pytest.raises(RuntimeError, match="shut down"):
-                register()
+        with pytest.raises(RuntimeError, match="shut down"):
+            self.service.register_timer(0, never)
         future = self.service.quiesce()
         assert self.service.state is ServiceState.SHUTDOWN
         assert not future.done()
@@ -796,17 +644,6 @@ class TestOperatorsView:
         assert self.service.num_pending_callbacks == 0
         assert timer.cancelled()
         assert self.service.quiesce().done()
-
-    def test_a_periodic_timer_goes_on_after_a_mail_that_could_not_be_posted(self):
-        timer = self.service.schedule_at_fixed_rate(self.log, 10, 10)
-        self.mailbox.closed = True
-        with pytest.raises(RuntimeError, match="the mailbox is closed"):
-            self.clock.advance(10)
-        self.mailbox.closed = False
-        self.clock.advance(10)
-        self.mailbox.run()
-        assert self.log.calls == [20]
-        assert not timer.done()
 
     def test_when_the_clock_is_closed_its_timers_are_done(self):
         fired = self.service.register_timer(10, self.log)
@@ -837,5 +674,5 @@ class TestOperatorsView:
         assert posted.wait(PATIENCE)
         self.mailbox.run()
         assert threads == [threading.current_thread()]
-        assert system.await_shutdown(60_000)
+        end(system)
         assert errors == []
