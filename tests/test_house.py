@@ -16,7 +16,7 @@ SOURCE = Path(pillarbox.__file__).parent
 # From the lowest to the highest, as docs/architecture.md has them. Those of one floor may know each other.
 FLOORS = [
     ("mailbox", "_unpickle"),
-    ("errors", "rows", "elements", "types", "conversion"),
+    ("errors", "rows", "elements", "types"),
     ("time",),
     ("state",),
     ("operators",),

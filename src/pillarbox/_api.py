@@ -34,6 +34,7 @@ from pillarbox.errors import (
     OperatorError,
     PillarboxError,
     ProgramError,
+    TypeMismatchError,
 )
 from pillarbox.rows import Row
 from pillarbox.runtime.spark.metrics import metrics
@@ -53,7 +54,7 @@ from pillarbox.state import (
     ValueStateDescriptor,
 )
 from pillarbox.time import Duration, Time, TimestampAssigner, WatermarkGenerator, WatermarkStrategy
-from pillarbox.types import TypeMismatchError, Types
+from pillarbox.types import Types
 
 __all__ = [
     "AggregateFunction",

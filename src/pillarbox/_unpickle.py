@@ -31,7 +31,6 @@ _HOMES = {
     "OutputTag": "pillarbox.operators.functions:OutputTag",
     "Time": "pillarbox.time.duration:Time",
     "TimeDomain": "pillarbox.operators.functions:TimeDomain",
-    "TypeMismatchError": "pillarbox.types:TypeMismatchError",
 }
 
 # What pickles of format 1 name, and where it is now.

@@ -20,6 +20,7 @@ __all__ = [
     "ProgramError",
     "TaskCanceledError",
     "TaskStateError",
+    "TypeMismatchError",
     "causes_of",
     "describe",
     "raise_from_user_code",
@@ -77,6 +78,10 @@ class KeyTypeError(PillarboxError, TypeError):
 
 class OperatorError(PillarboxError):
     """User code of an operator raised; the cause is chained."""
+
+
+class TypeMismatchError(PillarboxError, TypeError):
+    """A value does not fit the declared type of its column."""
 
 
 class ExchangeError(PillarboxError):

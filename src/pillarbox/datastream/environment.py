@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.conversion import converter
 from pillarbox.datastream.columns import check_column_names
 from pillarbox.datastream.data_stream import CollectedResults, DataStream
 from pillarbox.errors import ProgramError, shorten
@@ -13,7 +12,7 @@ from pillarbox.graph import Program, SinkTransformation, SourceTransformation, T
 from pillarbox.runtime.local import LocalJob, Savepoint
 from pillarbox.state.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
 from pillarbox.time import ProcessingTimeService
-from pillarbox.types import resolve_schema
+from pillarbox.types import converter, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pillarbox.conversion import converter
 from pillarbox.elements import ArrowRecords, Records
 from pillarbox.errors import KeyTypeError, ProgramError, shorten, shorten_record
 from pillarbox.operators.functions import KeySelector, check_plain
@@ -18,7 +17,7 @@ from pillarbox.operators.operator import raise_at_record
 from pillarbox.rows import Row, column_to_list
 from pillarbox.state.key_groups import key_groups_of_integers, owners, stable_hash
 from pillarbox.state.key_note import KeyNote, function_note
-from pillarbox.types import TypeInformation
+from pillarbox.types import TypeInformation, converter
 
 __all__ = ["Keying", "Router"]
 

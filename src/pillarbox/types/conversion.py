@@ -17,9 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from pillarbox.errors import ProgramError, shorten
+from pillarbox.errors import ProgramError, TypeMismatchError, shorten
 from pillarbox.rows import Row, row_class
-from pillarbox.types import TypeInformation, TypeMismatchError
+from pillarbox.types.type_information import TypeInformation
 
 __all__ = ["converter"]
 
