@@ -37,7 +37,7 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox.state import state_log
-from pillarbox.time import processing_time
+from pillarbox.time import system_clock
 from tests.faults.clock import SetClock
 
 MINUTE = 60_000
@@ -125,7 +125,7 @@ if os.environ.get("PILLARBOX_FAULT_SMALL_LOG"):
 
 if said := os.environ.get("PILLARBOX_FAULT_CLOCK"):
     # As tasks see it: their processing time is ahead of the machine's by what the file says.
-    vars(processing_time)["time"] = SetClock(said)
+    vars(system_clock)["time"] = SetClock(said)
 
 # Of the functions that are open in this process: a state value's way to its faults.
 _in_this_process: dict[str, Faults] = {}
