@@ -14,8 +14,8 @@ from pillarbox.operators.async_io.in_flight import InFlight
 from pillarbox.operators.async_io.request import Request
 from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox.state import HeapKeyedStateBackend, StateLog, Sync, state_log
+from pillarbox.state.timers import HeapTimers
 from pillarbox.task.input_gate import InputGate, _Channel
-from pillarbox.time.internal_timer_service import TimerIndex
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ def _removed_keys_live_on(patch: pytest.MonkeyPatch) -> None:
 
 
 def _restored_timers_are_lost(patch: pytest.MonkeyPatch) -> None:
-    def load(index: TimerIndex, keys: list[Any], rows: list[Any]) -> None:
+    def load(timers: HeapTimers, keys: list[Any], rows: list[Any]) -> None:
         pass
 
-    patch.setattr(TimerIndex, "load", load)
+    patch.setattr(HeapTimers, "load", load)
 
 
 def _buffers_are_taken_as_they_come(patch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,8 @@ from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.state import MemoryChunkStore
 from pillarbox.task import KeyedStreamTask
-from pillarbox.task.memory import Memory, largest_rows, process_memory, readable
+from pillarbox.state.sizes import largest_rows
+from pillarbox.task.memory import Memory, process_memory, readable
 from tests.task.tasks import report_of, run_keyed, vertex_of
 
 MIB = 1024 * 1024

@@ -15,7 +15,7 @@ from pillarbox.errors import ProgramError
 from pillarbox.state import HeapKeyedStateBackend
 from pillarbox.time import MIN_TIMESTAMP, ManualProcessingTimeService
 from pillarbox.time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
-from pillarbox.time.timer_queue import TimerQueue
+from pillarbox.state.timer_queue import TimerQueue
 
 KEYS = st.sampled_from(["k1", "k2", "k3"])
 TIMES = st.integers(0, 20)

@@ -14,7 +14,7 @@ from pillarbox.errors import raise_from_user_code, shorten
 from pillarbox.operators.functions import KeyedProcessFunction, OutputTag, TimeDomain, TimerService
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import Collector, FunctionOperator
-from pillarbox.state import HeapKeyedStateBackend
+from pillarbox.state import KeyedStateBackend
 from pillarbox.time.internal_timer_service import VOID_NAMESPACE, InternalTimerService
 
 __all__ = ["KeyedProcessOperator"]
@@ -25,7 +25,7 @@ class _TimerService(TimerService):
 
     def __init__(self, internal: InternalTimerService) -> None:
         self._internal = internal
-        # One call less on the hottest path: the user's method is the index's.
+        # One call less on the hottest path: the user's method is the timers' own.
         self.register_event_time_timer = internal.event_timers.register  # type: ignore[method-assign]
         self.delete_event_time_timer = internal.event_timers.delete  # type: ignore[method-assign]
 
@@ -51,7 +51,7 @@ class _TimerService(TimerService):
 class _Context(KeyedProcessFunction.OnTimerContext):
     """One object for all records and timers: the operator sets what changes."""
 
-    def __init__(self, collector: Collector, timers: _TimerService, backend: HeapKeyedStateBackend) -> None:
+    def __init__(self, collector: Collector, timers: _TimerService, backend: KeyedStateBackend) -> None:
         self._collector = collector
         self._timers = timers
         self._backend = backend
@@ -107,8 +107,7 @@ class KeyedProcessOperator(FunctionOperator):
         try:
             for value, key, timestamp in zip(pending, keys, stamps):
                 # set_current_key, in line: this is the hottest loop of all.
-                row = rows.get(key)
-                backend.row = backend.create_row(key) if row is None else row
+                backend.row = rows[key]
                 backend.key = key
                 ctx.current = ctx.emitted = timestamp
                 results = call(value, ctx)

@@ -20,7 +20,7 @@ from pillarbox.elements import Records
 from pillarbox.errors import ProgramError, raise_from_user_code, shorten, shorten_record
 from pillarbox.mailbox import MailboxExecutor
 from pillarbox.operators.functions import Function, OutputTag, RuntimeContext
-from pillarbox.state import HeapKeyedStateBackend
+from pillarbox.state import KeyedStateBackend
 from pillarbox.time import ProcessingTimeService
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class OperatorContext:
     parallelism: int
     mailbox_executor: MailboxExecutor
     processing_time_service: ProcessingTimeService
-    backend: HeapKeyedStateBackend | None = None
+    backend: KeyedStateBackend | None = None
     time_services: InternalTimeServiceManager | None = None
     counters: dict[str, int] = field(default_factory=dict)
 
@@ -257,7 +257,7 @@ class FunctionOperator(StreamOperator):
         A function that declared no state does without: it cannot tell.
         """
         backend = self.context.backend
-        if self.keying is None or backend is None or not backend.slots:
+        if self.keying is None or backend is None or not backend.is_declared:
             return pending
         return _under_keys(backend, self.keying.keys_of(records), pending)
 
@@ -298,7 +298,7 @@ def with_context(operator: StreamOperator, what: str, function: Callable[..., An
         )
 
 
-def _under_keys(backend: HeapKeyedStateBackend, keys: Iterable[Any], pending: Iterator[Any]) -> Iterator[Any]:
+def _under_keys(backend: KeyedStateBackend, keys: Iterable[Any], pending: Iterator[Any]) -> Iterator[Any]:
     set_current_key = backend.set_current_key
     for value, key in zip(pending, keys):
         set_current_key(key)

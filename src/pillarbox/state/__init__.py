@@ -1,5 +1,6 @@
 """Keyed state: descriptors, key groups, the heap backend and the state log."""
 
+from pillarbox.state.backend import KeyedStateBackend, SlotSpec
 from pillarbox.state.chunk_store import ChunkStore, MemoryChunkStore
 from pillarbox.state.descriptors import (
     AggregateFunction,
@@ -15,7 +16,7 @@ from pillarbox.state.descriptors import (
     ValueState,
     ValueStateDescriptor,
 )
-from pillarbox.state.heap_backend import HeapKeyedStateBackend, KeyOwner, SlotSpec
+from pillarbox.state.heap_backend import HeapKeyedStateBackend, KeyOwner
 from pillarbox.state.log_head import LogIdentity
 from pillarbox.state.state_log import StateLog, Sync
 
@@ -26,6 +27,7 @@ __all__ = [
     "ChunkStore",
     "HeapKeyedStateBackend",
     "KeyOwner",
+    "KeyedStateBackend",
     "ListState",
     "ListStateDescriptor",
     "LogIdentity",

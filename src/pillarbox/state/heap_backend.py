@@ -2,39 +2,28 @@
 
 A key's *row* is a list: ``row[0]`` is its mark, every other slot holds one state or one kind of timers of that
 key. Looking up the row once per record makes each state access one list index, and what a key owns is written,
-restored and dropped together. Only the mailbox thread may touch any of it.
+restored and dropped together. Only the mailbox thread may touch any of it, and outside of ``state`` nobody knows what
+is in a row.
 """
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
-from functools import partial
+from collections.abc import Callable, Iterator
 from operator import is_
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from pillarbox.errors import CheckpointMismatchError, OperatorError, ProgramError, shorten
-from pillarbox.state.descriptors import (
-    AggregatingState,
-    AggregatingStateDescriptor,
-    ListState,
-    ListStateDescriptor,
-    MapState,
-    MapStateDescriptor,
-    ReducingState,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueState,
-    ValueStateDescriptor,
-)
+from pillarbox.state.backend import SlotSpec
+from pillarbox.state.descriptors import StateDescriptor
+from pillarbox.state.heap_states import STATES
 from pillarbox.state.key_groups import key_group, subtask_of
+from pillarbox.state.sizes import largest_rows
+from pillarbox.state.timers import HeapTimers
 
-if TYPE_CHECKING:
-    from pillarbox.time.internal_timer_service import TimerIndex
-
-__all__ = ["NEW", "HeapKeyedStateBackend", "KeyOwner", "SlotSpec", "stale_entries", "stale_entry"]
+__all__ = ["NEW", "HeapKeyedStateBackend", "KeyOwner", "stale_entries", "stale_entry"]
 
 # Marks of a row. At least 0: unchanged since the entry of that number was written to the log.
 NEW = -1  # changed; the log does not have it
@@ -54,15 +43,6 @@ def stale_entries(marks: list[int]) -> npt.NDArray[np.int64]:
 
 
 Row = list[Any]
-_EMPTY: dict[Any, Any] = {}
-_IS_NONE = partial(is_, None)
-
-
-class SlotSpec(NamedTuple):
-    """What a slot of the rows holds: a state's name, or a timer service's; and the kind."""
-
-    name: str
-    kind: str
 
 
 class KeyOwner(NamedTuple):
@@ -90,8 +70,20 @@ class _NoRow(list[Any]):
     __setitem__ = _refuse
 
 
+class _Rows(dict[Any, Row]):
+    """The row of each key that has state or timers. ``rows[key]`` makes the row where there is none."""
+
+    __slots__ = ("_create",)
+
+    def __init__(self, create: Callable[[Any], Row]) -> None:
+        self._create = create
+
+    def __missing__(self, key: Any) -> Row:
+        return self._create(key)
+
+
 class HeapKeyedStateBackend:
-    """All keyed state of one operator in one subtask.
+    """All keyed state of one operator in one subtask; see :class:`KeyedStateBackend` for what others know of it.
 
     Args:
         owner: the subtask whose keys they are; None: it may hold any key.
@@ -107,22 +99,22 @@ class HeapKeyedStateBackend:
         self.operator = operator
         # A single subtask has all keys.
         self._owner = owner if owner is not None and owner.parallelism > 1 else None
-        self.rows: dict[Any, Row] = {}
+        self.rows = _Rows(self._create_row)
         self.row: Row = _NoRow(self)
         self.key: Any = None
         self.dirty: dict[Any, Row] = {}
         self.slots: list[SlotSpec] = []
-        self._timer_indexes: list[TimerIndex] = []
+        self._timers: list[HeapTimers] = []
         self._states: dict[str, Any] = {}
         self._sealed = False
 
     # -- declaring states: in open(), before the first row is read --
 
-    def create_timer_slot(self, name: str, index: TimerIndex) -> int:
-        """Return the slot of one time domain of a timer service."""
-        slot = self._create_slot(name, "timers")
-        self._timer_indexes.append(index)
-        return slot
+    def create_timers(self, name: str, *, namespaced: bool = False) -> HeapTimers:
+        """Return the timers of one time domain of a timer service."""
+        timers = HeapTimers(name, self, self._create_slot(name, "timers"), namespaced=namespaced)
+        self._timers.append(timers)
+        return timers
 
     def get_state(self, descriptor: StateDescriptor) -> Any:
         """Return the state that a descriptor declares; the same name gives the same state."""
@@ -142,7 +134,7 @@ class HeapKeyedStateBackend:
                 " declare all states in open()"
             )
         try:
-            make = _STATES[descriptor.kind]
+            make = STATES[descriptor.kind]
         except KeyError:
             raise ProgramError(f"{shorten(descriptor)} is not a descriptor of keyed state") from None
         state = make(self, self._create_slot(name, descriptor.kind), descriptor)
@@ -159,15 +151,19 @@ class HeapKeyedStateBackend:
         self._blank: Row = [None] * (len(self.slots) + 1)
         self._blank[0] = NEW
 
+    @property
+    def is_declared(self) -> bool:
+        """Whether the operator has declared any state, or has timers."""
+        return bool(self.slots)
+
     # -- the current key --
 
     def set_current_key(self, key: Any) -> None:
         """Make ``key`` the current one."""
-        row = self.rows.get(key)
+        self.row = self.rows[key]
         self.key = key
-        self.row = self.create_row(key) if row is None else row
 
-    def create_row(self, key: Any) -> Row:
+    def _create_row(self, key: Any) -> Row:
         """Create the row of a key; it stays only if it holds something when the epoch ends.
 
         Raises:
@@ -194,6 +190,29 @@ class HeapKeyedStateBackend:
         row = self.row
         row[0] = -2 - row[0]  # (the stale entry, in line: each key that an epoch touches comes by here)
         self.dirty[self.key] = row
+
+    # -- looking at it, for metrics and harnesses --
+
+    @property
+    def num_keys(self) -> int:
+        """The number of keys that have state or timers."""
+        return len(self.rows)
+
+    def keys(self) -> Iterator[Any]:
+        """Return the keys that have state or timers."""
+        return iter(self.rows)
+
+    def contents(self, key: Any) -> dict[str, Any]:
+        """Return the contents of a key's states that are not empty, by name: the very objects, to be looked at only."""
+        return {
+            slot.name.removeprefix("state/"): value
+            for slot, value in zip(self.slots, self.rows.get(key, self._blank)[1:])
+            if slot.kind != "timers" and value is not None
+        }
+
+    def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:
+        """Return the keys that take most memory, and about how many bytes each takes, without allocating much."""
+        return largest_rows(self.rows, count)
 
     # -- writing and restoring whole rows (the state log's side) --
 
@@ -244,13 +263,13 @@ class HeapKeyedStateBackend:
         """Take over rows, each key's once, during a cold start; :meth:`end_loading` ends it."""
         self.rows.update(zip(keys, rows))
         # Now the rows are in the processor's cache; of millions, each would have to be fetched once more.
-        for index in self._timer_indexes:
-            index.load(keys, rows)
+        for timers in self._timers:
+            timers.load(keys, rows)
 
     def end_loading(self) -> None:
         """Have the timers ready."""
-        for index in self._timer_indexes:
-            index.end_loading()
+        for timers in self._timers:
+            timers.end_loading()
 
     def apply(self, keys: list[Any], rows: list[Row], removed: list[Any]) -> None:
         """Take over rows that another worker wrote, into rows and timers that are live here."""
@@ -258,181 +277,11 @@ class HeapKeyedStateBackend:
         blank = self._blank
         for key, row in zip(keys, rows):
             old = live.get(key, blank)
-            for index in self._timer_indexes:
-                if old[index.slot] != row[index.slot]:
-                    index.replace(key, old[index.slot], row[index.slot])
+            for timers in self._timers:
+                if old[timers.slot] != row[timers.slot]:
+                    timers.replace(key, old[timers.slot], row[timers.slot])
             live[key] = row
         for key in removed:
             gone = live.pop(key, blank)
-            for index in self._timer_indexes:
-                index.replace(key, gone[index.slot], None)
-
-
-class _HeapState:
-    """A state is a slot number and the backend that knows the current row."""
-
-    __slots__ = ("_backend", "_slot")
-
-    def __init__(self, backend: HeapKeyedStateBackend, slot: int, descriptor: Any) -> None:
-        self._backend = backend
-        self._slot = slot
-
-    def _set(self, value: Any) -> None:
-        backend = self._backend
-        row = backend.row
-        row[self._slot] = value
-        if row[0] >= 0:
-            backend.touch()
-
-    def clear(self) -> None:
-        if self._backend.row[self._slot] is not None:
-            self._set(None)
-
-    def _refuse_none(self) -> NoReturn:
-        backend = self._backend
-        name = backend.slots[self._slot - 1].name.partition("/")[2]
-        raise ProgramError(
-            f"operator {backend.operator!r}, key {shorten(backend.key)}: None cannot be put into the list state"
-            f" {name!r}: leave it out, or put in a value that stands for it"
-        )
-
-
-class _HeapValueState(_HeapState, ValueState[Any]):
-    __slots__ = ()
-
-    def value(self) -> Any:
-        return self._backend.row[self._slot]
-
-    def update(self, value: Any) -> None:
-        backend = self._backend
-        row = backend.row
-        row[self._slot] = value
-        if row[0] >= 0:
-            backend.touch()
-
-
-class _HeapListState(_HeapState, ListState[Any]):
-    __slots__ = ()
-
-    def get(self) -> tuple[Any, ...]:
-        return tuple(self._backend.row[self._slot] or ())
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(tuple(self._backend.row[self._slot] or ()))
-
-    def add(self, value: Any) -> None:
-        if value is None:
-            self._refuse_none()
-        backend = self._backend
-        row = backend.row
-        elements = row[self._slot]
-        if elements is None:
-            row[self._slot] = [value]
-        else:
-            elements.append(value)
-        if row[0] >= 0:
-            backend.touch()
-
-    def add_all(self, values: Iterable[Any]) -> None:
-        self._set([*(self._backend.row[self._slot] or ()), *self._without_none(values)] or None)
-
-    def update(self, values: Iterable[Any]) -> None:
-        self._set(self._without_none(values) or None)
-
-    def _without_none(self, values: Iterable[Any]) -> list[Any]:
-        elements = list(values)
-        # By identity: numpy arrays do not compare to a bool.
-        if any(map(_IS_NONE, elements)):
-            self._refuse_none()
-        return elements
-
-
-class _HeapMapState(_HeapState, MapState[Any, Any]):
-    __slots__ = ()
-
-    def get(self, key: Any) -> Any:
-        entries = self._backend.row[self._slot]
-        return None if entries is None else entries.get(key)
-
-    def put(self, key: Any, value: Any) -> None:
-        backend = self._backend
-        row = backend.row
-        entries = row[self._slot]
-        if entries is None:
-            row[self._slot] = {key: value}
-        else:
-            entries[key] = value
-        if row[0] >= 0:
-            backend.touch()
-
-    def put_all(self, mapping: Mapping[Any, Any]) -> None:
-        self._set({**(self._backend.row[self._slot] or _EMPTY), **mapping} or None)
-
-    def remove(self, key: Any) -> None:
-        entries = self._backend.row[self._slot]
-        if entries is not None and key in entries:
-            del entries[key]
-            self._set(entries or None)
-
-    def contains(self, key: Any) -> bool:
-        return key in (self._backend.row[self._slot] or _EMPTY)
-
-    def items(self) -> ItemsView[Any, Any]:
-        return (self._backend.row[self._slot] or _EMPTY).items()
-
-    def keys(self) -> KeysView[Any]:
-        return (self._backend.row[self._slot] or _EMPTY).keys()
-
-    def values(self) -> ValuesView[Any]:
-        return (self._backend.row[self._slot] or _EMPTY).values()
-
-    def is_empty(self) -> bool:
-        return not self._backend.row[self._slot]
-
-
-class _HeapReducingState(_HeapState, ReducingState[Any]):
-    __slots__ = ("_reduce",)
-
-    def __init__(self, backend: HeapKeyedStateBackend, slot: int, descriptor: ReducingStateDescriptor) -> None:
-        super().__init__(backend, slot, descriptor)
-        self._reduce = descriptor.reduce_function
-
-    def get(self) -> Any:
-        return self._backend.row[self._slot]
-
-    def add(self, value: Any) -> None:
-        if value is None:
-            self.clear()
-            return
-        present = self._backend.row[self._slot]
-        self._set(value if present is None else self._reduce(present, value))
-
-
-class _HeapAggregatingState(_HeapState, AggregatingState[Any, Any]):
-    __slots__ = ("_function",)
-
-    def __init__(self, backend: HeapKeyedStateBackend, slot: int, descriptor: AggregatingStateDescriptor) -> None:
-        super().__init__(backend, slot, descriptor)
-        self._function = descriptor.agg_function
-
-    def get(self) -> Any:
-        accumulator = self._backend.row[self._slot]
-        return None if accumulator is None else self._function.get_result(accumulator)
-
-    def add(self, value: Any) -> None:
-        if value is None:
-            self.clear()
-            return
-        accumulator = self._backend.row[self._slot]
-        if accumulator is None:
-            accumulator = self._function.create_accumulator()
-        self._set(self._function.add(value, accumulator))
-
-
-_STATES: dict[str, Any] = {
-    ValueStateDescriptor.kind: _HeapValueState,
-    ListStateDescriptor.kind: _HeapListState,
-    MapStateDescriptor.kind: _HeapMapState,
-    ReducingStateDescriptor.kind: _HeapReducingState,
-    AggregatingStateDescriptor.kind: _HeapAggregatingState,
-}
+            for timers in self._timers:
+                timers.replace(key, gone[timers.slot], None)

@@ -1,11 +1,12 @@
-"""About how many bytes rows take when they are pickled, without pickling them.
+"""About how many bytes rows take when they are pickled, without pickling them; and in memory.
 
-Only their proportions matter: what a chunk takes in all is known once it is written, and shared out by these. Values
+Only the proportions matter: what a chunk takes in all is known once it is written, and shared out by these. Values
 are looked at by column, and by what their elements are: a call for each would take longer than pickling them.
 """
 
 from __future__ import annotations
 
+import heapq
 import sys
 from collections.abc import Iterable, Sequence
 from itertools import chain, islice
@@ -15,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["sizes_of"]
+__all__ = ["largest_rows", "sizes_of"]
 
 _CONTAINER = 8.0
 _SCALAR = 5.0
@@ -26,6 +27,7 @@ _SEQUENCES = frozenset({list, tuple, set, frozenset})
 # Of a container with more elements than this, the first ones, up to this number, stand for all.
 _SAMPLE = 32
 _DEPTH = 6
+_ROUGH_SAMPLE = 64
 # So many rows are looked at together.
 _PORTION = 4096
 
@@ -96,3 +98,28 @@ def _sum(values: Iterable[Any], count: int, depth: int) -> float:
     if count <= _SAMPLE:
         return sum([_size(value, depth + 1) for value in values])
     return sum([_size(value, depth + 1) for value in islice(values, _SAMPLE)]) * count / _SAMPLE
+
+
+# -- in memory --
+
+
+def largest_rows(rows: dict[Any, list[Any]], count: int = 3) -> list[tuple[Any, int]]:
+    """Return the keys whose rows take most memory, and about how many bytes each takes.
+
+    It allocates next to nothing: it is asked when there is nothing left.
+    """
+    sizes = ((_rough_size(row), number, key) for number, (key, row) in enumerate(rows.items()))
+    return [(key, size) for size, _, key in heapq.nlargest(count, sizes)]
+
+
+def _rough_size(value: Any, depth: int = 3) -> int:
+    """Return about how many bytes a value takes: of large containers, the first elements stand for all."""
+    size = sys.getsizeof(value)
+    if depth and isinstance(value, (list, tuple, set, dict)) and value:
+        elements: Iterable[Any] = value
+        if isinstance(value, dict):
+            elements = (part for entry in value.items() for part in entry)
+        sampled = [_rough_size(element, depth - 1) for element in islice(elements, _ROUGH_SAMPLE)]
+        parts = 2 * len(value) if isinstance(value, dict) else len(value)
+        size += sum(sampled) * parts // len(sampled)
+    return size

@@ -29,8 +29,9 @@ import numpy.typing as npt
 from pillarbox._unpickle import MissingGlobalError, loads
 from pillarbox.elements import dumps
 from pillarbox.errors import OperatorError, describe, shorten
+from pillarbox.state.backend import LoggedStateBackend, SlotSpec
 from pillarbox.state.chunk_store import ChunkStore
-from pillarbox.state.heap_backend import HeapKeyedStateBackend, SlotSpec, stale_entries
+from pillarbox.state.heap_backend import stale_entries
 from pillarbox.state.ledger import CLEANED, ChunkOnFile, Ledger
 from pillarbox.state.log_chunk import Chunk, Entries, large_row, read_chunk, read_large
 from pillarbox.state.log_head import (
@@ -86,7 +87,7 @@ class StateLog:
         bytes_written: payload bytes put into the store by the last commit.
     """
 
-    def __init__(self, identity: LogIdentity, backend: HeapKeyedStateBackend) -> None:
+    def __init__(self, identity: LogIdentity, backend: LoggedStateBackend) -> None:
         self._identity = identity
         self._backend = backend
         self.bytes_written = 0

@@ -17,7 +17,7 @@ from pillarbox.state import ChunkStore, HeapKeyedStateBackend, KeyOwner, LogIden
 from pillarbox.task.checkpoint import CheckpointMetaData
 from pillarbox.task.input_gate import InputGate
 from pillarbox.task.lifecycle import TaskEvent, TaskState
-from pillarbox.task.memory import Memory, MemoryProbe, largest_rows, process_memory, readable
+from pillarbox.task.memory import Memory, MemoryProbe, process_memory, readable
 from pillarbox.task.operator_chain import as_mail
 from pillarbox.task.stream_task import EpochPhase, StreamTask
 from pillarbox.task.task_input import DataInputStatus
@@ -263,16 +263,16 @@ class KeyedStreamTask(StreamTask):
                 self.subtask,
                 readable(memory.used),
                 readable(memory.limit),
-                len(self.backend.rows),
+                self.backend.num_keys,
                 readable(self.log.state_bytes),
             )
 
     def _out_of_memory(self, memory: Memory | None) -> OperatorError:
         used = "" if memory is None else f" ({readable(memory.used)} of {readable(memory.limit)} are used)"
-        largest = ", ".join(f"{shorten(key)} (about {readable(size)})" for key, size in largest_rows(self.backend.rows))
+        largest = ", ".join(f"{shorten(key)} (about {readable(size)})" for key, size in self.backend.largest_keys())
         return OperatorError(
             f"operator {self.chain.head.name!r}, subtask {self.subtask}: the worker has no memory left{used}; the state"
-            f" of {len(self.backend.rows)} keys took about {readable(self.log.state_bytes)} when it was last written,"
+            f" of {self.backend.num_keys} keys took about {readable(self.log.state_bytes)} when it was last written,"
             f" and takes several times that in memory; the largest keys are {largest or 'none'}: raise"
             " spark.executor.pyspark.memory, keep less for each key, or start with a higher parallelism"
         )
@@ -283,7 +283,7 @@ class KeyedStreamTask(StreamTask):
             super()._report(),
             buffers_in=self.metrics.buffers_in,
             watermark=self.gate.current_watermark,
-            keys=len(self.backend.rows),
+            keys=self.backend.num_keys,
             event_time_timers=sum(service.num_event_time_timers() for service in services),
             processing_time_timers=sum(service.num_processing_time_timers() for service in services),
             next_wake_up=self.next_wake_up,

@@ -10,7 +10,7 @@ from typing import Any
 from pillarbox.errors import CheckpointMismatchError
 from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 from pillarbox.operators.operator import Discard, Fanout, Input, OperatorContext, RecordInput, StreamOperator
-from pillarbox.state import HeapKeyedStateBackend
+from pillarbox.state import KeyedStateBackend
 from pillarbox.task.record_writer import RecordWriter
 from pillarbox.task.vertex import ChainNode, Consumers, Vertex
 from pillarbox.time import (
@@ -39,7 +39,7 @@ class OperatorChain:
         processor: MailboxProcessor,
         clock: ProcessingTimeService,
         writer: RecordWriter,
-        backend: HeapKeyedStateBackend | None,
+        backend: KeyedStateBackend | None,
     ) -> None:
         self.operators: list[StreamOperator] = [node.operator for node in vertex.nodes]
         self._time_services: InternalTimeServiceManager | None = None

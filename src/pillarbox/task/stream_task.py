@@ -29,7 +29,7 @@ from pillarbox.mailbox import (
     Suspension,
     TaskMailbox,
 )
-from pillarbox.state import HeapKeyedStateBackend
+from pillarbox.state import KeyedStateBackend
 from pillarbox.task.checkpoint import CheckpointMetaData, CheckpointOptions, SubtaskCheckpointCoordinator
 from pillarbox.task.collector import rare_collections
 from pillarbox.task.lifecycle import TaskEvent, TaskLife, TaskState, suppress
@@ -92,7 +92,7 @@ class StreamTask(ABC):
         clock: ProcessingTimeService | None = None,
         threaded_input: bool = False,
         action_executor: StreamTaskActionExecutor = StreamTaskActionExecutor.IMMEDIATE,
-        backend: HeapKeyedStateBackend | None = None,
+        backend: KeyedStateBackend | None = None,
     ) -> None:
         self.vertex = vertex
         self.subtask = subtask

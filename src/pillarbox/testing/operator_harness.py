@@ -387,7 +387,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
     def num_keyed_state_entries(self) -> int:
         """Return the number of states that are not empty, of all keys together."""
-        return sum(len(self.state_of(key)) for key in self._backend.rows)
+        return sum(len(self._backend.contents(key)) for key in self._backend.keys())
 
     def num_event_time_timers(self) -> int:
         """Return the number of event-time timers of all keys."""
@@ -406,14 +406,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
         A state that is empty is absent. It is for looking at: what is changed in it does not change the state.
         """
-        row = self._backend.rows.get(key)
-        if row is None:
-            return {}
-        return {
-            slot.name.removeprefix("state/"): copy.deepcopy(value)
-            for slot, value in zip(self._backend.slots, row[1:])
-            if slot.kind != "timers" and value is not None
-        }
+        return copy.deepcopy(self._backend.contents(key))
 
 
 class KeyedTwoInputStreamOperatorTestHarness(KeyedOneInputStreamOperatorTestHarness):

@@ -1,0 +1,204 @@
+"""States on the heap: each is the number of a slot, and whose current row that slot is in.
+
+Only the mailbox thread may touch them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from functools import partial
+from operator import is_
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.state.descriptors import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+
+if TYPE_CHECKING:
+    from pillarbox.state.heap_backend import HeapKeyedStateBackend
+
+__all__ = ["STATES"]
+
+_EMPTY: dict[Any, Any] = {}
+_IS_NONE = partial(is_, None)
+
+
+class _HeapState:
+    """A state is a slot number and the backend that knows the current row."""
+
+    __slots__ = ("_backend", "_slot")
+
+    def __init__(self, backend: HeapKeyedStateBackend, slot: int, descriptor: Any) -> None:
+        self._backend = backend
+        self._slot = slot
+
+    def _set(self, value: Any) -> None:
+        backend = self._backend
+        row = backend.row
+        row[self._slot] = value
+        if row[0] >= 0:
+            backend.touch()
+
+    def clear(self) -> None:
+        if self._backend.row[self._slot] is not None:
+            self._set(None)
+
+    def _refuse_none(self) -> NoReturn:
+        backend = self._backend
+        name = backend.slots[self._slot - 1].name.partition("/")[2]
+        raise ProgramError(
+            f"operator {backend.operator!r}, key {shorten(backend.key)}: None cannot be put into the list state"
+            f" {name!r}: leave it out, or put in a value that stands for it"
+        )
+
+
+class _HeapValueState(_HeapState, ValueState[Any]):
+    __slots__ = ()
+
+    def value(self) -> Any:
+        return self._backend.row[self._slot]
+
+    def update(self, value: Any) -> None:
+        backend = self._backend
+        row = backend.row
+        row[self._slot] = value
+        if row[0] >= 0:
+            backend.touch()
+
+
+class _HeapListState(_HeapState, ListState[Any]):
+    __slots__ = ()
+
+    def get(self) -> tuple[Any, ...]:
+        return tuple(self._backend.row[self._slot] or ())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(tuple(self._backend.row[self._slot] or ()))
+
+    def add(self, value: Any) -> None:
+        if value is None:
+            self._refuse_none()
+        backend = self._backend
+        row = backend.row
+        elements = row[self._slot]
+        if elements is None:
+            row[self._slot] = [value]
+        else:
+            elements.append(value)
+        if row[0] >= 0:
+            backend.touch()
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        self._set([*(self._backend.row[self._slot] or ()), *self._without_none(values)] or None)
+
+    def update(self, values: Iterable[Any]) -> None:
+        self._set(self._without_none(values) or None)
+
+    def _without_none(self, values: Iterable[Any]) -> list[Any]:
+        elements = list(values)
+        # By identity: numpy arrays do not compare to a bool.
+        if any(map(_IS_NONE, elements)):
+            self._refuse_none()
+        return elements
+
+
+class _HeapMapState(_HeapState, MapState[Any, Any]):
+    __slots__ = ()
+
+    def get(self, key: Any) -> Any:
+        entries = self._backend.row[self._slot]
+        return None if entries is None else entries.get(key)
+
+    def put(self, key: Any, value: Any) -> None:
+        backend = self._backend
+        row = backend.row
+        entries = row[self._slot]
+        if entries is None:
+            row[self._slot] = {key: value}
+        else:
+            entries[key] = value
+        if row[0] >= 0:
+            backend.touch()
+
+    def put_all(self, mapping: Mapping[Any, Any]) -> None:
+        self._set({**(self._backend.row[self._slot] or _EMPTY), **mapping} or None)
+
+    def remove(self, key: Any) -> None:
+        entries = self._backend.row[self._slot]
+        if entries is not None and key in entries:
+            del entries[key]
+            self._set(entries or None)
+
+    def contains(self, key: Any) -> bool:
+        return key in (self._backend.row[self._slot] or _EMPTY)
+
+    def items(self) -> ItemsView[Any, Any]:
+        return (self._backend.row[self._slot] or _EMPTY).items()
+
+    def keys(self) -> KeysView[Any]:
+        return (self._backend.row[self._slot] or _EMPTY).keys()
+
+    def values(self) -> ValuesView[Any]:
+        return (self._backend.row[self._slot] or _EMPTY).values()
+
+    def is_empty(self) -> bool:
+        return not self._backend.row[self._slot]
+
+
+class _HeapReducingState(_HeapState, ReducingState[Any]):
+    __slots__ = ("_reduce",)
+
+    def __init__(self, backend: HeapKeyedStateBackend, slot: int, descriptor: ReducingStateDescriptor) -> None:
+        super().__init__(backend, slot, descriptor)
+        self._reduce = descriptor.reduce_function
+
+    def get(self) -> Any:
+        return self._backend.row[self._slot]
+
+    def add(self, value: Any) -> None:
+        if value is None:
+            self.clear()
+            return
+        present = self._backend.row[self._slot]
+        self._set(value if present is None else self._reduce(present, value))
+
+
+class _HeapAggregatingState(_HeapState, AggregatingState[Any, Any]):
+    __slots__ = ("_function",)
+
+    def __init__(self, backend: HeapKeyedStateBackend, slot: int, descriptor: AggregatingStateDescriptor) -> None:
+        super().__init__(backend, slot, descriptor)
+        self._function = descriptor.agg_function
+
+    def get(self) -> Any:
+        accumulator = self._backend.row[self._slot]
+        return None if accumulator is None else self._function.get_result(accumulator)
+
+    def add(self, value: Any) -> None:
+        if value is None:
+            self.clear()
+            return
+        accumulator = self._backend.row[self._slot]
+        if accumulator is None:
+            accumulator = self._function.create_accumulator()
+        self._set(self._function.add(value, accumulator))
+
+
+# By kind.
+STATES: dict[str, Any] = {
+    ValueStateDescriptor.kind: _HeapValueState,
+    ListStateDescriptor.kind: _HeapListState,
+    MapStateDescriptor.kind: _HeapMapState,
+    ReducingStateDescriptor.kind: _HeapReducingState,
+    AggregatingStateDescriptor.kind: _HeapAggregatingState,
+}
