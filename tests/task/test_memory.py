@@ -9,8 +9,8 @@ from pillarbox.elements import Records
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.state import MemoryChunkStore
-from pillarbox.task import KeyedStreamTask
 from pillarbox.state.sizes import largest_rows
+from pillarbox.task import KeyedStreamTask
 from pillarbox.task.memory import Memory, process_memory, readable
 from tests.task.tasks import report_of, run_keyed, vertex_of
 

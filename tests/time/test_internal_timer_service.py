@@ -13,9 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from pillarbox.errors import ProgramError
 from pillarbox.state import HeapKeyedStateBackend
+from pillarbox.state.timer_queue import TimerQueue
+from pillarbox.state.timers import HeapTimers
 from pillarbox.time import MIN_TIMESTAMP, ManualProcessingTimeService
 from pillarbox.time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
-from pillarbox.state.timer_queue import TimerQueue
 
 KEYS = st.sampled_from(["k1", "k2", "k3"])
 TIMES = st.integers(0, 20)
@@ -91,11 +92,12 @@ class TimerServiceMachine(RuleBasedStateMachine):
     @rule()
     def written_and_read(self):
         """The queues are an index over the rows: made anew from them, they are the same."""
-        for index in (self.timers.service.event_timers, self.timers.service.processing_timers):
+        for timers in (self.timers.service.event_timers, self.timers.service.processing_timers):
+            assert isinstance(timers, HeapTimers)
             rows = self.timers.backend.rows
-            index.queue = TimerQueue()
-            index.load(list(rows), list(rows.values()))
-            index.queue.sort()
+            timers.queue = TimerQueue()
+            timers.load(list(rows), list(rows.values()))
+            timers.end_loading()
         self.check()
 
     def check_fired(self, domain, limit):

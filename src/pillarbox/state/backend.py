@@ -60,7 +60,7 @@ class KeyedStateBackend(KeyContext, Protocol):
     def num_keys(self) -> int:
         """The number of keys that have state or timers."""
 
-    def keys(self) -> Iterable[Any]:
+    def get_keys(self) -> Iterable[Any]:
         """Return the keys that have state or timers."""
 
     def contents(self, key: Any) -> dict[str, Any]:
@@ -80,7 +80,7 @@ class SlotSpec(NamedTuple):
 class LoggedStateBackend(Protocol):
     """A backend whose rows are lists, which the state log writes and restores.
 
-    ``row[0]`` is the row's mark: at least 0, it is the number of the entry that holds the row, which is unchanged since.
+    ``row[0]`` is the mark: at least 0, it is the number of the entry that holds the row, which is unchanged since.
 
     Attributes:
         slots: what the other places of a row hold.

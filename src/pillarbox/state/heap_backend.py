@@ -198,7 +198,7 @@ class HeapKeyedStateBackend:
         """The number of keys that have state or timers."""
         return len(self.rows)
 
-    def keys(self) -> Iterator[Any]:
+    def get_keys(self) -> Iterator[Any]:
         """Return the keys that have state or timers."""
         return iter(self.rows)
 

@@ -387,7 +387,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 
     def num_keyed_state_entries(self) -> int:
         """Return the number of states that are not empty, of all keys together."""
-        return sum(len(self._backend.contents(key)) for key in self._backend.keys())
+        return sum(len(self._backend.contents(key)) for key in self._backend.get_keys())
 
     def num_event_time_timers(self) -> int:
         """Return the number of event-time timers of all keys."""
