@@ -15,7 +15,7 @@ import pillarbox
 SOURCE = Path(pillarbox.__file__).parent
 # From the lowest to the highest, as docs/architecture.md has them. Those of one floor may know each other.
 FLOORS = [
-    ("mailbox", "_unpickle"),
+    ("mailbox", "_unpickle", "_generics"),
     ("errors", "rows", "elements", "types"),
     ("time",),
     ("state",),

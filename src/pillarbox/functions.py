@@ -12,7 +12,7 @@ from pillarbox.operators.async_io.function import CombiningFunction
 from pillarbox.operators.async_io.host import is_coroutine_function, is_generator_function
 from pillarbox.operators.async_io.options import AsyncOptions, OnBarrier
 from pillarbox.time.duration import DurationLike
-from pillarbox.types import resolve_schema
+from pillarbox.types import SchemaLike, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -24,7 +24,7 @@ __all__ = ["async_map"]
 def async_map(
     df: DataFrame,
     fn: Callable[..., Any],
-    output: Any,
+    output: SchemaLike,
     *,
     columns: str | Sequence[str] | None = None,
     failures: str | None = None,
@@ -40,7 +40,7 @@ def async_map(
     on_failure: Literal["fail", "drop"] = "fail",
     on_barrier: OnBarrier = "drain",
 ) -> DataFrame:
-    """Add columns that a service gives, with many requests under way at a time.
+    """Add columns that a service returns, with many requests under way at a time.
 
     The options behind ``failures`` are those of :meth:`DataStream.map_async`.
 

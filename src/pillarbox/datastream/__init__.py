@@ -1,9 +1,11 @@
-"""The user's face: streams, functions and the environment, with PyFlink's names."""
+"""The public API: streams, functions and the environment, with PyFlink's names."""
 
 from pillarbox.datastream.async_data_stream import AsyncDataStream
 from pillarbox.datastream.connected_streams import ConnectedStreams
-from pillarbox.datastream.data_stream import CollectedResults, DataStream, DataStreamSink, KeyedStream
+from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.environment import StreamExecutionEnvironment
+from pillarbox.datastream.keyed_stream import KeyedStream
+from pillarbox.datastream.results import CollectedResults, DataStreamSink
 from pillarbox.operators.async_io.cache import AsyncCache
 from pillarbox.operators.async_io.function import AsyncFailure, AsyncFunction
 from pillarbox.operators.async_io.retry import AsyncRetryPredicate, AsyncRetryStrategy

@@ -3,60 +3,98 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pillarbox._generics import T1, T2, Generic, U
 from pillarbox.datastream.code_search import uses_processing_time
+from pillarbox.datastream.data_stream import DataStream
+from pillarbox.datastream.keyed_stream import KeyedStream
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import KeyByTransformation
 from pillarbox.operators.functions import KeyedCoProcessFunction, KeySelector, check_plain
 from pillarbox.operators.keyed_co_process import KeyedCoProcessOperator
 from pillarbox.state.key_note import are_other_types
-
-if TYPE_CHECKING:
-    from pillarbox.datastream.data_stream import DataStream, KeyedStream
+from pillarbox.types import SchemaLike
 
 __all__ = ["ConnectedStreams"]
 
-Key = Callable[[Any], Any] | KeySelector | str | Sequence[str]
 
+class ConnectedStreams(Generic[T1, T2]):
+    """Two streams, of records of types ``T1`` and ``T2``, for an operator that handles both.
 
-class ConnectedStreams:
-    """Two streams, of records of any two kinds, for an operator that handles both (PyFlink's ``ConnectedStreams``).
-
-    Made by ``DataStream.connect``. Both streams are keyed, before they are connected or by :meth:`key_by`: what has
-    the same key meets in the same subtask, and in the same state.
+    PyFlink's class of this name, made by ``DataStream.connect``. Both streams are keyed, before they are connected or
+    by :meth:`key_by`: records with the same key meet in the same subtask, and in the same state.
     """
 
-    def __init__(self, first: DataStream, second: DataStream) -> None:
+    def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
         self._first = first
         self._second = second
 
-    def key_by(self, first_key: Key, second_key: Key) -> ConnectedStreams:
-        """Spread both streams by key: each by a function, or by names of columns.
+    def key_by(
+        self,
+        first_key: Callable[[T1], Any] | KeySelector[T1, Any] | str | Sequence[str],
+        second_key: Callable[[T2], Any] | KeySelector[T2, Any] | str | Sequence[str],
+    ) -> ConnectedStreams[T1, T2]:
+        """Partition both streams by key: each by a function, a ``KeySelector``, or the names of columns.
 
         Args:
-            first_key: how the records of the first stream get their keys.
-            second_key: how those of the second do; equal keys of both share their state.
+            first_key: the key of the records of the first stream.
+            second_key: the key of those of the second; equal keys of both share their state.
+
+        Raises:
+            ProgramError: a column is not there, or its values cannot be keys.
+
+        Example:
+            >>> class Both(KeyedCoProcessFunction):
+            ...     def process_element1(self, name, ctx):
+            ...         yield ctx.get_current_key(), name
+            ...
+            ...     def process_element2(self, amount, ctx):
+            ...         yield ctx.get_current_key(), amount
+            >>> names, amounts = env.from_collection(["ann"]), env.from_collection([3])
+            >>> keyed = names.connect(amounts).key_by(len, lambda amount: amount)
+            >>> sorted(keyed.process(Both()).execute_and_collect(), key=str)
+            [(3, 'ann'), (3, 3)]
         """
         return ConnectedStreams(self._first.key_by(first_key), self._second.key_by(second_key))
 
     def process(
-        self, func: KeyedCoProcessFunction, output_type: Any = None, *, processing_time: bool | None = None
-    ) -> DataStream:
+        self,
+        func: KeyedCoProcessFunction[Any, T1, T2, U],
+        output_type: SchemaLike | None = None,
+        *,
+        processing_time: bool | None = None,
+    ) -> DataStream[U]:
         """Handle the records of both streams, with keyed state, timers and side outputs.
 
-        Event time is the least of both streams': timers wait for the slower one.
+        Event time is the minimum of both streams': timers wait for the slower one.
 
         Args:
-            func: ``process_element1`` gets the records of the first stream, ``process_element2`` those of the second.
-            output_type: what it emits.
+            func: its ``process_element1`` gets the records of the first stream, ``process_element2`` those of the
+                second.
+            output_type: the columns of the results, for ``to_dataframe()``.
             processing_time: as in ``KeyedStream.process``.
 
         Raises:
-            ProgramError: a stream has no key, or the keys are of different types.
-        """
-        from pillarbox.datastream.data_stream import KeyedStream
+            ProgramError: ``func`` is no such function, a stream has no key, or the keys are of different types.
 
+        Example:
+            >>> class Balance(KeyedCoProcessFunction[str, int, int, int]):
+            ...     def open(self, runtime_context):
+            ...         self.balance = runtime_context.get_state(ValueStateDescriptor[int]("balance"))
+            ...
+            ...     def process_element1(self, paid_in, ctx):
+            ...         self.balance.update((self.balance.value() or 0) + paid_in)
+            ...         yield self.balance.value()
+            ...
+            ...     def process_element2(self, paid_out, ctx):
+            ...         self.balance.update((self.balance.value() or 0) - paid_out)
+            ...         yield self.balance.value()
+            >>> paid_in = env.from_collection([50, 20]).key_by(lambda amount: "ann")
+            >>> paid_out = env.from_collection([30]).key_by(lambda amount: "ann")
+            >>> paid_in.connect(paid_out).process(Balance()).execute_and_collect()
+            [50, 70, 40]
+        """
         if not isinstance(func, KeyedCoProcessFunction):
             hint = f"an instance: {func.__name__}()" if isinstance(func, type) else "a KeyedCoProcessFunction"
             raise ProgramError(f"process() of connected streams got {shorten(func)}: give it {hint}")
@@ -82,7 +120,7 @@ class ConnectedStreams:
         )
 
 
-def _check_key_types(first: KeyedStream, second: KeyedStream) -> None:
+def _check_key_types(first: KeyedStream[Any, Any], second: KeyedStream[Any, Any]) -> None:
     """Refuse keys that can never be equal, as far as their types are known."""
     steps = [stream._step for stream in (first, second)]
     one, other = (step.key_types if isinstance(step, KeyByTransformation) else None for step in steps)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, overload
 
-from pillarbox.datastream.code_search import uses_processing_time
+from pillarbox._generics import T1, T2, Generic, K, U, V
 from pillarbox.datastream.columns import check_column_names, check_key_columns, check_timestamp_column, key_types
-from pillarbox.datastream.connected_streams import ConnectedStreams
+from pillarbox.datastream.given_functions import check_function, name_of
+from pillarbox.datastream.results import CollectedResults, DataStreamSink
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
     KeyByTransformation,
@@ -22,9 +23,8 @@ from pillarbox.operators.async_io.cache import AsyncCache
 from pillarbox.operators.async_io.function import AsyncFunction
 from pillarbox.operators.async_io.host import is_generator_function
 from pillarbox.operators.async_io.operator import AsyncWaitOperator
-from pillarbox.operators.async_io.options import AsyncOptions, OnBarrier, OnFailure
+from pillarbox.operators.async_io.options import AsyncKeywords, AsyncOptions, OnBarrier, OnFailure
 from pillarbox.operators.async_io.retry import AsyncRetryStrategy
-from pillarbox.operators.deduplicate import DeduplicateOperator
 from pillarbox.operators.filter import FilterOperator
 from pillarbox.operators.flat_map import FlatMapOperator
 from pillarbox.operators.functions import (
@@ -36,63 +36,38 @@ from pillarbox.operators.functions import (
     MapFunction,
     OutputTag,
     ProcessFunction,
-    ReduceFunction,
-    check_plain,
+    SideOutput,
 )
-from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.map import MapOperator
 from pillarbox.operators.operator import StreamOperator
 from pillarbox.operators.process import ProcessOperator
-from pillarbox.operators.reduce import ReduceOperator
 from pillarbox.operators.sinks import ColumnsOperator, PrintOperator
 from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox.task.partitioner import KeyGroupPartitioner, RebalancePartitioner
 from pillarbox.time import WatermarkStrategy
-from pillarbox.time.duration import DurationLike, positive_millis
-from pillarbox.types import RowEncoder, TypeInformation, resolve_schema
+from pillarbox.time.duration import DurationLike
+from pillarbox.types import RowEncoder, SchemaLike, TypeInformation, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
+    from typing_extensions import Unpack
 
+    from pillarbox.datastream.connected_streams import ConnectedStreams
     from pillarbox.datastream.environment import StreamExecutionEnvironment
+    from pillarbox.datastream.keyed_stream import KeyedStream
 
-__all__ = ["CollectedResults", "DataStream", "DataStreamSink", "KeyedStream"]
-
-
-class CollectedResults(list[Any]):
-    """The records that a program gave; a context manager, as PyFlink's iterator is."""
-
-    def close(self) -> None:
-        """Nothing is held open."""
-
-    def __enter__(self) -> CollectedResults:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+__all__ = ["DataStream"]
 
 
-class DataStreamSink:
-    """The end of a stream within the program."""
+class DataStream(Generic[T1]):
+    """A stream of records of type ``T1``.
 
-    def __init__(self, step: SinkTransformation) -> None:
-        self._step = step
-
-    def name(self, name: str) -> DataStreamSink:
-        """Name the sink, for people."""
-        self._step.name = name
-        return self
-
-    def uid(self, uid: str) -> DataStreamSink:
-        """Set what the sink's state is stored under."""
-        self._step.uid = uid
-        return self
-
-
-class DataStream:
-    """A stream of records."""
+    Made by the sources of a ``StreamExecutionEnvironment``, and by the methods of other streams. A method describes a
+    step of the program; nothing runs until ``execute_and_collect()``, ``env.execute()``, or a query on
+    ``to_dataframe()``.
+    """
 
     _keying: Keying | None = None
 
@@ -102,13 +77,33 @@ class DataStream:
 
     # -- what the operator before is called --
 
-    def name(self, name: str) -> DataStream:
-        """Name the operator that makes this stream, for people."""
+    def name(self, name: str) -> DataStream[T1]:
+        """Name the operator that makes this stream, for people: in plans, metrics and errors.
+
+        Example:
+            >>> _ = env.from_collection([1]).map(str).name("as text").print()
+            >>> "as text" in str(env.get_execution_graph())
+            True
+        """
         self._step.name = name
         return self
 
-    def uid(self, uid: str) -> DataStream:
-        """Set what the operator's state is stored under: unique in the program, and kept when the program changes."""
+    def uid(self, uid: str) -> DataStream[T1]:
+        """Set the uid that the operator's state is stored under.
+
+        Without one it is derived from the operator's place in the program. A uid lets the program change around it.
+
+        Args:
+            uid: unique in the program, and kept when the program changes.
+
+        Raises:
+            ProgramError: it is not a non-empty string, or no operator makes this stream.
+
+        Example:
+            >>> totals = env.from_collection([3, 4]).key_by(lambda n: "all").reduce(lambda a, b: a + b).uid("totals")
+            >>> totals.execute_and_collect()
+            [3, 7]
+        """
         if not isinstance(self._step, OperatorTransformation):
             raise ProgramError(f"uid({uid!r}) belongs to an operator; {self._step.name!r} is none")
         if not isinstance(uid, str) or not uid:
@@ -118,19 +113,58 @@ class DataStream:
 
     # -- transformations --
 
-    def map(self, func: Callable[[Any], Any] | MapFunction, output_type: Any = None) -> DataStream:
-        """One record in, one out."""
-        _check(func, MapFunction, "map")
+    def map(self, func: Callable[[T1], U] | MapFunction[T1, U], output_type: SchemaLike | None = None) -> DataStream[U]:
+        """Turn each record into one other.
+
+        Args:
+            func: a function of the record, or a ``MapFunction``; on a keyed stream that has keyed state.
+            output_type: the columns of the results, for ``to_dataframe()``.
+
+        Raises:
+            ProgramError: ``func`` is no such function, is a generator, or is an ``async def``.
+
+        Example:
+            >>> env.from_collection([1, 2, 3]).map(lambda n: n * n).execute_and_collect()
+            [1, 4, 9]
+        """
+        check_function(func, MapFunction, "map")
         return self._apply_function("map", MapOperator, func, output_type)
 
-    def flat_map(self, func: Callable[[Any], Any] | FlatMapFunction, output_type: Any = None) -> DataStream:
-        """One record in, any number out."""
-        _check(func, FlatMapFunction, "flat_map", many=True)
+    def flat_map(
+        self, func: Callable[[T1], Iterable[U] | None] | FlatMapFunction[T1, U], output_type: SchemaLike | None = None
+    ) -> DataStream[U]:
+        """Turn each record into any number of others.
+
+        Args:
+            func: a function of the record that returns or yields the results, or a ``FlatMapFunction``; on a keyed
+                stream that has keyed state. None stands for no results.
+            output_type: the columns of the results, for ``to_dataframe()``.
+
+        Raises:
+            ProgramError: ``func`` is no such function, or is an ``async def``.
+
+        Example:
+            >>> env.from_collection(["to be", "or not"]).flat_map(str.split).execute_and_collect()
+            ['to', 'be', 'or', 'not']
+        """
+        check_function(func, FlatMapFunction, "flat_map", many=True)
         return self._apply_function("flat_map", FlatMapOperator, func, output_type)
 
-    def filter(self, func: Callable[[Any], bool] | FilterFunction) -> DataStream:
-        """Keep the records for which ``func`` gives True; anything but a bool is refused."""
-        _check(func, FilterFunction, "filter")
+    def filter(self, func: Callable[[T1], bool] | FilterFunction[T1]) -> DataStream[T1]:
+        """Keep the records for which ``func`` returns True.
+
+        Args:
+            func: a function of the record, or a ``FilterFunction``; on a keyed stream that has keyed state. While the
+                program runs, a result that is not a bool is an ``OperatorError``.
+
+        Raises:
+            ProgramError: ``func`` is no such function, is a generator, or is an ``async def``.
+
+        Example:
+            >>> env.from_collection([5, 500, 50]).filter(lambda amount: amount > 10).execute_and_collect()
+            [500, 50]
+        """
+        check_function(func, FilterFunction, "filter")
         return self._apply_function("filter", FilterOperator, func)
 
     def _apply_function(
@@ -139,17 +173,53 @@ class DataStream:
         operator: type[MapOperator | FlatMapOperator | FilterOperator],
         func: Any,
         output_type: Any = None,
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         # Only what is opened can have state; other functions need no key, and no look for it.
         keying = self._keying if isinstance(func, Function) else None
         return self._apply(
             kind, func, lambda name, uid: operator(name, func, uid, keying), output_type, keyed=keying is not None
         )
 
+    @overload
+    def map_async(
+        self,
+        func: Callable[[T1], Awaitable[U]],
+        output_type: SchemaLike | None = None,
+        *,
+        batch_size: None = None,
+        **options: Unpack[AsyncKeywords],
+    ) -> DataStream[U]: ...
+    @overload
+    def map_async(
+        self,
+        func: Callable[[T1], U],
+        output_type: SchemaLike | None = None,
+        *,
+        batch_size: None = None,
+        **options: Unpack[AsyncKeywords],
+    ) -> DataStream[U]: ...
+    @overload
+    def map_async(
+        self,
+        func: Callable[[list[T1]], Awaitable[Sequence[U]]],
+        output_type: SchemaLike | None = None,
+        *,
+        batch_size: int,
+        **options: Unpack[AsyncKeywords],
+    ) -> DataStream[U]: ...
+    @overload
+    def map_async(
+        self,
+        func: Callable[[list[T1]], Sequence[U]],
+        output_type: SchemaLike | None = None,
+        *,
+        batch_size: int,
+        **options: Unpack[AsyncKeywords],
+    ) -> DataStream[U]: ...
     def map_async(
         self,
         func: Callable[[Any], Any],
-        output_type: Any = None,
+        output_type: SchemaLike | None = None,
         *,
         capacity: int = 100,
         timeout: DurationLike | None = "5 seconds",
@@ -162,8 +232,8 @@ class DataStream:
         cache: AsyncCache | None = None,
         on_failure: OnFailure = "fail",
         on_barrier: OnBarrier = "drain",
-    ) -> DataStream:
-        """One record in, one out, by asking a service: many requests are under way at a time.
+    ) -> DataStream[Any]:
+        """Turn each record into one other by asking a service: many requests are under way at a time.
 
         Args:
             func: ``async def f(record)``; or a plain function, which runs in a thread pool; or an object with such a
@@ -171,24 +241,34 @@ class DataStream:
                 plain) run in the event loop's thread, once for as long as the task lives in its worker, and may take
                 ten minutes and half a minute. Whatever it raises is a failure of its record. Requests have context
                 variables of their own, but share asyncio tasks: ``asyncio.current_task()`` does not tell them apart.
-            output_type: what the results are.
-            capacity: the most requests under way in a subtask.
-            timeout: how long a request may take, retries included; None: for ever.
-            ordered: whether results leave in the order of the records; else as they come, but none across a watermark.
-            retry: when to ask again, or how often: then after 100 ms, 200 ms, ... whatever was raised.
+            output_type: the columns of the results, for ``to_dataframe()``.
+            capacity: the maximum number of requests under way in a subtask.
+            timeout: how long a request may take, retries included (an int: milliseconds); None: without limit.
+            ordered: whether results leave in the order of the records; otherwise they leave as they come, but none
+                crosses a watermark.
+            retry: a strategy, or the number of further attempts: then after 100 ms, 200 ms, 400 ms, ... (at most 10 s),
+                whatever was raised.
             batch_size: ``func`` gets a list of up to this many records, and returns a list with one result for each.
             batch_timeout: how long a smaller batch waits for more; by default until the epoch or event time goes on.
-            rate_limit: the most requests per second of a subtask.
-            job_rate_limit: the most requests per second of all subtasks together: each gets its share.
-            cache: which results to keep, and by which key.
-            on_failure: what to do with a record whose last attempt failed: ``"fail"``, ``"drop"`` (the task's metrics
-                count it), or the tag of a side output, which gets an :class:`AsyncFailure`.
-            on_barrier: where an epoch ends: ``"drain"`` waits for its requests; ``"carry"`` takes those under way into
+            rate_limit: the maximum number of requests per second of a subtask.
+            job_rate_limit: the maximum number of requests per second of all subtasks together: each gets its share.
+            cache: keeps results, by a key of the record.
+            on_failure: the fate of a record whose last attempt failed: ``"fail"`` fails the task, ``"drop"`` drops it
+                (the task's metrics count it), and the tag of a side output sends an :class:`AsyncFailure` there.
+            on_barrier: where an epoch ends, ``"drain"`` waits for its requests; ``"carry"`` takes those under way into
                 the next (behind a ``key_by`` only): they are part of the state, and each worker that the subtask is
-                given to asks about them once. Their timeout counts from when they were asked about first.
+                given to asks about them once. Their timeout counts from their first attempt.
 
         Raises:
-            ProgramError: an option is invalid.
+            ProgramError: ``func`` is no such function, or an option is invalid.
+
+        Example:
+            >>> async def score(card):
+            ...     await asyncio.sleep(0.001)  # or a request
+            ...     return card, len(card)
+            >>> cards = env.from_collection(["ann", "robert"])
+            >>> cards.map_async(score, capacity=200, timeout="2 seconds").execute_and_collect()
+            [('ann', 3), ('robert', 6)]
         """
         if isinstance(func, AsyncFunction):
             raise ProgramError(
@@ -218,7 +298,7 @@ class DataStream:
         )
         return self._apply_async(func, options, output_type)
 
-    def _apply_async(self, func: Any, options: AsyncOptions, output_type: Any = None) -> DataStream:
+    def _apply_async(self, func: Any, options: AsyncOptions, output_type: Any = None) -> DataStream[Any]:
         slots = 1 if options.job_rate_limit is None else self._env._task_slots()
         return self._apply(
             options.method,
@@ -227,18 +307,51 @@ class DataStream:
             output_type,
         )
 
-    def process(self, func: ProcessFunction, output_type: Any = None) -> DataStream:
-        """One record in, any number out, with side outputs."""
+    def process(
+        self,
+        func: ProcessFunction[T1, U] | Callable[[T1, ProcessFunction.Context], Iterable[U | SideOutput] | None],
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[U]:
+        """Turn each record into any number of others, also of side outputs.
+
+        Args:
+            func: a ``ProcessFunction``, or a function ``f(value, ctx)`` that returns or yields the results.
+            output_type: the columns of the results, for ``to_dataframe()``.
+
+        Raises:
+            ProgramError: ``func`` is no such function; a ``KeyedProcessFunction`` needs ``key_by()`` before it.
+
+        Example:
+            >>> def positive(amount, ctx):
+            ...     if amount > 0:
+            ...         yield amount
+            >>> env.from_collection([5, -7, 9]).process(positive).execute_and_collect()
+            [5, 9]
+        """
         if isinstance(func, KeyedProcessFunction):
             raise ProgramError(
                 f"process() got {type(func).__name__}, a KeyedProcessFunction, on a stream without key: its state and"
                 " timers belong to a key; put key_by(...) before it"
             )
-        _check(func, ProcessFunction, "process", "process_element", many=True)
+        check_function(func, ProcessFunction, "process", "process_element", many=True)
         return self._apply("process", func, lambda name, uid: ProcessOperator(name, func, uid), output_type)
 
-    def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream:
-        """Assign event time to records, and emit watermarks."""
+    def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream[T1]:
+        """Assign event time to records, and emit watermarks.
+
+        Args:
+            strategy: where timestamps come from, how late records may be, and when a silent partition is idle.
+
+        Raises:
+            ProgramError: it is no ``WatermarkStrategy``, or its column is not there or holds no timestamps.
+
+        Example:
+            >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
+            >>> events = env.from_collection([("a", 1_000), ("b", 2_000)])
+            >>> timed = events.assign_timestamps_and_watermarks(late_by.with_timestamp_assigner(lambda e: e[1]))
+            >>> timed.process(lambda event, ctx: [ctx.timestamp()]).execute_and_collect()
+            [1000, 2000]
+        """
         if not isinstance(strategy, WatermarkStrategy):
             raise ProgramError(f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, not {shorten(strategy)}")
         check_timestamp_column(self._step, strategy.timestamp_column)
@@ -249,8 +362,20 @@ class DataStream:
             idle_timeout=strategy.idle_timeout,
         )
 
-    def union(self, *streams: DataStream) -> DataStream:
-        """Return this stream and others as one."""
+    def union(self, *streams: DataStream[U]) -> DataStream[T1 | U]:
+        """Merge this stream with others into one.
+
+        Args:
+            streams: streams of the same environment, at least one. Their order is not kept.
+
+        Raises:
+            ProgramError: there is none, or one is not a stream of the same environment.
+
+        Example:
+            >>> odd, even = env.from_collection([1, 3]), env.from_collection([2, 4])
+            >>> sorted(odd.union(even).execute_and_collect())
+            [1, 2, 3, 4]
+        """
         if not streams:
             raise ProgramError("union() takes at least one other stream")
         for stream in streams:
@@ -265,44 +390,96 @@ class DataStream:
         )
         return DataStream(self._env, self._env._add(step))
 
-    def connect(self, other: DataStream) -> ConnectedStreams:
-        """Let one operator handle the records of this stream and of another one, with state that both share.
+    def connect(self, other: DataStream[T2]) -> ConnectedStreams[T1, T2]:
+        """Connect this stream with another one: one operator handles the records of both, with state that they share.
 
-        Key both, before or behind: ``a.key_by("x").connect(b.key_by("y"))``, or ``a.connect(b).key_by("x", "y")``.
+        Key both, before or after: ``a.key_by("x").connect(b.key_by("y"))``, or ``a.connect(b).key_by("x", "y")``.
+
+        Args:
+            other: a stream of the same environment, with records of any type.
+
+        Raises:
+            ProgramError: it is not.
+
+        Example:
+            >>> class Tagged(KeyedCoProcessFunction):
+            ...     def process_element1(self, value, ctx):
+            ...         yield "first", value
+            ...
+            ...     def process_element2(self, value, ctx):
+            ...         yield "second", value
+            >>> one, two = env.from_collection([1]), env.from_collection(["a"])
+            >>> connected = one.connect(two).key_by(lambda n: str(n), lambda text: text)
+            >>> sorted(connected.process(Tagged()).execute_and_collect())
+            [('first', 1), ('second', 'a')]
         """
+        from pillarbox.datastream.connected_streams import ConnectedStreams
+
         if not isinstance(other, DataStream):
             raise ProgramError(f"connect() takes a stream, not {shorten(other)}")
         if other._env is not self._env:
             raise ProgramError("connect() takes a stream of the same StreamExecutionEnvironment")
         return ConnectedStreams(self, other)
 
-    def rebalance(self) -> DataStream:
-        """Spread the stream evenly over the subtasks of the operators that come next, whatever is in its records.
+    def rebalance(self) -> DataStream[T1]:
+        """Spread the stream evenly over the subtasks of the next operators, whatever is in its records.
 
-        They run with the program's parallelism, behind a shuffle: for what takes long, where the source has few
-        partitions, or partitions of different sizes. The order of records is kept from each subtask to each.
+        They run with the program's parallelism, behind a shuffle. Use it before slow operators where the source has few
+        partitions, or partitions of different sizes. The order of records is kept between each pair of subtasks.
 
-        A failed task that Spark runs again has to deal out its records as it did before: so their order within a
-        partition of the source must be the same each time it is read, as it is in files and in Kafka. Behind a
-        shuffle or join of Spark's own it need not be; there, ``key_by`` is the safe way to spread.
+        A failed task that Spark runs again must deal out its records as before: so their order within a partition of
+        the source must be the same each time it is read, as it is in files and in Kafka. Behind a shuffle or join of
+        Spark's own it need not be; there, ``key_by`` is the safe way to spread.
+
+        Example:
+            >>> _ = env.set_parallelism(2)
+            >>> sorted(env.from_collection(range(4)).rebalance().map(str).execute_and_collect())
+            ['0', '1', '2', '3']
         """
         step = PartitionTransformation(
             self._env._next(), "rebalance", [self._plain_step()], partitioner=RebalancePartitioner()
         )
         return DataStream(self._env, self._env._add(step))
 
+    @overload
+    def key_by(
+        self, key_selector: Callable[[T1], K] | KeySelector[T1, K], *, key_type: None = None
+    ) -> KeyedStream[K, T1]: ...
+    @overload
     def key_by(
         self,
-        key_selector: Callable[[Any], Any] | KeySelector | str | Sequence[str],
+        key_selector: Callable[[T1], Any] | KeySelector[T1, Any] | str | Sequence[str],
+        key_type: TypeInformation[K],
+    ) -> KeyedStream[K, T1]: ...
+    @overload
+    def key_by(
+        self, key_selector: str | Sequence[str], *more: str, key_type: TypeInformation[Any] | None = None
+    ) -> KeyedStream[Any, T1]: ...
+    def key_by(
+        self,
+        key_selector: Callable[[Any], Any] | KeySelector[Any, Any] | str | Sequence[str],
         *more: Any,
-        key_type: TypeInformation | None = None,
-    ) -> KeyedStream:
-        """Spread the stream by key: a function, or names of columns.
+        key_type: TypeInformation[Any] | None = None,
+    ) -> KeyedStream[Any, T1]:
+        """Partition the stream by key: records with the same key meet in the same subtask and the same state.
 
         Args:
+            key_selector: a function of the record, a ``KeySelector``, or the name or names of columns. A key is a
+                string, a number, bytes, a date or time, a tuple of these, or None.
             more: names of more columns; a type in the second place is the ``key_type``, as in PyFlink.
-            key_type: what the keys are, one of ``Types``: they are converted to it, and refused if they do not fit.
+            key_type: one of ``Types``: keys are converted to it, and refused if they do not fit.
+
+        Raises:
+            ProgramError: a column is not there, or its values cannot be keys.
+
+        Example:
+            >>> payments = env.from_collection([row(card="ann", amount=5), row(card="ann", amount=7)])
+            >>> larger = payments.key_by("card").reduce(lambda a, b: a if a.amount > b.amount else b)
+            >>> larger.execute_and_collect()
+            [Row(card='ann', amount=5), Row(card='ann', amount=7)]
         """
+        from pillarbox.datastream.keyed_stream import KeyedStream
+
         if key_type is None and len(more) == 1 and isinstance(more[0], TypeInformation):
             key_type, more = more[0], ()
         key: Any = (key_selector, *more) if more else key_selector
@@ -319,8 +496,23 @@ class DataStream:
         self._env._add(keyed)
         return KeyedStream(self._env, keyed, keying)
 
-    def get_side_output(self, tag: OutputTag) -> DataStream:
-        """Return the stream of a side output of the operator before."""
+    def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
+        """Return a side output of the operator that makes this stream.
+
+        Args:
+            tag: the tag that the operator's function emits to.
+
+        Raises:
+            ProgramError: it is no ``OutputTag``, or no operator makes this stream.
+
+        Example:
+            >>> REFUND = OutputTag[int]("refund")
+            >>> def split(amount, ctx):
+            ...     yield amount if amount >= 0 else (REFUND, -amount)
+            >>> payments = env.from_collection([5, -7, 9]).process(split)
+            >>> payments.get_side_output(REFUND).execute_and_collect()
+            [7]
+        """
         if not isinstance(tag, OutputTag):
             raise ProgramError(f"get_side_output() takes an OutputTag, not {shorten(tag)}")
         if not isinstance(self._step, OperatorTransformation):
@@ -331,7 +523,17 @@ class DataStream:
     # -- ends --
 
     def print(self, sink_identifier: str = "") -> DataStreamSink:
-        """Print each record where it is processed; ``env.execute()`` runs it."""
+        """Print each record where it is processed; ``env.execute()`` runs it.
+
+        Args:
+            sink_identifier: printed before each record; so is the number of the subtask where there are several.
+
+        Example:
+            >>> _ = env.from_collection([1, 2]).print("numbers")
+            >>> env.execute()
+            numbers> 1
+            numbers> 2
+        """
         sink = SinkTransformation(
             self._env._next(),
             "print",
@@ -342,17 +544,41 @@ class DataStream:
         self._env._sinks.append(sink)
         return DataStreamSink(sink)
 
-    def execute_and_collect(self, job_execution_name: str | None = None, limit: int | None = None) -> CollectedResults:
-        """Run the program that leads here on its bounded sources, and give the records."""
+    def execute_and_collect(
+        self, job_execution_name: str | None = None, limit: int | None = None
+    ) -> CollectedResults[T1]:
+        """Run the program that leads to this stream on its bounded sources, and return the records.
+
+        Args:
+            job_execution_name: accepted as in PyFlink, and not used.
+            limit: the maximum number of records to return; the program runs to its end all the same.
+
+        Raises:
+            OperatorError: a function raised.
+
+        Example:
+            >>> env.from_collection([1, 2, 3]).map(str).execute_and_collect(limit=2)
+            ['1', '2']
+        """
         results = self._env._collect(self._plain_step())
         return results if limit is None else CollectedResults(results[:limit])
 
-    def to_dataframe(self, schema: Any = None) -> DataFrame:
+    def to_dataframe(self, schema: SchemaLike | None = None) -> DataFrame:
         """Return the stream as a DataFrame, streaming if a source is: for any Spark sink, trigger or SQL.
 
         Args:
             schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``; by default the
                 ``output_type`` of the operator before.
+
+        Raises:
+            ProgramError: the columns are not declared, or there is no Spark session.
+            TypeMismatchError: (while it runs) a record does not fit the columns.
+
+        Example:
+            >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
+            >>> doubled = env.from_dataframe(spark.range(3)).map(lambda row: 2 * row.id)
+            >>> sorted(doubled.to_dataframe("doubled LONG").collect())
+            [Row(doubled=0), Row(doubled=2), Row(doubled=4)]
         """
         from pillarbox.runtime.spark.plan import plan_output
 
@@ -383,7 +609,7 @@ class DataStream:
         return sink
 
     def _plain_step(self) -> Transformation:
-        """The step that makes this stream's records, whatever their spreading."""
+        """Return the step that makes this stream's records, however they are partitioned."""
         return self._step
 
     def _apply(
@@ -397,10 +623,10 @@ class DataStream:
         keyed: bool = False,
         uses_processing_time: bool = False,
         more_inputs: Sequence[Transformation] = (),
-    ) -> DataStream:
+    ) -> DataStream[Any]:
         step = OperatorTransformation(
             self._env._next(),
-            _name_of(kind, func),
+            name_of(kind, func),
             [self._step, *more_inputs],
             output_type,
             kind=kind,
@@ -410,90 +636,3 @@ class DataStream:
             idle_timeout=idle_timeout,
         )
         return DataStream(self._env, self._env._add(step))
-
-
-class KeyedStream(DataStream):
-    """A stream that is spread by key: operators on it have keyed state and timers."""
-
-    _keying: Keying
-
-    def __init__(self, env: StreamExecutionEnvironment, step: KeyByTransformation, keying: Keying) -> None:
-        super().__init__(env, step)
-        self._keying = keying
-
-    def process(
-        self,
-        func: KeyedProcessFunction | ProcessFunction,
-        output_type: Any = None,
-        *,
-        processing_time: bool | None = None,
-    ) -> DataStream:
-        """One record in, any number out, with keyed state and timers.
-
-        Args:
-            processing_time: whether ``func`` sets processing-time timers, so that Spark must run epochs also when
-                there is no data; by default it is what the function declares
-                (:attr:`Function.uses_processing_time`), or else looked up in its code and in that of the
-                helpers that it reaches. A streaming query that is not known to do so fails where one is set.
-
-        Raises:
-            ProgramError: ``func`` is no such function; it declares something that is no bool.
-        """
-        if isinstance(func, ProcessFunction):
-            _check(func, ProcessFunction, "process", "process_element", many=True)
-            return self._apply("process", func, lambda name, uid: ProcessOperator(name, func, uid), output_type)
-        _check(func, KeyedProcessFunction, "process", "process_element", many=True)
-        if isinstance(func, KeyedProcessFunction):
-            check_plain(func, "on_timer", asked_by="process()", many=True)
-        keying = self._keying
-        return self._apply(
-            "process",
-            func,
-            lambda name, uid: KeyedProcessOperator(name, func, keying, uid),
-            output_type,
-            keyed=True,
-            uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
-        )
-
-    def reduce(self, func: Callable[[Any, Any], Any] | ReduceFunction, output_type: Any = None) -> DataStream:
-        """Fold the records of a key; the new value is emitted after every record."""
-        _check(func, ReduceFunction, "reduce")
-        keying = self._keying
-        return self._apply(
-            "reduce", func, lambda name, uid: ReduceOperator(name, func, keying, uid), output_type, keyed=True
-        )
-
-    def deduplicate(self, within: DurationLike) -> DataStream:
-        """Drop records whose key has come before.
-
-        The first record of a key to arrive passes. Then its key is remembered until event time has passed its timestamp
-        by ``within``; a record that comes later is the first one again. Columnar runs stay columnar.
-
-        Args:
-            within: for how long, in event time, a key is remembered.
-
-        Raises:
-            ProgramError: ``within`` is no duration of a millisecond or more.
-        """
-        keying, millis = self._keying, positive_millis(within, "deduplicate(): within")
-        return self._apply(
-            "deduplicate", None, lambda name, uid: DeduplicateOperator(name, keying, millis, uid), keyed=True
-        )
-
-    def _plain_step(self) -> Transformation:
-        return self._step.inputs[0]
-
-
-def _name_of(kind: str, func: Any) -> str:
-    """Return an operator's name: the method, and the function's own name where it has one."""
-    name = getattr(func, "__name__", type(func).__name__) if func is not None else "<lambda>"
-    return kind if name == "<lambda>" else f"{kind}: {name}"
-
-
-def _check(func: Any, interface: type, method: str, called: str | None = None, *, many: bool = False) -> None:
-    # A class of another kind, such as `str`, is a function like any other.
-    forgotten = isinstance(func, type) and issubclass(func, Function)
-    if not isinstance(func, interface) and (forgotten or not callable(func)):
-        hint = f"an instance: {func.__name__}()" if forgotten else f"a function or {interface.__name__}"
-        raise ProgramError(f"{method}() got {shorten(func)}: give it {hint}")
-    check_plain(func, called or method, asked_by=f"{method}()", many=many)

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
+from pillarbox._generics import T
 from pillarbox.datastream.columns import check_column_names
-from pillarbox.datastream.data_stream import CollectedResults, DataStream
+from pillarbox.datastream.data_stream import DataStream
+from pillarbox.datastream.results import CollectedResults
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import Program, SinkTransformation, SourceTransformation, Transformation, compile_program
+from pillarbox.rows import Row
 from pillarbox.runtime.local import LocalJob, Savepoint
 from pillarbox.state.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
 from pillarbox.time import ProcessingTimeService
-from pillarbox.types import converter, resolve_schema
+from pillarbox.types import SchemaLike, TypeInformation, converter, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +27,12 @@ __all__ = ["StreamExecutionEnvironment"]
 class StreamExecutionEnvironment:
     """Builds programs and runs them: on Spark where they read DataFrames, in this process otherwise.
 
-    Example::
+    Example:
+        >>> env = StreamExecutionEnvironment.get_execution_environment()
+        >>> env.from_collection(["to", "be"]).map(str.upper).execute_and_collect()
+        ['TO', 'BE']
+
+    With a DataFrame on both sides::
 
         env = StreamExecutionEnvironment.get_execution_environment(spark)
         counts = env.from_dataframe(events).key_by("card").process(CountPerCard())
@@ -46,21 +54,46 @@ class StreamExecutionEnvironment:
 
         Args:
             spark: the session to run on; by default that of the DataFrames that the program reads.
+
+        Example:
+            >>> StreamExecutionEnvironment.get_execution_environment().from_collection([1]).execute_and_collect()
+            [1]
         """
         return StreamExecutionEnvironment(spark)
 
     # -- settings --
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
-        """Set the number of subtasks behind the first shuffle. A checkpoint keeps the one it was started with."""
+        """Set the number of subtasks behind a shuffle.
+
+        Args:
+            parallelism: the number, from 1. A checkpoint keeps the one that it was started with.
+
+        Returns:
+            The environment.
+
+        Raises:
+            ProgramError: it is not a whole number from 1.
+
+        Example:
+            >>> env.set_parallelism(4).get_parallelism()
+            4
+        """
         if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
             raise ProgramError(f"parallelism is a whole number from 1, not {shorten(parallelism)}")
         self._parallelism = parallelism
         return self
 
     def get_parallelism(self) -> int:
-        """Return the parallelism; where it was not set: Spark's ``spark.sql.shuffle.partitions`` if that was set,
-        else the number of cores of a local master; 1 without Spark."""
+        """Return the number of subtasks behind a shuffle.
+
+        Where it was not set it is Spark's ``spark.sql.shuffle.partitions`` if that was set, otherwise the number of
+        cores of a local master; 1 without Spark.
+
+        Example:
+            >>> env.get_parallelism()
+            1
+        """
         if self._parallelism is not None:
             return self._parallelism
         spark = self._session()
@@ -89,7 +122,21 @@ class StreamExecutionEnvironment:
         return spark
 
     def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
-        """Set the number of key groups: the most subtasks that the program's state can ever be spread over."""
+        """Set the number of key groups: the maximum number of subtasks that the state can ever be spread over.
+
+        Args:
+            max_parallelism: the number, from 1 to 32768. A checkpoint keeps the one that it was started with.
+
+        Returns:
+            The environment.
+
+        Raises:
+            ProgramError: it is not such a number.
+
+        Example:
+            >>> env.set_max_parallelism(1024).get_max_parallelism()
+            1024
+        """
         if not isinstance(max_parallelism, int) or not 1 <= max_parallelism <= MAX_MAX_PARALLELISM:
             raise ProgramError(
                 f"max parallelism is a whole number from 1 to {MAX_MAX_PARALLELISM}, not {shorten(max_parallelism)}"
@@ -98,29 +145,64 @@ class StreamExecutionEnvironment:
         return self
 
     def get_max_parallelism(self) -> int:
-        """Return the number of key groups; 128 where it was not set and the parallelism is not large."""
+        """Return the number of key groups.
+
+        Where it was not set it is 128, and more where the parallelism is large.
+
+        Example:
+            >>> env.get_max_parallelism()
+            128
+        """
         return self._max_parallelism or default_max_parallelism(self.get_parallelism())
 
     # -- sources --
 
-    def from_dataframe(self, df: DataFrame, name: str = "dataframe") -> DataStream:
-        """Read a streaming or batch DataFrame; its rows reach functions as light named tuples."""
+    def from_dataframe(self, df: DataFrame, name: str = "dataframe") -> DataStream[Row]:
+        """Read a DataFrame; its rows reach functions as light named tuples.
+
+        Args:
+            df: a streaming or batch DataFrame.
+            name: the source's name, for people: in plans, metrics and errors.
+
+        Raises:
+            ProgramError: it is no Spark DataFrame, or two of its columns have the same name.
+
+        Example:
+            >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
+            >>> rows = env.from_dataframe(spark.sql("SELECT 'ann' AS card, 5 AS amount"))
+            >>> rows.map(lambda row: (row.card, row["amount"], row)).execute_and_collect()
+            [('ann', 5, Row(card='ann', amount=5))]
+        """
         if not hasattr(df, "mapInArrow"):
             raise ProgramError(f"from_dataframe() takes a Spark DataFrame, not {shorten(df)}")
         check_column_names(df.columns, "from_dataframe()")
         step = SourceTransformation(self._next(), name, [], dataframe=df, columns=tuple(df.columns))
         return DataStream(self, self._add(step))
 
-    def from_collection(self, collection: Iterable[Any], type_info: Any = None) -> DataStream:
+    @overload
+    def from_collection(self, collection: Iterable[T], type_info: None = None) -> DataStream[T]: ...
+    @overload
+    def from_collection(self, collection: Iterable[Any], type_info: TypeInformation[T]) -> DataStream[T]: ...
+    def from_collection(
+        self, collection: Iterable[Any], type_info: TypeInformation[Any] | None = None
+    ) -> DataStream[Any]:
         """Read a Python collection, in its order.
 
         Args:
-            type_info: what the elements are: one of ``Types``. They are converted to it, as in PyFlink: values of a ROW
-                become named rows, FLOAT is rounded to 32 bits. By default they stay as they are.
+            collection: the elements; any iterable that ends, but not a string.
+            type_info: one of ``Types``. Elements are converted to it, as in PyFlink: values of a ROW become named rows,
+                FLOAT is rounded to 32 bits. By default they stay as they are.
 
         Raises:
             ProgramError: ``collection`` is no iterable, or a string.
             TypeMismatchError: an element does not fit its type; the message names the element and the field.
+
+        Example:
+            >>> env.from_collection(range(3)).execute_and_collect()
+            [0, 1, 2]
+            >>> payment = Types.ROW_NAMED(["card", "amount"], [Types.STRING(), Types.LONG()])
+            >>> env.from_collection([("ann", 5)], payment).map(lambda row: row.amount).execute_and_collect()
+            [5]
         """
         if not isinstance(collection, Iterable) or isinstance(collection, (str, bytes)):
             raise ProgramError(f"from_collection() takes a list or another iterable, not {shorten(collection)}")
@@ -134,7 +216,15 @@ class StreamExecutionEnvironment:
     # -- running --
 
     def get_execution_graph(self) -> Program:
-        """Return the program's plan: ``str()`` of it is text, ``to_mermaid()`` a diagram."""
+        """Return the program's plan: ``str()`` of it is text, ``to_mermaid()`` a diagram.
+
+        Example:
+            >>> _ = env.from_collection([1]).map(str).print()
+            >>> print(env.get_execution_graph())
+            Program 'program': parallelism 1, 128 key groups
+            Level 0 (sources)
+              [0] collection -> map: str -> print
+        """
         sinks = [*self._sinks, *self._outputs.values()]
         if not sinks:
             # Show what there is so far: every stream that nothing takes yet.
@@ -149,6 +239,19 @@ class StreamExecutionEnvironment:
         """Run the program's own sinks, such as ``print()``, to the end of its bounded sources.
 
         Each runs once: a second call runs the sinks that were added since.
+
+        Args:
+            job_name: the program's name, for people.
+
+        Raises:
+            ProgramError: there is no sink to run.
+            OperatorError: a function raised.
+
+        Example:
+            >>> _ = env.from_collection(["to", "be"]).print()
+            >>> env.execute("words")
+            to
+            be
         """
         program = self._compile(job_name, self._sinks)
         # As in Flink: the next execute() runs what is added from here on.
@@ -160,14 +263,19 @@ class StreamExecutionEnvironment:
         *,
         clock: ProcessingTimeService | None = None,
         savepoint: Savepoint | None = None,
-        **outputs: DataStream,
+        **outputs: DataStream[Any],
     ) -> LocalJob:
         """Return the program that leads to ``outputs`` as a job of the local runtime, to be run epoch by epoch.
 
         Args:
             clock: processing time; the system's by default.
             savepoint: state to start from.
-            outputs: the streams whose records each epoch gives, by name.
+            outputs: the streams whose records each epoch returns, by name.
+
+        Example:
+            >>> with env.local_job(words=env.from_collection(["to", "be"])) as job:
+            ...     job.run()
+            {'words': ['to', 'be']}
         """
         sinks = [
             SinkTransformation(self._next(), name, [stream._plain_step()], uid=f"collect-{name}", output=name)
@@ -176,7 +284,9 @@ class StreamExecutionEnvironment:
         return LocalJob(self._compile("local job", sinks), clock=clock, savepoint=savepoint)
 
     def for_each_batch(
-        self, function: Callable[[dict[str, DataFrame], int], None], outputs: Mapping[str, tuple[DataStream, Any]]
+        self,
+        function: Callable[[dict[str, DataFrame], int], None],
+        outputs: Mapping[str, tuple[DataStream[Any], SchemaLike]],
     ) -> DataStreamWriter:
         """Return the writer of one streaming query with several outputs.
 
@@ -184,6 +294,21 @@ class StreamExecutionEnvironment:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id;
                 to be exactly-once, what it writes must be idempotent per batch id.
             outputs: stream and columns (as in :meth:`DataStream.to_dataframe`) of each output, by name.
+
+        Raises:
+            ProgramError: there is no output, or the name of one is empty.
+
+        Example:
+            >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
+            >>> rows = env.from_dataframe(spark.readStream.format("rate").load())
+            >>> def write(outputs, batch_id):
+            ...     outputs["even"].write.mode("append").parquet("even")
+            ...     outputs["odd"].write.mode("append").parquet("odd")
+            >>> even, odd = rows.filter(lambda row: row.value % 2 == 0), rows.filter(lambda row: row.value % 2 == 1)
+            >>> columns = "timestamp TIMESTAMP, value LONG"
+            >>> writer = env.for_each_batch(write, {"even": (even, columns), "odd": (odd, columns)})
+            >>> type(writer).__name__
+            'DataStreamWriter'
         """
         from pillarbox.runtime.spark.plan import plan_for_each_batch
 
@@ -207,7 +332,7 @@ class StreamExecutionEnvironment:
 
         return collect_objects(program, self._spark_session("execute()"))
 
-    def _collect(self, step: Transformation) -> CollectedResults:
+    def _collect(self, step: Transformation) -> CollectedResults[Any]:
         sink = SinkTransformation(self._next(), "collect", [step], uid="collect", output="collect")
         return CollectedResults(self._run(self._compile("collect", [sink]))["collect"])
 

@@ -10,8 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from pillarbox._generics import Acc, Generic, In, In1, In2, K, Key, KeyOut, Out, T, U, V
 from pillarbox._unpickle import make
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.state import (
@@ -30,6 +31,7 @@ from pillarbox.state import (
 
 if TYPE_CHECKING:
     from pillarbox.operators.operator import OperatorContext
+    from pillarbox.types import TypeInformation
 
 __all__ = [
     "FilterFunction",
@@ -49,12 +51,28 @@ __all__ = [
 ]
 
 
-class OutputTag:
-    """Names a side output. ``yield tag, value`` in a process function, or ``ctx.output(tag, value)``, sends to it."""
+class OutputTag(Generic[T]):
+    """The name of a side output of records of type ``T``.
+
+    ``yield tag, value`` in a process function, or ``ctx.output(tag, value)``, emits to it;
+    ``DataStream.get_side_output(tag)`` is the stream. Tags with the same id are equal.
+
+    Args:
+        tag_id: the name, unique among the side outputs of an operator.
+        type_info: the type of the records, as in PyFlink; it is not needed.
+
+    Raises:
+        ProgramError: ``tag_id`` is not a non-empty string.
+
+    Example:
+        >>> LATE = OutputTag[str]("late")
+        >>> LATE == OutputTag("late")
+        True
+    """
 
     __slots__ = ("tag_id", "type_info")
 
-    def __init__(self, tag_id: str, type_info: Any = None) -> None:
+    def __init__(self, tag_id: str, type_info: TypeInformation[T] | None = None) -> None:
         if not isinstance(tag_id, str) or not tag_id:
             raise ProgramError(f"an OutputTag's id is a non-empty string, not {shorten(tag_id)}")
         self.tag_id = tag_id
@@ -74,7 +92,7 @@ class OutputTag:
 
 
 class TimeDomain(Enum):
-    """Which clock a timer follows."""
+    """The clock that a timer follows."""
 
     EVENT_TIME = "event time"
     PROCESSING_TIME = "processing time"
@@ -84,7 +102,7 @@ class TimeDomain(Enum):
 
 
 class RuntimeContext:
-    """What a function may know and ask of the task that runs it."""
+    """The task as a function sees it in ``open()``: its name, its place among the subtasks, and keyed state."""
 
     def __init__(self, context: OperatorContext, *, keyed: bool = False) -> None:
         self._context = context
@@ -107,23 +125,23 @@ class RuntimeContext:
         """Return name, index and number as Flink prints them, counted from 1."""
         return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism or '?'})"
 
-    def get_state(self, descriptor: ValueStateDescriptor) -> ValueState[Any]:
+    def get_state(self, descriptor: ValueStateDescriptor[V]) -> ValueState[V]:
         """Return the keyed value state of a descriptor."""
         return self._declared(descriptor, "get_state", ValueStateDescriptor)  # type: ignore[no-any-return]
 
-    def get_list_state(self, descriptor: ListStateDescriptor) -> ListState[Any]:
+    def get_list_state(self, descriptor: ListStateDescriptor[V]) -> ListState[V]:
         """Return the keyed list state of a descriptor."""
         return self._declared(descriptor, "get_list_state", ListStateDescriptor)  # type: ignore[no-any-return]
 
-    def get_map_state(self, descriptor: MapStateDescriptor) -> MapState[Any, Any]:
+    def get_map_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
         """Return the keyed map state of a descriptor."""
         return self._declared(descriptor, "get_map_state", MapStateDescriptor)  # type: ignore[no-any-return]
 
-    def get_reducing_state(self, descriptor: ReducingStateDescriptor) -> ReducingState[Any]:
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor[V]) -> ReducingState[V]:
         """Return the keyed reducing state of a descriptor."""
         return self._declared(descriptor, "get_reducing_state", ReducingStateDescriptor)  # type: ignore[no-any-return]
 
-    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor) -> AggregatingState[Any, Any]:
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[T, Acc, U]) -> AggregatingState[T, U]:
         """Return the keyed aggregating state of a descriptor."""
         return self._declared(descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
 
@@ -159,53 +177,100 @@ class Function:
 
     uses_processing_time: bool | None = None
 
-    def open(self, runtime_context: RuntimeContext) -> Awaitable[None] | None:
+    def open(self, runtime_context: RuntimeContext, /) -> Awaitable[None] | None:
         """Declare states, open connections. Called before the first record."""
         return None
 
     def close(self) -> Awaitable[None] | None:
-        """Release what ``open`` took."""
+        """Release what ``open`` acquired."""
         return None
 
 
-class KeySelector(Function, ABC):
-    """Gives a record its key."""
+class KeySelector(Function, ABC, Generic[In, Out]):
+    """Extracts the key (of type ``Out``) from a record.
+
+    Example:
+        >>> class WordLength(KeySelector[str, int]):
+        ...     def get_key(self, word):
+        ...         return len(word)
+        >>> words = env.from_collection(["to", "be", "not"]).key_by(WordLength())
+        >>> words.reduce(lambda joined, word: joined + word).execute_and_collect()
+        ['to', 'tobe', 'not']
+    """
 
     @abstractmethod
-    def get_key(self, value: Any) -> Any:
-        """Return the key of a record."""
+    def get_key(self, value: In, /) -> Out:
+        """Return the key of a record: a value whose hash is the same in every process, such as a string or a number."""
 
 
-class MapFunction(Function, ABC):
-    """One record in, one out."""
+class MapFunction(Function, ABC, Generic[In, Out]):
+    """Turns each record into one other.
+
+    Example:
+        >>> class Length(MapFunction[str, int]):
+        ...     def map(self, word):
+        ...         return len(word)
+        >>> env.from_collection(["to", "be", "not"]).map(Length()).execute_and_collect()
+        [2, 2, 3]
+    """
 
     @abstractmethod
-    def map(self, value: Any) -> Any:
+    def map(self, value: In, /) -> Out:
         """Return the record to emit."""
 
 
-class FlatMapFunction(Function, ABC):
-    """One record in, any number out."""
+class FlatMapFunction(Function, ABC, Generic[In, Out]):
+    """Turns each record into any number of others.
+
+    Example:
+        >>> class Words(FlatMapFunction[str, str]):
+        ...     def flat_map(self, line):
+        ...         yield from line.split()
+        >>> env.from_collection(["to be", "or not"]).flat_map(Words()).execute_and_collect()
+        ['to', 'be', 'or', 'not']
+    """
 
     @abstractmethod
-    def flat_map(self, value: Any) -> Iterable[Any]:
-        """Return the records to emit."""
+    def flat_map(self, value: In, /) -> Iterable[Out] | None:
+        """Return (or ``yield``) the records to emit; None stands for none."""
 
 
-class FilterFunction(Function, ABC):
-    """Keeps or drops records."""
+class FilterFunction(Function, ABC, Generic[In]):
+    """Keeps or drops records.
+
+    Example:
+        >>> class Large(FilterFunction[int]):
+        ...     def filter(self, amount):
+        ...         return amount > 100
+        >>> env.from_collection([5, 500]).filter(Large()).execute_and_collect()
+        [500]
+    """
 
     @abstractmethod
-    def filter(self, value: Any) -> bool:
-        """Tell whether to keep a record."""
+    def filter(self, value: In, /) -> bool:
+        """Return whether to keep a record: True or False, nothing else."""
 
 
-class ReduceFunction(Function, ABC):
-    """Folds two records into one of the same type."""
+class ReduceFunction(Function, ABC, Generic[T]):
+    """Folds two records into one of the same type.
+
+    Example:
+        >>> class Larger(ReduceFunction[int]):
+        ...     def reduce(self, a, b):
+        ...         return max(a, b)
+        >>> amounts = env.from_collection([3, 8, 5]).key_by(lambda amount: "all")
+        >>> amounts.reduce(Larger()).execute_and_collect()
+        [3, 8, 8]
+    """
 
     @abstractmethod
-    def reduce(self, value1: Any, value2: Any) -> Any:
-        """Return both records folded into one."""
+    def reduce(self, value1: T, value2: T, /) -> T:
+        """Return both records folded into one.
+
+        Args:
+            value1: the result so far of the key; at first, its first record.
+            value2: the record at hand.
+        """
 
 
 class TimerService(ABC):
@@ -236,71 +301,173 @@ class TimerService(ABC):
         """Remove such a timer; nothing happens when there is none."""
 
 
-class ProcessFunction(Function, ABC):
-    """One record in, any number out, side outputs; without key, state or timers."""
+# A record of a side output, as a function yields it.
+SideOutput: TypeAlias = tuple[OutputTag[Any], Any]
+
+
+class ProcessFunction(Function, ABC, Generic[In, Out]):
+    """Turns each record into any number of others, also of side outputs; without key, state or timers.
+
+    Example:
+        >>> REFUND = OutputTag[int]("refund")
+        >>> class Split(ProcessFunction[int, int]):
+        ...     def process_element(self, amount, ctx):
+        ...         if amount < 0:
+        ...             yield REFUND, -amount
+        ...         else:
+        ...             yield amount
+        >>> with harness_for(Split()) as harness:
+        ...     harness.push_all([5, -7, 9])
+        ...     harness.get_output(), harness.get_side_output(REFUND)
+        ([5, 9], [7])
+    """
 
     class Context(ABC):
         """The record at hand."""
 
         @abstractmethod
-        def timestamp(self) -> int | None:
-            """Return the record's event time, or None."""
+        def timestamp(self) -> int | Any:  # Any: so that checkers do not ask for None where there is event time
+            """Return the record's event time in epoch milliseconds; None if it has none."""
 
         @abstractmethod
         def timer_service(self) -> TimerService:
             """Return the clocks; timers need a keyed stream."""
 
         @abstractmethod
-        def output(self, tag: OutputTag, value: Any) -> None:
-            """Send a value to a side output."""
+        def output(self, tag: OutputTag[V], value: V) -> None:
+            """Emit a value to a side output, with the event time of the record (or timer) at hand.
+
+            Args:
+                tag: the side output.
+                value: the record to emit.
+
+            Raises:
+                ProgramError: ``tag`` is not an ``OutputTag``.
+            """
 
     @abstractmethod
-    def process_element(self, value: Any, ctx: ProcessFunction.Context) -> Iterable[Any] | None:
-        """Handle a record; give (or ``yield``) what to emit, or nothing."""
+    def process_element(self, value: In, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
+        """Handle a record.
+
+        Args:
+            value: the record.
+            ctx: its event time, the clocks and the side outputs; valid during the call only.
+
+        Returns:
+            The records to emit, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+        """
 
 
-class KeyedProcessFunction(Function, ABC):
-    """One record in, any number out, with keyed state and timers."""
+class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
+    """Turns each record into any number of others, with keyed state and timers.
 
-    class Context(ProcessFunction.Context):
-        """The record at hand."""
+    Example:
+        >>> class Silence(KeyedProcessFunction[str, Row, str]):
+        ...     '''Reports a sensor that has been silent for a minute.'''
+        ...
+        ...     def open(self, runtime_context):
+        ...         self.last = runtime_context.get_state(ValueStateDescriptor[int]("last"))
+        ...
+        ...     def process_element(self, reading, ctx):
+        ...         self.last.update(ctx.timestamp())
+        ...         ctx.timer_service().register_event_time_timer(ctx.timestamp() + 60_000)
+        ...
+        ...     def on_timer(self, timestamp, ctx):
+        ...         if self.last.value() == timestamp - 60_000:
+        ...             yield ctx.get_current_key()
+        >>> with harness_for(Silence(), key_by="sensor") as harness:
+        ...     harness.push(row(sensor="door"), timestamp=0)
+        ...     harness.push(row(sensor="lamp"), timestamp=10_000)
+        ...     harness.push(row(sensor="door"), timestamp=50_000)
+        ...     harness.push_watermark(80_000)
+        ...     harness.get_output()
+        ['lamp']
+    """
+
+    class Context(ProcessFunction.Context, Generic[KeyOut]):
+        """The record at hand, and its key."""
 
         @abstractmethod
-        def get_current_key(self) -> Any:
-            """Return the record's key."""
+        def get_current_key(self) -> KeyOut:
+            """Return the key of the record or timer at hand."""
 
-    class OnTimerContext(Context):
-        """The timer at hand: ``timestamp()`` is its time."""
+    class OnTimerContext(Context[KeyOut], Generic[KeyOut]):
+        """The timer at hand, and its key: ``timestamp()`` is the timer's time."""
 
         @abstractmethod
         def time_domain(self) -> TimeDomain:
             """Return the clock that the timer followed."""
 
     @abstractmethod
-    def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
-        """Handle a record; give (or ``yield``) what to emit, or nothing."""
+    def process_element(
+        self, value: In, ctx: KeyedProcessFunction.Context[Key], /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a record, with the state of its key.
 
-    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
-        """Handle a timer of the current key; give (or ``yield``) what to emit, or nothing."""
+        Args:
+            value: the record.
+            ctx: its event time and key, the clocks, timers and side outputs; valid during the call only.
+
+        Returns:
+            The records to emit, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+        """
+
+    def on_timer(
+        self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a timer, with the state of its key.
+
+        Args:
+            timestamp: the time that the timer was set for, in epoch milliseconds.
+            ctx: the timer's key and clock, timers and side outputs; valid during the call only.
+
+        Returns:
+            As ``process_element``. Records emitted in event time carry ``timestamp`` as their event time, those in
+            processing time none, as in Flink.
+        """
         return None
 
 
-class KeyedCoProcessFunction(Function, ABC):
-    """Handles the records of two keyed streams, with keyed state and timers that both share."""
+class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
+    """Handles the records of two keyed streams, with keyed state and timers that both share.
+
+    Example:
+        >>> class Join(KeyedCoProcessFunction[str, Row, Row, tuple[str, int]]):
+        ...     def open(self, runtime_context):
+        ...         self.name = runtime_context.get_state(ValueStateDescriptor[str]("name"))
+        ...
+        ...     def process_element1(self, customer, ctx):
+        ...         self.name.update(customer.name)
+        ...
+        ...     def process_element2(self, order, ctx):
+        ...         yield self.name.value() or "unknown", order.total
+        >>> with harness_for(Join(), key_by=("id", "customer")) as harness:
+        ...     harness.push1(row(id="c1", name="Ann"))
+        ...     harness.push2(row(customer="c1", total=30))
+        ...     harness.push2(row(customer="c2", total=5))
+        ...     harness.get_output()
+        [('Ann', 30), ('unknown', 5)]
+    """
 
     Context = KeyedProcessFunction.Context
     OnTimerContext = KeyedProcessFunction.OnTimerContext
 
     @abstractmethod
-    def process_element1(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
-        """Handle a record of the first stream; return (or ``yield``) what to emit, or nothing."""
+    def process_element1(
+        self, value: In1, ctx: KeyedProcessFunction.Context[Key], /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a record of the first stream; as ``KeyedProcessFunction.process_element``."""
 
     @abstractmethod
-    def process_element2(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
-        """Handle a record of the second stream; return (or ``yield``) what to emit, or nothing."""
+    def process_element2(
+        self, value: In2, ctx: KeyedProcessFunction.Context[Key], /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a record of the second stream; as ``KeyedProcessFunction.process_element``."""
 
-    def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
-        """Handle a timer of the current key; return (or ``yield``) what to emit, or nothing."""
+    def on_timer(
+        self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a timer, whichever stream's record set it; as ``KeyedProcessFunction.on_timer``."""
         return None
 
 

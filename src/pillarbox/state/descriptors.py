@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
+from pillarbox._generics import Acc, Generic, In, K, Out, T, U, V
 from pillarbox.errors import ProgramError, shorten
+
+if TYPE_CHECKING:
+    from pillarbox.types import TypeInformation
 
 __all__ = [
     "AggregateFunction",
@@ -26,11 +30,6 @@ __all__ = [
     "ValueStateDescriptor",
 ]
 
-K = TypeVar("K")
-V = TypeVar("V")
-IN = TypeVar("IN")
-OUT = TypeVar("OUT")
-
 
 class StateDescriptor:
     """Name and kind of a state. ``type_info`` arguments are accepted as in PyFlink and not needed."""
@@ -46,74 +45,146 @@ class StateDescriptor:
         return f"{type(self).__name__}({self.name!r})"
 
 
-class ValueStateDescriptor(StateDescriptor):
-    """One value per key."""
+class ValueStateDescriptor(StateDescriptor, Generic[V]):
+    """Declares one value (of type ``V``) per key.
+
+    Args:
+        name: unique among the states of a function; the state is stored under it.
+        value_type_info: the value's type, as in PyFlink; it is not needed.
+
+    Example:
+        >>> ValueStateDescriptor[int]("count")
+        ValueStateDescriptor('count')
+    """
 
     kind = "value"
 
-    def __init__(self, name: str, value_type_info: Any = None) -> None:
+    def __init__(self, name: str, value_type_info: TypeInformation[V] | None = None) -> None:
         super().__init__(name)
         self.value_type_info = value_type_info
 
 
-class ListStateDescriptor(StateDescriptor):
-    """A list of elements per key."""
+class ListStateDescriptor(StateDescriptor, Generic[V]):
+    """Declares a list of elements (of type ``V``) per key.
+
+    Args:
+        name: unique among the states of a function; the state is stored under it.
+        elem_type_info: the elements' type, as in PyFlink; it is not needed.
+    """
 
     kind = "list"
 
-    def __init__(self, name: str, elem_type_info: Any = None) -> None:
+    def __init__(self, name: str, elem_type_info: TypeInformation[V] | None = None) -> None:
         super().__init__(name)
         self.elem_type_info = elem_type_info
 
 
-class MapStateDescriptor(StateDescriptor):
-    """A map per key."""
+class MapStateDescriptor(StateDescriptor, Generic[K, V]):
+    """Declares a map from ``K`` to ``V`` per key.
+
+    Args:
+        name: unique among the states of a function; the state is stored under it.
+        key_type_info: the type of the map's keys, as in PyFlink; it is not needed.
+        value_type_info: the type of its values; it is not needed.
+    """
 
     kind = "map"
 
-    def __init__(self, name: str, key_type_info: Any = None, value_type_info: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        key_type_info: TypeInformation[K] | None = None,
+        value_type_info: TypeInformation[V] | None = None,
+    ) -> None:
         super().__init__(name)
         self.key_type_info = key_type_info
         self.value_type_info = value_type_info
 
 
-class ReducingStateDescriptor(StateDescriptor):
-    """One value per key, into which added values are folded by ``reduce_function(a, b)``."""
+class ReducingStateDescriptor(StateDescriptor, Generic[V]):
+    """Declares one value (of type ``V``) per key, into which added values are folded.
+
+    Args:
+        name: unique among the states of a function; the state is stored under it.
+        reduce_function: ``f(folded, added)``, or a ``ReduceFunction``.
+        type_info: the value's type, as in PyFlink; it is not needed.
+    """
 
     kind = "reducing"
 
-    def __init__(self, name: str, reduce_function: Any, type_info: Any = None) -> None:
+    def __init__(
+        self, name: str, reduce_function: Callable[[V, V], V] | Reduces[V], type_info: TypeInformation[V] | None = None
+    ) -> None:
         super().__init__(name)
-        self.reduce_function: Callable[[Any, Any], Any] = getattr(reduce_function, "reduce", reduce_function)
+        function: Any = reduce_function
+        self.reduce_function: Callable[[V, V], V] = getattr(function, "reduce", function)
         self.type_info = type_info
 
 
-class AggregateFunction(ABC):
-    """Folds values into an accumulator, and gives a result of it."""
+class Reduces(Protocol[T]):
+    """A ``ReduceFunction``, as a state knows it."""
+
+    def reduce(self, value1: T, value2: T, /) -> T:
+        """Return both values folded into one."""
+
+
+class AggregateFunction(ABC, Generic[In, Acc, Out]):
+    """Folds values (``In``) into an accumulator (``Acc``), from which a result (``Out``) is computed.
+
+    Example:
+        >>> class Mean(AggregateFunction[float, tuple[float, int], float]):
+        ...     def create_accumulator(self):
+        ...         return 0.0, 0
+        ...
+        ...     def add(self, value, accumulator):
+        ...         total, count = accumulator
+        ...         return total + value, count + 1
+        ...
+        ...     def get_result(self, accumulator):
+        ...         total, count = accumulator
+        ...         return total / count
+        >>> AggregatingStateDescriptor("mean", Mean())
+        AggregatingStateDescriptor('mean')
+    """
 
     @abstractmethod
-    def create_accumulator(self) -> Any:
+    def create_accumulator(self) -> Acc:
         """Return a new, empty accumulator."""
 
     @abstractmethod
-    def add(self, value: Any, accumulator: Any) -> Any:
-        """Return the accumulator with ``value`` in it."""
+    def add(self, value: In, accumulator: Acc, /) -> Acc:
+        """Return the accumulator with ``value`` added."""
 
     @abstractmethod
-    def get_result(self, accumulator: Any) -> Any:
+    def get_result(self, accumulator: Acc, /) -> Out:
         """Return the result of an accumulator."""
 
-    def merge(self, accumulator_a: Any, accumulator_b: Any) -> Any:
-        """Return both accumulators merged into one; merging windows ask for it."""
+    def merge(self, accumulator_a: Acc, accumulator_b: Acc, /) -> Acc:
+        """Return both accumulators merged into one; merging windows ask for it.
+
+        Raises:
+            NotImplementedError: the function does not define it.
+        """
         raise NotImplementedError(f"{type(self).__name__} does not merge accumulators: define merge()")
 
 
-class AggregatingStateDescriptor(StateDescriptor):
-    """One accumulator per key."""
+class AggregatingStateDescriptor(StateDescriptor, Generic[T, Acc, U]):
+    """Declares one accumulator per key.
+
+    Args:
+        name: unique among the states of a function; the state is stored under it.
+        agg_function: folds values into the accumulator.
+        state_type_info: the accumulator's type, as in PyFlink; it is not needed.
+    """
 
     kind = "aggregating"
 
-    def __init__(self, name: str, agg_function: AggregateFunction, state_type_info: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        agg_function: AggregateFunction[T, Acc, U],
+        state_type_info: TypeInformation[Acc] | None = None,
+    ) -> None:
         super().__init__(name)
         self.agg_function = agg_function
         self.state_type_info = state_type_info
@@ -243,15 +314,15 @@ class ReducingState(ABC, Generic[V]):
         """Remove the state of the current key."""
 
 
-class AggregatingState(ABC, Generic[IN, OUT]):
+class AggregatingState(ABC, Generic[In, Out]):
     """An accumulator of the current key."""
 
     @abstractmethod
-    def get(self) -> OUT | None:
+    def get(self) -> Out | None:
         """Return the result of the accumulator, or None when nothing was added."""
 
     @abstractmethod
-    def add(self, value: IN) -> None:
+    def add(self, value: In) -> None:
         """Add a value to the accumulator; None clears the state, as in Flink."""
 
     @abstractmethod

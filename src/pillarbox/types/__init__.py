@@ -7,7 +7,7 @@ A stream becomes a DataFrame when its user declares the columns: see `resolve_sc
 from pillarbox.errors import TypeMismatchError
 from pillarbox.types.conversion import converter
 from pillarbox.types.row_encoder import RowEncoder
-from pillarbox.types.schema import resolve_schema
+from pillarbox.types.schema import SchemaLike, resolve_schema
 from pillarbox.types.type_information import TypeInformation, Types
 
-__all__ = ["RowEncoder", "TypeInformation", "TypeMismatchError", "Types", "converter", "resolve_schema"]
+__all__ = ["RowEncoder", "SchemaLike", "TypeInformation", "TypeMismatchError", "Types", "converter", "resolve_schema"]

@@ -14,7 +14,10 @@ import pyspark.sql.types as spark
 from pillarbox.errors import ConfigurationError, ProgramError, describe, shorten
 from pillarbox.types.type_information import DECIMAL, TypeInformation
 
-__all__ = ["resolve_schema"]
+__all__ = ["SchemaLike", "resolve_schema"]
+
+SchemaLike: typing.TypeAlias = str | spark.StructType | TypeInformation[Any] | type[Any]
+"""The ways to declare columns: see `resolve_schema`."""
 
 _TYPE_OF: dict[Any, spark.DataType] = {
     int: spark.LongType(),
@@ -36,7 +39,7 @@ _WAYS = (
 
 
 def resolve_schema(declared: object) -> spark.StructType:
-    """The columns that a user declared.
+    """Return the columns that a user declared.
 
     Args:
         declared: One of
@@ -98,14 +101,14 @@ def _parsed(ddl: str) -> spark.StructType:
 
 
 def _is_record_class(declared: object) -> typing.TypeGuard[type]:
-    """Whether `declared` is a dataclass or a named tuple (the class, not an instance)."""
+    """Return whether `declared` is a dataclass or a named tuple (the class, not an instance)."""
     return isinstance(declared, type) and (
         dataclasses.is_dataclass(declared) or (issubclass(declared, tuple) and hasattr(declared, "_fields"))
     )
 
 
 def _struct_of(record: type, inside: tuple[type, ...]) -> spark.StructType:
-    """The columns of a dataclass or named tuple that is nested in the classes `inside`."""
+    """Return the columns of a dataclass or named tuple that is nested in the classes `inside`."""
     if record in inside:
         raise ProgramError(
             f"{record.__name__} contains itself, which columns cannot; "
@@ -141,7 +144,7 @@ def _struct_of(record: type, inside: tuple[type, ...]) -> spark.StructType:
 
 
 def _type_of(hint: Any, inside: tuple[type, ...]) -> tuple[spark.DataType, bool] | None:
-    """Spark's type for an annotation and whether it may be null; None if there is no such type."""
+    """Return Spark's type for an annotation and whether it may be null, or None if there is no such type."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         others = [arg for arg in args if arg is not type(None)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, NamedTuple
 
+from pillarbox._generics import Generic, In, Out
 from pillarbox._unpickle import make
 from pillarbox.errors import describe, shorten
 from pillarbox.operators.functions import Function
@@ -12,19 +13,32 @@ from pillarbox.operators.functions import Function
 __all__ = ["AsyncFailure", "AsyncFunction", "CombiningFunction"]
 
 
-class AsyncFunction(Function, ABC):
-    """Asks a service about each record, many at a time.
+class AsyncFunction(Function, ABC, Generic[In, Out]):
+    """Asks a service about each record, many at a time; ``AsyncDataStream`` applies it.
 
     ``open`` and ``close`` may be ``async def``. They run in the event loop's thread, once for as long as the task lives
     in its worker: a client that ``open`` makes serves all epochs.
+
+    Example:
+        >>> class Score(AsyncFunction[str, tuple[str, int]]):
+        ...     async def async_invoke(self, card):
+        ...         await asyncio.sleep(0.001)  # or a request
+        ...         return [(card, len(card))]
+        >>> cards = env.from_collection(["ann", "robert"])
+        >>> AsyncDataStream.ordered_wait(cards, Score(), timeout="5 seconds").execute_and_collect()
+        [('ann', 3), ('robert', 6)]
     """
 
     @abstractmethod
-    async def async_invoke(self, value: Any) -> list[Any]:
-        """Ask about a record; return a list of what to emit. Runs in the event loop's thread."""
+    async def async_invoke(self, value: In, /) -> list[Out]:
+        """Ask about a record; return a list of the records to emit. Runs in the event loop's thread."""
 
-    def timeout(self, value: Any) -> list[Any]:
-        """Return what to emit for a record that took too long; raises by default. Runs in the mailbox thread."""
+    def timeout(self, value: In, /) -> list[Out]:
+        """Return a list of the records to emit for a record whose request took too long. Runs in the mailbox thread.
+
+        Raises:
+            TimeoutError: by default.
+        """
         raise TimeoutError(f"no answer in time for {shorten(value)}")
 
 
@@ -47,7 +61,7 @@ class CombiningFunction(Function, ABC):
 
 
 class AsyncFailure(NamedTuple):
-    """What a side output for failures gets.
+    """A record whose requests failed for good, as a side output for failures gets it.
 
     Attributes:
         value: the record.

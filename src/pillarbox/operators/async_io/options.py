@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.async_io.cache import AsyncCache
@@ -12,10 +12,25 @@ from pillarbox.operators.async_io.retry import AsyncRetryStrategy, retry_strateg
 from pillarbox.operators.functions import OutputTag
 from pillarbox.time.duration import DurationLike, positive_millis
 
-__all__ = ["AsyncOptions", "OnBarrier", "OnFailure"]
+__all__ = ["AsyncKeywords", "AsyncOptions", "OnBarrier", "OnFailure"]
 
-OnFailure = Literal["fail", "drop"] | OutputTag
+OnFailure = Literal["fail", "drop"] | OutputTag[Any]
 OnBarrier = Literal["drain", "carry"]
+
+
+class AsyncKeywords(TypedDict, total=False):
+    """The options that ``map_async`` takes whatever its function, for type checkers."""
+
+    capacity: int
+    timeout: DurationLike | None
+    ordered: bool
+    retry: AsyncRetryStrategy | int | None
+    batch_timeout: DurationLike | None
+    rate_limit: float | None
+    job_rate_limit: float | None
+    cache: AsyncCache | None
+    on_failure: OnFailure
+    on_barrier: OnBarrier
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,65 @@
+"""Type parameters of the public classes. They are for type checkers and readers alone.
+
+For a type checker ``Generic`` and ``TypeVar`` are those of ``typing``, with defaults (PEP 696): a class may be given
+all of its parameters, some of them, or none. At run time there are no such defaults before Python 3.13, so here
+``Generic`` accepts any number of parameters and forgets them, as the standard library's own containers do: classes
+with parameters, and objects of them, are made and pickled just like those without.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from typing import Generic
+
+    from typing_extensions import TypeVar
+else:
+    import typing
+    from types import GenericAlias
+
+    class Generic:
+        """A class with parameters."""
+
+        __slots__ = ()
+
+        def __class_getitem__(cls, parameters: object) -> GenericAlias:
+            return GenericAlias(cls, parameters)
+
+    def TypeVar(name: str, **options: Any) -> typing.TypeVar:
+        """Return a type variable, without what only type checkers know."""
+        return typing.TypeVar(name)
+
+
+__all__ = [
+    "T1",
+    "T2",
+    "Acc",
+    "Generic",
+    "In",
+    "In1",
+    "In2",
+    "K",
+    "Key",
+    "KeyOut",
+    "Out",
+    "T",
+    "U",
+    "V",
+]
+
+T = TypeVar("T", default=Any)
+U = TypeVar("U", default=Any)
+V = TypeVar("V", default=Any)
+K = TypeVar("K", default=Any)
+Acc = TypeVar("Acc", default=Any)
+# Of functions: keys and records that they take, records that they emit.
+Key = TypeVar("Key", contravariant=True, default=Any)
+In = TypeVar("In", contravariant=True, default=Any)
+In1 = TypeVar("In1", contravariant=True, default=Any)
+In2 = TypeVar("In2", contravariant=True, default=Any)
+Out = TypeVar("Out", covariant=True, default=Any)
+# Of streams: the records that are in them, and their keys. Of contexts: the key at hand.
+KeyOut = TypeVar("KeyOut", covariant=True, default=Any)
+T1 = TypeVar("T1", covariant=True, default=Any)
+T2 = TypeVar("T2", covariant=True, default=Any)

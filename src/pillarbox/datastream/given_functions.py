@@ -1,0 +1,37 @@
+"""The functions that a user gives to a stream's methods: checked, and named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.operators.functions import Function, check_plain
+
+__all__ = ["check_function", "name_of"]
+
+
+def name_of(kind: str, func: Any) -> str:
+    """Return an operator's name: the method, and the function's own name where it has one."""
+    name = getattr(func, "__name__", type(func).__name__) if func is not None else "<lambda>"
+    return kind if name == "<lambda>" else f"{kind}: {name}"
+
+
+def check_function(func: Any, interface: type, method: str, called: str | None = None, *, many: bool = False) -> None:
+    """Refuse what is neither a function nor an instance of its interface, or returns no results when it is called.
+
+    Args:
+        func: the user's function or object.
+        interface: the function class that the method takes, such as ``MapFunction``.
+        method: the stream's method, for the message.
+        called: the method of ``interface`` that is called; by default it has the name of ``method``.
+        many: whether ``func`` returns any number of results, so that a generator is right.
+
+    Raises:
+        ProgramError: it cannot work.
+    """
+    # A class of another kind, such as `str`, is a function like any other.
+    forgotten = isinstance(func, type) and issubclass(func, Function)
+    if not isinstance(func, interface) and (forgotten or not callable(func)):
+        hint = f"an instance: {func.__name__}()" if forgotten else f"a function or {interface.__name__}"
+        raise ProgramError(f"{method}() got {shorten(func)}: give it {hint}")
+    check_plain(func, called or method, asked_by=f"{method}()", many=many)

@@ -1,0 +1,146 @@
+"""Keyed streams, as a user transforms them. Names and meaning are PyFlink's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from pillarbox._generics import T1, Generic, KeyOut, U
+from pillarbox.datastream.code_search import uses_processing_time
+from pillarbox.datastream.data_stream import DataStream
+from pillarbox.datastream.given_functions import check_function
+from pillarbox.graph import KeyByTransformation, Transformation
+from pillarbox.operators.deduplicate import DeduplicateOperator
+from pillarbox.operators.functions import (
+    KeyedProcessFunction,
+    ProcessFunction,
+    ReduceFunction,
+    SideOutput,
+    check_plain,
+)
+from pillarbox.operators.keyed_process import KeyedProcessOperator
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.process import ProcessOperator
+from pillarbox.operators.reduce import ReduceOperator
+from pillarbox.time.duration import DurationLike, positive_millis
+from pillarbox.types import SchemaLike
+
+if TYPE_CHECKING:
+    from pillarbox.datastream.environment import StreamExecutionEnvironment
+
+__all__ = ["KeyedStream"]
+
+
+class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
+    """A stream of records of type ``T1``, partitioned by key: operators on it have keyed state and timers.
+
+    Made by ``DataStream.key_by``.
+    """
+
+    _keying: Keying
+
+    def __init__(self, env: StreamExecutionEnvironment, step: KeyByTransformation, keying: Keying) -> None:
+        super().__init__(env, step)
+        self._keying = keying
+
+    def process(
+        self,
+        func: KeyedProcessFunction[KeyOut, T1, U]
+        | ProcessFunction[T1, U]
+        | Callable[[T1, KeyedProcessFunction.Context[KeyOut]], Iterable[U | SideOutput] | None],
+        output_type: SchemaLike | None = None,
+        *,
+        processing_time: bool | None = None,
+    ) -> DataStream[U]:
+        """Turn each record into any number of others, with keyed state and timers.
+
+        Args:
+            func: a ``KeyedProcessFunction``, or a function ``f(value, ctx)``, which can set no timers; a
+                ``ProcessFunction`` runs without state or timers.
+            output_type: the columns of the results, for ``to_dataframe()``.
+            processing_time: whether ``func`` sets processing-time timers, so that Spark must run epochs also when there
+                is no data; by default it is what the function declares (:attr:`Function.uses_processing_time`), or
+                else it is looked up in its code and in that of the helpers that it reaches. A streaming query that is
+                not known to do so fails where one is set.
+
+        Raises:
+            ProgramError: ``func`` is no such function; it declares something that is no bool.
+
+        Example:
+            >>> class Count(KeyedProcessFunction[str, str, tuple[str, int]]):
+            ...     def open(self, runtime_context):
+            ...         self.count = runtime_context.get_state(ValueStateDescriptor[int]("count"))
+            ...
+            ...     def process_element(self, word, ctx):
+            ...         self.count.update((self.count.value() or 0) + 1)
+            ...         yield word, self.count.value()
+            >>> words = env.from_collection(["to", "be", "to"]).key_by(lambda word: word)
+            >>> words.process(Count()).execute_and_collect()
+            [('to', 1), ('be', 1), ('to', 2)]
+        """
+        if isinstance(func, ProcessFunction):
+            check_function(func, ProcessFunction, "process", "process_element", many=True)
+            return self._apply("process", func, lambda name, uid: ProcessOperator(name, func, uid), output_type)
+        check_function(func, KeyedProcessFunction, "process", "process_element", many=True)
+        if isinstance(func, KeyedProcessFunction):
+            check_plain(func, "on_timer", asked_by="process()", many=True)
+        keying = self._keying
+        return self._apply(
+            "process",
+            func,
+            lambda name, uid: KeyedProcessOperator(name, func, keying, uid),
+            output_type,
+            keyed=True,
+            uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
+        )
+
+    def reduce(
+        self, func: Callable[[T1, T1], T1] | ReduceFunction[T1], output_type: SchemaLike | None = None
+    ) -> DataStream[T1]:
+        """Fold the records of each key; the new result is emitted after every record.
+
+        Args:
+            func: ``f(result_so_far, record)``, or a ``ReduceFunction``. The first record of a key is emitted as it is.
+            output_type: the columns of the results, for ``to_dataframe()``.
+
+        Raises:
+            ProgramError: ``func`` is no such function.
+
+        Example:
+            >>> amounts = env.from_collection([3, 4, 10, 20]).key_by(lambda amount: amount < 10)
+            >>> amounts.reduce(lambda total, amount: total + amount).execute_and_collect()
+            [3, 7, 10, 30]
+        """
+        check_function(func, ReduceFunction, "reduce")
+        keying = self._keying
+        return self._apply(
+            "reduce", func, lambda name, uid: ReduceOperator(name, func, keying, uid), output_type, keyed=True
+        )
+
+    def deduplicate(self, within: DurationLike) -> DataStream[T1]:
+        """Drop records whose key was seen before.
+
+        The first record of a key to arrive passes. Its key is remembered until event time has passed the record's
+        timestamp by ``within``; after that, the next record of the key counts as the first again. Columnar runs stay
+        columnar.
+
+        Args:
+            within: how long, in event time, a key is remembered; as an int, milliseconds.
+
+        Raises:
+            ProgramError: ``within`` is no duration of a millisecond or more.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> events = env.from_collection([("a", 0), ("b", 1_000), ("a", 2_000)])
+            >>> by_name = events.assign_timestamps_and_watermarks(at).key_by(lambda event: event[0])
+            >>> by_name.deduplicate("1 hour").execute_and_collect()
+            [('a', 0), ('b', 1000)]
+        """
+        keying, millis = self._keying, positive_millis(within, "deduplicate(): within")
+        return self._apply(
+            "deduplicate", None, lambda name, uid: DeduplicateOperator(name, keying, millis, uid), keyed=True
+        )
+
+    def _plain_step(self) -> Transformation:
+        return self._step.inputs[0]

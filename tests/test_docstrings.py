@@ -1,0 +1,92 @@
+"""The examples in docstrings do what they say; those that name ``spark`` are run in a session, in one test."""
+
+from __future__ import annotations
+
+import asyncio
+import doctest
+import importlib
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import pillarbox
+from pillarbox import (
+    AsyncDataStream,
+    ConnectedStreams,
+    DataStream,
+    KeyedStream,
+    StreamExecutionEnvironment,
+)
+from pillarbox.testing import harness_for, row
+
+SOURCE = Path(pillarbox.__file__).parent
+STREAMS = (AsyncDataStream, ConnectedStreams, DataStream, KeyedStream, StreamExecutionEnvironment)
+
+
+def names(**more: Any) -> dict[str, Any]:
+    """What each example may use without an import: the public names, a new environment, and these."""
+    public = {name: getattr(pillarbox, name) for name in pillarbox.__all__}
+    return {
+        **public,
+        "asyncio": asyncio,
+        "env": StreamExecutionEnvironment(),
+        "harness_for": harness_for,
+        "row": row,
+        **more,
+    }
+
+
+def examples() -> Iterator[doctest.DocTest]:
+    """The docstrings that have examples."""
+    finder = doctest.DocTestFinder(exclude_empty=True)
+    for path in sorted(SOURCE.rglob("*.py")):
+        if ">>>" in path.read_text():
+            parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+            module = importlib.import_module(".".join(parts).removesuffix(".__init__"))
+            for found in finder.find(module, globs={}):
+                if found.examples:
+                    yield found
+
+
+def needs_spark(found: doctest.DocTest) -> bool:
+    return any("spark" in example.source for example in found.examples)
+
+
+def check(found: doctest.DocTest, **more: Any) -> None:
+    said: list[str] = []
+    found.globs = names(**more)
+    results = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(found, out=said.append)
+    assert results.failed == 0, "".join(said)
+
+
+@pytest.mark.parametrize("found", [each for each in examples() if not needs_spark(each)], ids=lambda each: each.name)
+def test_examples_do_what_they_say(found):
+    check(found)
+
+
+def test_examples_on_spark_do_what_they_say(spark: SparkSession):
+    on_spark = [each for each in examples() if needs_spark(each)]
+    assert on_spark
+    for found in on_spark:
+        check(found, spark=spark)
+
+
+def test_every_public_name_has_a_docstring():
+    without = [name for name in pillarbox.__all__ if not inspect.getdoc(getattr(pillarbox, name))]
+    assert without == []
+
+
+def test_every_method_of_streams_has_an_example():
+    without = [
+        f"{kind.__name__}.{name}"
+        for kind in STREAMS
+        for name, member in vars(kind).items()
+        if not name.startswith("_")
+        and (inspect.isfunction(member) or isinstance(member, staticmethod))
+        and ">>>" not in (member.__doc__ or "")
+    ]
+    assert without == []
