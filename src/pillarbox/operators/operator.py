@@ -222,7 +222,7 @@ class FunctionOperator(StreamOperator):
         super().__init__(name, uid)
         self.function = function
         self.keying = keying
-        self.keyed = keying is not None
+        self.keyed: bool = keying is not None
         self._method = method
 
     def open(self) -> None:

@@ -55,7 +55,7 @@ class KeyedStreamTask(StreamTask):
         memory: MemoryProbe = process_memory,
     ) -> None:
         owner = KeyOwner(subtask, vertex.parallelism, vertex.max_parallelism)
-        self.backend = HeapKeyedStateBackend(vertex.nodes[0].operator.name, owner)
+        self.backend: HeapKeyedStateBackend = HeapKeyedStateBackend(vertex.nodes[0].operator.name, owner)
         super().__init__(
             vertex,
             subtask,
@@ -71,8 +71,8 @@ class KeyedStreamTask(StreamTask):
         identity = LogIdentity(
             vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program, vertex.key
         )
-        self.log = StateLog(identity, self.backend)
-        self.gate = InputGate(vertex.name, vertex.inputs)
+        self.log: StateLog = StateLog(identity, self.backend)
+        self.gate: InputGate = InputGate(vertex.name, vertex.inputs)
         self._store: ChunkStore | None = None
         self._sync = Sync.IN_STEP
         self._restore_seconds = 0.0

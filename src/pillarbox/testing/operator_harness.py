@@ -130,7 +130,7 @@ class OneInputStreamOperatorTestHarness:
         limit: float = 10.0,
     ) -> None:
         self.operator = operator
-        self.processing_time_service = ManualProcessingTimeService(processing_time)
+        self.processing_time_service: ManualProcessingTimeService = ManualProcessingTimeService(processing_time)
         self._processor = MailboxProcessor(_nothing_to_do)
         self._output = _Recorder()
         self._side_outputs = _SideOutputs()

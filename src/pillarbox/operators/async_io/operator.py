@@ -33,7 +33,7 @@ class AsyncWaitOperator(StreamOperator):
         super().__init__(name, uid)
         self.function = function
         self.options = options
-        self.stateful = options.carries
+        self.stateful: bool = options.carries
         self._slots = slots
         self._opened: InFlight | None = None
 
