@@ -7,6 +7,7 @@ import pytest
 from pillarbox import (
     KeyedCoProcessFunction,
     KeyedProcessFunction,
+    MapFunction,
     OutputTag,
     ProcessFunction,
     ProgramError,
@@ -52,6 +53,15 @@ def key(value):
     return value
 
 
+class Stateful(MapFunction):
+    def map(self, value):
+        return value
+
+
+async def asked(value):
+    return value
+
+
 def environment(parallelism=2):
     return StreamExecutionEnvironment().set_parallelism(parallelism)
 
@@ -66,7 +76,7 @@ def compiled(env, **outputs: DataStream):
 
 def shape(program):
     """Vertices as the names of their chains, with level, and the edges between them."""
-    vertices = [(vertex.level, [node.operator.name for node in vertex.nodes]) for vertex in program.vertices]
+    vertices = [(vertex.level, [node.name for node in vertex.nodes]) for vertex in program.vertices]
     edges = [
         (sender.number, receiver if isinstance(receiver, str) else receiver.number)
         for sender, _, receiver in program.edges()
@@ -167,6 +177,37 @@ def test_rebalance_makes_a_vertex_without_key():
     assert program.vertices[0].edges[0].partitioner.label == "rebalance"
 
 
+def test_a_vertex_is_keyed_where_its_head_has_keyed_state_or_timers():
+    """Not where it merely stands behind a shuffle."""
+    env = environment(3)
+    source = env.from_collection([1])
+    by_key = source.key_by("a")
+    program = compiled(
+        env,
+        spread=source.rebalance().map(key),
+        plain=by_key.map(key),
+        process=by_key.process(Keyed()),
+        reduce=by_key.reduce(max),
+        forget=by_key.deduplicate("1 s"),
+        state=by_key.map(Stateful()),
+        both=by_key.connect(by_key).process(Both()),
+    )
+    keyed = {vertex.kind: vertex.is_keyed for vertex in program.vertices}
+    assert [vertex.is_keyed for vertex in program.vertices if vertex.kind == "map"] == [False, False, True]
+    assert not program.vertices[0].is_keyed and keyed["process"] and keyed["reduce"] and keyed["deduplicate"]
+    assert all(vertex.is_keyed for vertex in program.vertices if vertex.kind == "process")
+
+
+def test_what_is_known_of_an_operator_before_it_is_there():
+    env = environment()
+    spread = env.from_collection([1]).rebalance()
+    program = compiled(env, drains=spread.map_async(asked), carries=spread.map_async(asked, on_barrier="carry"))
+    drains, carries = (vertex.nodes[0].factory for vertex in program.vertices[1:])
+    assert (drains.wakes_up, drains.stateful, drains.keyed) == (True, False, False)
+    assert (carries.wakes_up, carries.stateful, carries.keyed) == (True, True, False)
+    assert not any(node.factory.wakes_up for node in program.vertices[0].nodes)
+
+
 def test_the_last_way_of_spreading_holds():
     env = environment()
     source = env.from_collection([1])
@@ -206,7 +247,7 @@ def test_streams_that_meet_before_a_shuffle_share_one_edge():
     program = compiled(env, out=both.key_by("k").reduce(max))
     assert shape(program)[1] == [(0, 1), (1, "out")]
     assert len(program.vertices[0].edges) == 1
-    nodes = {node.operator.name: node.output for node in program.vertices[0].nodes}
+    nodes = {node.name: node.output for node in program.vertices[0].nodes}
     assert nodes["collection"].edges == [0, 0]  # twice in the union: its records count twice
     assert nodes["map: key"].edges == nodes["filter: key"].edges == [0]
 
@@ -290,7 +331,7 @@ def test_programs_that_are_refused():
     for build, text in (
         (lambda: compiled(env), "no output"),
         (source.union, "at least one other"),
-        (lambda: source.union(5), "takes streams"),
+        (lambda: source.union(5), "takes a stream"),
         (lambda: source.union(other.from_collection([1])), "same StreamExecutionEnvironment"),
         (lambda: source.map(5), "give it a function or MapFunction"),
         (lambda: source.process(Keyed()), "put key_by"),

@@ -12,12 +12,13 @@ from pillarbox import AsyncCache, AsyncFunction, OutputTag
 from pillarbox.elements import Records, Watermark
 from pillarbox.operators.async_io.operator import AsyncWaitOperator
 from pillarbox.operators.async_io.options import AsyncOptions
-from pillarbox.operators.operator import StreamOperator
-from pillarbox.operators.pass_through import PassThroughOperator
+from pillarbox.operators.operator import OperatorContext, StreamOperator
+from pillarbox.operators.pass_through import PASS_THROUGH
 from pillarbox.state import MemoryChunkStore
-from pillarbox.task import KeyedStreamTask
+from pillarbox.task import ChainNode, KeyedStreamTask
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.time import ManualProcessingTimeService
+from tests.nodes import node
 from tests.operators.async_service import Service, answer, settle
 from tests.task.tasks import run_keyed, vertex_of
 
@@ -29,8 +30,8 @@ TIMEOUT = 1000
 class Tail(StreamOperator):
     """Keeps values and watermarks in the order in which they come out."""
 
-    def __init__(self) -> None:
-        super().__init__("tail", "tail")
+    def __init__(self, context: OperatorContext) -> None:
+        super().__init__(context)
         self.received: list[Any] = []
 
     def process_records(self, records: Records) -> None:
@@ -51,17 +52,19 @@ class Resident:
         options = {"timeout": TIMEOUT, "on_barrier": "carry", **options}
         self.store = store
         self.service = Service()
-        self.operator = AsyncWaitOperator("ask", self.service, AsyncOptions("ask", **options), "ask")
-        self.tail = Tail()
-        vertex = vertex_of(PassThroughOperator("head", "head"), self.operator, self.tail, keyed=True)
+        asking = node(AsyncWaitOperator, "ask", self.service, AsyncOptions("ask", **options))
+        vertex = vertex_of(ChainNode("head", "head", PASS_THROUGH), asking, node(Tail, "tail"), keyed=True)
         self.task = KeyedStreamTask(vertex, 0, clock=clock)
+        self.operator: Any
+        self.tail: Any
+        _, self.operator, self.tail = self.task.chain.operators
 
     def run_epoch(self, *values: Any) -> list[Any]:
         """Run an epoch of the subtask here; gives what came out."""
         records = [Records(list(values), list(range(len(values))))] if values else []
         run_keyed(self.task, self.store, *records)
         self.turn()
-        return self.tail.take()
+        return list(self.tail.take())
 
     def ask(self, *values: Any) -> None:
         """Run an epoch, and another one, whose state tells that the requests have begun."""
@@ -328,8 +331,8 @@ async def square(value: int) -> int:
 SIZES: list[int] = []
 
 
-def carrying(function: Any, **options: Any) -> AsyncWaitOperator:
-    return AsyncWaitOperator("ask", function, AsyncOptions("ask", on_barrier="carry", **options))
+def carrying(function: Any, **options: Any) -> ChainNode:
+    return node(AsyncWaitOperator, "ask", function, AsyncOptions("ask", on_barrier="carry", **options))
 
 
 OLD = [

@@ -34,6 +34,7 @@ from pillarbox.operators.async_io.operator import AsyncWaitOperator
 from pillarbox.operators.async_io.options import AsyncOptions
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness
+from tests.nodes import node
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -46,7 +47,7 @@ RAISED = [SystemExit(3), KeyboardInterrupt(), GeneratorExit(), Odd("odd"), async
 
 
 def harness(function: Any, **options: Any) -> Any:
-    return Harness(AsyncWaitOperator("ask", function, AsyncOptions("map_async", **options)))
+    return Harness(node(AsyncWaitOperator, "ask", function, AsyncOptions("map_async", **options)))
 
 
 def collect(function: Any, records: Any = range(3), **options: Any) -> list[Any]:

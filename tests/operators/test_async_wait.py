@@ -36,11 +36,12 @@ from pillarbox.operators.async_io.request import Request
 from pillarbox.operators.async_io.workers import RequestWorkers
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness, harness_for, row
+from tests.nodes import node
 from tests.operators.async_service import Service, answer, settle
 
 
 def harness(function: Any, *, timeout: int | None = 1000, **options: Any) -> Any:
-    return Harness(AsyncWaitOperator("ask", function, AsyncOptions("map_async", timeout=timeout, **options)))
+    return Harness(node(AsyncWaitOperator, "ask", function, AsyncOptions("map_async", timeout=timeout, **options)))
 
 
 # Wrong use, which the type checker would find as well.
@@ -127,7 +128,7 @@ def test_a_full_queue_holds_back_its_input():
         service = h.operator.function
         worker = threading.Thread(target=_answer_all, args=(h.operator, service, 40))
         held = []
-        h.operator.output = type(
+        h.operator.context.output = type(
             "Probe", (), {"process_records": lambda _, r: held.append(len(h.operator.in_flight))}
         )()
         worker.start()
@@ -424,7 +425,7 @@ def test_a_jobs_rate_is_shared():
 
 @pytest.mark.parametrize(("parallelism", "rate"), [(4, 25.0), (0, 50.0)])
 def test_where_the_parallelism_is_sparks_the_jobs_rate_is_shared_by_slots(parallelism, rate):
-    operator = AsyncWaitOperator("ask", Flaky(0), AsyncOptions("ask", job_rate_limit=100.0), slots=2)
+    operator = node(AsyncWaitOperator, "ask", Flaky(0), AsyncOptions("ask", job_rate_limit=100.0), slots=2)
     with Harness(operator, parallelism=parallelism) as h:
         limiter = h.operator.in_flight.host.workers._limiter  # type: ignore[attr-defined]
         assert limiter.max_rate / limiter.time_period == rate

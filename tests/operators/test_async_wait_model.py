@@ -14,6 +14,7 @@ from pillarbox import OutputTag
 from pillarbox.operators.async_io.operator import AsyncWaitOperator
 from pillarbox.operators.async_io.options import AsyncOptions
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
+from tests.nodes import node
 from tests.operators.async_service import Log, Service, answer, settle
 
 TIMEOUT = 100
@@ -127,7 +128,8 @@ class AsyncWaitMachine(RuleBasedStateMachine):
         self.saved = (self.harness.snapshot(), copy.deepcopy(self.model), 0)
 
     def new_harness(self, snapshot: Any) -> Any:
-        operator = AsyncWaitOperator(
+        operator = node(
+            AsyncWaitOperator,
             "ask",
             Service(),
             AsyncOptions(
@@ -143,7 +145,7 @@ class AsyncWaitMachine(RuleBasedStateMachine):
 
     def watch(self) -> Log:
         log = Log()
-        self.harness.operator.output = log
+        self.harness.operator.context.output = log
         log.elements += self.model.emitted
         return log
 

@@ -7,6 +7,7 @@ import functools
 import math
 import pathlib
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,14 +34,15 @@ from pillarbox import (
     WatermarkGenerator,
     WatermarkStrategy,
 )
-from pillarbox.elements import ArrowRecords, Records
+from pillarbox.elements import ArrowRecords, Records, Watermark, WatermarkStatus
 from pillarbox.errors import KeyTypeError
+from pillarbox.operators.collector import RUN_LIMIT
 from pillarbox.operators.filter import FilterOperator
 from pillarbox.operators.flat_map import FlatMapOperator
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.map import MapOperator
-from pillarbox.operators.operator import RUN_LIMIT, Discard, Fanout, StreamOperator
+from pillarbox.operators.operator import Discard, Fanout
 from pillarbox.operators.process import ProcessOperator
 from pillarbox.operators.reduce import ReduceOperator
 from pillarbox.operators.sinks import PrintOperator
@@ -52,10 +54,12 @@ from pillarbox.testing import (
     OneInputStreamOperatorTestHarness as Harness,
 )
 from pillarbox.testing import (
+    StreamRecord,
     harness_for,
     row,
 )
 from pillarbox.time import MAX_WATERMARK, MIN_TIMESTAMP
+from tests.nodes import node
 
 SIDE = OutputTag("side")
 
@@ -66,11 +70,10 @@ def run(operator, values, timestamps=None):
         return harness.get_records()
 
 
-class Runs(StreamOperator):
+class Runs(Discard):
     """Notes the sizes of the runs that reach it."""
 
     def __init__(self):
-        super().__init__("runs")
         self.sizes = []
 
     def process_records(self, records):
@@ -82,34 +85,34 @@ class Runs(StreamOperator):
 
 
 def test_map_keeps_timestamps():
-    assert run(MapOperator("map", str), [1, 2], [5, None]) == [("1", 5), ("2", None)]
-    assert run(MapOperator("map", str), [1, 2]) == [("1", None), ("2", None)]
+    assert run(node(MapOperator, "map", str), [1, 2], [5, None]) == [("1", 5), ("2", None)]
+    assert run(node(MapOperator, "map", str), [1, 2]) == [("1", None), ("2", None)]
 
 
 def test_filter_keeps_the_timestamps_of_what_it_keeps():
-    operator = FilterOperator("filter", lambda value: value % 2 == 1)
+    operator = node(FilterOperator, "filter", lambda value: value % 2 == 1)
     assert run(operator, [1, 2, 3], [5, 6, 7]) == [(1, 5), (3, 7)]
     assert run(operator, [2, 4], [5, 6]) == []
 
 
 def test_flat_map_gives_each_result_its_records_timestamp():
-    assert run(FlatMapOperator("flat_map", lambda value: ["x"] * value), [2, 0, 1], [5, 6, 7]) == [
+    assert run(node(FlatMapOperator, "flat_map", lambda value: ["x"] * value), [2, 0, 1], [5, 6, 7]) == [
         ("x", 5),
         ("x", 5),
         ("x", 7),
     ]
-    assert run(FlatMapOperator("flat_map", lambda value: None), [1]) == []
-    assert run(FlatMapOperator("flat_map", lambda value: iter([value])), [1]) == [(1, None)]
+    assert run(node(FlatMapOperator, "flat_map", lambda value: None), [1]) == []
+    assert run(node(FlatMapOperator, "flat_map", lambda value: iter([value])), [1]) == [(1, None)]
 
 
 @pytest.mark.parametrize("stamps", [None, [7, 8, 9]])
 def test_what_a_run_becomes_is_handed_on_in_parts(stamps):
     for operator in (
-        FlatMapOperator("flat_map", lambda value: range(RUN_LIMIT)),
-        ProcessOperator("process", lambda value, ctx: range(RUN_LIMIT)),
+        node(FlatMapOperator, "flat_map", lambda value: range(RUN_LIMIT)),
+        node(ProcessOperator, "process", lambda value, ctx: range(RUN_LIMIT)),
     ):
         with Harness(operator) as harness:
-            operator.output = runs = Runs()
+            harness.operator.context.output = runs = Runs()
             harness.push_all([1, 2, 3], stamps)
             assert runs.sizes == [RUN_LIMIT] * 3
 
@@ -118,9 +121,10 @@ def test_side_outputs_are_handed_on_in_parts_too():
     def process(value, ctx):
         ctx.output(SIDE, value)
 
-    operator = ProcessOperator("process", process)
+    operator = node(ProcessOperator, "process", process)
     with Harness(operator) as harness:
-        operator.side_outputs["side"] = runs = Runs()
+        runs = Runs()
+        harness.operator.context.side_outputs = {"side": runs}
         harness.push_all(range(2 * RUN_LIMIT + 5))
         assert runs.sizes == [RUN_LIMIT, RUN_LIMIT, 5]
 
@@ -140,7 +144,7 @@ def test_functions_as_objects_are_opened_and_closed():
             self.seen.append("close")
 
     function = Both()
-    with Harness(MapOperator("m", function), subtask=2, parallelism=4) as harness:
+    with Harness(node(MapOperator, "m", function), subtask=2, parallelism=4) as harness:
         harness.push(1)
     assert function.seen == ["open 2", "m (3/4)", "close"]
 
@@ -155,7 +159,7 @@ def test_process():
             yield SIDE, value
             ctx.output(SIDE, -value)
 
-    with Harness(ProcessOperator("process", Split()), processing_time=9) as harness:
+    with Harness(node(ProcessOperator, "process", Split()), processing_time=9) as harness:
         harness.push(1, 5)
         harness.push_watermark(7)
         harness.push(2)
@@ -164,9 +168,8 @@ def test_process():
 
 
 def test_a_side_output_that_nobody_takes_is_dropped():
-    operator = ProcessOperator("process", lambda value, ctx: [(SIDE, value), value])
-    with Harness(operator) as harness:
-        operator.side_outputs = {}
+    with Harness(node(ProcessOperator, "process", lambda value, ctx: [(SIDE, value), value])) as harness:
+        harness.operator.context.side_outputs = {}
         harness.push(1)
         assert harness.get_output() == [1]
 
@@ -178,7 +181,7 @@ def test_clocks_without_key():
         def process_element(self, value, ctx):
             seen.append(ctx.timer_service().current_processing_time())
 
-    with Harness(ProcessOperator("p", Clocks()), processing_time=42) as harness:
+    with Harness(node(ProcessOperator, "p", Clocks()), processing_time=42) as harness:
         harness.push(1)
     assert seen == [42]
 
@@ -189,7 +192,7 @@ def test_timers_on_a_stream_without_key_are_refused(method):
         getattr(ctx.timer_service(), f"{method}_timer")(5)
 
     with pytest.raises(ProgramError, match=r"'p' sets a timer, but its stream has no key: put key_by"):
-        run(ProcessOperator("p", process), [1])
+        run(node(ProcessOperator, "p", process), [1])
 
 
 def test_keyed_state_on_a_stream_without_key_is_refused():
@@ -201,7 +204,15 @@ def test_keyed_state_on_a_stream_without_key_is_refused():
             pass
 
     with pytest.raises(ProgramError, match=r"'p' asks for the keyed state 's', but its stream has no key"):
-        run(ProcessOperator("p", Greedy()), [1])
+        run(node(ProcessOperator, "p", Greedy()), [1])
+
+
+@pytest.mark.parametrize(
+    "operator", [node(ReduceOperator, "r", max, Keying(str, "key_by")), node(MapOperator, "r", str, Keying(str, "by"))]
+)
+def test_an_operator_that_works_under_keys_needs_keyed_state(operator):
+    with pytest.raises(ProgramError, match=r"operator 'r' works under keys, .* give it a keyed harness"):
+        Harness(operator)
 
 
 def test_state_outside_of_open_is_refused():
@@ -244,7 +255,7 @@ class Timers(KeyedProcessFunction):
 
 
 def timers_harness():
-    return Keyed(KeyedProcessOperator("timers", Timers(), Keying(lambda value: value[0], "key_by")))
+    return Keyed(node(KeyedProcessOperator, "timers", Timers(), Keying(lambda value: value[0], "key_by")))
 
 
 def test_t7_what_timers_emit():
@@ -264,21 +275,14 @@ def test_t7_what_timers_emit():
 
 
 def test_t5_timers_come_before_their_watermark():
-    operator = KeyedProcessOperator("timers", Timers(), Keying(lambda value: value[0], "key_by"))
-    seen = []
-
-    class Order(Discard):
-        def process_records(self, records):
-            seen.extend(records.values)
-
-        def process_watermark(self, timestamp):
-            seen.append(timestamp)
-
-    with Keyed(operator) as harness:
-        operator.output = Order()
+    with timers_harness() as harness:
         harness.push(("a", 10, None))
         harness.push_watermark(10)
-    assert seen == [("element", "a"), (TimeDomain.EVENT_TIME, "a", 10), 10]
+        assert harness.get_elements() == [
+            StreamRecord(("element", "a"), None),
+            StreamRecord((TimeDomain.EVENT_TIME, "a", 10), 10),
+            Watermark(10),
+        ]
 
 
 def test_a_failing_timer_is_named():
@@ -327,7 +331,7 @@ def test_wrong_keys():
 
 
 def test_reduce():
-    operator = ReduceOperator("sum", lambda a, b: a + b, Keying(lambda value: value % 2, "key_by"))
+    operator = node(ReduceOperator, "sum", lambda a, b: a + b, Keying(lambda value: value % 2, "key_by"))
     with Keyed(operator) as harness:
         harness.push_all([1, 2, 3], [5, 6, 7])
         harness.push(5)
@@ -345,17 +349,20 @@ class _Fails:
         return [values[0]]
 
 
+KINDS = ["map", "filter", "flat_map", "process", "keyed process", "reduce"]
+
+
 @pytest.mark.parametrize(
     "operator",
     [
-        MapOperator("op", _Fails()),
-        FilterOperator("op", _Fails()),
-        FlatMapOperator("op", _Fails()),
-        ProcessOperator("op", _Fails()),
-        KeyedProcessOperator("op", _Fails(), Keying(lambda value: 0, "key_by")),
-        ReduceOperator("op", _Fails(), Keying(lambda value: 0, "key_by")),
+        node(MapOperator, "op", _Fails()),
+        node(FilterOperator, "op", _Fails()),
+        node(FlatMapOperator, "op", _Fails()),
+        node(ProcessOperator, "op", _Fails()),
+        node(KeyedProcessOperator, "op", _Fails(), Keying(lambda value: 0, "key_by")),
+        node(ReduceOperator, "op", _Fails(), Keying(lambda value: 0, "key_by")),
     ],
-    ids=lambda operator: type(operator).__name__,
+    ids=KINDS,
 )
 def test_errors_name_operator_and_record(operator):
     with Keyed(operator) as harness, pytest.raises(OperatorError) as caught:
@@ -367,17 +374,16 @@ def test_errors_name_operator_and_record(operator):
 @pytest.mark.parametrize(
     "operator",
     [
-        FlatMapOperator("fan", lambda value: [value] * RUN_LIMIT),
-        ProcessOperator("fan", lambda value, ctx: [value] * RUN_LIMIT),
-        KeyedProcessOperator("fan", lambda value, ctx: [value] * RUN_LIMIT, Keying(lambda value: 0, "key_by")),
+        node(FlatMapOperator, "fan", lambda value: [value] * RUN_LIMIT),
+        node(ProcessOperator, "fan", lambda value, ctx: [value] * RUN_LIMIT),
+        node(KeyedProcessOperator, "fan", lambda value, ctx: [value] * RUN_LIMIT, Keying(lambda value: 0, "key_by")),
     ],
-    ids=lambda operator: type(operator).__name__,
+    ids=KINDS[2:5],
 )
 def test_an_error_further_down_keeps_its_name_and_cause(operator):
     with Keyed(operator) as harness:
-        downstream = MapOperator("down", _Fails())
-        downstream.setup(operator.context, Discard(), {})
-        operator.output = downstream
+        context = harness.operator.context
+        context.output = MapOperator(replace(context, name="down", output=Discard()), _Fails())
         with pytest.raises(OperatorError, match="operator 'down' failed at the record 'guilty'") as caught:
             harness.push("guilty")
     assert isinstance(caught.value.__cause__, KeyError)
@@ -402,7 +408,7 @@ def test_errors_in_open_and_close_are_named():
     for where in ("open", "close"):
         with (
             pytest.raises(OperatorError, match=rf"'f' failed in {where}\(\): OSError: no"),
-            Harness(FilterOperator("f", Bad(where))),
+            Harness(node(FilterOperator, "f", Bad(where))),
         ):
             pass
 
@@ -416,19 +422,19 @@ def test_a_broken_repr_does_not_hide_the_error():
         raise ValueError("real")
 
     with pytest.raises(OperatorError, match="<Shy whose repr raised RuntimeError>: ValueError: real"):
-        run(MapOperator("m", fail), [Shy()])
+        run(node(MapOperator, "m", fail), [Shy()])
 
 
 def test_results_that_are_no_iterable():
     with pytest.raises(OperatorError, match="'f' failed at the record 1: TypeError"):
-        run(FlatMapOperator("f", lambda value: 5), [1])
+        run(node(FlatMapOperator, "f", lambda value: 5), [1])
 
 
 # -- timestamps and watermarks --
 
 
 def stamping(strategy):
-    return TimestampsAndWatermarksOperator("timestamps", strategy)
+    return node(TimestampsAndWatermarksOperator, "timestamps", strategy)
 
 
 BOUNDED = WatermarkStrategy.for_bounded_out_of_orderness(10)
@@ -482,20 +488,11 @@ class Punctuated(WatermarkGenerator):
 
 
 def test_a_generator_may_emit_between_two_records():
-    operator = stamping(WatermarkStrategy.for_generator(Punctuated))
-    seen: list[Any] = []
-
-    class Order(Discard):
-        def process_records(self, records):
-            seen.extend(zip(records.values, records.timestamps))
-
-        def process_watermark(self, timestamp):
-            seen.append(timestamp)
-
-    with Harness(operator) as harness:
-        operator.output = Order()
+    with Harness(stamping(WatermarkStrategy.for_generator(Punctuated))) as harness:
         harness.push_all(["a", "mark", "b", "mark", "c"], [1, 2, 3, 1, 5])
-    assert seen == [("a", 1), ("mark", 2), 2, ("b", 3), ("mark", 1), ("c", 5)]
+        first, *rest = harness.get_elements()
+    assert first == WatermarkStatus(False)
+    assert rest == [("a", 1), ("mark", 2), Watermark(2), ("b", 3), ("mark", 1), ("c", 5)]
 
 
 def test_timestamps_that_are_none_are_named():
@@ -510,16 +507,14 @@ def test_timestamps_that_are_none_are_named():
         ("at", OperatorError, "timestamp column 'at': the timestamp at row 1 is null"),
         ("when", ProgramError, "no timestamp column 'when'; the columns are at"),
     ):
-        operator = stamping(BOUNDED.with_timestamp_assigner(column))
-        with Harness(operator), pytest.raises(error, match=text):
-            operator.process_records(ArrowRecords(batch))
+        with Harness(stamping(BOUNDED.with_timestamp_assigner(column))) as harness, pytest.raises(error, match=text):
+            harness.operator.process_records(ArrowRecords(batch))
 
 
 def test_each_epoch_of_a_source_starts_anew():
-    operator = stamping(BOUNDED)
-    with Harness(operator) as harness:
+    with Harness(stamping(BOUNDED)) as harness:
         harness.push(1, 100)
-        operator.begin_epoch()
+        harness.operator.begin_epoch()
         harness.push(1, 50)
         assert harness.get_watermarks() == [89, 39]
 
@@ -538,7 +533,7 @@ def test_fanout_gives_everybody_everything():
 
 def test_print(capsys):
     for subtask, parallelism, identifier in ((0, 1, ""), (0, 1, "id"), (1, 2, ""), (1, 2, "id")):
-        with Harness(PrintOperator("print", identifier), subtask=subtask, parallelism=parallelism) as harness:
+        with Harness(node(PrintOperator, "print", identifier), subtask=subtask, parallelism=parallelism) as harness:
             harness.push("x")
     assert capsys.readouterr().out == "x\nid> x\n2> x\nid:2> x\n"
 
@@ -580,7 +575,7 @@ def test_flat_map_and_reduce_functions_as_objects():
         def reduce(self, value1, value2):
             return max(value1, value2)
 
-    assert [record.value for record in run(FlatMapOperator("f", Twice()), [Row.of(a=1)])] == [(1,), (1,)]
+    assert [record.value for record in run(node(FlatMapOperator, "f", Twice()), [Row.of(a=1)])] == [(1,), (1,)]
     with harness_for(Max(), key_by=lambda value: 0) as harness:
         harness.push_all([2, 1, 3])
         assert harness.get_output() == [2, 2, 3]
@@ -644,7 +639,7 @@ class Own(WatermarkGenerator):
 
 def own(*args):
     strategy = WatermarkStrategy.for_generator(lambda: Own(*args)).with_timestamp_assigner(lambda value: value)
-    return TimestampsAndWatermarksOperator("times", strategy)
+    return node(TimestampsAndWatermarksOperator, "times", strategy)
 
 
 @pytest.mark.parametrize("watermark", [1.5, None, 2**70, "5", True, math.nan], ids=repr)
@@ -686,24 +681,7 @@ def test_what_a_generator_raises_is_named():
     ):
         harness.snapshot()
     with pytest.raises(OperatorError, match="operator 'times' failed in making its watermark generator"):
-        Harness(TimestampsAndWatermarksOperator("times", WatermarkStrategy.for_generator(_Fails)))  # type: ignore[arg-type]
-
-
-class Order(StreamOperator):
-    """Notes everything in the order in which it comes."""
-
-    def __init__(self):
-        super().__init__("order")
-        self.got = []
-
-    def process_records(self, records):
-        self.got += records.values
-
-    def process_watermark(self, timestamp):
-        self.got.append(f"watermark {timestamp}")
-
-    def process_status(self, idle):
-        self.got.append("idle" if idle else "active")
+        Harness(node(TimestampsAndWatermarksOperator, "times", WatermarkStrategy.for_generator(_Fails)))  # type: ignore[arg-type]
 
 
 def test_a_status_does_not_overtake_the_records_before_it():
@@ -713,11 +691,10 @@ def test_a_status_does_not_overtake_the_records_before_it():
         if event == 4:
             output.mark_active()
 
-    operator = own(act)
-    with Harness(operator) as harness:
-        operator.output = order = Order()
+    idle, active = WatermarkStatus(True), WatermarkStatus(False)
+    with Harness(own(act)) as harness:
         harness.push_all([1, 2, 3, 4, 5])
-    assert order.got == ["active", 1, 2, "idle", 3, 4, "active", 5]
+        assert harness.get_elements() == [active, (1, 1), (2, 2), idle, (3, 3), (4, 4), active, (5, 5)]
 
 
 # -- wrong uses of state --
@@ -807,19 +784,19 @@ def test_objects_of_other_kinds_go_through_as_they_are():
         __hash__ = None  # type: ignore[assignment]
 
     things = [Unhashable(), np.array([1]), object(), (np.array([1]), 2)]
-    assert all(a is b.value for a, b in zip(things, run(MapOperator("map", lambda value: value), things)))
+    assert all(a is b.value for a, b in zip(things, run(node(MapOperator, "map", lambda value: value), things)))
 
 
 @pytest.mark.parametrize("answer", [None, 0, 1, "yes", [], object()], ids=["None", "0", "1", "text", "list", "object"])
 def test_a_filter_gives_bools(answer):
     with (
-        Harness(FilterOperator("f", lambda value: answer if value == 2 else True)) as harness,
+        Harness(node(FilterOperator, "f", lambda value: answer if value == 2 else True)) as harness,
         pytest.raises(
             OperatorError, match=rf"operator 'f' failed at the record 2: .* \({type(answer).__name__}\), not a bool"
         ),
     ):
         harness.push_all([1, 2, 3])
-    assert [r.value for r in run(FilterOperator("f", lambda value: np.int64(value) > 1), [1, 2])] == [2]
+    assert [r.value for r in run(node(FilterOperator, "f", lambda value: np.int64(value) > 1), [1, 2])] == [2]
 
 
 @pytest.mark.filterwarnings("error")
@@ -828,7 +805,7 @@ def test_a_filter_that_gives_coroutines_is_refused():
         return False
 
     with (
-        Harness(FilterOperator("f", keep)) as harness,
+        Harness(node(FilterOperator, "f", keep)) as harness,
         pytest.raises(OperatorError, match="not a bool"),
     ):
         harness.push_all([1, 2, 3])
@@ -909,13 +886,12 @@ def test_a_generator_is_refused_where_one_result_is_asked_for(method):
 )
 def test_one_value_in_the_place_of_results_is_refused(results):
     for operator in (
-        FlatMapOperator("op", lambda value: results),
-        ProcessOperator("op", lambda value, ctx: results),
-        KeyedProcessOperator("op", lambda value, ctx: results, Keying(lambda value: 0, "key_by")),
+        node(FlatMapOperator, "op", lambda value: results),
+        node(ProcessOperator, "op", lambda value, ctx: results),
+        node(KeyedProcessOperator, "op", lambda value, ctx: results, Keying(lambda value: 0, "key_by")),
     ):
-        harness = Keyed(operator) if operator.keyed else Harness(operator)
         with (
-            harness,
+            Keyed(operator) as harness,
             pytest.raises(OperatorError, match=r"'op' failed at the record 1: .* which is one value, not the values"),
         ):
             harness.push(1)
@@ -923,7 +899,7 @@ def test_one_value_in_the_place_of_results_is_refused(results):
 
 def test_results_may_be_any_other_iterable():
     for results in ([1, 2], (1, 2), {1: 2}.keys(), {1}, range(2), iter([1]), np.array([1, 2]), map(str, [1])):
-        assert run(FlatMapOperator("op", lambda value, results=results: results), [0])
+        assert run(node(FlatMapOperator, "op", lambda value, results=results: results), [0])
 
 
 def test_a_side_output_has_a_tag():
@@ -931,7 +907,7 @@ def test_a_side_output_has_a_tag():
         ctx.output("late", value)
 
     with (
-        Harness(ProcessOperator("p", process)) as harness,
+        Harness(node(ProcessOperator, "p", process)) as harness,
         pytest.raises(ProgramError, match="operator 'p': a side output is named by an OutputTag, not by 'late'"),
     ):
         harness.push(1)

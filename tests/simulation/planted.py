@@ -38,13 +38,12 @@ def _stamps_from_the_users_random(patch: pytest.MonkeyPatch) -> None:
 
 def _idleness_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """An operator that is made anew believes to be active; the valve behind it was told otherwise."""
-    before = TimestampsAndWatermarksOperator.open
+    before = TimestampsAndWatermarksOperator._begin_anew
 
-    def open_as_active(operator: TimestampsAndWatermarksOperator) -> None:
-        before(operator)
-        operator._idle = False
+    def begin_as_active(operator: TimestampsAndWatermarksOperator, *, idle: bool | None) -> None:
+        before(operator, idle=False)
 
-    patch.setattr(TimestampsAndWatermarksOperator, "open", open_as_active)
+    patch.setattr(TimestampsAndWatermarksOperator, "_begin_anew", begin_as_active)
 
 
 def _carried_requests_begin_anew(patch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import Any
 
 from pillarbox.elements import Barrier, Buffer, Records, TaskReport, decode, encode
@@ -11,7 +12,6 @@ from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import StreamOperator
 from pillarbox.task import (
     ChainInput,
-    ChainNode,
     Consumers,
     Edge,
     InputEdge,
@@ -32,8 +32,8 @@ Notes = list[tuple[Any, ...]]
 class Noting(StreamOperator):
     """Notes all that it is told, in a list that all operators of a test share."""
 
-    def __init__(self, name, notes, **behaviour):
-        super().__init__(name, name)
+    def __init__(self, context, notes, **behaviour):
+        super().__init__(context)
         self.notes = notes
         self.behaviour = behaviour
         self.thread = None
@@ -83,10 +83,14 @@ class Noting(StreamOperator):
         self.note("subsumed", checkpoint_id)
 
 
-def vertex_of(*operators, keyed=False, uses_processing_time=False):
-    """A chain in a row, whose end goes to an output and, with a barrier, to one subtask."""
-    nodes = [ChainNode(operator, Consumers([ChainInput(index + 1)], [])) for index, operator in enumerate(operators)]
-    nodes[-1].output = Consumers([], [0, 1])
+def vertex_of(*nodes, keyed=False, uses_processing_time=False):
+    """A chain in a row, whose end goes to an output and, with a barrier, to one subtask.
+
+    Args:
+        keyed: whether it stands behind a shuffle.
+    """
+    chain = [replace(each, output=Consumers([ChainInput(index + 1)], [])) for index, each in enumerate(nodes)]
+    chain[-1].output = Consumers([], [0, 1])
     inputs = [InputEdge(0, None)] if keyed else []
     number, parallelism = (1, 2) if keyed else (0, 0)
     edges = [
@@ -100,7 +104,7 @@ def vertex_of(*operators, keyed=False, uses_processing_time=False):
         number,
         parallelism,
         128,
-        nodes,
+        chain,
         edges,
         inputs,
         REPORT_TARGET,
@@ -108,8 +112,8 @@ def vertex_of(*operators, keyed=False, uses_processing_time=False):
     )
 
 
-def source_task(*operators, **options):
-    return SourceStreamTask(vertex_of(*operators), 0, **options)
+def source_task(*nodes, **options):
+    return SourceStreamTask(vertex_of(*nodes), 0, **options)
 
 
 def run_source(task, *runs, epoch=1, bounded=False, subtask=0):
@@ -117,9 +121,9 @@ def run_source(task, *runs, epoch=1, bounded=False, subtask=0):
     return [buffer for part in parts for buffer in part]
 
 
-def keyed_task(*operators, **options):
+def keyed_task(*nodes, **options):
     options.setdefault("clock", ManualProcessingTimeService())
-    return KeyedStreamTask(vertex_of(*operators, keyed=True), 0, **options)
+    return KeyedStreamTask(vertex_of(*nodes, keyed=True), 0, **options)
 
 
 def share(*elements, channel=UPSTREAM, end=()):

@@ -18,6 +18,7 @@ from pillarbox.operators.keys import Keying
 from pillarbox.state import MemoryChunkStore
 from pillarbox.task import InputEdge, InputGate
 from pillarbox.time import MAX_WATERMARK, ManualProcessingTimeService
+from tests.nodes import node
 from tests.task.tasks import UPSTREAM, Notes, Noting, keyed_task, kinds, run_source, sent, share, source_task
 
 END = (Watermark(MAX_WATERMARK), EndOfData())
@@ -37,7 +38,7 @@ class Later(KeyedProcessFunction):
 
 
 def later():
-    return KeyedProcessOperator("later", Later(), Keying(lambda value: value, "key_by"), "later")
+    return node(KeyedProcessOperator, "later", Later(), Keying(lambda value: value, "key_by"))
 
 
 def run_to_the_end(task, batches):
@@ -71,7 +72,7 @@ def test_no_timer_fires_once_its_operator_is_finished(moment):
         def end_input(self):
             self.note("end_input")
 
-    task = keyed_task(later(), Slow("tail", notes, **{moment: lambda operator: clock.advance(30)}), clock=clock)
+    task = keyed_task(later(), node(Slow, "tail", notes, **{moment: lambda operator: clock.advance(30)}), clock=clock)
     elements = sent(run_to_the_end(task, [share(Records([1]), end=END)]), 5)
     assert elements[:2] == [("element", 1), ("EVENT_TIME", 1)]
     assert elements[2:-1] == list(END) and isinstance(elements[-1], Barrier)
@@ -99,8 +100,8 @@ def test_requests_at_the_end_of_data(on_barrier):
         clock.advance(30)
         return value
 
-    requests = AsyncWaitOperator("ask", ask, AsyncOptions("map_async", timeout=None, on_barrier=on_barrier), "ask")
-    task = keyed_task(later(), Between("between", []), requests, clock=clock)
+    requests = node(AsyncWaitOperator, "ask", ask, AsyncOptions("map_async", timeout=None, on_barrier=on_barrier))
+    task = keyed_task(later(), node(Between, "between", []), requests, clock=clock)
     elements = sent(run_to_the_end(task, [share(Records([0, 1]), end=END)]), 5)
     expected = [("element", value) for value in (0, 1)] + [("EVENT_TIME", value) for value in (0, 1)]
     assert elements[:-3] == expected and elements[-3:-1] == list(END)
@@ -117,7 +118,7 @@ def test_timeouts_count_until_all_requests_have_left_also_in_the_next_epoch():
         await asyncio.Event().wait()
 
     options = AsyncOptions("map_async", timeout=50, on_failure="drop")
-    task = source_task(AsyncWaitOperator("never", never, options, "never"), clock=clock)
+    task = source_task(node(AsyncWaitOperator, "never", never, options), clock=clock)
     task.restore()
     for epoch in range(3):
         assert sent(run_source(task, [epoch], epoch=epoch, bounded=True)) == []
@@ -134,7 +135,7 @@ def test_p6_the_mails_of_an_operator_run_before_it_is_finished():
             execute(lambda: self.note("deferrable mail"), "mail", options=MailOptions.deferrable())
             execute(lambda: self.note("mail"), "mail")
 
-    task = source_task(Posting("a", notes), Posting("b", notes))
+    task = source_task(node(Posting, "a", notes), node(Posting, "b", notes))
     task.restore()
     run_source(task, bounded=True)
     expected = [(what, name) for name in "ab" for what in ("end_input", "deferrable mail", "mail", "finish")]

@@ -20,10 +20,10 @@ class Sink:
     def __init__(self):
         self.got = []
 
-    def emit_watermark(self, timestamp):
+    def process_watermark(self, timestamp):
         self.got.append(timestamp)
 
-    def emit_status(self, idle):
+    def process_status(self, idle):
         self.got.append("idle" if idle else "active")
 
     def take(self):

@@ -19,6 +19,7 @@ from pillarbox.task import SourceStreamTask, TaskState, lifecycle
 from pillarbox.task.lifecycle import TaskEvent, TaskLife
 from pillarbox.task.operator_chain import as_mail
 from pillarbox.time import ManualProcessingTimeService, ProcessingTimeServiceImpl
+from tests.nodes import node
 from tests.task.tasks import (
     Notes,
     Noting,
@@ -86,7 +87,7 @@ class Live:
         self.far = far
         self.state = state
         self.task = source_task(
-            Noting("a", self.notes, open=self.act_if(TaskState.RESTORING), record=self.act_if(TaskState.RUNNING))
+            node(Noting, "a", self.notes, open=self.act_if(TaskState.RESTORING), record=self.act_if(TaskState.RUNNING))
         )
         self.outcome: BaseException | None = None
 
@@ -201,7 +202,7 @@ def test_what_ends_the_task_in_another_thread_during_its_checkpoint(what, where)
         else:
             elsewhere(task.cancel)
 
-    task = source_task(Noting("a", notes, **{where: act}))
+    task = source_task(node(Noting, "a", notes, **{where: act}))
     task.restore()
     with pytest.raises(TaskCanceledError if what == "cancel" else OSError):
         run_source(task, [1])
@@ -219,7 +220,7 @@ def test_what_ends_the_task_when_its_loop_has_just_been_left(what):
             elsewhere(*((self.cancel,) if what == "cancel" else (self.handle_async_exception, OSError("late"))))
             return super()._report()
 
-    task = Reporting(vertex_of(Noting("a", notes)), 0)
+    task = Reporting(vertex_of(node(Noting, "a", notes)), 0)
     task.restore()
     with pytest.raises(TaskCanceledError if what == "cancel" else OSError):
         run_source(task, [1])
@@ -229,7 +230,7 @@ def test_what_ends_the_task_when_its_loop_has_just_been_left(what):
 def test_a_cancel_between_the_last_look_and_the_end_of_the_epoch():
     """The thread that has the right to work in the task looks again when it has given it back."""
     notes: Notes = []
-    task = source_task(Noting("a", notes))
+    task = source_task(node(Noting, "a", notes))
     task.restore()
     give_back = task.life.give_back
 
@@ -256,7 +257,7 @@ class Closes(MapFunction):
 @pytest.mark.parametrize("state", ["between epochs", "within an epoch"])
 def test_an_error_in_close_of_a_cancelled_task_is_logged(caplog, state):
     """Nobody looks at the error that says that a task was cancelled."""
-    task = source_task(MapOperator("op", Closes()))
+    task = source_task(node(MapOperator, "op", Closes()))
     task.restore()
     if state == "within an epoch":
         epoch = task.run_epoch([Records([1])], subtask=0, checkpoint_id=1, bounded=False)
@@ -280,7 +281,7 @@ def test_the_first_cause_is_kept_and_the_others_are_told():
         task.handle_async_exception(OSError("second"))
         raise RuntimeError("third")
 
-    task = source_task(Noting("a", [], record=act, close=KeyError("fourth")))
+    task = source_task(node(Noting, "a", [], record=act, close=KeyError("fourth")))
     task.restore()
     records: list[str] = []
     handler = logging.Handler()
@@ -300,13 +301,13 @@ def test_the_first_cause_is_kept_and_the_others_are_told():
 
 
 def test_no_error_of_closing_is_lost(caplog):
-    task = source_task(*(Noting(name, [], close=ValueError(name)) for name in "abc"))
+    task = source_task(*(node(Noting, name, [], close=ValueError(name)) for name in "abc"))
     task.restore()
     with pytest.raises(ValueError, match="a") as raised:
         task.close()
     told = " ".join([*getattr(raised.value, "__notes__", ()), caplog.text])
     assert "ValueError('b')" in told and "ValueError('c')" in told
-    task = source_task(Noting("a", [], close=ValueError("not told to whoever cancels")))
+    task = source_task(node(Noting, "a", [], close=ValueError("not told to whoever cancels")))
     task.restore()
     task.cancel()
     assert "not told to whoever cancels" in caplog.text + " ".join(getattr(task.life.cause, "__notes__", ()))
@@ -314,7 +315,7 @@ def test_no_error_of_closing_is_lost(caplog):
 
 def test_an_error_between_epochs_ends_the_next_one():
     notes: Notes = []
-    task = source_task(Noting("a", notes))
+    task = source_task(node(Noting, "a", notes))
     task.restore()
     elsewhere(task.handle_async_exception, OSError("timer thread"))
     assert task.state is TaskState.RESTORED and closings(notes) == 0  # nobody works in its operators
@@ -322,7 +323,7 @@ def test_an_error_between_epochs_ends_the_next_one():
         run_source(task, [1])
     assert repr(task.failure) == "OSError('timer thread')" and kinds(notes, "record", "close") == [("close", "a")]
 
-    task = source_task(Noting("a", notes))
+    task = source_task(node(Noting, "a", notes))
     task.restore()
     task.handle_async_exception(OSError("timer thread"))
     with pytest.raises(OSError):
@@ -336,7 +337,7 @@ def test_an_error_between_epochs_ends_the_next_one():
 @pytest.mark.parametrize("end", ["cancel", "close"])
 def test_ended_by_another_thread_between_epochs(end):
     notes: Notes = []
-    task = source_task(Noting("a", notes))
+    task = source_task(node(Noting, "a", notes))
     task.restore()
     executor = task.processor.get_main_mailbox_executor()
     future = executor.submit(lambda: None, "never")
@@ -353,7 +354,7 @@ def test_ended_by_another_thread_between_epochs(end):
 
 def test_an_error_in_restore_state_fails_the_task():
     notes: Notes = []
-    task = keyed_task(Noting("a", notes, restore=ValueError("state")))
+    task = keyed_task(node(Noting, "a", notes, restore=ValueError("state")))
     with pytest.raises(ValueError, match="state"):
         task.restore(MemoryChunkStore())
     assert task.state is TaskState.FAILED and closings(notes) == 1
@@ -364,12 +365,12 @@ def test_an_error_in_restore_state_fails_the_task():
 
 def test_completions_older_than_the_restored_epoch_are_passed_over():
     store = MemoryChunkStore()
-    first = keyed_task(Noting("a", []))
+    first = keyed_task(node(Noting, "a", []))
     for value in range(3):
         run_keyed(first, store, Records([value]))
     first.close()
     notes: Notes = []
-    task = keyed_task(Noting("a", notes))
+    task = keyed_task(node(Noting, "a", notes))
     assert task.restore(store)
     for checkpoint_id in (2, 3):
         task.notify_checkpoint_complete_async(checkpoint_id)
@@ -385,7 +386,7 @@ def test_the_mails_of_a_report_are_the_epochs():
     def post(operator, value):
         operator.context.mailbox_executor.execute(lambda: None, "mail")
 
-    task = source_task(Noting("a", [], record=post))
+    task = source_task(node(Noting, "a", [], record=post))
     task.restore()
     counts = [report_of(run_source(task, [1], [2]))["mails"] for _ in range(4)]
     assert len(set(counts)) == 1 and counts[0] >= 3
@@ -394,7 +395,7 @@ def test_the_mails_of_a_report_are_the_epochs():
 
 def test_epochs_that_overlap_leave_the_collector_as_it_was():
     before = gc.get_threshold()
-    tasks = [source_task(Noting("a", [])) for _ in range(2)]
+    tasks = [source_task(node(Noting, "a", [])) for _ in range(2)]
     for task in tasks:
         task.restore()
     epochs = [task.run_epoch([], subtask=0, checkpoint_id=1, bounded=False) for task in tasks]
@@ -424,7 +425,7 @@ def test_a_timer_that_meets_a_closed_mailbox_is_no_error():
 def test_a_thread_waits_for_nobody_to_cancel():
     """An epoch whose output nobody takes is cancelled at once, by whoever does."""
     notes: Notes = []
-    task = source_task(Noting("a", notes))
+    task = source_task(node(Noting, "a", notes))
     task.restore()
     epoch = task.run_epoch([Records([1])], subtask=0, checkpoint_id=1, bounded=False)
     next(epoch)

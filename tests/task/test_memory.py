@@ -12,6 +12,7 @@ from pillarbox.state import MemoryChunkStore
 from pillarbox.state.sizes import largest_rows
 from pillarbox.task import KeyedStreamTask
 from pillarbox.task.memory import Memory, process_memory, readable
+from tests.nodes import node
 from tests.task.tasks import report_of, run_keyed, vertex_of
 
 MIB = 1024 * 1024
@@ -29,7 +30,7 @@ class Gather(KeyedProcessFunction):
 
 
 def task_with(probe):
-    operator = KeyedProcessOperator("gather", Gather(), Keying(lambda value: value[0], "key_by"), "gather")
+    operator = node(KeyedProcessOperator, "gather", Gather(), Keying(lambda value: value[0], "key_by"))
     vertex = vertex_of(operator, keyed=True)
     vertex.parallelism = 1
     return KeyedStreamTask(vertex, 0, memory=probe)
@@ -100,7 +101,7 @@ class RaisesFromItself(KeyedProcessFunction):
 
 
 def test_an_error_may_be_its_own_cause():
-    operator = KeyedProcessOperator("loop", RaisesFromItself(), Keying(lambda value: value[0], "key_by"), "loop")
+    operator = node(KeyedProcessOperator, "loop", RaisesFromItself(), Keying(lambda value: value[0], "key_by"))
     task = KeyedStreamTask(vertex_of(operator, keyed=True), 0)
     with pytest.raises(OperatorError, match="its own cause"):
         run_keyed(task, MemoryChunkStore(), Records([("a", 1)]))

@@ -33,6 +33,7 @@ from pillarbox.task import (
 )
 from pillarbox.task.task_input import EXHAUSTED, ThreadedReader
 from pillarbox.time import MAX_WATERMARK, ManualProcessingTimeService
+from tests.nodes import node
 from tests.task.tasks import (
     UPSTREAM,
     Notes,
@@ -53,7 +54,7 @@ from tests.task.tasks import (
 
 def test_p6_opened_from_the_tail_finished_from_the_head():
     notes: Notes = []
-    task = source_task(*(Noting(name, notes) for name in "abc"))
+    task = source_task(*(node(Noting, name, notes) for name in "abc"))
     task.restore()
     assert notes == [("open", "c"), ("open", "b"), ("open", "a")]
     notes.clear()
@@ -69,15 +70,14 @@ def test_p6_opened_from_the_tail_finished_from_the_head():
 
 
 def test_p6_executors_have_the_chain_index_as_priority():
-    operators = [Noting(name, []) for name in "abc"]
-    task = source_task(*operators)
-    assert [operator.context.mailbox_executor.priority for operator in operators] == [0, 1, 2]
+    task = source_task(*(node(Noting, name, []) for name in "abc"))
+    assert [operator.context.mailbox_executor.priority for operator in task.chain.operators] == [0, 1, 2]
     task.close()
 
 
 def test_functions_stay_open_between_epochs():
     notes: Notes = []
-    task = source_task(Noting("a", notes))
+    task = source_task(node(Noting, "a", notes))
     task.restore()
     for epoch in range(3):
         run_source(task, [epoch], epoch=epoch, subtask=epoch)
@@ -92,8 +92,8 @@ def test_functions_stay_open_between_epochs():
 def test_p1_a_failure_closes_the_operators_once_and_keeps_its_cause(where, caplog):
     notes: Notes = []
     cause = ValueError("first")
-    tail = Noting("b", notes, **{where: cause, "close": RuntimeError("second")})
-    task = source_task(Noting("a", notes), tail)
+    tail = node(Noting, "b", notes, **{where: cause, "close": RuntimeError("second")})
+    task = source_task(node(Noting, "a", notes), tail)
     task.restore()
     with pytest.raises(ValueError, match="first"):
         run_source(task, [1], bounded=True)
@@ -110,7 +110,7 @@ def test_p1_a_failure_closes_the_operators_once_and_keeps_its_cause(where, caplo
 
 def test_p1_a_failure_in_open():
     notes: Notes = []
-    task = source_task(Noting("a", notes), Noting("b", notes, open=ValueError("no")))
+    task = source_task(node(Noting, "a", notes), node(Noting, "b", notes, open=ValueError("no")))
     with pytest.raises(ValueError, match="no"):
         task.restore()
     assert task.state is TaskState.FAILED
@@ -119,7 +119,7 @@ def test_p1_a_failure_in_open():
 
 def test_p1_close_reports_what_went_wrong():
     notes: Notes = []
-    task = source_task(Noting("a", notes, close=ValueError("a")), Noting("b", notes, close=ValueError("b")))
+    task = source_task(node(Noting, "a", notes, close=ValueError("a")), node(Noting, "b", notes, close=ValueError("b")))
     task.restore()
     with pytest.raises(ValueError, match="a"):
         task.close()
@@ -128,7 +128,7 @@ def test_p1_close_reports_what_went_wrong():
 
 def test_p1_cancel_between_epochs():
     notes: Notes = []
-    task = source_task(Noting("a", notes))
+    task = source_task(node(Noting, "a", notes))
     task.restore()
     run_source(task, [1])
     task.cancel()
@@ -139,9 +139,8 @@ def test_p1_cancel_between_epochs():
 def test_p1_cancel_from_another_thread():
     """The operators are closed in the mailbox thread, which was about to wait for ever."""
     notes: Notes = []
-    operator = Noting("a", notes)
-    operator.thread = threading.get_ident()
-    task = source_task(operator, threaded_input=True)
+    task = source_task(node(Noting, "a", notes), threaded_input=True)
+    task.chain.head.thread = threading.get_ident()
     task.restore()
     reached, give_up = threading.Event(), threading.Event()
 
@@ -168,7 +167,7 @@ def test_giving_up_the_output_fails_the_task(monkeypatch):
     monkeypatch.setattr(record_writer, "_QUEUE_BYTES", 10)
     monkeypatch.setattr(record_writer, "_BUFFER_RECORDS", 1)
     notes: Notes = []
-    task = source_task(Noting("a", notes))
+    task = source_task(node(Noting, "a", notes))
     task.restore()
     epoch = task.run_epoch(map(Records, [[1], [2], [3]]), subtask=0, checkpoint_id=1, bounded=False)
     next(epoch)
@@ -179,7 +178,7 @@ def test_giving_up_the_output_fails_the_task(monkeypatch):
 
 def test_the_garbage_collector_is_as_before():
     before = gc.get_threshold()
-    task = source_task(Noting("a", [], record=ValueError()))
+    task = source_task(node(Noting, "a", [], record=ValueError()))
     task.restore()
     with pytest.raises(ValueError):
         run_source(task, [1])
@@ -212,7 +211,7 @@ class Answering(SourceStreamTask):
 )
 def test_p2_the_input_status(answer, expected):
     notes: Notes = []
-    task = Answering(vertex_of(Noting("a", notes)), 0)
+    task = Answering(vertex_of(node(Noting, "a", notes)), 0)
     task.restore()
     task.answers = [answer]
     buffers = run_source(task)
@@ -224,7 +223,7 @@ def test_p2_the_input_status(answer, expected):
 
 
 def test_p2_end_of_recovery_is_illegal():
-    task = Answering(vertex_of(Noting("a", [])), 0)
+    task = Answering(vertex_of(node(Noting, "a", [])), 0)
     task.restore()
     task.answers = [DataInputStatus.END_OF_RECOVERY]
     with pytest.raises(TaskStateError, match="END_OF_RECOVERY"):
@@ -242,7 +241,7 @@ def test_p3_a_full_writer_stops_the_input(monkeypatch):
             read.append(n)
             yield Records([f"{n}" + "x" * 600])
 
-    task = source_task(Noting("a", []))
+    task = source_task(node(Noting, "a", []))
     task.restore()
     got, parts = [], 0
     for part in task.run_epoch(runs(), subtask=0, checkpoint_id=1, bounded=False):
@@ -263,7 +262,7 @@ def test_mails_run_between_runs():
     def post(operator, value):
         operator.context.mailbox_executor.execute(lambda: notes.append(("mail", value)), "mail")
 
-    task = source_task(Noting("a", notes, record=post))
+    task = source_task(node(Noting, "a", notes, record=post))
     task.restore()
     run_source(task, [1], [2], [3])
     assert kinds(notes, "record", "mail") == [x for n in (1, 2, 3) for x in (("record", "a", n), ("mail", n))]
@@ -282,7 +281,7 @@ def test_p5_mails_run_through_the_action_executor():
 
     seen = []
     task = source_task(
-        Noting("a", [], snapshot=lambda operator, checkpoint: seen.append(len(held))),
+        node(Noting, "a", [], snapshot=lambda operator, checkpoint: seen.append(len(held))),
         action_executor=StreamTaskActionExecutor.synchronized(Lock()),
     )
     task.restore()
@@ -296,15 +295,14 @@ def test_p5_mails_run_through_the_action_executor():
 
 def test_p4_the_reader_is_another_thread():
     threads = set()
-    operator = Noting("a", [])
-    operator.thread = threading.get_ident()
 
     def runs():
         for n in range(100):
             threads.add(threading.get_ident())
             yield Records([n])
 
-    task = source_task(operator, threaded_input=True)
+    task = source_task(node(Noting, "a", []), threaded_input=True)
+    task.chain.head.thread = threading.get_ident()
     task.restore()
     for epoch in range(2):
         got = [b for part in task.run_epoch(runs(), subtask=0, checkpoint_id=epoch, bounded=False) for b in part]
@@ -320,7 +318,7 @@ def test_p4_an_error_in_the_reader_fails_the_task():
         yield Records([1])
         raise OSError("disk")
 
-    task = source_task(Noting("a", notes), threaded_input=True)
+    task = source_task(node(Noting, "a", notes), threaded_input=True)
     task.restore()
     with pytest.raises(OSError, match="disk"):
         list(task.run_epoch(runs(), subtask=0, checkpoint_id=1, bounded=False))
@@ -331,7 +329,7 @@ def test_p4_an_error_in_the_reader_fails_the_task():
 def test_p4_mails_run_while_the_reader_waits():
     """The thread hands over only after a mail has run in the mailbox thread: inline, this would never end."""
     ran = threading.Event()
-    task = source_task(Noting("a", []), threaded_input=True)
+    task = source_task(node(Noting, "a", []), threaded_input=True)
     task.restore()
 
     def runs():
@@ -399,7 +397,7 @@ def test_c4_order_of_a_snapshot():
     def emit(operator, checkpoint):
         operator.output.process_records(Records([f"{operator.name} is ready"]))
 
-    task = source_task(Noting("a", notes, prepare=emit), Noting("b", notes, prepare=emit))
+    task = source_task(node(Noting, "a", notes, prepare=emit), node(Noting, "b", notes, prepare=emit))
     task.restore()
     buffers = run_source(task, [1])
     assert [note[:2] for note in notes if note[0] != "record"][2:] == [
@@ -428,14 +426,14 @@ class Triggering(SourceStreamTask):
 def test_c1_outcome_reaches_future_and_task():
     notes: Notes = []
     clock = ManualProcessingTimeService(123)
-    task = Triggering(vertex_of(Noting("a", notes)), 0, clock=clock)
+    task = Triggering(vertex_of(node(Noting, "a", notes)), 0, clock=clock)
     task.restore()
     buffers = run_source(task, ["now"], epoch=7)
     assert task.outcomes[0].result(0) is True
     assert sent(buffers, 5)[-1] == Barrier(7, 123)
     task.close()
 
-    task = Triggering(vertex_of(Noting("a", notes, snapshot=ValueError("disk full"))), 0)
+    task = Triggering(vertex_of(node(Noting, "a", notes, snapshot=ValueError("disk full"))), 0)
     task.restore()
     with pytest.raises(ValueError, match="disk full"):
         run_source(task, ["now"])
@@ -451,7 +449,7 @@ def test_c1_a_checkpoint_in_the_midst_of_the_input_is_refused():
         futures.append(task.trigger_checkpoint_async(CheckpointMetaData(7, 123)))
 
     notes: Notes = []
-    task = source_task(Noting("a", notes, record=trigger))
+    task = source_task(node(Noting, "a", notes, record=trigger))
     task.restore()
     buffers = run_source(task, [1], [2], [3])
     assert sent(buffers) == [1, 2, 3]
@@ -470,7 +468,7 @@ def test_c1_a_checkpoint_that_never_came_to_run_is_cancelled():
         futures.append(task.trigger_checkpoint_async(CheckpointMetaData(7, 123)))
         raise ValueError("died")
 
-    task = source_task(Noting("a", [], record=trigger_and_die))
+    task = source_task(node(Noting, "a", [], record=trigger_and_die))
     task.restore()
     with pytest.raises(ValueError, match="died"):
         run_source(task, [1])
@@ -487,7 +485,7 @@ def test_c1_an_unaligned_checkpoint_overtakes_mails():
             self.processor.get_main_mailbox_executor().execute(lambda: notes.append(("mail",)), "mail")
             return super()._end_epoch()
 
-    task = Posting(vertex_of(Noting("a", notes)), 0)
+    task = Posting(vertex_of(node(Noting, "a", notes)), 0)
     task.restore()
     run_source(task, [1])
     assert kinds(notes, "mail", "snapshot") == [("snapshot", "a", 1)]
@@ -497,7 +495,7 @@ def test_c1_an_unaligned_checkpoint_overtakes_mails():
 def notified(*calls):
     """What an operator hears of notifications that are sent in this order."""
     notes: Notes = []
-    task = source_task(Noting("a", notes), Noting("b", notes))
+    task = source_task(node(Noting, "a", notes), node(Noting, "b", notes))
     task.restore()
     for kind, *arguments in calls:
         getattr(task, f"notify_checkpoint_{kind}_async")(*arguments)
@@ -557,7 +555,7 @@ def parity(value):
 
 
 def sum_task(*tail, **options):
-    return keyed_task(KeyedProcessOperator("sum", Sum(), Keying(parity, "key_by"), "sum"), *tail, **options)
+    return keyed_task(node(KeyedProcessOperator, "sum", Sum(), Keying(parity, "key_by")), *tail, **options)
 
 
 def test_state_and_timers_live_from_epoch_to_epoch():
@@ -624,7 +622,7 @@ def test_operators_are_told_of_commits_and_get_their_own_state_back():
     store = MemoryChunkStore()
 
     def tail():
-        return Noting("tail", notes, snapshot=lambda operator, checkpoint: {"epoch": checkpoint})
+        return node(Noting, "tail", notes, snapshot=lambda operator, checkpoint: {"epoch": checkpoint})
 
     task = sum_task(tail())
     run_keyed(task, store, Records([1]))
@@ -653,7 +651,7 @@ def test_operators_are_told_of_commits_and_get_their_own_state_back():
 def test_due_processing_time_timers_fire_first_in_an_epoch(declared):
     """Also where the program does not say that it uses them: then with the next data."""
     store, clock = MemoryChunkStore(), ManualProcessingTimeService(0)
-    operator = KeyedProcessOperator("sum", Sum(), Keying(parity, "key_by"), "sum")
+    operator = node(KeyedProcessOperator, "sum", Sum(), Keying(parity, "key_by"))
     task = KeyedStreamTask(vertex_of(operator, keyed=True, uses_processing_time=declared), 0, clock=clock)
     run_keyed(task, store, Records(["p50", "p70", "p90"]))
     assert task.next_wake_up == 50
@@ -698,7 +696,7 @@ def test_the_clock_of_a_dead_task_is_quiet():
 
 def test_the_end_of_all_channels_ends_event_time():
     notes: Notes = []
-    task = sum_task(Noting("tail", notes))
+    task = sum_task(node(Noting, "tail", notes))
     got = run_keyed(task, MemoryChunkStore(), Records([200]), end=(Watermark(MAX_WATERMARK), EndOfData()))
     assert sent(got) == [("E200", None)]
     assert kinds(notes, "finish") == [("finish", "tail")]
@@ -723,10 +721,45 @@ def test_keyed_state_outside_of_a_keyed_stream():
 
             RuntimeContext(self.context).get_state(ValueStateDescriptor("s"))
 
-    task = sum_task(Greedy("tail", []))
+    task = sum_task(node(Greedy, "tail", []))
     with pytest.raises(ProgramError, match=r"'tail' asks for the keyed state 's', but its stream has no key"):
         task.restore(MemoryChunkStore())
     assert task.state is TaskState.FAILED
+
+
+def test_a_task_without_key_has_no_keyed_state():
+    """But a log, for what its operators and its input keep."""
+    notes: Notes = []
+    store = MemoryChunkStore()
+
+    def make():
+        return keyed_task(node(Noting, "a", notes, snapshot=lambda operator, checkpoint: checkpoint))
+
+    task = make()
+    assert task.chain.head.context.keyed is None and not list(task.chain.timer_services())
+    run_keyed(task, store, Records([1]), Watermark(5))
+    task.close()
+    again = make()
+    got = run_keyed(again, store, Records([2]))
+    assert kinds(notes, "restore") == [("restore", "a", None), ("restore", "a", 1)]
+    assert report_of(got)["watermark"] == 5 and report_of(got)["keys"] == 0
+    again.close()
+
+
+def test_operators_are_made_from_the_tail_to_the_head():
+    """Each finds those that it sends to, and is opened only when all are there."""
+    made: Notes = []
+
+    class Made(Noting):
+        def __init__(self, context):
+            super().__init__(context, made)
+            self.note("made", type(self.output).__name__)
+
+    task = source_task(*(node(Made, name) for name in "abc"))
+    assert made == [("made", "c", "Fanout"), ("made", "b", "Made"), ("made", "a", "Made")]
+    task.restore()
+    assert made[3:] == [("open", "c"), ("open", "b"), ("open", "a")]
+    task.close()
 
 
 def test_an_epoch_can_be_run_by_another_thread():
@@ -763,7 +796,7 @@ def test_a_store_of_something_else_fails_the_task():
     notes: Notes = []
     store = MemoryChunkStore()
     store.put(0, b"not pillarbox's")
-    task = sum_task(Noting("tail", notes))
+    task = sum_task(node(Noting, "tail", notes))
     with pytest.raises(CheckpointMismatchError):
         task.restore(store)
     assert task.state is TaskState.FAILED and isinstance(task.failure, CheckpointMismatchError)
@@ -776,7 +809,7 @@ def test_event_time_is_known_from_the_first_record_after_a_restart():
             yield ctx.timer_service().current_watermark()
 
     def clock_task():
-        return keyed_task(KeyedProcessOperator("clock", Clock(), Keying(parity, "key_by"), "clock"))
+        return keyed_task(node(KeyedProcessOperator, "clock", Clock(), Keying(parity, "key_by")))
 
     store = MemoryChunkStore()
     first, second = clock_task(), clock_task()

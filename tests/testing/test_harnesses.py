@@ -37,6 +37,7 @@ from pillarbox.testing import (
     row,
 )
 from pillarbox.time import MAX_WATERMARK
+from tests.nodes import node
 
 LATE = OutputTag("late")
 
@@ -99,7 +100,7 @@ def test_push_all_is_one_run():
         def process_records(self, records):
             runs.append((records.values, records.timestamps))
 
-    with OneInputStreamOperatorTestHarness(Runs("runs")) as harness:
+    with OneInputStreamOperatorTestHarness(node(Runs, "runs")) as harness:
         harness.push_all(iter([1, 2]), [7, None])
         harness.push_all([3])
         with pytest.raises(ValueError, match="1 values with 2 timestamps"):
@@ -256,7 +257,7 @@ def test_mails_from_other_threads_run_in_the_harness_thread():
             post.start()
             post.join()
 
-    with OneInputStreamOperatorTestHarness(Posting("posting")) as harness:
+    with OneInputStreamOperatorTestHarness(node(Posting, "posting")) as harness:
         harness.push(1)
     assert ran == [threading.get_ident()]
 

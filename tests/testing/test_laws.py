@@ -33,6 +33,7 @@ from pillarbox.testing import (
     harness_for,
     row,
 )
+from tests.nodes import node
 
 
 class Double(MapFunction):
@@ -147,7 +148,7 @@ def test_functions_of_two_streams():
 
 def test_deduplicate():
     def open_harness(**options):
-        operator = DeduplicateOperator("deduplicate", Keying("key", "key_by"), 10)
+        operator = node(DeduplicateOperator, "deduplicate", Keying("key", "key_by"), 10)
         return KeyedOneInputStreamOperatorTestHarness(operator, **options)
 
     check_operator(open_harness, SCRIPT)
@@ -157,7 +158,7 @@ def test_timestamps_and_watermarks():
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(2).with_timestamp_assigner("n")
 
     def open_harness(**options):
-        return OneInputStreamOperatorTestHarness(TimestampsAndWatermarksOperator("times", strategy), **options)
+        return OneInputStreamOperatorTestHarness(node(TimestampsAndWatermarksOperator, "times", strategy), **options)
 
     with open_harness() as harness:
         harness.push(row(n=5))
@@ -173,7 +174,7 @@ def test_async_functions(ordered):
 
     def open_harness(**options):
         return OneInputStreamOperatorTestHarness(
-            AsyncWaitOperator("ask", asked, AsyncOptions("map_async", ordered=ordered, timeout=None)), **options
+            node(AsyncWaitOperator, "ask", asked, AsyncOptions("map_async", ordered=ordered, timeout=None)), **options
         )
 
     check_operator(open_harness, [step for step in SCRIPT if not isinstance(step, ProcessingTime)], ordered=ordered)
@@ -245,7 +246,7 @@ class BlindToColumns(StreamOperator):
 )
 def test_an_operator_that_breaks_a_law(operator, law):
     def open_harness(**options):
-        return OneInputStreamOperatorTestHarness(operator("bad"), **options)
+        return OneInputStreamOperatorTestHarness(node(operator, "bad"), **options)
 
     with pytest.raises(AssertionError, match=f"law {law}"):
         check_operator(open_harness, [record("a", 1, 1), record("a", 2, 2), record("b", 3, 3), Watermark(5)])

@@ -18,10 +18,10 @@ class Sink:
     def __init__(self):
         self.got = []
 
-    def emit_watermark(self, timestamp):
+    def process_watermark(self, timestamp):
         self.got.append(timestamp)
 
-    def emit_status(self, idle):
+    def process_status(self, idle):
         self.got.append("idle" if idle else "active")
 
     def take(self):
@@ -236,7 +236,7 @@ def test_unknown_channels_are_an_error_where_the_channels_are_known():
 
 def test_the_sink_may_look_at_the_valve():
     class Looker(Sink):
-        def emit_watermark(self, timestamp):
+        def process_watermark(self, timestamp):
             self.got.append((timestamp, valve.current_watermark))
 
     valve = StatusWatermarkValve("a")

@@ -11,11 +11,11 @@ from pillarbox.time import (
     MIN_TIMESTAMP,
     AscendingTimestampsWatermarks,
     BoundedOutOfOrdernessWatermarks,
+    MonotoneWatermarkOutput,
     NoWatermarksGenerator,
     WatermarkGenerator,
     WatermarkOutput,
     WatermarksWithIdleness,
-    watermark_output,
 )
 
 
@@ -39,10 +39,10 @@ class Sink:
     def __init__(self):
         self.got = []
 
-    def emit_watermark(self, timestamp):
+    def process_watermark(self, timestamp):
         self.got.append(timestamp)
 
-    def emit_status(self, idle):
+    def process_status(self, idle):
         self.got.append("idle" if idle else "active")
 
 
@@ -216,16 +216,14 @@ class TestIdleness:
 class TestMonotoneOutput:
     def test_watermarks_only_go_up(self):
         sink = Sink()
-        output = watermark_output(sink)
-        assert output.current_watermark == MIN_TIMESTAMP
+        output = MonotoneWatermarkOutput(sink)
         for timestamp in (MIN_TIMESTAMP, 5, 5, 3, 6):
             output.emit_watermark(timestamp)
         assert sink.got == [5, 6]
-        assert output.current_watermark == 6
 
     def test_statuses_are_said_when_they_change_and_a_watermark_ends_idleness(self):
         sink = Sink()
-        output = watermark_output(sink)
+        output = MonotoneWatermarkOutput(sink)
         output.mark_active()
         output.mark_idle()
         output.mark_idle()
@@ -238,17 +236,21 @@ class TestMonotoneOutput:
         output.mark_active()
         assert sink.got == ["idle", "active", 5, "idle", "active"]
 
-    def test_it_goes_on_from_a_former_watermark(self):
+    @pytest.mark.parametrize("idle", [True, False])
+    def test_a_sink_that_may_know_any_status_is_told_the_first(self, idle):
         sink = Sink()
-        output = watermark_output(sink, 100)
-        output.emit_watermark(100)
-        output.emit_watermark(101)
-        assert sink.got == [101]
+        output = MonotoneWatermarkOutput(sink, idle=None)
+        for _ in range(2):
+            output.mark_idle() if idle else output.mark_active()
+        assert sink.got == ["idle" if idle else "active"]
+        sink = Sink()
+        MonotoneWatermarkOutput(sink, idle=None).emit_watermark(5)
+        assert sink.got == ["active", 5]
 
     @given(st.lists(st.one_of(st.integers(-50, 50), st.sampled_from(["idle", "active"]))))
     def test_whatever_is_said_comes_out_in_order(self, said):
         sink = Sink()
-        output = watermark_output(sink)
+        output = MonotoneWatermarkOutput(sink)
         for word in said:
             if word == "idle":
                 output.mark_idle()

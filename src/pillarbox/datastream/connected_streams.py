@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from pillarbox._generics import T1, T2, Generic, U
-from pillarbox.datastream.code_search import uses_processing_time
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.keyed_stream import KeyedStream
 from pillarbox.errors import ProgramError, shorten
@@ -109,15 +109,8 @@ class ConnectedStreams(Generic[T1, T2]):
             )
         _check_key_types(first, second)
         keyings = (first._keying, second._keying)
-        return first._apply(
-            "process",
-            func,
-            lambda name, uid: KeyedCoProcessOperator(name, func, keyings, uid),
-            output_type,
-            keyed=True,
-            uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
-            more_inputs=[second._step],
-        )
+        make = partial(KeyedCoProcessOperator, function=func, keyings=keyings)
+        return first._process(func, make, output_type, processing_time, [second._step])
 
 
 def _check_key_types(first: KeyedStream[Any, Any], second: KeyedStream[Any, Any]) -> None:

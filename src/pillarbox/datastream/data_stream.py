@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._generics import T1, T2, Generic, K, U, V
@@ -40,7 +41,7 @@ from pillarbox.operators.functions import (
 )
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.map import MapOperator
-from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.process import ProcessOperator
 from pillarbox.operators.sinks import ColumnsOperator, PrintOperator
 from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
@@ -176,9 +177,8 @@ class DataStream(Generic[T1]):
     ) -> DataStream[Any]:
         # Only what is opened can have state; other functions need no key, and no look for it.
         keying = self._keying if isinstance(func, Function) else None
-        return self._apply(
-            kind, func, lambda name, uid: operator(name, func, uid, keying), output_type, keyed=keying is not None
-        )
+        factory = OperatorFactory(partial(operator, function=func, keying=keying), keyed=keying is not None)
+        return self._apply(kind, func, factory, output_type)
 
     @overload
     def map_async(
@@ -300,12 +300,7 @@ class DataStream(Generic[T1]):
 
     def _apply_async(self, func: Any, options: AsyncOptions, output_type: Any = None) -> DataStream[Any]:
         slots = 1 if options.job_rate_limit is None else self._env._task_slots()
-        return self._apply(
-            options.method,
-            func,
-            lambda name, uid: AsyncWaitOperator(name, func, options, uid, slots=slots),
-            output_type,
-        )
+        return self._apply(options.method, func, AsyncWaitOperator.factory(func, options, slots=slots), output_type)
 
     def process(
         self,
@@ -334,7 +329,7 @@ class DataStream(Generic[T1]):
                 " timers belong to a key; put key_by(...) before it"
             )
         check_function(func, ProcessFunction, "process", "process_element", many=True)
-        return self._apply("process", func, lambda name, uid: ProcessOperator(name, func, uid), output_type)
+        return self._apply("process", func, OperatorFactory(partial(ProcessOperator, function=func)), output_type)
 
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream[T1]:
         """Assign event time to records, and emit watermarks.
@@ -355,12 +350,8 @@ class DataStream(Generic[T1]):
         if not isinstance(strategy, WatermarkStrategy):
             raise ProgramError(f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, not {shorten(strategy)}")
         check_timestamp_column(self._step, strategy.timestamp_column)
-        return self._apply(
-            "timestamps",
-            None,
-            lambda name, uid: TimestampsAndWatermarksOperator(name, strategy, uid),
-            idle_timeout=strategy.idle_timeout,
-        )
+        factory = OperatorFactory(partial(TimestampsAndWatermarksOperator, strategy=strategy))
+        return self._apply("timestamps", None, factory, idle_timeout=strategy.idle_timeout)
 
     def union(self, *streams: DataStream[U]) -> DataStream[T1 | U]:
         """Merge this stream with others into one.
@@ -379,10 +370,7 @@ class DataStream(Generic[T1]):
         if not streams:
             raise ProgramError("union() takes at least one other stream")
         for stream in streams:
-            if not isinstance(stream, DataStream):
-                raise ProgramError(f"union() takes streams, not {shorten(stream)}")
-            if stream._env is not self._env:
-                raise ProgramError("union() takes streams of the same StreamExecutionEnvironment")
+            self._check_other(stream, "union")
         inputs = [self._plain_step(), *(stream._plain_step() for stream in streams)]
         types = [step.output_type for step in inputs]
         step = UnionTransformation(
@@ -415,11 +403,14 @@ class DataStream(Generic[T1]):
         """
         from pillarbox.datastream.connected_streams import ConnectedStreams
 
-        if not isinstance(other, DataStream):
-            raise ProgramError(f"connect() takes a stream, not {shorten(other)}")
-        if other._env is not self._env:
-            raise ProgramError("connect() takes a stream of the same StreamExecutionEnvironment")
+        self._check_other(other, "connect")
         return ConnectedStreams(self, other)
+
+    def _check_other(self, other: Any, method: str) -> None:
+        if not isinstance(other, DataStream):
+            raise ProgramError(f"{method}() takes a stream, not {shorten(other)}")
+        if other._env is not self._env:
+            raise ProgramError(f"{method}() takes a stream of the same StreamExecutionEnvironment")
 
     def rebalance(self) -> DataStream[T1]:
         """Spread the stream evenly over the subtasks of the next operators, whatever is in its records.
@@ -538,7 +529,7 @@ class DataStream(Generic[T1]):
             self._env._next(),
             "print",
             [self._plain_step()],
-            factory=lambda name, uid: PrintOperator(name, sink_identifier, uid, self._env.get_parallelism() > 1),
+            factory=OperatorFactory(partial(PrintOperator, identifier=sink_identifier)),
         )
         self._env._add(sink)
         self._env._sinks.append(sink)
@@ -601,7 +592,7 @@ class DataStream(Generic[T1]):
             self._env._next(),
             output,
             [self._plain_step()],
-            factory=lambda name, uid: ColumnsOperator(name, encoder, uid),
+            factory=OperatorFactory(partial(ColumnsOperator, encoder=encoder)),
             output=output,
         )
         sink.uid = f"columns-{output}"
@@ -616,11 +607,10 @@ class DataStream(Generic[T1]):
         self,
         kind: str,
         func: Any,
-        factory: Callable[[str, str], StreamOperator],
+        factory: OperatorFactory,
         output_type: Any = None,
         *,
         idle_timeout: int | None = None,
-        keyed: bool = False,
         uses_processing_time: bool = False,
         more_inputs: Sequence[Transformation] = (),
     ) -> DataStream[Any]:
@@ -631,7 +621,6 @@ class DataStream(Generic[T1]):
             output_type,
             kind=kind,
             factory=factory,
-            keyed=keyed,
             uses_processing_time=uses_processing_time,
             idle_timeout=idle_timeout,
         )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from pillarbox._generics import T1, Generic, KeyOut, U
 from pillarbox.datastream.code_search import uses_processing_time
@@ -20,7 +21,7 @@ from pillarbox.operators.functions import (
 )
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
-from pillarbox.operators.process import ProcessOperator
+from pillarbox.operators.operator import OperatorContext, OperatorFactory, StreamOperator
 from pillarbox.operators.reduce import ReduceOperator
 from pillarbox.time.duration import DurationLike, positive_millis
 from pillarbox.types import SchemaLike
@@ -79,19 +80,29 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             [('to', 1), ('be', 1), ('to', 2)]
         """
         if isinstance(func, ProcessFunction):
-            check_function(func, ProcessFunction, "process", "process_element", many=True)
-            return self._apply("process", func, lambda name, uid: ProcessOperator(name, func, uid), output_type)
+            return super().process(func, output_type)
         check_function(func, KeyedProcessFunction, "process", "process_element", many=True)
         if isinstance(func, KeyedProcessFunction):
             check_plain(func, "on_timer", asked_by="process()", many=True)
-        keying = self._keying
+        make = partial(KeyedProcessOperator, function=func, keying=self._keying)
+        return self._process(func, make, output_type, processing_time)
+
+    def _process(
+        self,
+        func: Any,
+        make: Callable[[OperatorContext], StreamOperator],
+        output_type: Any,
+        processing_time: bool | None,
+        more_inputs: Sequence[Transformation] = (),
+    ) -> DataStream[Any]:
+        """Return the results of a function with timers, on this stream or also on more of them."""
         return self._apply(
             "process",
             func,
-            lambda name, uid: KeyedProcessOperator(name, func, keying, uid),
+            OperatorFactory(make, keyed=True),
             output_type,
-            keyed=True,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
+            more_inputs=more_inputs,
         )
 
     def reduce(
@@ -112,10 +123,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             [3, 7, 10, 30]
         """
         check_function(func, ReduceFunction, "reduce")
-        keying = self._keying
-        return self._apply(
-            "reduce", func, lambda name, uid: ReduceOperator(name, func, keying, uid), output_type, keyed=True
-        )
+        factory = OperatorFactory(partial(ReduceOperator, function=func, keying=self._keying), keyed=True)
+        return self._apply("reduce", func, factory, output_type)
 
     def deduplicate(self, within: DurationLike) -> DataStream[T1]:
         """Drop records whose key was seen before.
@@ -137,10 +146,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             >>> by_name.deduplicate("1 hour").execute_and_collect()
             [('a', 0), ('b', 1000)]
         """
-        keying, millis = self._keying, positive_millis(within, "deduplicate(): within")
-        return self._apply(
-            "deduplicate", None, lambda name, uid: DeduplicateOperator(name, keying, millis, uid), keyed=True
-        )
+        millis = positive_millis(within, "deduplicate(): within")
+        factory = OperatorFactory(partial(DeduplicateOperator, keying=self._keying, within=millis), keyed=True)
+        return self._apply("deduplicate", None, factory)
 
     def _plain_step(self) -> Transformation:
         return self._step.inputs[0]

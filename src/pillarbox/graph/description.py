@@ -42,7 +42,7 @@ def _describe(program: Program) -> dict[str, Any]:
                 "number": vertex.number,
                 "level": vertex.level,
                 "kind": vertex.kind,
-                "name": vertex.nodes[0].operator.name,
+                "name": vertex.nodes[0].name,
                 "key": vertex.key,
             }
             for vertex in program.vertices

@@ -22,7 +22,7 @@ from pillarbox.graph.transformations import (
     Transformation,
     UnionTransformation,
 )
-from pillarbox.operators.pass_through import PassThroughOperator
+from pillarbox.operators.pass_through import PASS_THROUGH
 from pillarbox.state.key_note import KeyNote
 from pillarbox.task.partitioner import OutputPartitioner
 from pillarbox.task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
@@ -88,7 +88,7 @@ class Program:
         for level, vertices in enumerate(self.levels):
             lines.append(f'  subgraph L{level}["level {level}"]')
             for vertex in vertices:
-                name = " &rarr; ".join(_quoted(node.operator.name) for node in vertex.nodes)
+                name = " &rarr; ".join(_quoted(node.name) for node in vertex.nodes)
                 lines.append(f'    v{vertex.number}["{name}"]')
             lines.append("  end")
         for index, name in enumerate(self.outputs):
@@ -165,7 +165,7 @@ class _Compiler:
         for source in sorted(self._sources, key=lambda step: step.number):
             vertex = self._new_vertex(source.name, "", 0)
             self._program.sources[vertex.number] = source
-            vertex.nodes.append(ChainNode(PassThroughOperator(source.name)))
+            vertex.nodes.append(ChainNode(source.name, "", PASS_THROUGH))
             self._grow(vertex, source)
         pending = list(self._heads.items())
         grown: set[OperatorTransformation] = set()
@@ -190,6 +190,7 @@ class _Compiler:
             edges=[],
             inputs=[],
             report_target=REPORT_TARGET,
+            job_parallelism=program.parallelism,
         )
         program.vertices.append(vertex)
         if not vertex.is_source:
@@ -235,7 +236,7 @@ class _Compiler:
         idle_timeouts: list[int] = []
         for step in steps[1:]:
             assert isinstance(step, OperatorTransformation)
-            vertex.nodes.append(ChainNode(step.factory(step.name, step.effective_uid)))
+            vertex.nodes.append(ChainNode(step.name, step.effective_uid, step.factory))
             if step.idle_timeout is not None:
                 idle_timeouts.append(step.idle_timeout)
             if isinstance(step, SinkTransformation) and step.output is not None:
@@ -249,7 +250,7 @@ class _Compiler:
                     consumers.nodes.append(ChainInput(nodes[link.consumer], link.index))
                 else:
                     self._connect(vertex, consumers, link, step.name)
-        vertex.name = " -> ".join(node.operator.name for node in vertex.nodes)
+        vertex.name = " -> ".join(node.name for node in vertex.nodes)
         if idle_timeouts:
             self._idle[vertex.number] = max(idle_timeouts)
 
@@ -278,7 +279,7 @@ class _Compiler:
     def _new_head(self, consumer: OperatorTransformation) -> Vertex:
         """Begin a vertex with an operator behind a shuffle."""
         head = self._new_vertex(consumer.name, consumer.effective_uid, self._program.parallelism)
-        head.nodes.append(ChainNode(consumer.factory(consumer.name, consumer.effective_uid)))
+        head.nodes.append(ChainNode(consumer.name, consumer.effective_uid, consumer.factory))
         head.uses_processing_time = consumer.uses_processing_time
         head.kind = consumer.kind
         head.key = _key_note(consumer)
@@ -314,10 +315,10 @@ class _Compiler:
     def _check_state(self, vertex: Vertex) -> None:
         """Operators with state of their own belong behind a shuffle; their program runs also when no data comes."""
         for node in vertex.nodes:
-            if node.operator.stateful:
+            if node.factory.stateful:
                 if vertex.is_source:
                     raise ProgramError(
-                        f"operator {node.operator.name!r} carries what it has not finished from one epoch to the next,"
+                        f"operator {node.name!r} carries what it has not finished from one epoch to the next,"
                         " which takes state, and there is none before the first shuffle: put key_by(...) or rebalance()"
                         " before it, or let it drain (on_barrier='drain')"
                     )

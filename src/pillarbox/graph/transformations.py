@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from pillarbox.operators.keys import Keying
-from pillarbox.operators.operator import StreamOperator
-from pillarbox.operators.pass_through import PassThroughOperator
+from pillarbox.operators.operator import OperatorFactory
+from pillarbox.operators.pass_through import PASS_THROUGH
 from pillarbox.state.key_note import KeyNote
 from pillarbox.task.partitioner import KeyGroupPartitioner, Partitioner
 
@@ -61,17 +60,15 @@ class OperatorTransformation(Transformation):
 
     Attributes:
         kind: the method that made it: what a derived uid starts with.
-        factory: makes the operator, given name and uid.
+        factory: makes the operator.
         uid: what its state is stored under; None: derived.
-        keyed: it has keyed state or timers, so its input must be keyed.
         uses_processing_time: it has processing-time timers or idleness.
         idle_timeout: of its watermark strategy, in milliseconds.
     """
 
     kind: str = "sink"
-    factory: Callable[[str, str], StreamOperator] = PassThroughOperator
+    factory: OperatorFactory = PASS_THROUGH
     uid: str | None = None
-    keyed: bool = False
     uses_processing_time: bool = False
     idle_timeout: int | None = None
 

@@ -11,36 +11,30 @@ import numpy as np
 
 from pillarbox.elements import ArrowRecords, Records
 from pillarbox.errors import OperatorError, shorten_record
+from pillarbox.operators.function_operator import under_keys
+from pillarbox.operators.keyed import KeyedOperator
 from pillarbox.operators.keys import Keying
-from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.operator import OperatorContext
 from pillarbox.state import ValueState, ValueStateDescriptor
 from pillarbox.time.internal_timer_service import VOID_NAMESPACE
 
 __all__ = ["DeduplicateOperator"]
 
 
-class DeduplicateOperator(StreamOperator):
+class DeduplicateOperator(KeyedOperator):
     """Emits a record unless one with its key was emitted less than ``within`` milliseconds of event time before."""
 
-    def __init__(self, name: str, keying: Keying, within: int, uid: str = "") -> None:
-        super().__init__(name, uid)
-        self.keying = keying
-        self.within = within
-
-    def open(self) -> None:
-        """Declare the state, and get the timer service."""
-        backend, time_services = self.context.backend, self.context.time_services
-        assert backend is not None and time_services is not None, "a keyed operator stands at the head of its vertex"
-        self._backend = backend
-        self._time_services = time_services
-        self._timers = time_services.get_internal_timer_service("forget", self)
-        self._seen: ValueState[bool] = backend.get_state(ValueStateDescriptor("seen"))
+    def __init__(self, context: OperatorContext, keying: Keying, within: int) -> None:
+        super().__init__(context, None, "", keying)
+        self._within = within
+        self._timers = self.time_services.get_internal_timer_service("forget", self)
+        self._seen: ValueState[bool] = self.backend.get_state(ValueStateDescriptor("seen"))
 
     def process_records(self, records: Records) -> None:
         """Hand on those of a run that are the first of their key. A columnar run stays columnar."""
         stamps = records.timestamps
         first: list[int] = []
-        for position, key in enumerate(self.keying.keys_of(records)):
+        for position in under_keys(self.backend, self.keying.keys_of(records), iter(range(len(records)))):
             timestamp = None if stamps is None else stamps[position]
             if timestamp is None:
                 raise OperatorError(
@@ -48,10 +42,9 @@ class DeduplicateOperator(StreamOperator):
                     " so it is not known for how long to remember its key: put assign_timestamps_and_watermarks(...)"
                     " before key_by(...)"
                 )
-            self._backend.set_current_key(key)
             if self._seen.value() is None:
                 self._seen.update(True)
-                self._timers.register_event_time_timer(VOID_NAMESPACE, timestamp + self.within)
+                self._timers.register_event_time_timer(VOID_NAMESPACE, timestamp + self._within)
                 first.append(position)
         if len(first) == len(records):
             self.output.process_records(records)
@@ -61,11 +54,6 @@ class DeduplicateOperator(StreamOperator):
             assert stamps is not None
             values = records.values
             self.output.process_records(Records([values[n] for n in first], [stamps[n] for n in first]))
-
-    def process_watermark(self, timestamp: int) -> None:
-        """Forget the keys whose time is over, then hand the watermark on."""
-        self._time_services.advance_watermark(timestamp)
-        super().process_watermark(timestamp)
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         """Forget the current key."""

@@ -10,8 +10,9 @@ import numpy as np
 
 from pillarbox.elements import Records
 from pillarbox.errors import shorten
+from pillarbox.operators.function_operator import FunctionOperator, Pass
 from pillarbox.operators.keys import Keying
-from pillarbox.operators.operator import FunctionOperator
+from pillarbox.operators.operator import OperatorContext
 
 __all__ = ["FilterOperator"]
 
@@ -21,30 +22,25 @@ _BOOLEANS = frozenset({bool, np.bool_})
 class FilterOperator(FunctionOperator):
     """Applies ``f(value) -> bool``; with ``keying``, under the key of each record."""
 
-    def __init__(self, name: str, function: Any, uid: str = "", keying: Keying | None = None) -> None:
-        super().__init__(name, function, "filter", uid, keying)
+    def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
+        super().__init__(context, function, "filter", keying)
 
     def process_records(self, records: Records) -> None:
         """Filter a run."""
-        values = records.values
         keep = self._judge(records)
-        kept = list(compress(values, keep))
+        kept = list(compress(records.values, keep))
         if not kept:
             return
         timestamps = records.timestamps
         self.output.process_records(Records(kept, None if timestamps is None else list(compress(timestamps, keep))))
 
     def _judge(self, records: Records) -> list[bool]:
-        values = records.values
-        pending = iter(values)
-        try:
-            keep = list(map(self.call, self.under_keys(records, pending)))
-            if len(keep) < len(values):
+        with self.each(records) as values:
+            keep = list(map(self.call, values))
+            if len(keep) < len(records):
                 raise RuntimeError("the function raised StopIteration")  # which ends a map() without a word
-        except BaseException as error:
-            self.failed(values, pending, error)
         if not _BOOLEANS.issuperset(map(type, keep)):
-            self._refuse(values, keep)
+            self._refuse(records.values, keep)
         return keep
 
     def _refuse(self, values: list[Any], keep: list[Any]) -> None:
@@ -56,5 +52,7 @@ class FilterOperator(FunctionOperator):
                 each.close()  # it would complain that nobody waited for it
         pending = iter(values[position + 1 :])
         kind = type(answer).__name__
-        error = TypeError(f"the function gave {shorten(answer)} ({kind}), not a bool: return True or False, bool(...)")
-        self.failed(values, pending, error)
+        with Pass(self, values, pending, pending):
+            raise TypeError(
+                f"the function gave {shorten(answer)} ({kind}), not a bool: return True or False, bool(...)"
+            )

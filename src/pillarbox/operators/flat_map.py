@@ -6,15 +6,10 @@ from itertools import repeat
 from typing import Any
 
 from pillarbox.elements import Records
+from pillarbox.operators.collector import IMMUTABLE, RUN_LIMIT, USUAL_RESULTS, check_results, settled
+from pillarbox.operators.function_operator import FunctionOperator
 from pillarbox.operators.keys import Keying
-from pillarbox.operators.operator import (
-    IMMUTABLE,
-    RUN_LIMIT,
-    USUAL_RESULTS,
-    FunctionOperator,
-    check_results,
-    settled,
-)
+from pillarbox.operators.operator import OperatorContext
 
 __all__ = ["FlatMapOperator"]
 
@@ -22,20 +17,18 @@ __all__ = ["FlatMapOperator"]
 class FlatMapOperator(FunctionOperator):
     """Applies ``f(value) -> iterable of values``; with ``keying``, under the key of each record."""
 
-    def __init__(self, name: str, function: Any, uid: str = "", keying: Keying | None = None) -> None:
-        super().__init__(name, function, "flat_map", uid, keying)
+    def __init__(self, context: OperatorContext, function: Any, keying: Keying | None = None) -> None:
+        super().__init__(context, function, "flat_map", keying)
 
     def process_records(self, records: Records) -> None:
         """Apply the function to a run."""
-        values = records.values
         timestamps = records.timestamps
         call = self.call
         out: list[Any] = []
         out_timestamps: list[int | None] | None = None if timestamps is None else []
-        pending = iter(values)
         stamps = iter(timestamps) if timestamps is not None else repeat(None)
-        try:
-            for value, timestamp in zip(self.under_keys(records, pending), stamps):
+        with self.each(records) as values:
+            for value, timestamp in zip(values, stamps):
                 results = call(value)
                 if results is None:
                     continue
@@ -54,7 +47,5 @@ class FlatMapOperator(FunctionOperator):
                     self.output.process_records(Records(out, out_timestamps))
                     out = []
                     out_timestamps = None if timestamps is None else []
-        except BaseException as error:
-            self.failed(values, pending, error)
         if out:
             self.output.process_records(Records(out, out_timestamps))

@@ -30,7 +30,7 @@ from pillarbox.state import (
 )
 
 if TYPE_CHECKING:
-    from pillarbox.operators.operator import OperatorContext
+    from pillarbox.operators.operator import KeyedContext, OperatorContext
     from pillarbox.types import TypeInformation
 
 __all__ = [
@@ -75,8 +75,8 @@ class OutputTag(Generic[T]):
     def __init__(self, tag_id: str, type_info: TypeInformation[T] | None = None) -> None:
         if not isinstance(tag_id, str) or not tag_id:
             raise ProgramError(f"an OutputTag's id is a non-empty string, not {shorten(tag_id)}")
-        self.tag_id: str = tag_id
-        self.type_info: TypeInformation[T] | None = type_info
+        self.tag_id = tag_id
+        self.type_info = type_info
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OutputTag) and other.tag_id == self.tag_id
@@ -104,10 +104,9 @@ class TimeDomain(Enum):
 class RuntimeContext:
     """The task as a function sees it in ``open()``: its name, its place among the subtasks, and keyed state."""
 
-    def __init__(self, context: OperatorContext, *, keyed: bool = False) -> None:
+    def __init__(self, context: OperatorContext, keyed: KeyedContext | None = None) -> None:
         self._context = context
-        # An operator without key may stand at the head of a keyed vertex, and finds its state there.
-        self._backend = context.backend if keyed else None
+        self._keyed = keyed
 
     def get_task_name(self) -> str:
         """Return the operator's name."""
@@ -151,16 +150,15 @@ class RuntimeContext:
                 f"operator {self._context.name!r}: {method}() takes a {wanted.__name__}, not {shorten(descriptor)}:"
                 f" declare the state with {method}({wanted.__name__}(...))"
             )
-        return self._keyed(descriptor)
+        return self._keyed_state(descriptor)
 
-    def _keyed(self, descriptor: StateDescriptor) -> Any:
-        backend = self._backend
-        if backend is None:
+    def _keyed_state(self, descriptor: StateDescriptor) -> Any:
+        if self._keyed is None:
             raise ProgramError(
                 f"operator {self._context.name!r} asks for the keyed state {descriptor.name!r}, but its stream has"
                 " no key: put key_by(...) directly before it, and give process() a KeyedProcessFunction"
             )
-        return backend.get_state(descriptor)
+        return self._keyed.backend.get_state(descriptor)
 
 
 class Function:

@@ -11,7 +11,7 @@ from typing import Any
 from pillarbox.elements import Records
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
-from pillarbox.operators.operator import RecordInput
+from pillarbox.operators.operator import OperatorContext, RecordInput
 
 __all__ = ["KeyedCoProcessOperator"]
 
@@ -24,8 +24,8 @@ class KeyedCoProcessOperator(KeyedProcessOperator):
         keyings: how records of the first and of the second stream get their keys.
     """
 
-    def __init__(self, name: str, function: Any, keyings: tuple[Keying, Keying], uid: str = "") -> None:
-        super().__init__(name, function, keyings[0], uid)
+    def __init__(self, context: OperatorContext, function: Any, keyings: tuple[Keying, Keying]) -> None:
+        super().__init__(context, function, keyings[0])
         methods = (function.process_element1, function.process_element2)
         self._inputs = tuple(_KeyedInput(self, *input_of) for input_of in zip(keyings, methods))
 

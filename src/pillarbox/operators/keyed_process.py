@@ -11,9 +11,12 @@ from typing import Any, NoReturn
 
 from pillarbox.elements import Records
 from pillarbox.errors import raise_from_user_code, shorten
+from pillarbox.operators.collector import Collector
+from pillarbox.operators.function_operator import Pass
 from pillarbox.operators.functions import KeyedProcessFunction, OutputTag, TimeDomain, TimerService
+from pillarbox.operators.keyed import KeyedOperator
 from pillarbox.operators.keys import Keying
-from pillarbox.operators.operator import Collector, FunctionOperator
+from pillarbox.operators.operator import OperatorContext
 from pillarbox.state import KeyedStateBackend
 from pillarbox.time.internal_timer_service import VOID_NAMESPACE, InternalTimerService
 
@@ -75,36 +78,27 @@ class _Context(KeyedProcessFunction.OnTimerContext):
         return self.domain
 
 
-class KeyedProcessOperator(FunctionOperator):
+class KeyedProcessOperator(KeyedOperator):
     """Applies ``process_element(value, ctx)`` and ``on_timer(timestamp, ctx)`` with the key's state at hand."""
 
-    keying: Keying
-
-    def __init__(self, name: str, function: Any, keying: Keying, uid: str = "") -> None:
-        super().__init__(name, function, "process_element", uid, keying)
-
-    def open(self) -> None:
-        """Get the timer service and open the user's function."""
-        backend, time_services = self.context.backend, self.context.time_services
-        assert backend is not None and time_services is not None, "a keyed operator stands at the head of its vertex"
-        self._backend = backend
-        self._timers = time_services.get_internal_timer_service("user-timers", self)
+    def __init__(self, context: OperatorContext, function: Any, keying: Keying) -> None:
+        super().__init__(context, function, "process_element", keying)
+        timers = self.time_services.get_internal_timer_service("user-timers", self)
         self._collector = Collector(self)
-        self._ctx = _Context(self._collector, _TimerService(self._timers), backend)
-        super().open()
+        self._ctx = _Context(self._collector, _TimerService(timers), self.backend)
 
     def process_records(self, records: Records) -> None:
         """Process a run, each record under its key."""
         self._process(records, self.keying, self.call)
 
     def _process(self, records: Records, keying: Keying, call: Callable[..., Any]) -> None:
-        backend, ctx, collector = self._backend, self._ctx, self._collector
+        backend, ctx, collector = self.backend, self._ctx, self._collector
         rows = backend.rows
         values = records.values
         keys = keying.keys_of(records)
         pending = iter(values)
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
-        try:
+        with Pass(self, values, pending, pending):
             for value, key, timestamp in zip(pending, keys, stamps):
                 # set_current_key, in line: this is the hottest loop of all.
                 backend.row = rows[key]
@@ -113,16 +107,11 @@ class KeyedProcessOperator(FunctionOperator):
                 results = call(value, ctx)
                 if results is not None:
                     collector.collect(results, timestamp)
-        except BaseException as error:
-            self.failed(values, pending, error)
         collector.flush()
 
-    def process_watermark(self, timestamp: int) -> None:
-        """Fire the timers that are due, then hand the watermark on (T5)."""
-        assert self.context.time_services is not None
-        self.context.time_services.advance_watermark(timestamp)
+    def flush(self) -> None:
+        """Hand on what timers have emitted."""
         self._collector.flush()
-        super().process_watermark(timestamp)
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         """Call ``on_timer``; what it emits carries the timer's timestamp (T7)."""
@@ -150,7 +139,7 @@ class KeyedProcessOperator(FunctionOperator):
         self._collector.flush()
 
     def _timer_failed(self, timestamp: int, error: BaseException) -> NoReturn:
-        key = self._backend.key
+        key = self.backend.key
         raise_from_user_code(
             error,
             f"operator {self.name!r} failed in the {self._ctx.domain.value} timer at {timestamp} of key {shorten(key)}",

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pillarbox.elements import ArrowRecords, Records
 from pillarbox.errors import KeyTypeError, ProgramError, shorten, shorten_record
 from pillarbox.operators.functions import KeySelector, check_plain
-from pillarbox.operators.operator import raise_at_record
+from pillarbox.operators.user_code import raise_at_record
 from pillarbox.rows import Row, column_to_list
 from pillarbox.state.key_groups import key_groups_of_integers, owners, stable_hash
 from pillarbox.state.key_note import KeyNote, function_note

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pillarbox.elements import Records
-from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.operator import OperatorFactory, StreamOperator
 
-__all__ = ["PassThroughOperator"]
+__all__ = ["PASS_THROUGH", "PassThroughOperator"]
 
 
 class PassThroughOperator(StreamOperator):
@@ -14,3 +14,6 @@ class PassThroughOperator(StreamOperator):
     def process_records(self, records: Records) -> None:
         """Hand on a run."""
         self.output.process_records(records)
+
+
+PASS_THROUGH = OperatorFactory(PassThroughOperator)

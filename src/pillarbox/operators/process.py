@@ -7,8 +7,10 @@ from typing import Any
 
 from pillarbox.elements import Records
 from pillarbox.errors import ProgramError
+from pillarbox.operators.collector import Collector
+from pillarbox.operators.function_operator import FunctionOperator
 from pillarbox.operators.functions import OutputTag, ProcessFunction, TimerService
-from pillarbox.operators.operator import Collector, FunctionOperator, OperatorContext
+from pillarbox.operators.operator import OperatorContext
 from pillarbox.time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["ProcessOperator"]
@@ -60,30 +62,22 @@ class _Context(ProcessFunction.Context):
 class ProcessOperator(FunctionOperator):
     """Applies ``process_element(value, ctx)``."""
 
-    def __init__(self, name: str, function: Any, uid: str = "") -> None:
-        super().__init__(name, function, "process_element", uid)
-
-    def open(self) -> None:
-        """Open the user's function."""
-        self._clocks = _Clocks(self.context)
+    def __init__(self, context: OperatorContext, function: Any) -> None:
+        super().__init__(context, function, "process_element")
+        self._clocks = _Clocks(context)
         self._collector = Collector(self)
         self._ctx = _Context(self._collector, self._clocks)
-        super().open()
 
     def process_records(self, records: Records) -> None:
         """Process a run."""
         call, ctx, collector = self.call, self._ctx, self._collector
-        values = records.values
-        pending = iter(values)
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
-        try:
-            for value, timestamp in zip(pending, stamps):
+        with self.each(records) as values:
+            for value, timestamp in zip(values, stamps):
                 ctx.current = timestamp
                 results = call(value, ctx)
                 if results is not None:
                     collector.collect(results, timestamp)
-        except BaseException as error:
-            self.failed(values, pending, error)
         collector.flush()
 
     def process_watermark(self, timestamp: int) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 
 from pillarbox.elements import ArrowRecords, Records
-from pillarbox.operators.operator import StreamOperator, raise_at_record
+from pillarbox.operators.operator import OperatorContext, StreamOperator
+from pillarbox.operators.user_code import raise_at_record
 from pillarbox.types import RowEncoder
 
 __all__ = ["ColumnsOperator", "PrintOperator"]
@@ -14,8 +15,8 @@ __all__ = ["ColumnsOperator", "PrintOperator"]
 class ColumnsOperator(StreamOperator):
     """Turns records into the typed columns of an output DataFrame."""
 
-    def __init__(self, name: str, encoder: RowEncoder, uid: str = "") -> None:
-        super().__init__(name, uid)
+    def __init__(self, context: OperatorContext, encoder: RowEncoder) -> None:
+        super().__init__(context)
         self.encoder = encoder
 
     def process_records(self, records: Records) -> None:
@@ -29,14 +30,13 @@ class ColumnsOperator(StreamOperator):
 class PrintOperator(StreamOperator):
     """Prints each record on the standard output of the process that runs the task."""
 
-    def __init__(self, name: str, identifier: str = "", uid: str = "", numbered: bool = True) -> None:
-        super().__init__(name, uid)
+    def __init__(self, context: OperatorContext, identifier: str = "") -> None:
+        super().__init__(context)
         self.identifier = identifier
-        self.numbered = numbered
 
     def process_records(self, records: Records) -> None:
         """Print a run, as Flink's print sink does: ``identifier:subtask> record``; one subtask has no number."""
-        subtask = str(self.context.subtask + 1) if self.numbered and self.context.parallelism != 1 else ""
+        subtask = str(self.context.subtask + 1) if self.context.job_parallelism > 1 else ""
         prefix = ":".join(part for part in (self.identifier, subtask) if part)
         lead = f"{prefix}> " if prefix else ""
         pending = iter(records.values)

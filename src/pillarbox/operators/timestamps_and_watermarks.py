@@ -13,70 +13,55 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox.elements import ArrowRecords, Records
-from pillarbox.errors import OperatorError, ProgramError, describe, shorten, shorten_record
-from pillarbox.operators.operator import StreamOperator, raise_at_record, with_context
+from pillarbox.errors import OperatorError, ProgramError, describe, shorten_record
+from pillarbox.operators.operator import Input, OperatorContext, StreamOperator
+from pillarbox.operators.user_code import raise_at_record, with_context
 from pillarbox.rows import Row, timestamps_ms
-from pillarbox.time import NoWatermarksGenerator, WatermarkGenerator, WatermarkOutput, WatermarkStrategy, to_timestamp
-from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
+from pillarbox.time import (
+    MonotoneWatermarkOutput,
+    NoWatermarksGenerator,
+    WatermarkGenerator,
+    WatermarkOutput,
+    WatermarkStrategy,
+    to_timestamp,
+)
+from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 __all__ = ["TimestampsAndWatermarksOperator"]
 
 
-class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
+class TimestampsAndWatermarksOperator(StreamOperator):
     """Runs a watermark strategy. Watermarks from upstream are not heeded, except the last one."""
 
-    def __init__(self, name: str, strategy: WatermarkStrategy, uid: str = "") -> None:
-        super().__init__(name, uid)
+    def __init__(self, context: OperatorContext, strategy: WatermarkStrategy) -> None:
+        super().__init__(context)
         self.strategy = strategy
+        self._generator: WatermarkGenerator = NoWatermarksGenerator()
+        # Whether the stream is idle is not known: the valve downstream may remember what was said before a restart, or
+        # by another worker.
+        self._watermarks = MonotoneWatermarkOutput(self.output, idle=None)
+        self._used = False
 
     def open(self) -> None:
         """Make the watermark generator."""
-        clock = self.context.processing_time_service.relative_time_millis
-        self._generator: WatermarkGenerator = with_context(
-            self, "making its watermark generator", self.strategy.create_generator, clock
-        )
-        self._emitted = MIN_TIMESTAMP
-        # None: not known. The valve downstream may remember what was said before a restart, or by another worker.
-        self._idle: bool | None = None
-        self._used = False
+        self._begin_anew(idle=None)
 
     def restore_state(self, state: Any) -> None:
         """Begin anew: what was said since is known downstream, and not here."""
         if self._used:
-            self.open()
+            self._begin_anew(idle=None)
 
-    # -- what the generator calls (its WatermarkOutput) --
+    def begin_epoch(self) -> None:
+        """Begin anew: under Spark the records of another epoch come from other partitions, active ones to all."""
+        self._begin_anew(idle=False)
 
-    def emit_watermark(self, timestamp_ms: int) -> None:
-        """Hand on a watermark of the generator if it goes forward.
-
-        Raises:
-            ValueError: it is not a number of milliseconds.
-        """
-        if type(timestamp_ms) is not int or not MIN_TIMESTAMP <= timestamp_ms <= MAX_WATERMARK:
-            try:
-                timestamp_ms = to_millisecond(timestamp_ms)
-            except ValueError as error:
-                kind = type(timestamp_ms).__name__
-                raise ValueError(f"{shorten(timestamp_ms)} ({kind}) is no watermark: {error}") from None
-        if timestamp_ms > self._emitted:
-            self._emitted = timestamp_ms
-            self.mark_active()
-            self.output.process_watermark(timestamp_ms)
-
-    def mark_idle(self) -> None:
-        """Hand on that nothing is to be expected here for now."""
-        if not self._idle:
-            self._idle = True
-            self.output.process_status(True)
-
-    def mark_active(self) -> None:
-        """Hand on that records come again."""
-        if self._idle is not False:
-            self._idle = False
-            self.output.process_status(False)
-
-    # -- what the chain calls --
+    def _begin_anew(self, *, idle: bool | None) -> None:
+        clock = self.context.processing_time_service.relative_time_millis
+        self._generator = with_context(
+            self.context, "making its watermark generator", self.strategy.create_generator, clock
+        )
+        self._watermarks = MonotoneWatermarkOutput(self.output, idle=idle)
+        self._used = False
 
     def process_records(self, records: Records) -> None:
         """Assign timestamps to a run, hand it on, then let the generator emit."""
@@ -86,24 +71,26 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
             self.output.process_records(records)
             return
         self._used = True
-        if self._idle is None:
-            self.mark_active()
+        if self._watermarks.is_idle is None:
+            self._watermarks.mark_active()
         stamped, latest = self._stamp(records)
         if self._generator.batchable:
             self.output.process_records(stamped)
-            with_context(self, "its watermark generator's on_batch()", self._generator.on_batch, latest, self)
+            what = "its watermark generator's on_batch()"
+            with_context(self.context, what, self._generator.on_batch, latest, self._watermarks)
         else:
             self._punctuated(stamped)
         self._emit_periodically()
 
     def _emit_periodically(self) -> None:
-        with_context(self, "its watermark generator's on_periodic_emit()", self._generator.on_periodic_emit, self)
+        what = "its watermark generator's on_periodic_emit()"
+        with_context(self.context, what, self._generator.on_periodic_emit, self._watermarks)
 
     def _punctuated(self, records: Records) -> None:
         """Show each record to a generator that may emit between two: what came before must be out by then."""
         values, timestamps = records.values, records.timestamps
         assert timestamps is not None
-        pending = _Pending(self, values, timestamps)
+        pending = _Pending(self.output, self._watermarks, values, timestamps)
         seen = iter(values)
         try:
             for value, timestamp in zip(seen, timestamps):
@@ -167,7 +154,7 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
     def process_watermark(self, timestamp: int) -> None:
         """Hand on only the maximum watermark: the end of bounded input."""
         if timestamp == MAX_WATERMARK:
-            self.emit_watermark(timestamp)
+            self._watermarks.emit_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
         """Status comes from the generator here, not from upstream."""
@@ -177,19 +164,15 @@ class TimestampsAndWatermarksOperator(StreamOperator, WatermarkOutput):
         self._used = True
         self._emit_periodically()
 
-    def begin_epoch(self) -> None:
-        """Start anew: under Spark the records of another epoch come from other partitions, active ones to all."""
-        self.open()
-        self._idle = False
-
 
 class _Pending(WatermarkOutput):
     """The part of a run that has been shown to the generator and not been handed on."""
 
     def __init__(
-        self, operator: TimestampsAndWatermarksOperator, values: list[Any], timestamps: Sequence[int | None]
+        self, output: Input, watermarks: WatermarkOutput, values: list[Any], timestamps: Sequence[int | None]
     ) -> None:
-        self._operator = operator
+        self._output = output
+        self._watermarks = watermarks
         self._values = values
         self._timestamps = timestamps
         self._handed_on = 0
@@ -199,19 +182,19 @@ class _Pending(WatermarkOutput):
         start, self._handed_on = self._handed_on, self.seen
         if start < self.seen:
             run = Records(self._values[start : self.seen], self._timestamps[start : self.seen])
-            self._operator.output.process_records(run)
+            self._output.process_records(run)
 
     def emit_watermark(self, timestamp_ms: int) -> None:
         self.hand_on()
-        self._operator.emit_watermark(timestamp_ms)
+        self._watermarks.emit_watermark(timestamp_ms)
 
     def mark_idle(self) -> None:
         self.hand_on()
-        self._operator.mark_idle()
+        self._watermarks.mark_idle()
 
     def mark_active(self) -> None:
         self.hand_on()
-        self._operator.mark_active()
+        self._watermarks.mark_active()
 
 
 def _or_none_yet(records: Records) -> list[int]:

@@ -99,7 +99,7 @@ class HeapKeyedStateBackend:
         self.operator = operator
         # A single subtask has all keys.
         self._owner = owner if owner is not None and owner.parallelism > 1 else None
-        self.rows: _Rows = _Rows(self._create_row)
+        self.rows = _Rows(self._create_row)
         self.row: Row = _NoRow(self)
         self.key: Any = None
         self.dirty: dict[Any, Row] = {}

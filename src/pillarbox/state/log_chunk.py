@@ -101,8 +101,8 @@ class Entries:
     def __init__(
         self, changed: dict[Any, list[Any]], stale: npt.NDArray[np.int64], sizes: npt.NDArray[np.float64]
     ) -> None:
-        self.keys: list[Any] = list(changed)
-        self.rows: list[list[Any]] = list(changed.values())
+        self.keys = list(changed)
+        self.rows = list(changed.values())
         self.stale = stale
         self.sizes = sizes
         self.large: dict[int, tuple[int, Mark]] = {}

@@ -42,8 +42,8 @@ class HeapTimers:
         self._namespaced = namespaced
         # How many restored timers were no timers, and the key of the first.
         self._dropped: tuple[int, Any] = (0, None)
-        self.queue: TimerQueue = TimerQueue()
-        self.slot: int = slot
+        self.queue = TimerQueue()
+        self.slot = slot
 
     def __len__(self) -> int:
         return self.queue.size

@@ -32,7 +32,7 @@ from pillarbox.elements import (
 )
 from pillarbox.errors import ExchangeError
 from pillarbox.task.vertex import InputEdge, channel_code, edge_of_channel
-from pillarbox.time import StatusWatermarkValve
+from pillarbox.time import StatusWatermarkValve, WatermarkSink
 from pillarbox.time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["InputGate"]
@@ -160,21 +160,21 @@ class InputGate:
 
     # -- watermarks --
 
-    def watermark(self, number: int, timestamp: int, output: Any) -> None:
-        """Take a channel's watermark; ``output`` is told when event time advances."""
+    def watermark(self, number: int, timestamp: int, output: WatermarkSink) -> None:
+        """Take a channel's watermark; ``output`` gets event time where it advances."""
         if number in self._known:
             self._valve.input_watermark(number, timestamp, output)
         else:
             self._channels[number].watermark = timestamp
 
-    def status(self, number: int, idle: bool, output: Any) -> None:
+    def status(self, number: int, idle: bool, output: WatermarkSink) -> None:
         """Take a channel's change between idle and active."""
         if number in self._known:
             self._valve.input_status(number, idle, output)
         else:
             self._channels[number].idle = idle
 
-    def advance_sources(self, now: int, output: Any) -> None:
+    def advance_sources(self, now: int, output: WatermarkSink) -> None:
         """Let the valve know the watermarks and idleness of the sources in this epoch.
 
         Partitions without records do not count; a source without any keeps the watermark that it had, and is idle

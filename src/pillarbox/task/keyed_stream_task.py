@@ -22,7 +22,7 @@ from pillarbox.task.operator_chain import as_mail
 from pillarbox.task.stream_task import EpochPhase, StreamTask
 from pillarbox.task.task_input import DataInputStatus
 from pillarbox.task.vertex import Vertex
-from pillarbox.time import MAX_WATERMARK, ProcessingTimeService, ProcessingTimeServiceImpl, ScheduledTimer
+from pillarbox.time import ProcessingTimeService, ProcessingTimeServiceImpl, ScheduledTimer
 
 __all__ = ["KeyedStreamTask"]
 
@@ -55,14 +55,14 @@ class KeyedStreamTask(StreamTask):
         memory: MemoryProbe = process_memory,
     ) -> None:
         owner = KeyOwner(subtask, vertex.parallelism, vertex.max_parallelism)
-        self.backend: HeapKeyedStateBackend = HeapKeyedStateBackend(vertex.nodes[0].operator.name, owner)
+        self.backend = HeapKeyedStateBackend(vertex.nodes[0].name, owner)
         super().__init__(
             vertex,
             subtask,
             clock=clock,
             threaded_input=threaded_input,
             action_executor=action_executor,
-            backend=self.backend,
+            backend=self.backend if vertex.is_keyed else None,
         )
         self._alignment_limit = alignment_limit
         self._alignment_timer: ScheduledTimer | None = None
@@ -71,8 +71,8 @@ class KeyedStreamTask(StreamTask):
         identity = LogIdentity(
             vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program, vertex.key
         )
-        self.log: StateLog = StateLog(identity, self.backend)
-        self.gate: InputGate = InputGate(vertex.name, vertex.inputs)
+        self.log = StateLog(identity, self.backend)
+        self.gate = InputGate(vertex.name, vertex.inputs)
         self._store: ChunkStore | None = None
         self._sync = Sync.IN_STEP
         self._restore_seconds = 0.0
@@ -170,9 +170,9 @@ class KeyedStreamTask(StreamTask):
                     self.metrics.records_in += len(element)
                     inputs[gate.input_of(channel)].process_records(element)
                 elif isinstance(element, Watermark):
-                    gate.watermark(channel, element.timestamp, self)
+                    gate.watermark(channel, element.timestamp, self.chain)
                 elif isinstance(element, WatermarkStatus):
-                    gate.status(channel, element.idle, self)
+                    gate.status(channel, element.idle, self.chain)
             if gate.any_barrier and not self.metrics.alignment.is_running:
                 self.metrics.alignment.mark_start()
                 self._limit_alignment()
@@ -203,19 +203,6 @@ class KeyedStreamTask(StreamTask):
         self.gate.close()
         super()._close_input()
 
-    # -- what the valve tells (its sink) --
-
-    def emit_watermark(self, timestamp: int) -> None:
-        """Advance the chain's event time."""
-        if timestamp == MAX_WATERMARK:
-            # What timers that have fired are about to emit would come too late downstream.
-            self.chain.quiesce_head()
-        self.chain.head.process_watermark(timestamp)
-
-    def emit_status(self, idle: bool) -> None:
-        """Hand on a change between idle and active."""
-        self.chain.head.process_status(idle)
-
     def _end_epoch(self) -> DataInputStatus:
         barrier, ended = self.gate.aligned()
         self.metrics.alignment.mark_end()
@@ -224,7 +211,7 @@ class KeyedStreamTask(StreamTask):
         if self._phase is EpochPhase.DATA_ENDED:
             self._checkpoint_on_barrier(barrier.timestamp if barrier else now)
             return DataInputStatus.END_OF_INPUT
-        self.gate.advance_sources(now, self)
+        self.gate.advance_sources(now, self.chain)
         if ended:
             return DataInputStatus.END_OF_DATA
         self._checkpoint_on_barrier(barrier.timestamp if barrier else now)

@@ -120,7 +120,7 @@ class TaskLife:
 
     def __init__(self, task: str) -> None:
         self._task = task
-        self.state: TaskState = TaskState.CREATED
+        self.state = TaskState.CREATED
         self._right = threading.Lock()
         # What ends the task, in the order in which it came: the first one is the cause.
         self._reported: deque[BaseException] = deque()

@@ -9,10 +9,18 @@ from typing import Any
 
 from pillarbox.errors import CheckpointMismatchError
 from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
-from pillarbox.operators.operator import Discard, Fanout, Input, OperatorContext, RecordInput, StreamOperator
+from pillarbox.operators.operator import (
+    Discard,
+    Fanout,
+    Input,
+    KeyedContext,
+    OperatorContext,
+    RecordInput,
+    StreamOperator,
+)
 from pillarbox.state import KeyedStateBackend
 from pillarbox.task.record_writer import RecordWriter
-from pillarbox.task.vertex import ChainNode, Consumers, Vertex
+from pillarbox.task.vertex import Consumers, Vertex
 from pillarbox.time import (
     ProcessingTimeCallback,
     ProcessingTimeService,
@@ -26,10 +34,14 @@ __all__ = ["OperatorChain", "as_mail"]
 
 
 class OperatorChain:
-    """A tree of operators: node 0 is the head. Opened from the tail to the head, finished from the head to the tail.
+    """A tree of operators: node 0 is the head. Made and opened from the tail to the head, finished from the head to the
+    tail.
 
     Each operator has its own mailbox executor, with its index in the chain as priority. Only the mailbox thread
     may touch a chain.
+
+    Args:
+        backend: keyed state, for the operator at the head; None where it has none.
     """
 
     def __init__(
@@ -41,53 +53,30 @@ class OperatorChain:
         writer: RecordWriter,
         backend: KeyedStateBackend | None,
     ) -> None:
-        self.operators: list[StreamOperator] = [node.operator for node in vertex.nodes]
-        self._time_services: InternalTimeServiceManager | None = None
         self._opened = False
-        self._clocks: list[ProcessingTimeServiceImpl] = []
-
-        # In one numbering: the operators, then the edges.
-        targets: list[Input] = [*self.operators, *writer.edges]
-        arriving = Counter(
-            place for node in vertex.nodes for wanted in _all_consumers(node) for place, _ in _places(wanted, vertex)
-        )
-        self._meetings = {place: _Meeting(targets[place], count) for place, count in arriving.items() if count > 1}
-
-        def input_at(place: int, index: int) -> Input:
-            records: RecordInput = (
-                self.operators[place].inputs[index] if place < len(self.operators) else targets[place]
+        executors = [processor.get_mailbox_executor(index) for index in range(len(vertex.nodes))]
+        self._clocks = [ProcessingTimeServiceImpl(clock, as_mail(executor)) for executor in executors]
+        self._keyed: KeyedContext | None = None
+        if backend is not None:
+            timers = InternalTimeServiceManager(backend, self._clocks[0], fires=vertex.fires_processing_time)
+            self._keyed = KeyedContext(backend, timers)
+        wiring = _Wiring(vertex, writer)
+        for index, node in reversed(list(enumerate(vertex.nodes))):
+            context = OperatorContext(
+                node.name,
+                node.uid,
+                subtask,
+                vertex.parallelism,
+                executors[index],
+                self._clocks[index],
+                wiring.consumers(node.output),
+                {tag: wiring.consumers(side) for tag, side in node.side_outputs.items()},
+                self._keyed if index == 0 else None,
+                vertex.job_parallelism,
             )
-            return self._meetings[place].branch(records) if place in self._meetings else targets[place]
-
-        def consumers(wanted: Consumers) -> Input:
-            inputs = [input_at(place, index) for place, index in _places(wanted, vertex)]
-            if not inputs:
-                return Discard()
-            return inputs[0] if len(inputs) == 1 else Fanout(inputs)
-
-        for index, node in enumerate(vertex.nodes):
-            executor = processor.get_mailbox_executor(index)
-            operator_clock = ProcessingTimeServiceImpl(clock, as_mail(executor))
-            self._clocks.append(operator_clock)
-            keyed = index == 0 and backend is not None
-            if index == 0 and backend is not None:
-                self._time_services = InternalTimeServiceManager(
-                    backend, operator_clock, fires=vertex.fires_processing_time
-                )
-            node.operator.setup(
-                OperatorContext(
-                    node.operator.name,
-                    node.operator.uid,
-                    subtask,
-                    vertex.parallelism,
-                    executor,
-                    operator_clock,
-                    backend if keyed else None,
-                    self._time_services if keyed else None,
-                ),
-                consumers(node.output),
-                {tag: consumers(side) for tag, side in node.side_outputs.items()},
-            )
+            wiring.add(index, node.factory.make(context))
+        self.operators = [wiring.operators[index] for index in range(len(vertex.nodes))]
+        self._meetings = list(wiring.meetings.values())
 
     @property
     def head(self) -> StreamOperator:
@@ -96,7 +85,7 @@ class OperatorChain:
 
     def timer_services(self) -> Iterable[InternalTimerService]:
         """The timers of the keyed operator at the head; none where there is no such operator."""
-        return () if self._time_services is None else self._time_services.services()
+        return () if self._keyed is None else self._keyed.timers.services()
 
     def set_subtask(self, subtask: int) -> None:
         """Be another partition of the source from now on."""
@@ -105,7 +94,7 @@ class OperatorChain:
 
     def begin_epoch(self) -> None:
         """Be at the start of an epoch of a source: event time begins anew, too."""
-        for meeting in self._meetings.values():
+        for meeting in self._meetings:
             meeting.begin_epoch()
         for operator in self.operators:
             operator.begin_epoch()
@@ -115,6 +104,21 @@ class OperatorChain:
         self._opened = True
         for operator in reversed(self.operators):
             operator.open()
+
+    # -- event time: what the valve of the input tells --
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Advance event time, from the head on."""
+        if timestamp == MAX_WATERMARK:
+            # What timers that have fired are about to emit would come too late downstream.
+            self._quiesce(self.operators[0], self._clocks[0])
+        self.head.process_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        """Hand on a change between idle and active."""
+        self.head.process_status(idle)
+
+    # -- the end of the data --
 
     def resume_timers(self) -> None:
         """Let timers fire again that the end of a former epoch's data has quiesced."""
@@ -139,10 +143,6 @@ class OperatorChain:
                 if operator is self.head:
                     operator.process_watermark(MAX_WATERMARK)
                 operator.finish()
-
-    def quiesce_head(self) -> None:
-        """Run what timers of the head that have fired are to do; no other fires until :meth:`resume_timers`."""
-        self._quiesce(self.operators[0], self._clocks[0])
 
     def _quiesce(self, operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
         executor = operator.context.mailbox_executor
@@ -199,6 +199,61 @@ class OperatorChain:
             operator.restore_state(states.get(operator.uid))
 
 
+class _Wiring:
+    """Connects the operators of a chain while they are made, each after those that it sends to.
+
+    Operators, then edges, have one numbering: their *places*.
+
+    Attributes:
+        operators: those that are made, by place.
+        meetings: where several streams meet, by place.
+    """
+
+    def __init__(self, vertex: Vertex, writer: RecordWriter) -> None:
+        self._vertex = vertex
+        self._arriving = Counter(
+            place
+            for node in vertex.nodes
+            for wanted in (node.output, *node.side_outputs.values())
+            for place, _ in self._places(wanted)
+        )
+        self._targets: dict[int, Input] = {}
+        self.operators: dict[int, StreamOperator] = {}
+        self.meetings: dict[int, _Meeting] = {}
+        for place, edge in enumerate(writer.edges, len(vertex.nodes)):
+            self._add_target(place, edge)
+
+    def add(self, place: int, operator: StreamOperator) -> None:
+        """Let streams be led to an operator."""
+        self.operators[place] = operator
+        self._add_target(place, operator)
+
+    def _add_target(self, place: int, target: Input) -> None:
+        self._targets[place] = target
+        if self._arriving[place] > 1:
+            self.meetings[place] = _Meeting(target, self._arriving[place])
+
+    def consumers(self, wanted: Consumers) -> Input:
+        """Return what takes a stream for all of its consumers."""
+        inputs = [self._input_at(place, index) for place, index in self._places(wanted)]
+        if not inputs:
+            return Discard()
+        return inputs[0] if len(inputs) == 1 else Fanout(inputs)
+
+    def _input_at(self, place: int, index: int) -> Input:
+        target = self._targets[place]
+        if place not in self.meetings:
+            return target
+        return self.meetings[place].branch(self.operators[place].inputs[index] if place in self.operators else target)
+
+    def _places(self, wanted: Consumers) -> list[tuple[int, int]]:
+        """Return the places of consumers, each with the index of its input."""
+        return [
+            *((consumer.node, consumer.index) for consumer in wanted.nodes),
+            *((len(self._vertex.nodes) + edge, 0) for edge in wanted.edges),
+        ]
+
+
 class _Meeting:
     """Where several streams of one chain meet, in a union or at the inputs of one operator: event time is the least of
     theirs.
@@ -210,19 +265,13 @@ class _Meeting:
         self.target = target
         self._branches = range(branches)
         self._next = iter(self._branches)
-        self.begin_epoch()
+        self.valve = StatusWatermarkValve(self._branches)
 
     def begin_epoch(self) -> None:
         self.valve = StatusWatermarkValve(self._branches)
 
     def branch(self, records: RecordInput) -> _Branch:
         return _Branch(self, next(self._next), records)
-
-    def emit_watermark(self, timestamp: int) -> None:
-        self.target.process_watermark(timestamp)
-
-    def emit_status(self, idle: bool) -> None:
-        self.target.process_status(idle)
 
 
 class _Branch:
@@ -234,22 +283,10 @@ class _Branch:
         self.process_records = records.process_records
 
     def process_watermark(self, timestamp: int) -> None:
-        self._meeting.valve.input_watermark(self._number, timestamp, self._meeting)
+        self._meeting.valve.input_watermark(self._number, timestamp, self._meeting.target)
 
     def process_status(self, idle: bool) -> None:
-        self._meeting.valve.input_status(self._number, idle, self._meeting)
-
-
-def _all_consumers(node: ChainNode) -> list[Consumers]:
-    return [node.output, *node.side_outputs.values()]
-
-
-def _places(wanted: Consumers, vertex: Vertex) -> list[tuple[int, int]]:
-    """Return the consumers in one numbering, the operators and then the edges, each with the index of its input."""
-    return [
-        *((consumer.node, consumer.index) for consumer in wanted.nodes),
-        *((len(vertex.nodes) + edge, 0) for edge in wanted.edges),
-    ]
+        self._meeting.valve.input_status(self._number, idle, self._meeting.target)
 
 
 def as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:

@@ -84,7 +84,7 @@ class ThreadedReader(Reader[T]):
         self._ended = False
         self._closed = False
         self._callback: Callable[[], None] | None = None
-        self.started: bool = False
+        self.started = False
         self._thread = threading.Thread(target=self._read, name="pillarbox-input", daemon=True)
         self._thread.start()
 

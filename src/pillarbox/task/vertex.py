@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.operator import OperatorFactory
 from pillarbox.state.key_note import KeyNote
 from pillarbox.task.partitioner import Partitioner
 
@@ -58,9 +58,19 @@ class Consumers:
 
 @dataclass
 class ChainNode:
-    """One operator of a chain, and who takes what it emits. A chain is a tree; node 0 is its head."""
+    """One operator of a chain. A chain is a tree; node 0 is its head.
 
-    operator: StreamOperator
+    Attributes:
+        name: the operator's name, for people.
+        uid: what its state is stored under; unique in the program.
+        factory: makes it.
+        output: the consumers of what it emits.
+        side_outputs: the same by tag, for its side outputs.
+    """
+
+    name: str
+    uid: str
+    factory: OperatorFactory
     output: Consumers = field(default_factory=Consumers)
     side_outputs: dict[str, Consumers] = field(default_factory=dict)
 
@@ -131,6 +141,7 @@ class Vertex:
         fires_processing_time: whether it will: a streaming query of Spark runs epochs without data only where the
             program says that it needs them.
         program: uid, number and level of all vertices of the program that have state.
+        job_parallelism: number of subtasks of each vertex of the program that is no source.
         kind: the method that made its head operator.
         key: what is noted of its key; None where its head has no key.
     """
@@ -148,10 +159,16 @@ class Vertex:
     uses_processing_time: bool = False
     fires_processing_time: bool = True
     program: tuple[tuple[str, int, int], ...] = ()
+    job_parallelism: int = 1
     kind: str = ""
     key: KeyNote | None = None
 
     @property
     def is_source(self) -> bool:
-        """Whether it reads a source; else it stands behind a shuffle, and has state."""
+        """Whether it reads a source; else it stands behind a shuffle, and has a place for state."""
         return self.parallelism == 0
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether the operator at its head has keyed state and timers."""
+        return self.nodes[0].factory.keyed

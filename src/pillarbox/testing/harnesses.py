@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, overload
 
 from pillarbox.errors import ProgramError, shorten
@@ -26,9 +27,10 @@ from pillarbox.operators.keyed_co_process import KeyedCoProcessOperator
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.map import MapOperator
-from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.process import ProcessOperator
 from pillarbox.operators.reduce import ReduceOperator
+from pillarbox.task.vertex import ChainNode
 from pillarbox.testing.operator_harness import (
     KeyedOneInputStreamOperatorTestHarness,
     KeyedTwoInputStreamOperatorTestHarness,
@@ -39,22 +41,19 @@ __all__ = ["Key", "ProcessFunctionTestHarnesses", "harness_for"]
 
 Key = Callable[[Any], Any] | KeySelector | str | Sequence[str]
 
-_PLAIN: dict[type[Function], Callable[[str, Any], StreamOperator]] = {
-    AsyncFunction: lambda name, function: AsyncWaitOperator(name, function, AsyncOptions("harness_for")),
-    MapFunction: MapOperator,
-    FlatMapFunction: FlatMapOperator,
-    FilterFunction: FilterOperator,
-    ProcessFunction: ProcessOperator,
-}
-_KEYED: dict[type[Function], Callable[[str, Any, Keying], StreamOperator]] = {
-    KeyedProcessFunction: KeyedProcessOperator,
-    ReduceFunction: ReduceOperator,
+_PLAIN: dict[type[Function], Callable[[Any], OperatorFactory]] = {
+    AsyncFunction: lambda function: AsyncWaitOperator.factory(function, AsyncOptions("harness_for")),
+    ProcessFunction: lambda function: OperatorFactory(partial(ProcessOperator, function=function)),
 }
 # On a stream with or without key.
-_EITHER: dict[type[Function], Callable[..., StreamOperator]] = {
+_EITHER: dict[type[Function], type[MapOperator | FlatMapOperator | FilterOperator]] = {
     MapFunction: MapOperator,
     FlatMapFunction: FlatMapOperator,
     FilterFunction: FilterOperator,
+}
+_KEYED: dict[type[Function], type[KeyedProcessOperator | ReduceOperator]] = {
+    KeyedProcessFunction: KeyedProcessOperator,
+    ReduceFunction: ReduceOperator,
 }
 
 
@@ -68,7 +67,8 @@ class ProcessFunctionTestHarnesses:
         Args:
             options: as :class:`OneInputStreamOperatorTestHarness` takes them.
         """
-        return OneInputStreamOperatorTestHarness(ProcessOperator("process", function), **options)
+        factory = OperatorFactory(partial(ProcessOperator, function=function))
+        return OneInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
 
     @staticmethod
     def for_keyed_process_function(
@@ -80,8 +80,9 @@ class ProcessFunctionTestHarnesses:
             key_by: what ``DataStream.key_by`` takes: a function, or names of columns.
             options: as :class:`KeyedOneInputStreamOperatorTestHarness` takes them.
         """
-        operator = KeyedProcessOperator("process", function, Keying(key_by, "process"))
-        return KeyedOneInputStreamOperatorTestHarness(operator, **options)
+        make = partial(KeyedProcessOperator, function=function, keying=Keying(key_by, "process"))
+        node = ChainNode("process", "process", OperatorFactory(make, keyed=True))
+        return KeyedOneInputStreamOperatorTestHarness(node, **options)
 
     @staticmethod
     def for_keyed_co_process_function(
@@ -95,7 +96,9 @@ class ProcessFunctionTestHarnesses:
             options: as :class:`KeyedTwoInputStreamOperatorTestHarness` takes them.
         """
         keyings = (Keying(first_key, "process"), Keying(second_key, "process"))
-        return KeyedTwoInputStreamOperatorTestHarness(KeyedCoProcessOperator("process", function, keyings), **options)
+        make = partial(KeyedCoProcessOperator, function=function, keyings=keyings)
+        node = ChainNode("process", "process", OperatorFactory(make, keyed=True))
+        return KeyedTwoInputStreamOperatorTestHarness(node, **options)
 
 
 @overload
@@ -137,19 +140,21 @@ def harness_for(
                 f"{name} runs on two keyed streams: give harness_for(...) key_by=(first_key, second_key)"
             )
         return ProcessFunctionTestHarnesses.for_keyed_co_process_function(function, *key_by, **options)
-    for kind, make_keyed in _KEYED.items():
+    keying = None if key_by is None else Keying(key_by, name)
+    for kind, keyed in _KEYED.items():
         if isinstance(function, kind):
-            if key_by is None:
+            if keying is None:
                 raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
-            operator = make_keyed(name, function, Keying(key_by, name))
-            return KeyedOneInputStreamOperatorTestHarness(operator, **options)
-    for kind, make_either in _EITHER.items():
-        if isinstance(function, kind) and key_by is not None:
-            operator = make_either(name, function, keying=Keying(key_by, name))
-            return KeyedOneInputStreamOperatorTestHarness(operator, **options)
-    for kind, make in _PLAIN.items():
+            factory = OperatorFactory(partial(keyed, function=function, keying=keying), keyed=True)
+            return KeyedOneInputStreamOperatorTestHarness(ChainNode(name, name, factory), **options)
+    for kind, either in _EITHER.items():
         if isinstance(function, kind):
-            return OneInputStreamOperatorTestHarness(make(name, function), **options)
+            factory = OperatorFactory(partial(either, function=function, keying=keying), keyed=keying is not None)
+            harness = OneInputStreamOperatorTestHarness if keying is None else KeyedOneInputStreamOperatorTestHarness
+            return harness(ChainNode(name, name, factory), **options)
+    for kind, plain in _PLAIN.items():
+        if isinstance(function, kind):
+            return OneInputStreamOperatorTestHarness(ChainNode(name, name, plain(function)), **options)
     raise ProgramError(
         f"harness_for() got {shorten(function)}: give it an instance of a function class such as MapFunction or"
         " KeyedProcessFunction; plain functions are tested by calling them, or in a ProgramTestHarness"

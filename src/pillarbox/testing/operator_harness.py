@@ -17,10 +17,11 @@ from pillarbox.elements import Records, Watermark, WatermarkStatus
 from pillarbox.mailbox import MailboxController, MailboxProcessor
 from pillarbox.operators.functions import OutputTag
 from pillarbox.operators.keys import Keying, Router
-from pillarbox.operators.operator import Input, OperatorContext, StreamOperator
+from pillarbox.operators.operator import Input, KeyedContext, OperatorContext
 from pillarbox.state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
 from pillarbox.state.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox.task.operator_chain import as_mail
+from pillarbox.task.vertex import ChainNode
 from pillarbox.testing.patience import Patience
 from pillarbox.time import MAX_WATERMARK, MIN_TIMESTAMP, ManualProcessingTimeService, ProcessingTimeServiceImpl
 from pillarbox.time.duration import DurationLike
@@ -102,7 +103,7 @@ class OneInputStreamOperatorTestHarness:
     functions wait for takes its own time: :meth:`drain` waits for it.
 
     Args:
-        operator: the operator; the harness uses it itself, not a copy, so a test may look into its function.
+        node: name, uid and factory of the operator.
         processing_time: where the clock stands at first, epoch milliseconds.
         snapshot: state to start from, as :meth:`snapshot` gave it.
         subtask: index of the parallel instance that the function is told.
@@ -115,13 +116,14 @@ class OneInputStreamOperatorTestHarness:
 
     Raises:
         CheckpointMismatchError: the snapshot is one of another operator.
+        ProgramError: the operator works under keys, and this is no keyed harness.
     """
 
     _keyed = False
 
     def __init__(
         self,
-        operator: StreamOperator,
+        node: ChainNode,
         *,
         processing_time: int = 0,
         snapshot: OperatorSnapshot | None = None,
@@ -129,8 +131,7 @@ class OneInputStreamOperatorTestHarness:
         parallelism: int = 1,
         limit: float = 10.0,
     ) -> None:
-        self.operator = operator
-        self.processing_time_service: ManualProcessingTimeService = ManualProcessingTimeService(processing_time)
+        self.processing_time_service = ManualProcessingTimeService(processing_time)
         self._processor = MailboxProcessor(_nothing_to_do)
         self._output = _Recorder()
         self._side_outputs = _SideOutputs()
@@ -139,21 +140,30 @@ class OneInputStreamOperatorTestHarness:
         self._closed = False
         executor = self._processor.get_mailbox_executor(0)
         clock = ProcessingTimeServiceImpl(self.processing_time_service, as_mail(executor))
-        self._backend = HeapKeyedStateBackend(operator.name)
+        self._backend = HeapKeyedStateBackend(node.name)
         self._time_services = InternalTimeServiceManager(self._backend, clock)
-        context = OperatorContext(operator.name, operator.uid, subtask, parallelism, executor, clock)
-        if self._keyed:
-            context.backend, context.time_services = self._backend, self._time_services
-        operator.setup(context, self._output, self._side_outputs)
+        context = OperatorContext(
+            node.name,
+            node.uid,
+            subtask,
+            parallelism,
+            executor,
+            clock,
+            self._output,
+            self._side_outputs,
+            KeyedContext(self._backend, self._time_services) if self._keyed else None,
+            parallelism,
+        )
+        self.operator = node.factory.make(context)
         self._patience = Patience(self.processing_time_service, limit)
-        self._patience.attach([operator])
+        self._patience.attach([self.operator])
         try:
-            operator.open()
+            self.operator.open()
         except BaseException:
             self.close()  # what it had begun, such as a thread
             raise
         self._backend.seal()
-        identity = LogIdentity(operator.uid or operator.name, 0, 1, DEFAULT_MAX_PARALLELISM)
+        identity = LogIdentity(node.uid or node.name, 0, 1, DEFAULT_MAX_PARALLELISM)
         self._log = StateLog(identity, self._backend)
         self._store = MemoryChunkStore()
         if snapshot is not None:

@@ -26,7 +26,6 @@ from pillarbox.time.watermark_generators import (
     WatermarkOutput,
     WatermarkSink,
     WatermarksWithIdleness,
-    watermark_output,
 )
 from pillarbox.time.watermark_strategy import WatermarkStrategy
 
@@ -61,5 +60,4 @@ __all__ = [
     "system_clock_ms",
     "to_millis",
     "to_timestamp",
-    "watermark_output",
 ]

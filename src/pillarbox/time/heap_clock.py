@@ -27,10 +27,10 @@ class HeapTimer(ScheduledTimer):
     __slots__ = ("callback", "service", "state", "timestamp")
 
     def __init__(self, service: HeapTimerService, timestamp: int, callback: ProcessingTimeCallback) -> None:
-        self.service: HeapTimerService = service
-        self.timestamp: int = timestamp
-        self.callback: ProcessingTimeCallback = callback
-        self.state: TimerState = TimerState.WAITING
+        self.service = service
+        self.timestamp = timestamp
+        self.callback = callback
+        self.state = TimerState.WAITING
 
     def end(self, state: TimerState) -> None:
         """Be over. Whoever keeps the timer need not keep what its callback refers to."""

@@ -213,7 +213,7 @@ class StatusWatermarkValve:
     def _someone_came(self, sink: WatermarkSink) -> None:
         if self._idle:
             self._idle = False
-            sink.emit_status(False)
+            sink.process_status(False)
         self._advance(sink)
 
     def _someone_left(self, sink: WatermarkSink) -> None:
@@ -223,7 +223,7 @@ class StatusWatermarkValve:
         elif not self._idle:
             self._emit(max(state.watermark for state in channels), sink)
             self._idle = True
-            sink.emit_status(True)
+            sink.process_status(True)
 
     def _advance(self, sink: WatermarkSink) -> None:
         aligned = [state.watermark for state in self._channels.values() if state.aligned]
@@ -234,4 +234,4 @@ class StatusWatermarkValve:
         if watermark > self._output:
             # Noted first: the sink may look at `current_watermark`.
             self._output = watermark
-            sink.emit_watermark(watermark)
+            sink.process_watermark(watermark)

@@ -15,8 +15,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from pillarbox.errors import shorten
 from pillarbox.time.duration import DurationLike, positive_millis, to_millis
-from pillarbox.time.timestamps import MIN_TIMESTAMP
+from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
 
 __all__ = [
     "AscendingTimestampsWatermarks",
@@ -27,25 +28,24 @@ __all__ = [
     "WatermarkOutput",
     "WatermarkSink",
     "WatermarksWithIdleness",
-    "watermark_output",
 ]
 
 
 class WatermarkSink(Protocol):
-    """Where the watermarks and statuses of a stream go: a writer or the next operator.
+    """Takes the watermarks and statuses of a stream: the next operator, several, or the record writer.
 
-    The two watermark methods of Flink's ``DataOutput``. They are called in the caller's thread.
+    They are called in the caller's thread.
     """
 
-    def emit_watermark(self, timestamp: int) -> None:
+    def process_watermark(self, timestamp: int) -> None:
         """Take a watermark, in epoch milliseconds."""
 
-    def emit_status(self, idle: bool) -> None:
+    def process_status(self, idle: bool) -> None:
         """Take a change of status: idle (True) or active again (False)."""
 
 
 class WatermarkOutput(ABC):
-    """What a generator says its watermarks to."""
+    """Receives the watermarks of a generator."""
 
     @abstractmethod
     def emit_watermark(self, timestamp_ms: int) -> None:
@@ -181,7 +181,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
         self._seen_since_probe = False
         self._quiet_since: int | None = None
         self._idle = False
-        self.batchable: bool = generator.batchable
+        self.batchable = generator.batchable
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
         """Note that there is life, then hand on."""
@@ -219,54 +219,52 @@ class WatermarksWithIdleness(WatermarkGenerator):
 
 
 class MonotoneWatermarkOutput(WatermarkOutput):
-    """Keeps a generator honest: watermarks only go up, and no status is said twice.
+    """Keeps a generator honest: watermarks are numbers that only go up, and no status is said twice.
 
     Flink's ``WatermarkToDataOutput``: a new watermark ends idleness first.
+
+    Args:
+        sink: gets watermarks in strictly ascending order, and statuses when they change.
+        idle: the status that the sink knows; None: that is not known, and any will be said.
     """
 
     __slots__ = ("_idle", "_last", "_sink")
 
-    def __init__(self, sink: WatermarkSink, last_watermark: int = MIN_TIMESTAMP) -> None:
+    def __init__(self, sink: WatermarkSink, *, idle: bool | None = False) -> None:
         self._sink = sink
-        self._last = last_watermark
-        self._idle = False
+        self._last = MIN_TIMESTAMP
+        self._idle = idle
 
     @property
-    def current_watermark(self) -> int:
-        """The last watermark (epoch ms) that was passed on; ``MIN_TIMESTAMP`` before the first."""
-        return self._last
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether the stream was last marked idle."""
+    def is_idle(self) -> bool | None:
+        """Whether the stream is idle, as the sink knows it; None: it does not, as yet."""
         return self._idle
 
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Pass a watermark on if it is above the last one."""
+        """Pass a watermark on if it is above the last one.
+
+        Raises:
+            ValueError: it is not a number of milliseconds.
+        """
+        if type(timestamp_ms) is not int or not MIN_TIMESTAMP <= timestamp_ms <= MAX_WATERMARK:
+            try:
+                timestamp_ms = to_millisecond(timestamp_ms)
+            except ValueError as error:
+                kind = type(timestamp_ms).__name__
+                raise ValueError(f"{shorten(timestamp_ms)} ({kind}) is no watermark: {error}") from None
         if timestamp_ms > self._last:
             self._last = timestamp_ms
             self.mark_active()
-            self._sink.emit_watermark(timestamp_ms)
+            self._sink.process_watermark(timestamp_ms)
 
     def mark_idle(self) -> None:
         """Pass the status on unless the stream is idle already."""
         if not self._idle:
             self._idle = True
-            self._sink.emit_status(True)
+            self._sink.process_status(True)
 
     def mark_active(self) -> None:
         """Pass the status on unless the stream is active already."""
-        if self._idle:
+        if self._idle is not False:
             self._idle = False
-            self._sink.emit_status(False)
-
-
-def watermark_output(sink: WatermarkSink, last_watermark: int = MIN_TIMESTAMP) -> MonotoneWatermarkOutput:
-    """Return the output for a generator whose watermarks go to ``sink``.
-
-    Args:
-        sink: gets watermarks in strictly ascending order, and statuses when they change.
-        last_watermark: the watermark (epoch milliseconds) that was emitted in a former life: only
-            what is above goes on.
-    """
-    return MonotoneWatermarkOutput(sink, last_watermark)
+            self._sink.process_status(False)

@@ -10,8 +10,8 @@ from pillarbox.elements import Records
 from pillarbox.errors import OperatorError, ProgramError, shorten
 from pillarbox.operators.async_io.libraries import import_library
 from pillarbox.operators.async_io.request import NO_KEY, Request
+from pillarbox.operators.collector import settled
 from pillarbox.operators.keys import Keying
-from pillarbox.operators.operator import settled
 from pillarbox.time.duration import DurationLike, positive_millis, to_millis
 
 __all__ = ["AsyncCache", "ResultCache"]

@@ -7,13 +7,14 @@ Source of the behaviour: Flink's ``AsyncWaitOperator``.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from pillarbox.elements import Records, Watermark, WatermarkStatus
 from pillarbox.operators.async_io.in_flight import InFlight
 from pillarbox.operators.async_io.options import AsyncOptions
 from pillarbox.operators.async_io.request import Event
-from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.operator import OperatorContext, OperatorFactory, StreamOperator
 
 __all__ = ["AsyncWaitOperator"]
 
@@ -27,15 +28,18 @@ class AsyncWaitOperator(StreamOperator):
         slots: the number of tasks that run at a time where the parallelism is Spark's: before the first shuffle.
     """
 
-    wakes_up = True
-
-    def __init__(self, name: str, function: Any, options: AsyncOptions, uid: str = "", *, slots: int = 1) -> None:
-        super().__init__(name, uid)
+    def __init__(self, context: OperatorContext, function: Any, options: AsyncOptions, *, slots: int = 1) -> None:
+        super().__init__(context)
         self.function = function
         self.options = options
-        self.stateful: bool = options.carries
         self._slots = slots
         self._opened: InFlight | None = None
+
+    @staticmethod
+    def factory(function: Any, options: AsyncOptions, *, slots: int = 1) -> OperatorFactory:
+        """Return what makes such an operator."""
+        make = partial(AsyncWaitOperator, function=function, options=options, slots=slots)
+        return OperatorFactory(make, wakes_up=True, stateful=options.carries)
 
     @property
     def in_flight(self) -> InFlight:

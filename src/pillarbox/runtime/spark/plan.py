@@ -85,7 +85,7 @@ class _Plan:
         return buffers
 
     def _stateful_level(self, buffers: DataFrame, level: int) -> DataFrame:
-        from pillarbox.runtime.spark._processor import Processor
+        from pillarbox.runtime.spark.processor import Processor
         from pillarbox.runtime.spark.task_host import TaskHost
 
         vertices, places = self._keyed(level)

@@ -157,7 +157,7 @@ def _query() -> str:
 
 
 #: The residents of this process.
-here: Residency = Residency()
+here = Residency()
 atexit.register(here.close_all)
 
 

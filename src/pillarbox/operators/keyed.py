@@ -1,0 +1,45 @@
+"""What operators of keyed streams share: keyed state, and timers that event time fires."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pillarbox.operators.function_operator import FunctionOperator, keyed_context
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.operator import OperatorContext
+
+__all__ = ["KeyedOperator"]
+
+
+class KeyedOperator(FunctionOperator):
+    """An operator that has keyed state, and may have timers.
+
+    Args:
+        function: the user's; None where the operator has none.
+        method: the method of a :class:`Function` that handles a record.
+        keying: how a record gets its key.
+
+    Attributes:
+        backend: its keyed state.
+        time_services: its timer services, by name.
+
+    Raises:
+        ProgramError: the task has no keyed state.
+    """
+
+    keying: Keying
+
+    def __init__(self, context: OperatorContext, function: Any, method: str, keying: Keying) -> None:
+        super().__init__(context, function, method, keying)
+        keyed = keyed_context(context)
+        self.backend = keyed.backend
+        self.time_services = keyed.timers
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Fire the timers that are due, then hand the watermark on (T5)."""
+        self.time_services.advance_watermark(timestamp)
+        self.flush()
+        super().process_watermark(timestamp)
+
+    def flush(self) -> None:
+        """Hand on what timers have emitted."""
