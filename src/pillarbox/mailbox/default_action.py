@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What a default action is, and what it can do to the loop that calls it."""
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ class PeriodTimer(Protocol):
     """
 
     def mark_start(self) -> None:
-        """A period begins now."""
+        """Begin a period."""
 
     def mark_end(self) -> None:
-        """The period that was begun ends now."""
+        """End the period that was begun."""
 
 
 @final

@@ -15,7 +15,7 @@ __all__ = ["KeyedStateBackend", "LoggedStateBackend", "SlotSpec"]
 
 
 class KeyedStateBackend(KeyContext, Protocol):
-    """All keyed state of one operator in one subtask, and its timers. (Flink's ``KeyedStateBackend``.)
+    """All keyed state of one operator in one subtask, and its timers: Flink's ``KeyedStateBackend``.
 
     States and timers are those of the current key. They are declared before :meth:`seal`.
 
@@ -29,8 +29,10 @@ class KeyedStateBackend(KeyContext, Protocol):
 
     @property
     def rows(self) -> Mapping[Any, Any]:
-        """``rows[key]`` is the row of a key, made where there is none. ``row = rows[key]`` and ``key = key`` are
-        :meth:`set_current_key` in line, for loops over records."""
+        """The rows by key: ``rows[key]`` is made where there is none.
+
+        ``row = rows[key]`` and ``key = key`` are :meth:`set_current_key` in line, for loops over records.
+        """
 
     @property
     def is_declared(self) -> bool:
