@@ -34,11 +34,10 @@ __all__ = ["OperatorChain", "as_mail"]
 
 
 class OperatorChain:
-    """A tree of operators: node 0 is the head. Made and opened from the tail to the head, finished from the head to the
-    tail.
+    """A tree of operators: node 0 is the head.
 
-    Each operator has its own mailbox executor, with its index in the chain as priority. Only the mailbox thread
-    may touch a chain.
+    They are made and opened from the tail to the head, and finished from the head to the tail. Each operator has its
+    own mailbox executor, with its index in the chain as priority. Only the mailbox thread may touch a chain.
 
     Args:
         backend: keyed state, for the operator at the head; None where it has none.
