@@ -1,8 +1,8 @@
 """A DataFrame's row as a light named tuple, and the fast way from Arrow to Python.
 
-Every record of a stream that came from a DataFrame is a ``Row``. Rows are made by the hundred
+Every record of a stream that came from a DataFrame is a `Row`. Rows are made by the hundred
 thousand per second, so nothing here works value by value in Python: Arrow and numpy convert whole
-columns, and ``zip`` puts the rows together.
+columns, and `zip` puts the rows together.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RowT = TypeVar("_RowT", bound="Row")
 
 
 class UnknownColumnError(KeyError):
-    """``row["name"]`` asked for a column that the row does not have."""
+    """`row["name"]` asked for a column that the row does not have."""
 
     def __str__(self) -> str:
         return str(self.args[0])  # KeyError shows the repr of its message
@@ -46,7 +46,7 @@ class _Positions(dict[str, int]):
 
 
 class _ClassOfRows:
-    """Stands for a row class in pickles, where it becomes ``row_class(fields)``.
+    """Stands for a row class in pickles, where it becomes `row_class(fields)`.
 
     Pickle stores one and the same object once, so a list of rows carries its column names once,
     and each row is then rebuilt by a call of the class itself, without any Python function.
@@ -67,16 +67,16 @@ class _ClassOfRows:
 class Row(tuple[Any, ...]):
     """A row: a tuple whose values also have names.
 
-    A value is reached by attribute (``row.card``, as fast as in a named tuple), by name
-    (``row["card"]``), by position (``row[0]``), or by unpacking. A column whose name is no identifier,
-    starts with two underscores, or is one of ``_fields``, ``_make``, ``_replace`` is reached by
-    ``row["..."]`` only. A column that is called like a method (``count``, ``get``) hides that method, as
+    A value is reached by attribute (`row.card`, as fast as in a named tuple), by name
+    (`row["card"]`), by position (`row[0]`), or by unpacking. A column whose name is no identifier,
+    starts with two underscores, or is one of `_fields`, `_make`, `_replace` is reached by
+    `row["..."]` only. A column that is called like a method (`count`, `get`) hides that method, as
     in a named tuple.
 
     Rows are equal, ordered and hashed as the tuples of their values: names do not count.
 
-    Rows come out of DataFrames. To make one by hand, say ``Row.of(card="c1", amount=2.5)``; to make
-    many, call ``row_class(fields)`` with the values of each.
+    Rows come out of DataFrames. To make one by hand, say `Row.of(card="c1", amount=2.5)`; to make
+    many, call `row_class(fields)` with the values of each.
     """
 
     __slots__ = ()
@@ -87,27 +87,22 @@ class Row(tuple[Any, ...]):
 
     @staticmethod
     def of(**values: Any) -> Row:
-        """Return the row with these columns, in this order.
-
-        Example:
-            >>> Row.of(card="c1", amount=2.5).amount
-            2.5
-        """
+        """The row with these columns, in this order."""
         return row_class(tuple(values))(values.values())
 
     @classmethod
     def _make(cls: type[_RowT], values: Iterable[Any]) -> _RowT:
-        """Return a row of this class, made of as many ``values`` as it has columns; else a ``TypeError``."""
+        """A row of this class from as many `values` as it has columns; else a `TypeError`."""
         row = cls(values)
         if len(row) != len(cls._fields):
             raise TypeError(f"{len(cls._fields)} values expected, got {len(row)}")
         return row
 
     def _replace(self: _RowT, **values: Any) -> _RowT:
-        """Return the same row with other ``values`` in some columns.
+        """The same row with other `values` in some columns.
 
         Raises:
-            UnknownColumnError: there is no such column.
+            UnknownColumnError: There is no such column.
         """
         changed = list(self)
         for name, value in values.items():
@@ -115,10 +110,10 @@ class Row(tuple[Any, ...]):
         return type(self)(changed)
 
     def as_dict(self, recursive: bool = False) -> dict[str, Any]:
-        """Return names and values, in the order of the columns.
+        """Names and values, in the order of the columns.
 
         Args:
-            recursive: turn rows inside this row (also those in lists and dicts) into dicts, too.
+            recursive: Turn rows inside this row (also those in lists and dicts) into dicts, too.
         """
         values = map(_plain, self) if recursive else self
         return dict(zip(self._fields, values, strict=True))
@@ -126,7 +121,7 @@ class Row(tuple[Any, ...]):
     asDict = as_dict
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of column ``name``, or ``default`` if there is no such column."""
+        """The value of column `name`, or `default` if there is no such column."""
         return self[name] if name in self._positions else default
 
     @overload
@@ -153,7 +148,7 @@ _item = tuple.__getitem__
 
 
 def _plain(value: Any) -> Any:
-    """Return ``value`` with the rows in it as dicts."""
+    """`value` with the rows in it as dicts."""
     if isinstance(value, Row):
         return value.as_dict(recursive=True)
     if isinstance(value, list):
@@ -167,13 +162,13 @@ _classes: dict[tuple[str, ...], type[Row]] = {}
 
 
 def row_class(fields: tuple[str, ...]) -> type[Row]:
-    """Return the class of the rows with these columns; the same class for the same ``fields``.
+    """The class of the rows with these columns; the same class for the same `fields`.
 
-    The class is called with one iterable of values, as ``tuple`` is, and does not count them:
-    ``_make`` does.
+    The class is called with one iterable of values, as `tuple` is, and does not count them:
+    `_make` does.
 
     Raises:
-        ValueError: two columns have the same name.
+        ValueError: Two columns have the same name.
     """
     return _classes.get(fields) or _new_row_class(fields)
 
@@ -203,7 +198,7 @@ _OWN_NAMES = frozenset({"_fields", "_make", "_replace", "_positions", "_pickled_
 
 
 def rows_from_arrow(batch: pa.RecordBatch) -> list[Row]:
-    """Return the rows of ``batch``, with values as ``column_to_list`` makes them."""
+    """The rows of `batch`, with values as `column_to_list` makes them."""
     return _rows(batch.schema.names, batch.columns, batch.num_rows)
 
 
@@ -215,15 +210,15 @@ def _rows(names: Iterable[str], columns: Sequence[pa.Array], count: int) -> list
 
 
 def column_to_list(column: pa.Array) -> list[Any]:
-    """Return the values of ``column`` as Python objects; nulls are None.
+    """The values of `column` as Python objects; nulls are None.
 
-    Integers, floats, booleans, strings, binaries (``bytes``) and decimals (``Decimal``) are what one
-    expects; dates are ``date``, durations ``timedelta``, timestamps ``datetime``: in UTC where the type
+    Integers, floats, booleans, strings, binaries (`bytes`) and decimals (`Decimal`) are what one
+    expects; dates are `date`, durations `timedelta`, timestamps `datetime`: in UTC where the type
     has a time zone (Spark's TIMESTAMP), naive where it has none (TIMESTAMP_NTZ). Arrays are lists,
     maps dicts, structs rows. Finer parts of time than microseconds are cut off (towards the past).
 
     Raises:
-        ValueError: a date or a timestamp lies outside the years 1 to 9999.
+        ValueError: A date or a timestamp lies outside the years 1 to 9999.
     """
     kind = column.type
     is_ = pa.types
@@ -243,7 +238,7 @@ def column_to_list(column: pa.Array) -> list[Any]:
         micros = _micros(column, _EARLIEST_US, _LATEST_US)
         if kind.tz is None:
             return _with_nones(micros.view("M8[us]").tolist(), column)
-        # numpy knows no time zones. ``epoch + delta`` stays in C and is the fastest way to a datetime
+        # numpy knows no time zones. `epoch + delta` stays in C and is the fastest way to a datetime
         # that has one: 110 ns, against 950 for datetime.replace and 3,700 for to_pylist.
         return _with_nones(list(map(_EPOCH.__add__, micros.view("m8[us]").tolist())), column)
     if is_.is_date(kind):
@@ -271,19 +266,19 @@ def column_to_list(column: pa.Array) -> list[Any]:
 
 
 def timestamps_ms(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the times in ``column`` as milliseconds since 1970-01-01 UTC.
+    """The times in `column` as milliseconds since 1970-01-01 UTC.
 
     Args:
-        column: timestamps of any unit, dates (their midnight), or integers, which are taken as
+        column: Timestamps of any unit, dates (their midnight), or integers, which are taken as
             milliseconds since 1970 already. Timestamps without a time zone are taken as UTC.
 
     Returns:
-        As many values as ``column`` has; finer parts than milliseconds are cut off towards the
-        past. It may share the memory of ``column``: do not write to it.
+        As many values as `column` has; finer parts than milliseconds are cut off towards the
+        past. It may share the memory of `column`: do not write to it.
 
     Raises:
-        ValueError: there is a null.
-        TypeError: the column holds no times.
+        ValueError: There is a null.
+        TypeError: The column holds no times.
     """
     kind = column.type
     if not (pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_integer(kind)):
@@ -315,7 +310,7 @@ def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def _with_nones(values: list[Any], column: pa.Array) -> list[Any]:
-    """Return ``values``, with None where ``column`` is null."""
+    """`values`, with None put where `column` is null."""
     if column.null_count:
         for position in np.flatnonzero(_nulls(column)).tolist():
             values[position] = None
@@ -323,7 +318,7 @@ def _with_nones(values: list[Any], column: pa.Array) -> list[Any]:
 
 
 def _numbers(column: pa.Array, dtype: Any) -> npt.NDArray[Any]:
-    """Return the memory of a column of fixed width, as it is; zero where the column is null.
+    """The memory of a column of fixed width, as it is; zero where the column is null.
 
     Arrow's own to_numpy would turn integers with nulls into floats.
     """
@@ -336,7 +331,7 @@ def _numbers(column: pa.Array, dtype: Any) -> npt.NDArray[Any]:
 
 
 def _scaled(numbers: npt.NDArray[np.int64], unit: str, to: str) -> npt.NDArray[np.int64]:
-    """Return times in ``unit`` in the unit ``to``, towards the past."""
+    """Times in `unit` in the unit `to`, towards the past."""
     have, want = _PER_SECOND[unit], _PER_SECOND[to]
     if have == want:
         return numbers
@@ -344,7 +339,7 @@ def _scaled(numbers: npt.NDArray[np.int64], unit: str, to: str) -> npt.NDArray[n
 
 
 def _micros(column: pa.Array, least: int, most: int) -> npt.NDArray[np.int64]:
-    """Return a timestamp or duration column in microseconds, all of them within ``least`` and ``most``."""
+    """A timestamp or duration column in microseconds, all of them within `least` and `most`."""
     unit = column.type.unit
     numbers = _numbers(column, np.int64)
     if unit in ("s", "ms"):  # these may overflow in microseconds, so the check comes first
@@ -354,7 +349,7 @@ def _micros(column: pa.Array, least: int, most: int) -> npt.NDArray[np.int64]:
 
 
 def _days(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Return a date column in days since 1970-01-01."""
+    """A date column in days since 1970-01-01."""
     if pa.types.is_date32(column.type):
         return _numbers(column, np.int32).astype(np.int64)
     return _numbers(column, np.int64) // 86_400_000
@@ -369,6 +364,6 @@ def _in_range(numbers: npt.NDArray[np.int64], least: int, most: int) -> npt.NDAr
 
 
 def _cut(flat: list[Any], starts: npt.NDArray[Any]) -> list[list[Any]]:
-    """Return ``flat`` cut into lists; list i reaches from starts[i] to starts[i + 1]."""
+    """`flat` cut into lists; list i reaches from starts[i] to starts[i + 1]."""
     edges = (starts - starts[0]).tolist()
     return [flat[start:end] for start, end in pairwise(edges)]

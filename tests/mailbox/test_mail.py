@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mails (M2) and what runs them (P5)."""
 
 from __future__ import annotations

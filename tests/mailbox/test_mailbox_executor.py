@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mailbox executor: M9."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The mailbox processor: M1 (re-binding) and M10 to M14."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The task mailbox: M1 and M3 to M8."""
 
 from __future__ import annotations

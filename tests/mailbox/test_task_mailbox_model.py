@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The task mailbox against three plain lists (M3 to M7)."""
 
 from __future__ import annotations

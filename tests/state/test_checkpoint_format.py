@@ -307,12 +307,12 @@ def test_kinds_that_came_later_are_refused():
     ):
         Task(in_head)
     in_chunk = task.store.copy()
-    in_chunk.chunks[1] = chunk = pickle.dumps({**pickle.loads(in_chunk.chunks[1]), "spaces": ()}, 5)
+    in_chunk.chunks[1] = chunk = pickle.dumps({**pickle.loads(in_chunk.chunks[1]), "later": ()}, 5)
     head = read_head(payload, task.log._identity)
     body = pickle.dumps({**pickle.loads(payload[15:]), "newest": (len(chunk), zlib.crc32(chunk), 1)}, 5)
     assert head.newest is not None
     in_chunk.chunks[META] = payload[:11] + zlib.crc32(body).to_bytes(4, "little") + body
-    with pytest.raises(CheckpointMismatchError, match="holds 'spaces', which this version of pillarbox does not know"):
+    with pytest.raises(CheckpointMismatchError, match="holds 'later', which this version of pillarbox does not know"):
         Task(in_chunk)
 
 

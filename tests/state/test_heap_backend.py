@@ -231,6 +231,7 @@ def test_state_without_a_current_key_is_refused(backend, use):
 
 def test_a_key_of_another_subtask_is_refused():
     backend = HeapKeyedStateBackend("op", KeyOwner(1, 4, 128))
+    backend.get_state(ValueStateDescriptor("s"))
     backend.seal()
     mine = [key for key in range(100) if subtask_of(key_group(key, 128), 128, 4) == 1]
     for key in range(100):

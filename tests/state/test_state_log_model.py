@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -49,13 +50,33 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("reducing.add"), KEYS, SMALL),
     st.tuples(st.just("reducing.clear"), KEYS),
     st.tuples(st.just("aggregating.add"), KEYS, SMALL),
-    st.tuples(st.just("event.register"), KEYS, TIMES, SMALL),
-    st.tuples(st.just("event.delete"), KEYS, TIMES, SMALL),
-    st.tuples(st.just("processing.register"), KEYS, TIMES, SMALL),
+    st.tuples(st.just("event.register"), KEYS, TIMES),
+    st.tuples(st.just("event.delete"), KEYS, TIMES),
+    st.tuples(st.just("processing.register"), KEYS, TIMES),
+    st.tuples(st.just("late.add"), KEYS, SMALL),
     st.tuples(st.just("read"), KEYS),
     st.tuples(st.just("fire"), TIMES),
     st.tuples(st.just("empty"), KEYS),
 )
+# The same in namespaces: some states are asked for when they are first used, by each worker in another order.
+NAMESPACES = st.sampled_from([0, 1, (0, 5), "window"])
+SPACE_OPERATIONS = st.one_of(
+    st.tuples(st.just("value.update"), KEYS, NAMESPACES, st.none() | SMALL),
+    st.tuples(st.just("list.add"), KEYS, NAMESPACES, SMALL),
+    st.tuples(st.just("list.clear"), KEYS, NAMESPACES),
+    st.tuples(st.just("reducing.add"), KEYS, NAMESPACES, SMALL),
+    st.tuples(st.just("aggregating.add"), KEYS, NAMESPACES, SMALL),
+    st.tuples(st.just("late map.put"), KEYS, NAMESPACES, SMALL, SMALL),
+    st.tuples(st.just("late map.remove"), KEYS, NAMESPACES, SMALL),
+    st.tuples(st.just("late list.add_all"), KEYS, NAMESPACES, st.lists(SMALL, min_size=1, max_size=30)),
+    st.tuples(st.just("event.register"), KEYS, NAMESPACES, TIMES),
+    st.tuples(st.just("event.delete"), KEYS, NAMESPACES, TIMES),
+    st.tuples(st.just("processing.register"), KEYS, NAMESPACES, TIMES),
+    st.tuples(st.just("merge"), KEYS, NAMESPACES, st.lists(NAMESPACES, unique=True, max_size=3)),
+    st.tuples(st.just("read"), KEYS, NAMESPACES),
+    st.tuples(st.just("empty"), KEYS, NAMESPACES),
+)
+EITHER = OPERATIONS | SPACE_OPERATIONS.map(lambda operation: ("space", operation))
 
 
 class Mean(AggregateFunction):
@@ -68,6 +89,13 @@ class Mean(AggregateFunction):
     def get_result(self, accumulator):
         return accumulator[0] / accumulator[1]
 
+    def merge(self, accumulator_a, accumulator_b):
+        return [one + other for one, other in zip(accumulator_a, accumulator_b)]
+
+
+MERGING = ("list", "reducing", "aggregating", "late list")
+EMPTY: tuple[Any, ...] = (None, [], {})
+
 
 class Resident:
     """A worker's copy of the state."""
@@ -75,7 +103,9 @@ class Resident:
     def __init__(self):
         self.fired = []
         self.backend = HeapKeyedStateBackend("op")
-        self.timers = InternalTimerService("timers", self.backend, ManualProcessingTimeService(), self, namespaced=True)
+        clock = ManualProcessingTimeService()
+        self.timers = InternalTimerService("timers", self.backend, clock, self)
+        self.windows = InternalTimerService("windows", self.backend, clock, self, namespaced=True)
         get = self.backend.get_state
         self.states = {
             "value": get(ValueStateDescriptor("value")),
@@ -84,11 +114,19 @@ class Resident:
             "reducing": get(ReducingStateDescriptor("reducing", lambda a, b: a + b)),
             "aggregating": get(AggregatingStateDescriptor("aggregating", Mean())),
         }
+        self.space_states = {
+            "value": get(ValueStateDescriptor("value"), namespaced=True),
+            "list": get(ListStateDescriptor("list"), namespaced=True),
+            "reducing": get(ReducingStateDescriptor("reducing", lambda a, b: a + b), namespaced=True),
+            "aggregating": get(AggregatingStateDescriptor("aggregating", Mean()), namespaced=True),
+        }
         self.backend.seal()
         self.log = StateLog(LogIdentity("op", 0, 1, 128), self.backend)
 
     def on_event_time(self, timestamp, namespace):
-        self.fired.append((timestamp, self.backend.key, namespace))
+        # The contents of its own namespace are at hand.
+        held = None if namespace is None else self.space_states["reducing"].get()
+        self.fired.append((timestamp, self.backend.key, namespace, held))
 
     def on_processing_time(self, timestamp, namespace):
         raise AssertionError("the clock stands still")
@@ -98,14 +136,19 @@ class Resident:
         if name == "fire":
             self.fired = []
             self.timers.advance_watermark(arguments[0])
+            self.windows.advance_watermark(arguments[0])
             return self.fired
+        if name == "space":
+            self.apply_in_space(*arguments[0])
+            return None
         key, *arguments = arguments
         self.backend.set_current_key(key)
         kind, _, method = name.partition(".")
-        if kind == "event":
-            getattr(self.timers, f"{method}_event_time_timer")(arguments[1], arguments[0])
-        elif kind == "processing":
-            getattr(self.timers, f"{method}_processing_time_timer")(arguments[1], arguments[0])
+        if kind in ("event", "processing"):
+            getattr(self.timers, f"{method}_{kind}_time_timer")(None, arguments[0])
+        elif kind == "late":
+            self.states["late"] = late = self.backend.get_state(ListStateDescriptor("late"), late=True)
+            late.add(*arguments)
         elif kind == "empty":
             for state in self.states.values():
                 state.clear()
@@ -113,9 +156,50 @@ class Resident:
             getattr(self.states[kind], method)(*arguments)
         return None
 
+    def apply_in_space(self, name, key, namespace, *arguments):
+        kind, _, method = name.partition(".")
+        self.backend.set_current_key(key)
+        self.backend.set_current_namespace(namespace)
+        if kind in ("event", "processing"):
+            getattr(self.windows, f"{method}_{kind}_time_timer")(namespace, arguments[0])
+        elif kind == "merge":
+            for merging in MERGING:
+                self.space_state(merging).merge_namespaces(namespace, arguments[0])
+        elif kind == "empty":
+            for state in self.space_states.values():
+                state.clear()
+        elif kind != "read":
+            getattr(self.space_state(kind), method)(*arguments)
+
+    def space_state(self, kind):
+        late = {"late map": MapStateDescriptor, "late list": ListStateDescriptor}.get(kind)
+        if late is not None:
+            self.space_states[kind] = self.backend.get_state(late(kind), namespaced=True, late=True)
+        return self.space_states[kind]
+
+    def view_of_spaces(self):
+        """What the states of namespaces answer, by key and namespace."""
+        seen = {}
+        for key in list(self.backend.get_keys()):
+            self.backend.set_current_key(key)
+            for namespace in self.backend.get_namespaces():
+                self.backend.set_current_namespace(namespace)
+                answer = {
+                    "value": self.space_state("value").value(),
+                    "list": list(self.space_state("list")),
+                    "reducing": self.space_state("reducing").get(),
+                    "aggregating": self.space_state("aggregating").get(),
+                    "late map": dict(self.space_state("late map").items()),
+                    "late list": list(self.space_state("late list")),
+                }
+                if any(value not in EMPTY for value in answer.values()):
+                    seen[key, namespace] = answer
+        return seen
+
     def view(self):
         """What the states answer, by key."""
         seen = {}
+        self.states["late"] = self.backend.get_state(ListStateDescriptor("late"), late=True)
         for key in list(self.backend.rows):
             self.backend.set_current_key(key)
             states = self.states
@@ -125,17 +209,23 @@ class Resident:
                 "map": dict(states["map"].items()),
                 "reducing": states["reducing"].get(),
                 "aggregating": states["aggregating"].get(),
+                "late": list(states["late"]),
             }
-            if any(value not in (None, [], {}) for value in answer.values()):
+            if any(value not in EMPTY for value in answer.values()):
                 seen[key] = answer
         return seen
 
 
+def nothing():
+    return {"value": None, "list": [], "reducing": None, "added": [], "late map": {}, "late list": []}
+
+
 class Model:
-    """The same in plain dictionaries."""
+    """The same in plain dictionaries. A timer is (timestamp, key, namespace or None)."""
 
     def __init__(self):
         self.keys = {}
+        self.spaces = {}
         self.event = set()
         self.processing = set()
 
@@ -144,9 +234,14 @@ class Model:
         if name == "fire":
             due = {timer for timer in self.event if timer[0] <= arguments[0]}
             self.event -= due
-            return sorted(due)
+            held = {timer: self.spaces.get(timer[1:], nothing())["reducing"] for timer in due}
+            return [(*timer, held[timer]) for timer in due]
+        if name == "space":
+            return self.apply_in_space(*arguments[0])
         key, *arguments = arguments
-        row = self.keys.setdefault(key, {"value": None, "list": [], "map": {}, "reducing": None, "added": []})
+        row = self.keys.setdefault(
+            key, {"value": None, "list": [], "map": {}, "reducing": None, "added": [], "late": []}
+        )
         if name == "value.update":
             row["value"] = arguments[0]
         elif name in ("list.add", "list.add_all"):
@@ -164,11 +259,13 @@ class Model:
         elif name == "aggregating.add":
             row["added"].append(arguments[0])
         elif name == "event.register":
-            self.event.add((arguments[0], key, arguments[1]))
+            self.event.add((arguments[0], key, None))
         elif name == "event.delete":
-            self.event.discard((arguments[0], key, arguments[1]))
+            self.event.discard((arguments[0], key, None))
         elif name == "processing.register":
-            self.processing.add((arguments[0], key, arguments[1]))
+            self.processing.add((arguments[0], key, None))
+        elif name == "late.add":
+            row["late"].append(arguments[0])
         elif name == "empty":
             del self.keys[key]
         elif name.endswith(".clear"):
@@ -176,18 +273,64 @@ class Model:
             row[kind] = {"list": [], "map": {}}.get(kind)
         return None
 
+    def apply_in_space(self, name, key, namespace, *arguments):
+        timer = (arguments[0], key, namespace) if name.startswith(("event", "processing")) else None
+        space = self.spaces.setdefault((key, namespace), nothing())
+        if name == "value.update":
+            space["value"] = arguments[0]
+        elif name == "list.add":
+            space["list"].append(arguments[0])
+        elif name == "list.clear":
+            space["list"] = []
+        elif name == "reducing.add":
+            space["reducing"] = (space["reducing"] or 0) + arguments[0]
+        elif name == "aggregating.add":
+            space["added"].append(arguments[0])
+        elif name == "late map.put":
+            space["late map"][arguments[0]] = arguments[1]
+        elif name == "late map.remove":
+            space["late map"].pop(arguments[0], None)
+        elif name == "late list.add_all":
+            space["late list"] += arguments[0]
+        elif name == "event.register":
+            self.event.add(timer)
+        elif name == "event.delete":
+            self.event.discard(timer)
+        elif name == "processing.register":
+            self.processing.add(timer)
+        elif name == "merge":
+            sources = [self.spaces.get((key, source), nothing()) for source in arguments[0]]
+            parts = [space] * (namespace not in arguments[0]) + sources
+            merged = {kind: [each for part in parts for each in part[kind]] for kind in ("list", "added", "late list")}
+            reduced = [part["reducing"] for part in parts if part["reducing"] is not None]
+            for part in parts:
+                part.update({"list": [], "added": [], "late list": [], "reducing": None})
+            space.update(merged, reducing=sum(reduced) if reduced else None)
+        elif name == "empty":
+            del self.spaces[key, namespace]
+
+    def view_of_spaces(self):
+        return _seen(self.spaces, ("value", "list", "reducing", "late map", "late list"))
+
     def view(self):
-        seen = {}
-        for key, row in self.keys.items():
-            answer = {kind: row[kind] for kind in ("value", "list", "map", "reducing")}
-            answer["aggregating"] = sum(row["added"]) / len(row["added"]) if row["added"] else None
-            if any(value not in (None, [], {}) for value in answer.values()):
-                seen[key] = answer
-        return seen
+        return _seen(self.keys, ("value", "list", "map", "reducing", "late"))
 
     @property
     def live(self):
-        return len(self.view().keys() | {timer[1] for timer in self.event | self.processing})
+        timers = self.event | self.processing
+        keys = self.view().keys() | {key for _, key, namespace in timers if namespace is None}
+        spaces = self.view_of_spaces().keys() | {(key, space) for _, key, space in timers if space is not None}
+        return len(keys) + len(spaces)
+
+
+def _seen(rows, kinds):
+    seen = {}
+    for whose, row in rows.items():
+        answer = {kind: row[kind] for kind in kinds}
+        answer["aggregating"] = sum(row["added"]) / len(row["added"]) if row["added"] else None
+        if any(value not in EMPTY for value in answer.values()):
+            seen[whose] = answer
+    return seen
 
 
 class StateLogMachine(RuleBasedStateMachine):
@@ -212,25 +355,38 @@ class StateLogMachine(RuleBasedStateMachine):
     def check(self, resident, model):
         chunks = [pickle.loads(chunk) for number, chunk in self.store.chunks.items() if number > META]
         assert resident.log.chunks == len(chunks)
-        assert resident.log._entries == sum(len(chunk["keys"]) for chunk in chunks)
+        spaces = [chunk.get("spaces", [[]])[0] for chunk in chunks]
+        assert resident.log._entries == sum(map(len, spaces)) + sum(len(chunk["keys"]) for chunk in chunks)
         assert resident.log._ledger.log_bytes == sum(
             len(c) for number, c in self.store.chunks.items() if number != META
         )
         assert len(resident.log._large) == sum(number < META for number in self.store.chunks)
-        assert resident.log._ledger._rows.sum() == len(resident.backend.rows)
+        backend = resident.backend
+        assert (
+            resident.log._ledger._rows.sum() == backend.num_rows == len([*backend.rows, *backend.spaces._every_row()])
+        )
         assert resident.view() == model.view()
-        assert resident.timers.num_event_time_timers() == len(model.event)
-        assert resident.timers.num_processing_time_timers() == len(model.processing)
-        assert resident.timers.next_processing_time_timer() == min((t[0] for t in model.processing), default=None)
+        assert resident.view_of_spaces() == model.view_of_spaces()
+        resident.log._backend.take_changes()  # looking at what is not there has made rows
+        for service, of_spaces in ((resident.timers, False), (resident.windows, True)):
+            event, processing = (
+                [timer for timer in timers if (timer[2] is not None) == of_spaces]
+                for timers in (model.event, model.processing)
+            )
+            assert service.num_event_time_timers() == len(event)
+            assert service.num_processing_time_timers() == len(processing)
+            assert service.next_processing_time_timer() == min((timer[0] for timer in processing), default=None)
 
     def work(self, resident, model, operations):
         for operation in operations:
             outcome, expected = resident.apply(operation), model.apply(operation)
             if expected is not None:
-                assert sorted(outcome) == expected
-                assert [timer[0] for timer in outcome] == [timer[0] for timer in expected]
+                assert sorted(outcome, key=repr) == sorted(expected, key=repr)
+                for of_spaces in (False, True):
+                    times = [timer[0] for timer in outcome if (timer[2] is not None) == of_spaces]
+                    assert times == sorted(times)
 
-    @rule(index=st.integers(0, 1), operations=st.lists(OPERATIONS, max_size=12))
+    @rule(index=st.integers(0, 1), operations=st.lists(EITHER, max_size=12))
     def epoch(self, index, operations):
         resident = self.synced(index)
         self.check(resident, self.model)
@@ -239,13 +395,13 @@ class StateLogMachine(RuleBasedStateMachine):
         self.epochs += 1
         self.check(resident, self.model)
         assert resident.log.version == self.epochs
-        assert len(resident.backend.rows) == self.model.live
+        assert resident.backend.num_rows == self.model.live
         # What cleaning promises of the number of chunks (of bytes: test_state_log_bounds.py). It takes some epochs to
         # catch up with one that removes much.
         self.most_live = max(self.model.live, self.most_live - 1)
         assert resident.log.chunks <= SPARE_CHUNKS + GATHERING * self.most_live // CHUNK_ROWS + 4 + len(operations)
 
-    @rule(index=st.integers(0, 1), operations=st.lists(OPERATIONS, min_size=1, max_size=6))
+    @rule(index=st.integers(0, 1), operations=st.lists(EITHER, min_size=1, max_size=6))
     def lost_epoch(self, index, operations):
         """An attempt goes through in the worker, but its writes are never committed."""
         resident = self.synced(index)
@@ -253,11 +409,16 @@ class StateLogMachine(RuleBasedStateMachine):
         resident.log.commit(self.store.copy(), {"epoch": -1})
         assert resident.log.sync(self.store) is Sync.DIVERGED
 
-    @rule(index=st.integers(0, 1), operations=st.lists(OPERATIONS, max_size=6))
+    @rule(index=st.integers(0, 1), operations=st.lists(EITHER, max_size=6))
     def failed_epoch(self, index, operations):
         """An attempt dies half-way, and the task with it."""
         resident = self.synced(index)
         self.work(resident, copy.deepcopy(self.model), operations)
+        self.residents[index] = Resident()
+
+    @rule(index=st.integers(0, 1))
+    def restart(self, index):
+        """A worker has died."""
         self.residents[index] = Resident()
 
     @rule()

@@ -20,7 +20,7 @@ from pillarbox.time.internal_timer_service import InternalTimerService, Internal
 
 KEYS = st.sampled_from(["k1", "k2", "k3"])
 TIMES = st.integers(0, 20)
-NAMESPACES = st.sampled_from([None, "w1", "w2"])
+NAMESPACES = st.sampled_from(["w1", (0, 10), 2])
 
 
 class Timers:
@@ -45,6 +45,10 @@ class Timers:
     def call(self, method, key, timestamp, namespace=None):
         self.backend.set_current_key(key)
         getattr(self.service, f"{method}_time_timer")(namespace, timestamp)
+
+    def rows(self):
+        """The rows by address."""
+        return {row[1]: row for row in self.backend.spaces._every_row()} or dict(self.backend.rows)
 
     def take(self):
         fired, self.fired = self.fired, []
@@ -94,7 +98,7 @@ class TimerServiceMachine(RuleBasedStateMachine):
         """The queues are an index over the rows: made anew from them, they are the same."""
         for timers in (self.timers.service.event_timers, self.timers.service.processing_timers):
             assert isinstance(timers, HeapTimers)
-            rows = self.timers.backend.rows
+            rows = self.timers.rows()
             timers.queue = TimerQueue()
             timers.load(list(rows), list(rows.values()))
             timers.end_loading()
@@ -119,8 +123,8 @@ class TimerServiceMachine(RuleBasedStateMachine):
         assert len(scheduled) <= 1
         if earliest is not None and earliest > clock.current_processing_time():
             assert scheduled and scheduled[0] <= earliest
-        rows = self.timers.backend.rows.values()
-        assert all(stamps is None or type(stamps) is not set or len(stamps) > 1 for row in rows for stamps in row[1:])
+        for row in self.timers.rows().values():
+            assert all(stamps is None or type(stamps) is not set or len(stamps) > 1 for stamps in row[1:])
 
 
 TestTimerServiceModel = TimerServiceMachine.TestCase

@@ -23,10 +23,8 @@ _MOST_ELEMENTS = 100
 
 
 def uses_processing_time(function: object) -> bool:
-    """Return whether a function sets processing-time timers.
-
-    It may declare so; where it declares nothing, its code, and that of the helpers that it reaches, is searched for the
-    name of the method.
+    """Tell whether a function declares that it sets processing-time timers; where it declares nothing, whether its
+    code, or a helper that it reaches, names the method for that.
 
     Raises:
         ProgramError: it declares something that is no bool.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How the actions of a task are run: directly, or while holding a lock."""
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class StreamTaskActionExecutor(ABC):
     def synchronized(
         lock: AbstractContextManager[Any] | None = None,
     ) -> SynchronizedStreamTaskActionExecutor:
-        """Return an executor that holds ``lock`` (default: a new reentrant one) while a command runs.
+        """An executor that holds ``lock`` (default: a new reentrant one) while a command runs.
 
         Flink: ``StreamTaskActionExecutor.synchronizedExecutor``.
         """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a default action is, and what it can do to the loop that calls it."""
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class PeriodTimer(Protocol):
     """
 
     def mark_start(self) -> None:
-        """Begin a period."""
+        """A period begins now."""
 
     def mark_end(self) -> None:
-        """End the period that was begun."""
+        """The period that was begun ends now."""
 
 
 @final

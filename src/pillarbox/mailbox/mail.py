@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A mail: one action that waits for its turn in the mailbox thread."""
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class MailOptions:
 
     @staticmethod
     def urgent() -> MailOptions:
-        """Let the mail overtake all that are not urgent. Urgent mails keep their order.
+        """The mail overtakes all that are not urgent. Urgent mails keep their order.
 
         For what must not wait behind a long batch, such as an unaligned checkpoint.
         """
@@ -46,7 +47,7 @@ class MailOptions:
 
     @staticmethod
     def deferrable() -> MailOptions:
-        """Let the mail wait until no operator is in the middle of a record.
+        """The mail may wait until no operator is in the middle of a record.
 
         It is not run by :meth:`MailboxExecutor.yield_` and :meth:`MailboxExecutor.try_yield`, so
         that a blocked operator (and the checkpoint behind it) gets free as soon as possible.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loop that drives a task: mails, then one default action, and so on."""
 
 from __future__ import annotations
@@ -103,15 +104,15 @@ class MailboxProcessor:
 
     @property
     def metrics(self) -> MailboxMetrics:
-        """The measurements of mailbox and loop."""
+        """What is measured about mailbox and loop."""
         return self._metrics
 
     def get_main_mailbox_executor(self) -> MailboxExecutor:
-        """Return an executor of the lowest priority: for the task itself, not for operators."""
+        """An executor of the lowest priority: for the task itself, not for operators."""
         return self.get_mailbox_executor(MIN_PRIORITY)
 
     def get_mailbox_executor(self, priority: int) -> MailboxExecutor:
-        """Return an executor whose mails have ``priority``, the chain index of an operator."""
+        """An executor whose mails have ``priority``, the chain index of an operator."""
         return MailboxExecutor(self._mailbox, priority, self._action_executor, self)
 
     def is_mailbox_thread(self) -> bool:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a mailbox is doing: counts, latency, idle time."""
 
 from __future__ import annotations

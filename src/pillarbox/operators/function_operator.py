@@ -89,10 +89,9 @@ class FunctionOperator(StreamOperator):
 
 
 class Pass:
-    """A pass of user code over values.
+    """A pass of user code over values: ``with operator.each(records) as values: for value in values: ...``
 
-    Used as ``with operator.each(records) as values: for value in values: ...``; an error in the block is raised as one
-    that names operator, key and record.
+    What the block raises comes out as an error that names operator, key and record.
 
     Args:
         values: all of them.

@@ -155,10 +155,8 @@ class StreamOperator:
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
-        """The inputs for the records of each stream that the operator reads.
-
-        Watermarks and changes between idle and active go to the operator itself: of several streams, the minimum.
-        """
+        """What takes the records of each stream that the operator reads. Watermarks and changes between idle and active
+        are the operator's own: of several streams, the least watermark."""
         return (self,)
 
     def open(self) -> None:
@@ -168,7 +166,7 @@ class StreamOperator:
         """Begin an epoch of a source: its records may come from another partition than before."""
 
     def end_input(self) -> None:
-        """Wait for what is under way: bounded input has ended. Timers are still at work. Flink's ``endInput``."""
+        """Wait for what is under way: bounded input has ended. Timers are still at work. (Flink's ``endInput``.)"""
 
     def finish(self) -> None:
         """Emit what is left. No timer fires any more, and no mail is left that could emit something afterwards."""
@@ -205,16 +203,16 @@ class StreamOperator:
         return None
 
     def restore_state(self, state: Any) -> None:
-        """Restore the state that ``snapshot_state`` returned; None at the first start."""
+        """Take back what ``snapshot_state`` gave; None at the first start."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Note that an epoch has been committed."""
+        """An epoch has been committed."""
 
     def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """Note that an epoch has failed."""
+        """An epoch has failed."""
 
     def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
-        """Note that a restart no longer goes back to this committed epoch."""
+        """A committed epoch is no longer what a restart goes back to."""
 
 
 @dataclass(frozen=True)

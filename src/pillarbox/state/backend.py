@@ -11,13 +11,22 @@ from typing import Any, NamedTuple, Protocol
 from pillarbox.state.descriptors import StateDescriptor
 from pillarbox.time.internal_timer_service import KeyContext, KeyedTimers
 
-__all__ = ["KeyedStateBackend", "LoggedStateBackend", "SlotSpec"]
+__all__ = ["KeyedStateBackend", "LoggedRows", "LoggedStateBackend", "SlotSpec"]
+
+
+class SlotSpec(NamedTuple):
+    """What a slot of the rows holds: a state's name, or a timer service's; and the kind."""
+
+    name: str
+    kind: str
 
 
 class KeyedStateBackend(KeyContext, Protocol):
-    """All keyed state of one operator in one subtask, and its timers: Flink's ``KeyedStateBackend``.
+    """All keyed state of one operator in one subtask, and its timers. (Flink's ``KeyedStateBackend``.)
 
-    States and timers are those of the current key. They are declared before :meth:`seal`.
+    States and timers are those of the current key, or of the current key in the current namespace. They are declared
+    before :meth:`seal`. List, reducing and aggregating states of namespaces have
+    ``merge_namespaces(target, sources)``.
 
     Attributes:
         operator: the operator's name, for errors.
@@ -29,17 +38,19 @@ class KeyedStateBackend(KeyContext, Protocol):
 
     @property
     def rows(self) -> Mapping[Any, Any]:
-        """The rows by key: ``rows[key]`` is made where there is none.
-
-        ``row = rows[key]`` and ``key = key`` are :meth:`set_current_key` in line, for loops over records.
-        """
+        """``rows[key]`` is the row of a key, made where there is none. ``row = rows[key]`` and ``key = key`` are
+        :meth:`set_current_key` in line, for loops over records of operators that use no namespaces."""
 
     @property
     def is_declared(self) -> bool:
         """Whether the operator has declared any state, or has timers."""
 
-    def get_state(self, descriptor: StateDescriptor) -> Any:
+    def get_state(self, descriptor: StateDescriptor, *, namespaced: bool = False, late: bool = False) -> Any:
         """Return the state that a descriptor declares; the same name gives the same state.
+
+        Args:
+            namespaced: it is one of (key, namespace); else of the key.
+            late: it may be asked for at any time, so a checkpoint may hold it before it is; such as a trigger's.
 
         Raises:
             ProgramError: it was declared with another kind, or is declared too late.
@@ -52,11 +63,22 @@ class KeyedStateBackend(KeyContext, Protocol):
         """End the declaring of states: records come, or state is restored."""
 
     def set_current_key(self, key: Any) -> None:
-        """Make ``key`` the current one.
+        """Make ``key`` the current one; there is no current namespace then.
 
         Raises:
             OperatorError: the key belongs to another subtask.
         """
+
+    def set_current_namespace(self, namespace: Any) -> None:
+        """Make ``namespace`` the current one of the current key. (Flink's ``InternalKvState.setCurrentNamespace``.)
+
+        Raises:
+            ProgramError: it is no int, text, or tuple of such.
+        """
+
+    def get_namespaces(self) -> list[Any]:
+        """Return the namespaces in which the current key has state or timers."""
+        ...
 
     @property
     def num_keys(self) -> int:
@@ -72,51 +94,67 @@ class KeyedStateBackend(KeyContext, Protocol):
         """Return the keys that take most memory, and about how many bytes each takes, without allocating much."""
 
 
-class SlotSpec(NamedTuple):
-    """What a slot of the rows holds: a state's name, or a timer service's; and the kind."""
+class LoggedRows(Protocol):
+    """Rows that the state log writes and restores: those of keys, or those of namespaces.
 
-    name: str
-    kind: str
-
-
-class LoggedStateBackend(Protocol):
-    """A backend whose rows are lists, which the state log writes and restores.
-
-    ``row[0]`` is the mark: at least 0, it is the number of the entry that holds the row, which is unchanged since.
+    A row is a list. ``row[0]`` is its mark: at least 0, it is the number of the entry that holds the row, which is
+    unchanged since. Behind it a namespace's row has its address. Then come the slots.
 
     Attributes:
-        slots: what the other places of a row hold.
+        slots: what the slots hold.
     """
 
-    operator: str
     slots: list[SlotSpec]
 
-    @property
-    def rows(self) -> Mapping[Any, list[Any]]:
-        """The row of each key that has state or timers; ``get`` makes none."""
-
-    def take_changes(self) -> tuple[dict[Any, list[Any]], dict[Any, int]]:
-        """Return the rows that changed in this epoch and hold something, by key; and the stale entries of those gone.
-
-        Rows that hold nothing are dropped. The caller sets the marks of the rows that it writes.
-        """
-
-    def adopt_slots(self, written: list[SlotSpec]) -> list[int] | None:
-        """Compare the slots of restored rows with those that the program declares.
-
-        Returns:
-            for each slot of the program its position in the restored rows (0 where they have none), or None
-            when rows can be taken as they are.
+    def adopt_slots(self, written: list[SlotSpec]) -> None:
+        """Compare the slots of restored rows with those that the program declares, and make room for those to come.
 
         Raises:
             CheckpointMismatchError: a restored state is not declared, or with another kind.
         """
 
-    def load(self, keys: list[Any], rows: list[list[Any]]) -> None:
-        """Take over rows, each key's once, during a cold start; :meth:`end_loading` ends it."""
+    def positions(self, written: list[SlotSpec]) -> list[int] | None:
+        """Return for each slot its position in written rows (0 where they have none); None: they are the same."""
+        ...
+
+    def load(self, addresses: list[Any], rows: list[list[Any]]) -> None:
+        """Take over rows, each once, during a cold start."""
+
+    def apply(self, addresses: list[Any], rows: list[list[Any]], removed: list[Any]) -> None:
+        """Take over rows that another worker wrote, into rows and timers that are live here."""
+
+
+class LoggedStateBackend(LoggedRows, Protocol):
+    """A backend that the state log writes and restores: as such it is the rows of keys."""
+
+    operator: str
+
+    @property
+    def spaces(self) -> LoggedRows:
+        """The rows of namespaces."""
+        ...
+
+    @property
+    def rows(self) -> Mapping[Any, list[Any]]:
+        """The rows of keys; ``get`` makes none."""
+        ...
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of both kinds."""
+        ...
+
+    def find(self, address: Any) -> list[Any] | None:
+        """Return the row of an address."""
+        ...
+
+    def take_changes(self) -> tuple[dict[Any, list[Any]], dict[Any, int]]:
+        """Return the rows that changed in this epoch and hold something; and the stale entries of those that are gone.
+
+        Both are by address, those of keys first. Rows that hold nothing are dropped. The caller sets the marks of the
+        rows that it writes.
+        """
+        ...
 
     def end_loading(self) -> None:
         """Have the timers ready."""
-
-    def apply(self, keys: list[Any], rows: list[list[Any]], removed: list[Any]) -> None:
-        """Take over rows that another worker wrote, into rows and timers that are live here."""

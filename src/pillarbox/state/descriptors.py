@@ -143,16 +143,8 @@ class AggregateFunction(ABC, Generic[In, Acc, Out]):
         ...     def get_result(self, accumulator):
         ...         total, count = accumulator
         ...         return total / count
-        >>> class MeanSoFar(MapFunction[float, float]):
-        ...     def open(self, runtime_context):
-        ...         self.mean = runtime_context.get_aggregating_state(AggregatingStateDescriptor("mean", Mean()))
-        ...
-        ...     def map(self, number):
-        ...         self.mean.add(number)
-        ...         return self.mean.get()
-        >>> numbers = env.from_collection([1, 2, 6]).key_by(lambda number: "all")
-        >>> numbers.map(MeanSoFar()).execute_and_collect()
-        [1.0, 1.5, 3.0]
+        >>> AggregatingStateDescriptor("mean", Mean())
+        AggregatingStateDescriptor('mean')
     """
 
     @abstractmethod
@@ -199,21 +191,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, Acc, U]):
 
 
 class ValueState(ABC, Generic[V]):
-    """One value (of type ``V``) of the current key; ``RuntimeContext.get_state`` returns it.
-
-    Example:
-        >>> class Count(MapFunction[str, int]):
-        ...     def open(self, runtime_context):
-        ...         self.count = runtime_context.get_state(ValueStateDescriptor[int]("count"))
-        ...
-        ...     def map(self, word):
-        ...         count = (self.count.value() or 0) + 1
-        ...         self.count.update(count)
-        ...         return count
-        >>> words = env.from_collection(["to", "be", "to"]).key_by(lambda word: word)
-        >>> words.map(Count()).execute_and_collect()
-        [1, 1, 2]
-    """
+    """One value of the current key."""
 
     @abstractmethod
     def value(self) -> V | None:
@@ -221,11 +199,7 @@ class ValueState(ABC, Generic[V]):
 
     @abstractmethod
     def update(self, value: V | None) -> None:
-        """Set the value; None clears the state. A mutable value that was changed in place must be updated, too.
-
-        Args:
-            value: anything that can be pickled. A value that cannot be is an ``OperatorError`` where the epoch ends.
-        """
+        """Set the value; None clears it. A mutable value that was changed in place must be updated too."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -233,23 +207,7 @@ class ValueState(ABC, Generic[V]):
 
 
 class ListState(ABC, Generic[V]):
-    """A list (of elements of type ``V``) of the current key; ``RuntimeContext.get_list_state`` returns it.
-
-    Iterating over the state iterates over its elements.
-
-    Example:
-        >>> class LastThree(MapFunction[int, list[int]]):
-        ...     def open(self, runtime_context):
-        ...         self.recent = runtime_context.get_list_state(ListStateDescriptor[int]("recent"))
-        ...
-        ...     def map(self, number):
-        ...         self.recent.add(number)
-        ...         self.recent.update(list(self.recent)[-3:])
-        ...         return list(self.recent)
-        >>> numbers = env.from_collection([1, 2, 3, 4]).key_by(lambda number: "all")
-        >>> numbers.map(LastThree()).execute_and_collect()
-        [[1], [1, 2], [1, 2, 3], [2, 3, 4]]
-    """
+    """A list of the current key."""
 
     @abstractmethod
     def get(self) -> Iterable[V]:
@@ -280,23 +238,7 @@ class ListState(ABC, Generic[V]):
 
 
 class MapState(ABC, Generic[K, V]):
-    """A map (from ``K`` to ``V``) of the current key; ``RuntimeContext.get_map_state`` returns it.
-
-    It also has the syntax of a dict: ``state[key]``, ``state[key] = value``, ``del state[key]``, ``key in state``.
-
-    Example:
-        >>> class Seen(MapFunction[tuple[str, str], dict[str, int]]):
-        ...     def open(self, runtime_context):
-        ...         self.pages = runtime_context.get_map_state(MapStateDescriptor[str, int]("pages"))
-        ...
-        ...     def map(self, visit):
-        ...         user, page = visit
-        ...         self.pages[page] = (self.pages.get(page) or 0) + 1
-        ...         return dict(self.pages.items())
-        >>> visits = env.from_collection([("ann", "home"), ("ann", "shop"), ("ann", "home")])
-        >>> visits.key_by(lambda visit: visit[0]).map(Seen()).execute_and_collect()
-        [{'home': 1}, {'home': 1, 'shop': 1}, {'home': 2, 'shop': 1}]
-    """
+    """A map of the current key."""
 
     @abstractmethod
     def get(self, key: K) -> V | None:
@@ -312,11 +254,11 @@ class MapState(ABC, Generic[K, V]):
 
     @abstractmethod
     def remove(self, key: K) -> None:
-        """Remove ``key``, if it is there."""
+        """Remove ``key``; nothing happens when it is absent."""
 
     @abstractmethod
     def contains(self, key: K) -> bool:
-        """Return whether ``key`` is present."""
+        """Tell whether ``key`` is present."""
 
     @abstractmethod
     def items(self) -> ItemsView[K, V]:
@@ -332,7 +274,7 @@ class MapState(ABC, Generic[K, V]):
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Return whether there is no entry."""
+        """Tell whether there is no entry."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -357,20 +299,7 @@ class MapState(ABC, Generic[K, V]):
 
 
 class ReducingState(ABC, Generic[V]):
-    """A folded value (of type ``V``) of the current key; ``RuntimeContext.get_reducing_state`` returns it.
-
-    Example:
-        >>> class Highest(MapFunction[int, int]):
-        ...     def open(self, runtime_context):
-        ...         self.highest = runtime_context.get_reducing_state(ReducingStateDescriptor[int]("highest", max))
-        ...
-        ...     def map(self, number):
-        ...         self.highest.add(number)
-        ...         return self.highest.get()
-        >>> numbers = env.from_collection([3, 8, 5]).key_by(lambda number: "all")
-        >>> numbers.map(Highest()).execute_and_collect()
-        [3, 8, 8]
-    """
+    """A folded value of the current key."""
 
     @abstractmethod
     def get(self) -> V | None:
@@ -386,10 +315,7 @@ class ReducingState(ABC, Generic[V]):
 
 
 class AggregatingState(ABC, Generic[In, Out]):
-    """An accumulator of the current key: ``In`` goes in, ``Out`` is the result.
-
-    ``RuntimeContext.get_aggregating_state`` returns it; see :class:`AggregateFunction`.
-    """
+    """An accumulator of the current key."""
 
     @abstractmethod
     def get(self) -> Out | None:

@@ -25,7 +25,7 @@ from pillarbox.state.descriptors import (
 )
 
 if TYPE_CHECKING:
-    from pillarbox.state.heap_backend import HeapKeyedStateBackend
+    from pillarbox.state.heap_rows import HeapRows
 
 __all__ = ["STATES"]
 
@@ -34,11 +34,11 @@ _IS_NONE = partial(is_, None)
 
 
 class _HeapState:
-    """A state is a slot number and the backend that knows the current row."""
+    """A state is a slot number, and the rows of which one is current: those of keys, or of namespaces."""
 
     __slots__ = ("_backend", "_slot")
 
-    def __init__(self, backend: HeapKeyedStateBackend, slot: int, descriptor: Any) -> None:
+    def __init__(self, backend: HeapRows, slot: int, descriptor: Any) -> None:
         self._backend = backend
         self._slot = slot
 
@@ -55,9 +55,9 @@ class _HeapState:
 
     def _refuse_none(self) -> NoReturn:
         backend = self._backend
-        name = backend.slots[self._slot - 1].name.partition("/")[2]
+        name = backend.spec_of(self._slot).name.partition("/")[2]
         raise ProgramError(
-            f"operator {backend.operator!r}, key {shorten(backend.key)}: None cannot be put into the list state"
+            f"operator {backend.operator!r}, key {shorten(backend.current_key)}: None cannot be put into the list state"
             f" {name!r}: leave it out, or put in a value that stands for it"
         )
 
@@ -76,8 +76,42 @@ class _HeapValueState(_HeapState, ValueState[Any]):
             backend.touch()
 
 
-class _HeapListState(_HeapState, ListState[Any]):
+class _HeapMergingState(_HeapState):
+    """A state whose contents in several namespaces can become one. (Flink's ``InternalMergingState``.)"""
+
     __slots__ = ()
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        """Move what the current key has in the namespaces ``sources`` into ``target``, behind what is there.
+
+        The current namespace stays what it is.
+        """
+        rows, slot = self._backend, self._slot
+        merged = None
+        for namespace in sources:
+            row = rows.row_in(namespace)
+            part = row[slot]
+            if part is not None:
+                row[slot] = None
+                if row[0] >= 0:
+                    rows.touch_row(row)
+                merged = part if merged is None else self._merged(merged, part)
+        if merged is None:
+            return
+        row = rows.row_in(target)
+        row[slot] = merged if row[slot] is None else self._merged(row[slot], merged)
+        if row[0] >= 0:
+            rows.touch_row(row)
+
+    def _merged(self, one: Any, other: Any) -> Any:
+        raise NotImplementedError
+
+
+class _HeapListState(_HeapMergingState, ListState[Any]):
+    __slots__ = ()
+
+    def _merged(self, one: Any, other: Any) -> Any:
+        return one + other
 
     def get(self) -> tuple[Any, ...]:
         return tuple(self._backend.row[self._slot] or ())
@@ -155,12 +189,15 @@ class _HeapMapState(_HeapState, MapState[Any, Any]):
         return not self._backend.row[self._slot]
 
 
-class _HeapReducingState(_HeapState, ReducingState[Any]):
+class _HeapReducingState(_HeapMergingState, ReducingState[Any]):
     __slots__ = ("_reduce",)
 
-    def __init__(self, backend: HeapKeyedStateBackend, slot: int, descriptor: ReducingStateDescriptor) -> None:
+    def __init__(self, backend: HeapRows, slot: int, descriptor: ReducingStateDescriptor) -> None:
         super().__init__(backend, slot, descriptor)
         self._reduce = descriptor.reduce_function
+
+    def _merged(self, one: Any, other: Any) -> Any:
+        return self._reduce(one, other)
 
     def get(self) -> Any:
         return self._backend.row[self._slot]
@@ -173,12 +210,15 @@ class _HeapReducingState(_HeapState, ReducingState[Any]):
         self._set(value if present is None else self._reduce(present, value))
 
 
-class _HeapAggregatingState(_HeapState, AggregatingState[Any, Any]):
+class _HeapAggregatingState(_HeapMergingState, AggregatingState[Any, Any]):
     __slots__ = ("_function",)
 
-    def __init__(self, backend: HeapKeyedStateBackend, slot: int, descriptor: AggregatingStateDescriptor) -> None:
+    def __init__(self, backend: HeapRows, slot: int, descriptor: AggregatingStateDescriptor) -> None:
         super().__init__(backend, slot, descriptor)
         self._function = descriptor.agg_function
+
+    def _merged(self, one: Any, other: Any) -> Any:
+        return self._function.merge(one, other)
 
     def get(self) -> Any:
         accumulator = self._backend.row[self._slot]

@@ -16,8 +16,9 @@ import numpy.typing as npt
 from pillarbox._unpickle import MissingGlobalError, StandIn, loads, loads_with_stand_ins
 from pillarbox.elements import dumps
 from pillarbox.errors import CheckpointMismatchError, describe, shorten
+from pillarbox.state.addresses import is_space, space_address
 from pillarbox.state.chunk_store import ChunkStore
-from pillarbox.state.log_head import LogIdentity, Mark, damaged, newer, unreadable
+from pillarbox.state.log_head import Layout, LogIdentity, Mark, damaged, newer, unreadable
 
 __all__ = ["Chunk", "Entries", "large_row", "read_chunk", "read_large"]
 
@@ -26,7 +27,7 @@ _STUB = 64
 # Rows of a chunk whose sizes differ by no more than this factor count as their mean.
 _ALIKE = 1.5
 _WIDTHS = tuple(np.dtype(f"<u{width}") for width in (1, 2, 4, 8))
-_KNOWN = frozenset({"epoch", "before", "keys", "rows", "replaced", "weights", "large"})
+_KNOWN = frozenset({"epoch", "before", "keys", "rows", "replaced", "weights", "large", "spaces"})
 
 
 @dataclass
@@ -34,7 +35,9 @@ class Chunk:
     """The entries of a chunk, which are rows, and what they put out of date.
 
     Attributes:
-        rows: the rows of ``keys``; None in the place of a large one.
+        keys: the addresses of the rows.
+        rows: the rows, as they are written: without address; None in the place of a large one.
+        spaces: how many of them, the last ones, are rows of namespaces.
         replaced: how far before the chunk's first entry those entries are that are out of date now: older values of
             its rows, and the rows of keys that were removed.
         epoch: the epoch that wrote it.
@@ -54,15 +57,26 @@ class Chunk:
     large: dict[int, tuple[int, Mark]] = field(default_factory=dict)
     replaced_bytes: int = 0
     removed: list[Any] = field(default_factory=list)
+    spaces: int = 0
+
+    @property
+    def own_keys(self) -> int:
+        """How many rows, the first ones, are those of keys."""
+        return len(self.keys) - self.spaces
 
     @property
     def entries(self) -> list[Any]:
-        """The keys of all entries."""
+        """The addresses of all entries."""
         return self.keys + self.removed if self.removed else self.keys
 
     def encode(self) -> bytes:
         """Return the chunk as it stands in the store."""
         content: dict[str, Any] = {"epoch": self.epoch, "keys": self.keys, "rows": self.rows}
+        if self.spaces:
+            own = self.own_keys
+            of = self.keys[own:]
+            content["keys"], content["rows"] = self.keys[:own], self.rows[:own]
+            content["spaces"] = [key for key, *_ in of], [namespace for _, namespace, _ in of], self.rows[own:]
         if self.before is not None:
             content["before"] = tuple(self.before)
         if len(self.replaced):
@@ -90,9 +104,11 @@ class Chunk:
 
 
 class Entries:
-    """The rows that an epoch appends.
+    """The rows that an epoch appends: those of keys, then those of namespaces.
 
     Attributes:
+        keys: their addresses.
+        own_keys: how many are rows of keys.
         stale: the entries that these take the place of; negative: none.
         sizes: about how many bytes each takes together with its key.
         large: which rows lie in values of their own, and where.
@@ -106,6 +122,13 @@ class Entries:
         self.stale = stale
         self.sizes = sizes
         self.large: dict[int, tuple[int, Mark]] = {}
+        of_spaces = np.fromiter(map(is_space, self.keys), np.bool_, len(self.keys))
+        self.own_keys = len(self.keys) - int(np.count_nonzero(of_spaces))
+        if 0 < self.own_keys < len(self.keys):
+            order = np.argsort(of_spaces, kind="stable")
+            self.keys = [self.keys[index] for index in order.tolist()]
+            self.rows = [self.rows[index] for index in order.tolist()]
+            self.stale, self.sizes = stale[order], sizes[order]
 
     def shares(self) -> npt.NDArray[np.float64]:
         """Return about how many bytes each takes of its chunk."""
@@ -134,13 +157,13 @@ def _unpacked(packed: tuple[int, bytes]) -> npt.NDArray[np.int64]:
 
 
 def read_chunk(
-    store: ChunkStore, number: int, mark: Mark | None, identity: LogIdentity, layout: list[tuple[str, str]]
+    store: ChunkStore, number: int, mark: Mark | None, identity: LogIdentity, layouts: tuple[Layout, Layout]
 ) -> tuple[Chunk, Mark]:
     """Return a chunk, and its mark.
 
     Args:
         mark: what it has to be; None where that is not known: in logs of format 1.
-        layout: what the slots of its rows hold, for people.
+        layouts: what the slots of rows hold, of those of keys and of those of namespaces, for people.
 
     Raises:
         CheckpointMismatchError: it is missing, or not as it was written; or something in it cannot be read.
@@ -148,7 +171,7 @@ def read_chunk(
     payload = store.get(number)
     if payload is None:
         raise _missing(identity, f"chunk {number} of the state", mark)
-    content = _checked(payload, mark, identity, f"chunk {number} of the state", layout)
+    content = _checked(payload, mark, identity, f"chunk {number} of the state", layouts)
     mark = mark or Mark.of(payload, 0)
     if type(content) is tuple:  # format 1
         keys, rows, removed, replaced = content
@@ -167,12 +190,15 @@ def read_chunk(
         {index: (number, Mark(*mark)) for index, (number, *mark) in content.get("large", {}).items()},
         0 if replaced is None else len(replaced[1]),
     )
+    if "spaces" in content:
+        keys, namespaces, rows = content["spaces"]
+        chunk.keys += map(space_address, keys, namespaces)
+        chunk.rows += rows
+        chunk.spaces = len(keys)
     return chunk, mark
 
 
-def read_large(
-    store: ChunkStore, number: int, mark: Mark, identity: LogIdentity
-) -> tuple[list[tuple[str, str]], list[Any]]:
+def read_large(store: ChunkStore, number: int, mark: Mark, identity: LogIdentity) -> tuple[Layout, list[Any]]:
     """Return a row that has a value of its own, behind what its slots hold.
 
     Raises:
@@ -181,23 +207,25 @@ def read_large(
     payload = store.get(number)
     if payload is None:
         raise _missing(identity, f"large row {-number} of the state", mark)
-    content = _checked(payload, mark, identity, f"large row {-number} of the state", [])
+    content = _checked(payload, mark, identity, f"large row {-number} of the state", ([], []))
     return content["slots"], content["row"]
 
 
-def large_row(slots: list[tuple[str, str]], row: list[Any]) -> bytes:
+def large_row(slots: Layout, row: list[Any]) -> bytes:
     """Return a row as it stands in the store by itself: it stays there when the program gets other states."""
     return dumps({"slots": slots, "row": row})
 
 
-def _checked(payload: bytes, mark: Mark | None, identity: LogIdentity, what: str, layout: list[tuple[str, str]]) -> Any:
+def _checked(
+    payload: bytes, mark: Mark | None, identity: LogIdentity, what: str, layouts: tuple[Layout, Layout]
+) -> Any:
     if mark is not None and not mark.fits(payload):
         length = f", {len(payload)} bytes where {mark.size} were" if len(payload) != mark.size else ""
         raise damaged(identity, f"{what}, of epoch {mark.epoch},", f"its digest does not fit{length}")
     try:
         return loads(payload)
     except MissingGlobalError as error:
-        raise unreadable(identity, _where(payload, layout), error) from error
+        raise unreadable(identity, _where(payload, *layouts), error) from error
     except Exception as error:
         if mark is None:
             raise damaged(identity, what, describe(error)) from error
@@ -215,28 +243,35 @@ def _missing(identity: LogIdentity, what: str, mark: Mark | None) -> CheckpointM
     )
 
 
-def _where(payload: bytes, layout: list[tuple[str, str]]) -> str:
+def _where(payload: bytes, layout: Layout, space_layout: Layout) -> str:
     """Return which state of which key holds a value whose class is missing."""
     try:
         content = loads_with_stand_ins(payload)
-        whose = ""
         if not isinstance(content, dict):
             keys, rows = content[:2]
+            found = _where_in_rows(keys, rows, layout)
         elif "row" in content:
-            keys, rows, layout, whose = [None], [content["row"]], content["slots"], "a key with much state"
+            found = _where_in_rows([None], [content["row"]], content["slots"], "a key with much state")
         else:
-            keys, rows = content["keys"], content["rows"]
-        for key, row in zip(keys, rows):
-            whose = whose or f"the key {shorten(key)}"
-            if _has_stand_in(key):
-                return whose
-            for (name, kind), value in zip(layout, (row or ())[1:]):
-                if _has_stand_in(value):
-                    return f"the {kind} state {name.partition('/')[2]!r} of {whose}"
-            whose = ""
+            found = _where_in_rows(content["keys"], content["rows"], layout)
+            keys, _, rows = content.get("spaces", ([], [], []))
+            found = found or _where_in_rows(keys, rows, space_layout)
+        if found:
+            return found
     except Exception:
         pass  # the error about the name is the one to report
-    return f"one of the states {', '.join(repr(name.partition('/')[2]) for name, _ in layout)}"
+    return f"one of the states {', '.join(repr(name.partition('/')[2]) for name, _ in layout + space_layout)}"
+
+
+def _where_in_rows(keys: list[Any], rows: list[Any], layout: Layout, whose: str = "") -> str:
+    for key, row in zip(keys, rows):
+        of = whose or f"the key {shorten(key)}"
+        if _has_stand_in(key):
+            return of
+        for (name, kind), value in zip(layout, (row or ())[1:]):
+            if _has_stand_in(value):
+                return f"the {kind} state {name.partition('/')[2]!r} of {of}"
+    return ""
 
 
 def _has_stand_in(value: Any) -> bool:

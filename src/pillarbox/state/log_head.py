@@ -17,7 +17,18 @@ from pillarbox.elements import dumps
 from pillarbox.errors import CheckpointMismatchError, describe
 from pillarbox.state.key_note import KeyNote, key_change
 
-__all__ = ["FORMAT", "META", "LogHead", "LogIdentity", "Mark", "check_key", "damaged", "read_head", "write_head"]
+__all__ = [
+    "FORMAT",
+    "META",
+    "Layout",
+    "LogHead",
+    "LogIdentity",
+    "Mark",
+    "check_key",
+    "damaged",
+    "read_head",
+    "write_head",
+]
 
 _log = logging.getLogger("pillarbox")
 
@@ -27,6 +38,9 @@ META = 0
 _MAGIC = b"pillarbox"
 _VERSIONED = len(_MAGIC) + 2
 _CHECKED = _VERSIONED + 4
+
+# What the slots of a row hold: name and kind of each.
+Layout = list[tuple[str, str]]
 
 
 @dataclass(frozen=True)
@@ -81,8 +95,9 @@ class LogHead:
     """What the head says. The names of the attributes are those in the checkpoint.
 
     Attributes:
-        layouts: what the slots of a row hold (name, kind), in the chunks from a number on: it changes when a program
-            gets another state.
+        layouts: what the slots of a row hold, in the chunks from a number on: it changes when a program gets another
+            state.
+        space_layouts: the same for rows of namespaces.
         version: the number of epochs in the log.
         stamps: number and random stamp of the last epochs.
         first: the number of the oldest chunk.
@@ -99,7 +114,7 @@ class LogHead:
     parallelism: int
     max_parallelism: int
     subtask: int
-    layouts: list[tuple[int, list[tuple[str, str]]]]
+    layouts: list[tuple[int, Layout]]
     version: int
     stamps: list[tuple[int, int]]
     first: int
@@ -112,14 +127,20 @@ class LogHead:
     newest: Mark | None = None
     large: int = 0
     task: bytes = field(default=b"", repr=False)
+    space_layouts: list[tuple[int, Layout]] = field(default_factory=list)
 
 
+# Fields that are written only if they say something: earlier versions do not know them.
+_OPTIONAL = frozenset({"space_layouts"})
 _FIELDS = frozenset(each.name for each in fields(LogHead))
 
 
 def write_head(head: LogHead) -> bytes:
     """Return the head as it stands in the store."""
     content = {name: getattr(head, name) for name in sorted(_FIELDS)}
+    for name in _OPTIONAL:
+        if not content[name]:
+            del content[name]
     content["newest"] = None if head.newest is None else tuple(head.newest)
     body = pickle.dumps(content, protocol=5)
     return _MAGIC + FORMAT.to_bytes(2, "little") + zlib.crc32(body).to_bytes(4, "little") + body

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from types import FunctionType, ModuleType
 from typing import Any
@@ -103,7 +103,7 @@ def _sum(values: Iterable[Any], count: int, depth: int) -> float:
 # -- in memory --
 
 
-def largest_rows(rows: dict[Any, list[Any]], count: int = 3) -> list[tuple[Any, int]]:
+def largest_rows(rows: Mapping[Any, Any], count: int = 3) -> list[tuple[Any, int]]:
     """Return the keys whose rows take most memory, and about how many bytes each takes.
 
     It allocates next to nothing: it is asked when there is nothing left.

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import gc
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from itertools import compress
 from typing import Any
@@ -28,14 +28,16 @@ import numpy.typing as npt
 
 from pillarbox._unpickle import MissingGlobalError, loads
 from pillarbox.elements import dumps
-from pillarbox.errors import OperatorError, describe, shorten
-from pillarbox.state.backend import LoggedStateBackend, SlotSpec
+from pillarbox.errors import OperatorError, describe
+from pillarbox.state.addresses import is_space, said
+from pillarbox.state.backend import LoggedRows, LoggedStateBackend, SlotSpec
 from pillarbox.state.chunk_store import ChunkStore
-from pillarbox.state.heap_backend import stale_entries
+from pillarbox.state.heap_rows import stale_entries
 from pillarbox.state.ledger import CLEANED, ChunkOnFile, Ledger
 from pillarbox.state.log_chunk import Chunk, Entries, large_row, read_chunk, read_large
 from pillarbox.state.log_head import (
     META,
+    Layout,
     LogHead,
     LogIdentity,
     Mark,
@@ -105,7 +107,8 @@ class StateLog:
         # Where the large rows lie, by their entries; and how many have been written.
         self._large: dict[int, tuple[int, Mark]] = {}
         self._larges = 0
-        self._layouts: list[tuple[int, list[tuple[str, str]]]] = []
+        self._layouts = Layouts(backend)
+        self._space_layouts = Layouts(backend.spaces)
         # How many bytes were written for each one that was reckoned with beforehand.
         self._scale = 1.0
 
@@ -137,7 +140,7 @@ class StateLog:
         return Sync.CAUGHT_UP
 
     def _load(self, store: ChunkStore, head: LogHead) -> None:
-        layouts = [(start, self._adopt(slots)) for start, slots in head.layouts]
+        self._take_over_layouts(head)
         current = np.ones(head.entries, np.bool_)
         place = head.entries
         oldest = head.entry - head.entries
@@ -152,9 +155,7 @@ class StateLog:
             mark = head.newest
             newest: Mark | None = None
             for number in reversed(range(head.first, head.following)):
-                while len(layouts) > 1 and layouts[-1][0] > number:
-                    layouts.pop()
-                chunk, written = self._read(store, number, mark, head)
+                chunk, written = self._read(store, number, mark)
                 mark = chunk.before
                 if newest is None:
                     newest = written
@@ -166,14 +167,12 @@ class StateLog:
                 chosen = current[place : place + len(chunk.keys)]
                 own = chunk.own(written.size)
                 self._ledger.load(self._filed(number, oldest + place, chunk, own), written.size, own, chosen)
-                positions = layouts[-1][1]
-                if positions is not None:
-                    chunk.rows = [row if row is None else _rearranged(row, positions) for row in chunk.rows]
+                self._fit(chunk, number)
                 self._read_large(store, chunk, oldest + place, chosen)
-                selected = chosen.tolist()
                 # What is out of date is freed now, and its memory used for the next chunk, while it is in the cache.
-                chunk.rows = list(compress(chunk.rows, selected))
-                self._backend.load(list(compress(chunk.keys, selected)), chunk.rows)
+                for rows, addresses, found in self._of_each_kind(chunk, chosen):
+                    rows.load(addresses, found)
+                chunk.rows = []
             if place:
                 raise damaged(self._identity, "the state", f"{place} of its {head.entries} entries are missing")
             self._ledger.end_loading()
@@ -191,8 +190,9 @@ class StateLog:
     def _catch_up(self, store: ChunkStore, head: LogHead) -> None:
         chunks: list[tuple[int, Chunk, Mark]] = []
         mark = head.newest
+        self._take_over_layouts(head)
         for number in reversed(range(self._following, head.following)):
-            chunk, written = self._read(store, number, mark, head)
+            chunk, written = self._read(store, number, mark)
             mark = chunk.before
             chunks.append((number, chunk, written))
         if mark is not None and chunks and self._newest is not None and mark != self._newest:
@@ -212,39 +212,72 @@ class StateLog:
             self._ledger.replace(self._entry - chunk.replaced)
             at = self._entry - start
             chosen = current[at : at + len(chunk.keys)]
+            self._fit(chunk, number)
             self._read_large(store, chunk, self._entry, chosen)
             own = chunk.own(written.size)
             self._remember(self._filed(number, self._entry, chunk, own), written.size, len(chunk.keys), own)
-            selected = chosen.tolist()
-            rows = list(compress(chunk.rows, selected))
-            self._backend.apply(list(compress(chunk.keys, selected)), rows, chunk.removed)
+            for rows, addresses, found in self._of_each_kind(chunk, chosen):
+                rows.apply(addresses, found, [])
+            self._backend.apply([], [], chunk.removed)
         # What was put out of date, and has not come anew, is gone.
-        live = self._backend.rows
-        self._backend.apply([], [], [key for entry, key in replaced if key in live and live[key][0] == entry])
+        find = self._backend.find
+        gone = [address for entry, address in replaced if (row := find(address)) is not None and row[0] == entry]
+        self._backend.apply([], [], [address for address in gone if not is_space(address)])
+        self._backend.spaces.apply([], [], [address for address in gone if is_space(address)])
         while self._ledger.chunks and self._ledger.chunks[0].number < head.first:
             self._entries -= len(self._ledger.drop_oldest().keys)
         self._take_over(head)
 
-    def _read(self, store: ChunkStore, number: int, mark: Mark | None, head: LogHead) -> tuple[Chunk, Mark]:
-        return read_chunk(store, number, mark, self._identity, self._layout_of(head, number))
+    def _read(self, store: ChunkStore, number: int, mark: Mark | None) -> tuple[Chunk, Mark]:
+        layouts = self._layouts.at(number), self._space_layouts.at(number)
+        return read_chunk(store, number, mark, self._identity, layouts)
+
+    def _take_over_layouts(self, head: LogHead) -> None:
+        self._layouts.take_over(head.layouts)
+        self._space_layouts.take_over(head.space_layouts)
+
+    def _fit(self, chunk: Chunk, number: int) -> None:
+        """Give the rows of a chunk the shape that the program's have."""
+        rows, own = chunk.rows, chunk.own_keys
+        positions = self._layouts.positions(number)
+        if positions is not None:
+            rows[:own] = [row if row is None else _rearranged(row, positions) for row in rows[:own]]
+        if chunk.spaces:
+            positions = self._space_layouts.positions(number)
+            if positions is not None:
+                rows[own:] = [row if row is None else _rearranged(row, positions) for row in rows[own:]]
+            for address, row in zip(chunk.keys[own:], rows[own:]):
+                if row is not None:
+                    row.insert(1, address)
+
+    def _of_each_kind(
+        self, chunk: Chunk, chosen: npt.NDArray[np.bool_]
+    ) -> Iterator[tuple[LoggedRows, list[Any], list[list[Any]]]]:
+        """Return the chosen rows of a chunk with their addresses: those of keys, and those of namespaces."""
+        selected, own = chosen.tolist(), chunk.own_keys
+        if not chunk.spaces:
+            yield self._backend, list(compress(chunk.keys, selected)), list(compress(chunk.rows, selected))
+            return
+        for rows, part in ((self._backend, slice(own)), (self._backend.spaces, slice(own, None))):
+            those = selected[part]
+            yield rows, list(compress(chunk.keys[part], those)), list(compress(chunk.rows[part], those))
 
     def _read_large(self, store: ChunkStore, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
         """Put the large rows of a chunk, so far as they are current, into their places."""
         for index, (number, mark) in chunk.large.items():
             if current[index]:
-                slots, row = read_large(store, number, mark, self._identity)
-                positions = self._adopt(slots)
+                layout, row = read_large(store, number, mark, self._identity)
+                of_space = index >= chunk.own_keys
+                rows: LoggedRows = self._backend.spaces if of_space else self._backend
+                slots = _specs(layout)
+                rows.adopt_slots(slots)
+                positions = rows.positions(slots)
                 row = row if positions is None else _rearranged(row, positions)
                 row[0] = start + index
+                if of_space:
+                    row.insert(1, chunk.keys[index])
                 chunk.rows[index] = row
                 self._keep_large(start + index, number, mark)
-
-    def _adopt(self, slots: list[tuple[str, str]]) -> list[int] | None:
-        return self._backend.adopt_slots([SlotSpec(*slot) for slot in slots])
-
-    @staticmethod
-    def _layout_of(head: LogHead, number: int) -> list[tuple[str, str]]:
-        return next((slots for start, slots in reversed(head.layouts) if start <= number), head.layouts[0][1])
 
     @staticmethod
     def _filed(number: int, start: int, chunk: Chunk, own: float) -> ChunkOnFile:
@@ -272,7 +305,6 @@ class StateLog:
         self._stamps = head.stamps
         self._following = head.following
         self._entry = head.entry
-        self._layouts = head.layouts
         self._cleaned = head.cleaned
         self._newest = head.newest
         self._larges = head.large
@@ -288,17 +320,15 @@ class StateLog:
         """Write what the epoch changed, and step to the next version."""
         self.bytes_written = 0
         changed, removed = self._backend.take_changes()
-        slots = [(slot.name, slot.kind) for slot in self._backend.slots]
-        if not self._layouts or self._layouts[-1][1] != slots:
-            self._layouts = [*self._layouts, (self._following, slots)]
+        self._layouts.note(self._following)
+        if self._backend.spaces.slots:
+            self._space_layouts.note(self._following)
         self._write_changes(store, changed, removed)
         self.version += 1
         self.task_state = task_state
         self._stamps = [*self._stamps[-_HISTORY + 1 :], (self.version, secrets.randbits(63))]
         mine, chunks = self._identity, self._ledger.chunks
         first = chunks[0].number if chunks else self._following
-        while len(self._layouts) > 1 and self._layouts[1][0] <= first:
-            self._layouts = self._layouts[1:]
         head = LogHead(
             operator=mine.operator,
             parallelism=mine.parallelism,
@@ -306,7 +336,8 @@ class StateLog:
             subtask=mine.subtask,
             program=mine.program,
             key=mine.key,
-            layouts=self._layouts,
+            layouts=self._layouts.written(first),
+            space_layouts=self._space_layouts.written(first),
             version=self.version,
             stamps=self._stamps,
             first=first,
@@ -331,16 +362,30 @@ class StateLog:
             if number is not None:
                 store.remove(number)
         bytes_gone = self._ledger.replace(stale)
-        sizes = sizes_of(list(changed), list(changed.values())) * self._scale
+        sizes = self._sizes_of(changed)
         moved = self._clean(store, float(sizes.sum()), bytes_gone)
         if moved:
             # These are unchanged: it is the entry of their mark that goes out of date.
             entries = np.array([row[0] for row in moved.values()], np.int64)
             self._ledger.replace(entries)
             older = np.concatenate([older, entries])
-            sizes = np.concatenate([sizes, sizes_of(list(moved), list(moved.values())) * self._scale])
+            sizes = np.concatenate([sizes, self._sizes_of(moved)])
             changed.update(moved)
         self._append(store, Entries(changed, older, sizes), gone)
+
+    def _sizes_of(self, rows: dict[Any, list[Any]]) -> npt.NDArray[np.float64]:
+        """Return about how many bytes each row takes in the log."""
+        if not self._backend.spaces.slots:
+            return sizes_of(list(rows), list(rows.values())) * self._scale
+        sizes = np.zeros(len(rows))
+        of_spaces = np.fromiter(map(is_space, rows), np.bool_, len(rows))
+        for spaces in (False, True):
+            chosen = (of_spaces == spaces).tolist()
+            keys, found = list(compress(rows, chosen)), list(compress(rows.values(), chosen))
+            if spaces:
+                keys, found = [key for key, *_ in keys], [[row[1][1], *row[2:]] for row in found]
+            sizes[of_spaces == spaces] = sizes_of(keys, found)
+        return sizes * self._scale
 
     def _clean(self, store: ChunkStore, added: float, gone: float) -> dict[Any, list[Any]]:
         """Clean the old end as far as this epoch lengthens the log, and return the rows there that are still current.
@@ -351,12 +396,12 @@ class StateLog:
             added: how many bytes of rows the epoch adds.
             gone: how many bytes it puts out of date.
         """
-        rows, ledger = self._backend.rows, self._ledger
+        rows, find, ledger = self._backend.rows, self._backend.find, self._ledger
         moved: dict[Any, list[Any]] = {}
         changes = max(added, gone)
         # Also what is not written again takes its time to look at.
         looks = 3 * changes + _CHUNK_BYTES // _GATHERING
-        full = max(len(rows) // _CHUNK_ROWS, ledger.live_bytes // _CHUNK_BYTES)
+        full = max(self._backend.num_rows // _CHUNK_ROWS, ledger.live_bytes // _CHUNK_BYTES)
         most_chunks = _SPARE_CHUNKS + _GATHERING * full
         # A little at a time as long as the log is hardly too long: epochs take about the same time.
         excess = ledger.excess(added, self._cleaned) - _SLACK_BYTES
@@ -373,6 +418,8 @@ class StateLog:
                 entry = oldest.start + self._cleaned
                 self._cleaned += 1
                 row = rows.get(key)
+                if row is None:
+                    row = find(key)
                 if row is not None and row[0] == entry:
                     moved[key] = row
                     size = ledger.size_of(entry)
@@ -414,17 +461,19 @@ class StateLog:
         for entry, row in enumerate(rows, self._entry):
             row[0] = entry
         stale = np.concatenate([entries.stale[start:stop], removed])
+        own = min(max(entries.own_keys - start, 0), len(keys))
         chunk = Chunk(
             keys,
-            rows,
+            rows[:own] + list(map(_as_written, rows[own:])),
             self._entry - stale[stale >= 0],
             self.version + 1,
             self._newest,
             entries.weights(start, stop),
             {index - start: where for index, where in entries.large.items() if start <= index < stop},
+            spaces=len(keys) - own,
         )
         if chunk.large:
-            chunk.rows = [None if index in chunk.large else row for index, row in enumerate(rows)]
+            chunk.rows = [None if index in chunk.large else row for index, row in enumerate(chunk.rows)]
         try:
             payload = chunk.encode()
         except Exception as error:
@@ -443,14 +492,17 @@ class StateLog:
         self._newest = Mark.of(payload, self.version + 1)
         for index, (number, mark) in chunk.large.items():
             self._large[self._entry + index] = number, mark
-        own = chunk.own(len(payload))
-        self._remember(self._filed(self._following, self._entry, chunk, own), len(payload), len(rows), own)
+        own_bytes = chunk.own(len(payload))
+        filed = self._filed(self._following, self._entry, chunk, own_bytes)
+        self._remember(filed, len(payload), len(rows), own_bytes)
         self._following += 1
 
     def _write_large(self, store: ChunkStore, key: Any, row: list[Any]) -> tuple[int, Mark]:
         """Write a row as a value of its own; return its number and its mark."""
+        of_space = is_space(key)
         try:
-            payload = large_row(self._layouts[-1][1], row)
+            layout = (self._space_layouts if of_space else self._layouts).newest
+            payload = large_row(layout, _as_written(row) if of_space else row)
         except Exception as error:
             raise self._unwritable([key], [row], error) from error
         self._larges += 1
@@ -460,14 +512,18 @@ class StateLog:
 
     def _unwritable(self, keys: list[Any], rows: list[list[Any]], error: Exception) -> OperatorError:
         """Return the error that names the state that cannot be pickled."""
-        for key, row in zip(keys, rows):
-            for slot, value in zip(self._backend.slots, row[1:]):
+        for address, row in zip(keys, rows):
+            if is_space(address):
+                key, slots, values = address[0], self._backend.spaces.slots, row[2:]
+            else:
+                key, slots, values = address, self._backend.slots, row[1:]
+            for slot, value in zip(slots, values):
                 try:
                     dumps((key, value))
                 except Exception:
                     name = slot.name.partition("/")[2]
                     return OperatorError(
-                        f"operator {self._backend.operator!r}: the {slot.kind} state {name!r} of key {shorten(key)}"
+                        f"operator {self._backend.operator!r}: the {slot.kind} state {name!r} of key {said(address)}"
                         f" cannot be written: {describe(error)}; what cannot be pickled (connections, locks,"
                         " generators) belongs into the function, made in open()"
                     )
@@ -489,6 +545,59 @@ class StateLog:
     def chunks(self) -> int:
         """The number of chunks in the log."""
         return len(self._ledger.chunks)
+
+
+class Layouts:
+    """What the slots of rows of one kind hold, from which chunk on."""
+
+    def __init__(self, rows: LoggedRows) -> None:
+        self._rows = rows
+        self._layouts: list[tuple[int, Layout]] = []
+
+    def take_over(self, layouts: list[tuple[int, Layout]]) -> None:
+        """Take what a head says, and have room for it in the program's rows.
+
+        Raises:
+            CheckpointMismatchError: the program does not declare what there is.
+        """
+        for _, layout in layouts:
+            self._rows.adopt_slots(_specs(layout))
+        self._layouts = layouts
+
+    @property
+    def newest(self) -> Layout:
+        """The layout of what is written now."""
+        return self._layouts[-1][1]
+
+    def at(self, number: int) -> Layout:
+        """Return the layout of a chunk."""
+        first: Layout = self._layouts[0][1] if self._layouts else []
+        return next((layout for start, layout in reversed(self._layouts) if start <= number), first)
+
+    def positions(self, number: int) -> list[int] | None:
+        """Return the position of each of the program's slots in the rows of a chunk; None: they are the same."""
+        return self._rows.positions(_specs(self.at(number)))
+
+    def note(self, following: int) -> None:
+        """Take the program's slots for the layout from a chunk on."""
+        layout = [(slot.name, slot.kind) for slot in self._rows.slots]
+        if not self._layouts or self.newest != layout:
+            self._layouts = [*self._layouts, (following, layout)]
+
+    def written(self, first: int) -> list[tuple[int, Layout]]:
+        """Return what the head says where this chunk is the first one."""
+        while len(self._layouts) > 1 and self._layouts[1][0] <= first:
+            self._layouts = self._layouts[1:]
+        return self._layouts
+
+
+def _specs(layout: Layout) -> list[SlotSpec]:
+    return [SlotSpec(*slot) for slot in layout]
+
+
+def _as_written(row: list[Any]) -> list[Any]:
+    """Return a namespace's row without its address."""
+    return [row[0], *row[2:]]
 
 
 def _rearranged(row: list[Any], positions: Sequence[int]) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The timers of keys, which are part of their rows: so they are written, restored and dropped with them.
+"""The timers of keys and of namespaces, which are part of their rows: written, restored and dropped with them.
 
 A queue for each time domain of a timer service is an index over the rows.
 """
@@ -6,7 +6,7 @@ A queue for each time domain of a timer service is an index over the rows.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Iterable
 from itertools import compress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pillarbox.errors import ProgramError, shorten
+from pillarbox.state.addresses import said
 from pillarbox.state.timer_queue import TimerQueue
 from pillarbox.time.internal_timer_service import VOID_NAMESPACE
 from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
 
 if TYPE_CHECKING:
     from pillarbox.state.heap_backend import HeapKeyedStateBackend
+    from pillarbox.state.heap_rows import Row
 
-__all__ = ["HeapTimers"]
+__all__ = ["HeapTimers", "NamespaceTimers"]
 
 _NONE = type(None)
 _log = logging.getLogger("pillarbox")
@@ -30,17 +32,15 @@ _log = logging.getLogger("pillarbox")
 class HeapTimers:
     """One time domain of a timer service: the queue, and the slot of the keys' rows that it indexes.
 
-    A row's slot holds None, one *stamp*, or a set of stamps: most keys have one timer, and a set costs 200 bytes.
-    A stamp is the timestamp, or ``(timestamp, namespace)`` in a service with namespaces.
+    A row's slot holds None, one timestamp, or a set of them: most keys have one timer, and a set costs 200 bytes.
     """
 
-    __slots__ = ("_dropped", "_keys", "_name", "_namespaced", "queue", "slot")
+    __slots__ = ("_backend", "_dropped", "_name", "queue", "slot")
 
-    def __init__(self, name: str, keys: HeapKeyedStateBackend, slot: int, *, namespaced: bool) -> None:
+    def __init__(self, name: str, backend: HeapKeyedStateBackend, slot: int) -> None:
         self._name = name
-        self._keys = keys
-        self._namespaced = namespaced
-        # How many restored timers were no timers, and the key of the first.
+        self._backend = backend
+        # How many restored timers were no timers, and the address of the first.
         self._dropped: tuple[int, Any] = (0, None)
         self.queue = TimerQueue()
         self.slot = slot
@@ -61,24 +61,16 @@ class HeapTimers:
         """
         if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
             timestamp = self._checked(timestamp)
-        keys = self._keys
-        row = keys.row
+        backend = self._backend
+        row = backend.row
         slot = self.slot
-        stamp: Any = (timestamp, namespace) if self._namespaced else timestamp
-        present = row[slot]
-        if present is None:
-            row[slot] = stamp
-        elif type(present) is set:
-            if stamp in present:
-                return
-            present.add(stamp)
-        elif present == stamp:
+        if row[slot] is None:
+            row[slot] = timestamp
+        elif not self._add(row, timestamp):
             return
-        else:
-            row[slot] = {present, stamp}
         if row[0] >= 0:
-            keys.touch()
-        self.queue.add(timestamp, (keys.key, namespace) if self._namespaced else keys.key)
+            backend.touch()
+        self.queue.add(timestamp, backend.key)
 
     def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
         """Remove a timer of the current key, if it has it.
@@ -88,26 +80,22 @@ class HeapTimers:
         """
         if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
             timestamp = self._checked(timestamp)
-        if self._forget(timestamp, namespace):
-            key = self._keys.key
-            self.queue.discard(timestamp, (key, namespace) if self._namespaced else key)
+        backend = self._backend
+        if self._forget(backend.row, timestamp):
+            self.queue.discard(timestamp, backend.key)
 
     def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
         """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile."""
         queue = self.queue
-        keys = self._keys
+        backend = self._backend
         while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
             # One by one: a timer that is registered meanwhile for an earlier time comes before the rest.
-            for owner in queue.pop(timestamp):
-                key: Any = owner
-                namespace: Any = VOID_NAMESPACE
-                if self._namespaced:
-                    key, namespace = key
-                keys.set_current_key(key)
+            for key in queue.pop(timestamp):
+                backend.set_current_key(key)
                 # A timer that was called before, at the same timestamp, may have deleted this one.
-                if self._forget(timestamp, namespace):
+                if self._forget(backend.row, timestamp):
                     queue.size -= 1
-                    trigger(timestamp, namespace)
+                    trigger(timestamp, VOID_NAMESPACE)
                 if queue.overtaken:
                     break
 
@@ -124,47 +112,58 @@ class HeapTimers:
             )
         domain = "a processing-time" if self._name.endswith("/processing") else "an event-time"
         raise ProgramError(
-            f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: {domain} timer cannot be set or deleted"
-            f" at {shorten(timestamp)} ({type(timestamp).__name__}): {hint}"
+            f"operator {self._backend.operator!r}, key {shorten(self._backend.key)}: {domain} timer cannot be set or"
+            f" deleted at {shorten(timestamp)} ({type(timestamp).__name__}): {hint}"
         )
 
-    def _forget(self, timestamp: int, namespace: Any) -> bool:
-        row = self._keys.row
+    # -- slots --
+
+    def _add(self, row: Row, timestamp: int) -> bool:
+        """Add a timestamp to a row, unless it is there; tell whether it was not."""
         slot = self.slot
-        stamp: Any = (timestamp, namespace) if self._namespaced else timestamp
+        present = row[slot]
+        if present is None:
+            row[slot] = timestamp
+        elif type(present) is set:
+            if timestamp in present:
+                return False
+            present.add(timestamp)
+        elif present == timestamp:
+            return False
+        else:
+            row[slot] = {present, timestamp}
+        return True
+
+    def _forget(self, row: Row, timestamp: int) -> bool:
+        """Take a timestamp out of a row; tell whether it was there."""
+        slot = self.slot
         present = row[slot]
         if present is None:
             return False
         if type(present) is set:
-            if stamp not in present:
+            if timestamp not in present:
                 return False
-            present.discard(stamp)
+            present.discard(timestamp)
             if len(present) == 1:
                 row[slot] = present.pop()
-        elif present == stamp:
+        elif present == timestamp:
             row[slot] = None
         else:
             return False
         if row[0] >= 0:
-            self._keys.touch()
+            self._touch(row)
         return True
 
-    def _take_out(self, stamp: Any) -> None:
-        """Take out of the current row what is no timer."""
-        # By identity: NaN equals nothing, not even itself; and arrays do not compare to a bool.
-        row = self._keys.row
-        slot = self.slot
-        present = row[slot]
-        rest = {other for other in present if other is not stamp} if type(present) is set else set()
-        row[slot] = rest if len(rest) > 1 else rest.pop() if rest else None
-        if row[0] >= 0:
-            self._keys.touch()
+    def _touch(self, row: Row) -> None:
+        self._backend.touch()
 
-    def load(self, keys: list[Any], rows: list[list[Any]]) -> None:
+    # -- restoring --
+
+    def load(self, addresses: list[Any], rows: list[Row]) -> None:
         """Index the timers of restored rows; :meth:`end_loading` ends it."""
-        owners: list[Any] = keys
+        owners: list[Any] = addresses
         stamps: list[Any] = list(map(itemgetter(self.slot), rows))
-        # Mostly each key has one timer, or none has any, and there are millions of them at a cold start.
+        # Mostly each row has one timer, or none has any, and there are millions of them at a cold start.
         kinds = set(map(type, stamps))
         if kinds == {_NONE}:
             return
@@ -172,60 +171,118 @@ class HeapTimers:
             present = [stamp is not None for stamp in stamps]
             owners, stamps = list(compress(owners, present)), list(compress(stamps, present))
         if not kinds <= {int, _NONE}:
-            owners, stamps = self._unpacked(owners, stamps)
+            owners, stamps = self._unpacked(addresses, rows)
         try:
             timestamps = np.array(stamps, np.int64)
         except OverflowError:
-            owners, stamps = self._unpacked(keys, [row[self.slot] for row in rows])
+            owners, stamps = self._unpacked(addresses, rows)
             timestamps = np.array(stamps, np.int64)
         self.queue.load(timestamps, owners)
 
-    def _unpacked(self, keys: list[Any], slots: list[Any]) -> tuple[list[Any], list[int]]:
+    def _unpacked(self, addresses: list[Any], rows: list[Row]) -> tuple[list[Any], list[int]]:
         """Return owners and timestamps of the timers in restored rows, and take out of the rows what is none.
 
         Checkpoints of versions that did not check timers may hold any object in the place of a timestamp.
         """
         owners: list[Any] = []
         timestamps: list[int] = []
-        for key, present in zip(keys, slots):
-            for stamp in list(present) if type(present) is set else () if present is None else (present,):
-                timestamp, owner = (stamp[0], (key, stamp[1])) if self._namespaced else (stamp, key)
+        for address, row in zip(addresses, rows):
+            for timestamp in list(_stamps_in(row[self.slot])):
                 if type(timestamp) is int and MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
                     timestamps.append(timestamp)
-                    owners.append(owner)
+                    owners.append(address)
                 else:
-                    self._keys.set_current_key(key)
-                    self._take_out(stamp)
+                    self._take_out(address, row, timestamp)
                     count, first = self._dropped
-                    self._dropped = (count + 1, first if count else key)
+                    self._dropped = (count + 1, first if count else address)
         return owners, timestamps
+
+    def _take_out(self, address: Any, row: Row, stamp: Any) -> None:
+        """Take out of a row what is no timer."""
+        # By identity: NaN equals nothing, not even itself; and arrays do not compare to a bool.
+        present = row[self.slot]
+        rest = {other for other in present if other is not stamp} if type(present) is set else set()
+        row[self.slot] = rest if len(rest) > 1 else rest.pop() if rest else None
+        if row[0] >= 0:
+            self._backend.set_current_key(address)
+            self._backend.touch()
 
     def end_loading(self) -> None:
         """Have the restored timers ready, and tell of those that were none."""
         self.queue.sort()
-        count, key = self._dropped
+        count, address = self._dropped
         if count:
             self._dropped = (0, None)
             _log.warning(
                 "operator %r: the checkpoint holds %d timers whose timestamps are no 64-bit integers, the first of them"
                 " of key %s; they could never fire, and are dropped",
-                self._keys.operator,
+                self._backend.operator,
                 count,
-                shorten(key),
+                said(address),
             )
 
-    def replace(self, key: Any, old: Any, new: Any) -> None:
-        """Take note that a key's slot was overwritten from outside."""
-        for timestamp, owner in self._entries(key, old):
-            self.queue.discard(timestamp, owner)
-        for timestamp, owner in self._entries(key, new):
-            self.queue.add(timestamp, owner)
+    def replace(self, address: Any, old: Any, new: Any) -> None:
+        """Take note that a row's slot was overwritten from outside."""
+        for timestamp in _stamps_in(old):
+            self.queue.discard(timestamp, address)
+        for timestamp in _stamps_in(new):
+            self.queue.add(timestamp, address)
 
-    def _entries(self, key: Any, present: Any) -> Iterable[tuple[int, Hashable]]:
-        if present is None:
-            return
-        for stamp in present if type(present) is set else (present,):
-            if self._namespaced:
-                yield stamp[0], (key, stamp[1])
-            else:
-                yield stamp, key
+
+class NamespaceTimers(HeapTimers):
+    """The same of the rows of namespaces. When a timer fires, its key and namespace are the current ones."""
+
+    __slots__ = ()
+
+    def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Add a timer of the current key in a namespace, unless it has it.
+
+        Raises:
+            ProgramError: the timestamp is not an int of 64 bits, or the namespace no plain value.
+        """
+        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+            timestamp = self._checked(timestamp)
+        row = self._backend.spaces.row_in(namespace)
+        if self._add(row, timestamp):
+            if row[0] >= 0:
+                self._touch(row)
+            self.queue.add(timestamp, row[1])
+
+    def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Remove a timer of the current key in a namespace, if it has it.
+
+        Raises:
+            ProgramError: the timestamp is not an int of 64 bits, or the namespace no plain value.
+        """
+        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+            timestamp = self._checked(timestamp)
+        row = self._backend.spaces.row_in(namespace)
+        if self._forget(row, timestamp):
+            self.queue.discard(timestamp, row[1])
+
+    def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
+        """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile."""
+        queue = self.queue
+        backend = self._backend
+        while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
+            for key, namespace, _ in queue.pop(timestamp):
+                backend.set_current_key(key)
+                backend.set_current_namespace(namespace)
+                if self._forget(backend.spaces.row, timestamp):
+                    queue.size -= 1
+                    trigger(timestamp, namespace)
+                if queue.overtaken:
+                    break
+
+    def _touch(self, row: Row) -> None:
+        self._backend.spaces.touch_row(row)
+
+    def _take_out(self, address: Any, row: Row, stamp: Any) -> None:
+        raise AssertionError("timers of namespaces were checked from the first version on")
+
+
+def _stamps_in(present: Any) -> Iterable[Any]:
+    """Return the timestamps in a slot."""
+    if present is None:
+        return ()
+    return present if type(present) is set else (present,)

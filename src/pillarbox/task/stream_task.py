@@ -127,10 +127,8 @@ class StreamTask(ABC):
 
     @contextmanager
     def _working(self, begin: TaskEvent, end: TaskEvent) -> Iterator[None]:
-        """Work in the operators, in the calling thread.
-
-        The first error that the block raises, or that is reported meanwhile, ends the task and is raised from here.
-        """
+        """Work in the operators, in the calling thread. What comes out of the block, or is reported meanwhile, ends the
+        task, and comes out of here: the first of them."""
         self.life.begin(begin)
         cause: BaseException | None = None
         try:

@@ -71,13 +71,9 @@ def _times(count: int, unit: int) -> int:
 
 
 class Duration(_Millis):
-    """An amount of time, in whole milliseconds (PyFlink's ``pyflink.common.Duration``).
+    """An amount of time (PyFlink's ``pyflink.common.Duration``), in whole milliseconds.
 
-    The ``of_*`` methods raise ``ProgramError`` for anything but a whole number.
-
-    Example:
-        >>> Duration.of_seconds(5)
-        Duration(5000 ms)
+    The ``of_*`` methods raise ``ProgramError`` where they are given anything but a whole number.
     """
 
     __slots__ = ()
@@ -123,12 +119,8 @@ class Duration(_Millis):
 class Time(_Millis):
     """An amount of time for window sizes and offsets (PyFlink's ``pyflink.common.Time``).
 
-    An offset may be negative: ``Time.hours(-8)``. The static methods raise ``ProgramError`` for anything but a whole
-    number.
-
-    Example:
-        >>> Time.minutes(10)
-        Time(600000 ms)
+    An offset may be negative: ``Time.hours(-8)``. The static methods raise ``ProgramError`` where
+    they are given anything but a whole number.
     """
 
     __slots__ = ()
@@ -167,7 +159,7 @@ class Time(_Millis):
 
 
 DurationLike = datetime.timedelta | int | str | Duration | Time
-"""The ways to write a duration."""
+"""What is accepted wherever a duration is asked."""
 
 
 def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = False) -> int:

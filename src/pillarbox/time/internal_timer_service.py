@@ -44,10 +44,8 @@ class KeyedTimers(Protocol):
 
 
 class KeyContext(Protocol):
-    """The keyed state as a timer service needs it: the current key, and timers.
-
-    In Flink as well it is the keyed backend that makes the queues of timers.
-    """
+    """What a timer service needs of the keyed state: the current key, and timers. (In Flink as well it is the keyed
+    backend that makes the queues of timers.)"""
 
     operator: str
     key: Any

@@ -1,10 +1,15 @@
-"""``WatermarkStrategy``: the source of a stream's timestamps and watermarks.
+"""``WatermarkStrategy``: where the timestamps of a stream come from and how its watermarks are
+made.
 
-PyFlink's class of the same name, with Python manners: durations as ``timedelta`` or ``"5 seconds"``, functions and
-column names as timestamp assigners, and one's own generators.
+PyFlink's class of the same name, with Python manners: durations as ``timedelta`` or ``"5
+seconds"``, functions and column names as timestamp assigners, and one's own generators. Example:
 
-A strategy is part of the program: it is built by the user, pickled, and read by the tasks. It never changes, so any
-thread may use it.
+    WatermarkStrategy.for_bounded_out_of_orderness("5 seconds") \\
+        .with_timestamp_assigner("created_at") \\
+        .with_idleness("1 minute")
+
+A strategy is part of the program: it is built by the user, pickled, and read by the tasks. It never
+changes, so any thread may use it.
 """
 
 from __future__ import annotations
@@ -35,19 +40,14 @@ __all__ = ["WatermarkStrategy"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WatermarkStrategy:
-    """The source of a stream's timestamps and watermarks.
+    """How a stream gets timestamps and watermarks.
 
-    Made by the ``for_*`` methods and :meth:`no_watermarks`, refined by the ``with_*`` methods, each of which returns a
-    new strategy.
-
-    Example:
-        >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
-        >>> late_by.with_timestamp_assigner("created_at").with_idleness("1 minute").idle_timeout
-        60000
+    Made by the ``for_*`` methods and :meth:`no_watermarks`, refined by the ``with_*`` methods, each
+    of which gives a new strategy.
 
     Attributes:
         generator_factory: makes the watermark generator of a subtask; use :meth:`create_generator`.
-        timestamp_assigner: returns each record's timestamp, and raises ``TypeError`` where there is
+        timestamp_assigner: gives each record its timestamp, and raises ``TypeError`` for what is
             none; None: records keep the timestamps that they have.
         timestamp_column: the column that ``timestamp_assigner`` reads, where it is one: columnar
             data can be stamped without it, in one go.
@@ -61,12 +61,12 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
-        """Return a strategy for timestamps that never go down within a partition: watermarks follow closely."""
+        """For timestamps that never go down within a partition: watermarks follow closely."""
         return WatermarkStrategy(AscendingTimestampsWatermarks)
 
     @staticmethod
     def for_bounded_out_of_orderness(max_out_of_orderness: DurationLike) -> WatermarkStrategy:
-        """Return a strategy for records that come out of order, but at most ``max_out_of_orderness`` late.
+        """For records that come out of order, but at most ``max_out_of_orderness`` late.
 
         Args:
             max_out_of_orderness: after a record of time T, none older than T minus this is
@@ -80,12 +80,12 @@ class WatermarkStrategy:
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:
-        """Return a strategy for processing time only: event time stands still until the input ends."""
+        """For programs in processing time only: event time stands still until the input ends."""
         return WatermarkStrategy(NoWatermarksGenerator)
 
     @staticmethod
     def for_generator(factory: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
-        """Return a strategy with a generator of one's own.
+        """For one's own generator.
 
         Args:
             factory: called once in each subtask; a class without constructor arguments will do.
@@ -113,8 +113,8 @@ class WatermarkStrategy:
 
         Args:
             assigner: a :class:`TimestampAssigner`; a function ``f(value)`` or ``f(value,
-                record_timestamp)``; or the name of a column. The timestamp is an int (epoch
-                milliseconds) or a datetime.
+                record_timestamp)``; or the name of a column. What it gives is epoch milliseconds as
+                int, or a datetime.
 
         Raises:
             ProgramError: it is none of these, or the column's name is empty.
@@ -146,7 +146,7 @@ class WatermarkStrategy:
                 has to see to that.
 
         Raises:
-            TypeError: the factory returned something else.
+            TypeError: the factory gave something else than a watermark generator.
         """
         generator = self.generator_factory()
         if not isinstance(generator, WatermarkGenerator):

@@ -1,0 +1,212 @@
+"""Rows on the heap: what their slots hold, which one is current, and what a row's mark says.
+
+A *row* is a list: its mark, for rows of namespaces their address, then a slot for each state and each kind of timers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import is_
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox.errors import CheckpointMismatchError, ProgramError, shorten
+from pillarbox.state.backend import SlotSpec
+from pillarbox.state.descriptors import StateDescriptor
+from pillarbox.state.heap_states import STATES
+
+if TYPE_CHECKING:
+    from pillarbox.state.timers import HeapTimers
+
+__all__ = ["NEW", "HeapRows", "Row", "stale_entries", "stale_entry"]
+
+Row = list[Any]
+
+# Marks of a row. At least 0: unchanged since the entry of that number was written to the log.
+NEW = -1  # changed; the log does not have it
+
+# Names of slots whose states may be asked for at any time, so also after a checkpoint with them was restored.
+_LATE = "late/"
+
+
+def stale_entry(mark: int) -> int:
+    """Return the number of the entry that holds an older value of a row, from its mark; negative: there is none.
+
+    It is its own inverse: a row that is being changed has the stale entry of its mark so far as its mark.
+    """
+    return -2 - mark
+
+
+def stale_entries(marks: list[int]) -> npt.NDArray[np.int64]:
+    """Return the same of the marks of many rows."""
+    return -2 - np.array(marks, np.int64)
+
+
+class NoRow(list[Any]):
+    """Stands for the current row as long as there is none."""
+
+    def __init__(self, rows: HeapRows) -> None:
+        self._rows = rows
+
+    def _refuse(self, slot: Any, value: Any = None) -> NoReturn:
+        name, kind = self._rows.spec_of(slot)
+        raise ProgramError(
+            f"operator {self._rows.operator!r} uses the {kind} state {name.partition('/')[2]!r} where there is no"
+            f" current {self._rows.whose}"
+        )
+
+    __getitem__ = _refuse
+    __setitem__ = _refuse
+
+
+class HeapRows:
+    """The rows of keys, or those of namespaces.
+
+    Attributes:
+        operator: the operator's name.
+        row: the current row.
+        slots: what the slots of each row hold.
+        blank: a row that holds nothing.
+        timers: the timers in the slots.
+        whose: whose rows they are, for errors.
+    """
+
+    whose = "key: in open() states are only declared; read and change them when a record or a timer comes"
+    # How many places there are before the slots.
+    _lead = 1
+
+    def __init__(self, operator: str) -> None:
+        self.operator = operator
+        self.slots: list[SlotSpec] = []
+        self.timers: list[HeapTimers] = []
+        self.blank: Row = [NEW] + [None] * (self._lead - 1)
+        self.nowhere = NoRow(self)
+        self.row: Row = self.nowhere
+        self._states: dict[str, Any] = {}
+        self._sealed = False
+
+    @property
+    def current_key(self) -> Any:
+        """The current key."""
+        raise NotImplementedError
+
+    def touch(self) -> None:
+        """Note that the current row, unchanged so far in this epoch, is being changed."""
+        raise NotImplementedError
+
+    def row_in(self, namespace: Any) -> Row:
+        """Return the current key's row in a namespace, made where there is none."""
+        raise ProgramError(f"operator {self.operator!r}: a state of keys has no namespaces")
+
+    def touch_row(self, row: Row) -> None:
+        """Note that a namespace's row, unchanged so far in this epoch, is being changed."""
+        raise NotImplementedError
+
+    def _every_row(self) -> Iterable[Row]:
+        raise NotImplementedError
+
+    # -- slots --
+
+    def declare(self, descriptor: StateDescriptor, *, late: bool = False) -> Any:
+        """Return the state that a descriptor declares; the same name gives the same state.
+
+        Args:
+            late: it may be asked for at any time; else only before rows are read.
+        """
+        name = f"{_LATE if late else 'state/'}{descriptor.name}"
+        state = self._states.get(name)
+        if state is None:
+            state = self._states[name] = self._new_state(name, descriptor, late)
+        elif self._kind_of(name) != descriptor.kind:
+            raise ProgramError(
+                f"operator {self.operator!r} declares the state {descriptor.name!r} twice:"
+                f" as a {self._kind_of(name)} state and as a {descriptor.kind} state"
+            )
+        return state
+
+    def _new_state(self, name: str, descriptor: StateDescriptor, late: bool) -> Any:
+        if self._sealed and not late:
+            raise ProgramError(
+                f"operator {self.operator!r} asks for the state {descriptor.name!r} while records are processed:"
+                " declare all states in open()"
+            )
+        make = STATES.get(descriptor.kind)
+        if make is None:
+            raise ProgramError(f"{shorten(descriptor)} is not a descriptor of keyed state")
+        kind = self._kind_of(name)  # a checkpoint may have it already
+        if kind is None:
+            slot = self.add_slot(SlotSpec(name, descriptor.kind))
+        elif kind == descriptor.kind:
+            slot = self.slots.index(SlotSpec(name, kind)) + self._lead
+        else:
+            raise self._other_kind(SlotSpec(name, kind), descriptor.kind)
+        return make(self, slot, descriptor)
+
+    def add_slot(self, spec: SlotSpec) -> int:
+        """Give each row one more slot, and return its place."""
+        self.slots.append(spec)
+        for row in self._every_row():
+            row.append(None)
+        self.blank = [*self.blank, None]
+        return len(self.blank) - 1
+
+    def seal(self) -> None:
+        """End the declaring of states, but for those that may come late."""
+        self._sealed = True
+
+    def spec_of(self, slot: int) -> SlotSpec:
+        """Return what is in a place of the rows."""
+        return self.slots[slot - self._lead]
+
+    def _kind_of(self, name: str) -> str | None:
+        return next((slot.kind for slot in self.slots if slot.name == name), None)
+
+    def holds_something(self, row: Row) -> bool:
+        """Tell whether a row has any state or timer."""
+        # By identity: a state may hold what does not compare to a bool, such as a numpy array.
+        lead = self._lead
+        return not all(map(is_, row[lead:], self.blank[lead:]))
+
+    def contents_of(self, row: Row) -> dict[str, Any]:
+        """Return the states of a row that are not empty, by name."""
+        return {
+            slot.name.partition("/")[2]: value
+            for slot, value in zip(self.slots, row[self._lead :])
+            if slot.kind != "timers" and value is not None
+        }
+
+    # -- restoring --
+
+    def adopt_slots(self, written: list[SlotSpec]) -> None:
+        """Compare the slots of restored rows with those that the program declares, and make room for those to come.
+
+        Raises:
+            CheckpointMismatchError: a restored state is not declared, or with another kind.
+        """
+        for slot in written:
+            kind = self._kind_of(slot.name)
+            if kind is None and slot.name.startswith(_LATE):
+                self.add_slot(slot)
+            elif kind is None:
+                raise CheckpointMismatchError(
+                    f"the checkpoint holds {slot.kind} {slot.name.partition('/')[2]!r} of operator {self.operator!r},"
+                    " which the program does not declare in open(): run the program that wrote it, or start from a new"
+                    " checkpoint"
+                )
+            elif kind != slot.kind:
+                raise self._other_kind(slot, kind)
+
+    def _other_kind(self, written: SlotSpec, declared: str) -> CheckpointMismatchError:
+        return CheckpointMismatchError(
+            f"the checkpoint holds {written.name.partition('/')[2]!r} of operator {self.operator!r} as"
+            f" {written.kind} state, the program declares it as {declared} state: give it another name"
+        )
+
+    def positions(self, written: list[SlotSpec]) -> list[int] | None:
+        """Return for each slot its position in written rows (0 where they have none); None: they are the same."""
+        if written == self.slots:
+            return None
+        found = {slot.name: position for position, slot in enumerate(written, 1)}
+        return [found.get(slot.name, 0) for slot in self.slots]

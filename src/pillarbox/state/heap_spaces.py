@@ -1,0 +1,173 @@
+"""Rows of namespaces on the heap: a window's contents, the state of its trigger, and its timers are one row.
+
+Only the mailbox thread may touch any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.state.addresses import check_namespace, is_space, space_address
+from pillarbox.state.heap_rows import NEW, HeapRows, Row, stale_entry
+
+if TYPE_CHECKING:
+    from pillarbox.state.heap_backend import HeapKeyedStateBackend
+
+__all__ = ["HeapSpaces"]
+
+
+class HeapSpaces(HeapRows):
+    """The rows of (key, namespace). ``row[1]`` is the row's address.
+
+    Attributes:
+        by_key: a key's only row, or its rows by namespace: many keys have one, and a dictionary costs 200 bytes.
+        row: that of the current key in the current namespace.
+        num_rows: how many there are.
+    """
+
+    whose = "namespace"
+    _lead = 2
+
+    def __init__(self, backend: HeapKeyedStateBackend) -> None:
+        super().__init__(backend.operator)
+        self._backend = backend
+        self.by_key: dict[Any, Row | dict[Any, Row]] = {}
+        self.num_rows = 0
+        self._dirty: list[Row] = []
+
+    @property
+    def num_keys(self) -> int:
+        """The number of keys that have rows here."""
+        return len(self.by_key)
+
+    @property
+    def current_key(self) -> Any:
+        """The current key."""
+        return self._backend.key
+
+    # -- rows --
+
+    def row_in(self, namespace: Any) -> Row:
+        """Return the current key's row in a namespace, made where there is none.
+
+        A new one stays only if it holds something when the epoch ends.
+
+        Raises:
+            ProgramError: the namespace is no plain value.
+            OperatorError: the key belongs to another subtask.
+        """
+        key = self._backend.key
+        found = self.by_key.get(key)
+        if isinstance(found, list):
+            if found[1][1] == namespace:
+                return found
+        elif found is not None and namespace in found:
+            return found[namespace]
+        check_namespace(namespace, self.operator)
+        self._backend.check_owner(key)
+        row = self.blank.copy()
+        row[1] = space_address(key, namespace)
+        self._put(row)
+        self._dirty.append(row)
+        return row
+
+    def rows_of(self, key: Any) -> Iterator[Row]:
+        """Return a key's rows that hold something."""
+        found = self.by_key.get(key, {})
+        return filter(self.holds_something, (found,) if isinstance(found, list) else found.values())
+
+    def namespaces_of(self, key: Any) -> list[Any]:
+        """Return the namespaces in which a key has state or timers."""
+        return [row[1][1] for row in self.rows_of(key)]
+
+    def find(self, address: Any) -> Row | None:
+        """Return the row of an address; None where there is none, or it is none of a namespace."""
+        if not is_space(address):
+            return None
+        found = self.by_key.get(address[0])
+        if isinstance(found, dict):
+            return found.get(address[1])
+        return found if found is not None and found[1][1] == address[1] else None
+
+    def _put(self, row: Row) -> None:
+        """Put a row in its place, which is empty or has another row with the same address."""
+        key, namespace, _ = row[1]
+        found = self.by_key.get(key)
+        if found is None:
+            self.by_key[key] = row
+            self.num_rows += 1
+        elif isinstance(found, dict):
+            self.num_rows += namespace not in found
+            found[namespace] = row
+        elif found[1][1] == namespace:
+            self.by_key[key] = row
+        else:
+            self.by_key[key] = {found[1][1]: found, namespace: row}
+            self.num_rows += 1
+
+    def _remove(self, row: Row) -> None:
+        key, namespace, _ = row[1]
+        found = self.by_key[key]
+        self.num_rows -= 1
+        if isinstance(found, list):
+            del self.by_key[key]
+            return
+        del found[namespace]
+        if len(found) == 1:
+            self.by_key[key] = next(iter(found.values()))
+
+    def _every_row(self) -> Iterator[Row]:
+        for found in self.by_key.values():
+            if isinstance(found, dict):
+                yield from found.values()
+            else:
+                yield found
+
+    def touch(self) -> None:
+        """Note that the current row, unchanged so far in this epoch, is being changed."""
+        self.touch_row(self.row)
+
+    def touch_row(self, row: Row) -> None:
+        """Note that a row, unchanged so far in this epoch, is being changed."""
+        row[0] = stale_entry(row[0])
+        self._dirty.append(row)
+
+    # -- writing and restoring whole rows (the state log's side) --
+
+    def take_changes(self, changed: dict[Any, Row], removed: dict[Any, int]) -> None:
+        """Add the rows that changed in this epoch, and the stale entries of those that are gone, by address."""
+        dirty, self._dirty = self._dirty, []
+        holds_something = self.holds_something
+        for row in dirty:
+            if holds_something(row):
+                changed[row[1]] = row
+                continue
+            self._remove(row)
+            if row[0] != NEW:
+                removed[row[1]] = stale_entry(row[0])
+        if dirty:
+            self.row = self.nowhere  # it may have gone
+
+    def load(self, addresses: list[Any], rows: list[Row]) -> None:
+        """Take over rows, each once, during a cold start."""
+        for row in rows:
+            self._put(row)
+        for timers in self.timers:
+            timers.load(addresses, rows)
+
+    def apply(self, addresses: list[Any], rows: list[Row], removed: list[Any]) -> None:
+        """Take over rows that another worker wrote, into rows and timers that are live here."""
+        for address, row in zip(addresses, rows):
+            old = self.find(address) or self.blank
+            for timers in self.timers:
+                if old[timers.slot] != row[timers.slot]:
+                    timers.replace(address, old[timers.slot], row[timers.slot])
+            self._put(row)
+        for address in removed:
+            gone = self.find(address)
+            if gone is not None:
+                for timers in self.timers:
+                    timers.replace(address, gone[timers.slot], None)
+                self._remove(gone)
+        self.row = self.nowhere
