@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import threading
 from typing import Any
 
@@ -25,8 +26,11 @@ from pillarbox.state import (
     state_log,
 )
 from pillarbox.state.key_groups import key_group, subtask_of
+from pillarbox.state.log_head import META
 from pillarbox.time import ManualProcessingTimeService
 from pillarbox.time.internal_timer_service import InternalTimerService
+from tests.data import make_spaces as golden
+from tests.data.make_checkpoint import load
 
 FIRST, SECOND, THIRD = (0, 10), (10, 20), (20, 30)
 LATE = "trigger"
@@ -355,3 +359,49 @@ def test_a_program_without_namespaces_does_not_go_on_with_them():
     backend.seal()
     with pytest.raises(CheckpointMismatchError, match="holds list 'contents' of operator 'windows', which the program"):
         StateLog(LogIdentity("windows", 0, 1, 128), backend).sync(windows.store)
+
+
+# -- the format --
+
+
+def test_the_golden_log_with_namespaces_is_read():
+    (store,) = load(golden.PATH).values()
+    model = golden.Model()
+    for epoch in golden.operations():
+        for operation in epoch:
+            model.apply(*operation)
+    windows = golden.Windows(store)
+    assert windows.view() == model.view()
+    for what in (("late", "text", 7, "more"), ("merge", "text", (0, 10), 7), ("timer", 1, "name", 150)):
+        windows.apply(*what)
+        model.apply(*what)
+    windows.log.commit(store, {})
+    again = golden.Windows(store)
+    assert again.view() == model.view()
+    again.timers.advance_watermark(1_000)
+    assert sorted(again.fired, key=repr) == sorted(model.timers, key=repr)
+    assert len(model.timers) > 5 < len(model.view())
+    assert any(number < 0 for number in load(golden.PATH)["windows", 0].chunks)
+
+
+def test_what_uses_no_namespaces_is_written_as_before_them():
+    """So older versions read it: they refuse what they do not know."""
+    backend = HeapKeyedStateBackend("op")
+    state = backend.get_state(ValueStateDescriptor("s"))
+    backend.seal()
+    log, store = StateLog(LogIdentity("op", 0, 1, 128), backend), MemoryChunkStore()
+    for epoch in range(3):
+        for key in range(epoch + 2):
+            backend.set_current_key(key)
+            state.update("x" * key * 1_000 if epoch < 2 else None)
+        log.commit(store, {})
+    backend.set_current_key("large")
+    state.update(bytes(600_000))
+    log.commit(store, {})
+    head = pickle.loads(store.chunks[META][15:])
+    assert head.keys() == {
+        "operator", "subtask", "parallelism", "max_parallelism", "program", "key", "layouts", "version", "stamps",
+        "first", "following", "entry", "entries", "cleaned", "newest", "large", "task",
+    }  # fmt: skip
+    fields = {field for number in range(1, head["following"]) for field in pickle.loads(store.chunks[number])}
+    assert fields == {"epoch", "keys", "rows", "before", "replaced", "weights", "large"}
