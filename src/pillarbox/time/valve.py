@@ -1,8 +1,7 @@
 """``StatusWatermarkValve``: one watermark out of those of many channels.
 
 Source of the behaviour: Flink's class of the same name (2.x: the flush at the last active channel's
-idleness is unconditional), and its ``CombinedWatermarkStatus`` for channels that join later. All
-times are epoch milliseconds. Only the mailbox thread may touch a valve.
+idleness is unconditional). All times are epoch milliseconds. Only the mailbox thread may touch a valve.
 """
 
 from __future__ import annotations
@@ -52,15 +51,13 @@ class StatusWatermarkValve:
     it.
     """
 
-    def __init__(self, channels: Iterable[Hashable] | None = None) -> None:
+    def __init__(self, channels: Iterable[Hashable]) -> None:
         """Make a valve.
 
         Args:
-            channels: the channels that exist: none gets ahead until each has sent a watermark or is
-                idle. None: they are not known, and a channel joins with the first thing it sends.
+            channels: the channels that exist: the output stays where it is until each has sent a watermark or is idle.
         """
-        self._open = channels is None
-        self._channels: dict[Hashable, _Channel] = {c: _Channel() for c in channels or ()}
+        self._channels: dict[Hashable, _Channel] = {channel: _Channel() for channel in channels}
         self._output = MIN_TIMESTAMP
         self._idle = False
         # After a restore, until the first call that has a sink: the output may not fit the
@@ -106,11 +103,6 @@ class StatusWatermarkValve:
         Raises:
             ValueError: there is no such channel.
         """
-        if idle and self._open and channel not in self._channels:
-            # It joins as idle: joining as active would wake the valve up for nothing.
-            self._channels[channel] = _Channel(idle=True, aligned=False)
-            self._someone_left(sink)
-            return
         state = self._channel(channel, sink)
         if idle == state.idle:
             return
@@ -121,44 +113,6 @@ class StatusWatermarkValve:
         else:
             state.aligned = state.watermark >= self._output
             self._someone_came(sink)
-
-    def add_channel(self, channel: Hashable, sink: WatermarkSink, *, hold_back: bool = True) -> None:
-        """Add an active channel that has not sent a watermark yet.
-
-        Args:
-            channel: the new channel.
-            sink: gets the active status if the valve was idle.
-            hold_back: keep the output where it is until the new channel has caught up, as Flink
-                does for a new split of a source: none of its records becomes late. False: do not
-                wait for it, as for a channel that is active again.
-
-        Raises:
-            ValueError: the channel exists already.
-        """
-        if channel in self._channels:
-            raise ValueError(f"the valve has channel {shorten(channel)} already")
-        if self._unsettled:
-            self._settle(sink)
-        aligned = hold_back or self._output == MIN_TIMESTAMP
-        self._channels[channel] = _Channel(aligned=aligned)
-        self._someone_came(sink)
-
-    def remove_channel(self, channel: Hashable, sink: WatermarkSink) -> None:
-        """Forget a channel that has ended: it does not hold the others back.
-
-        If only idle channels are left, the valve becomes idle as if this one had become so. When
-        the last channel goes, nothing is emitted: the end of data says all.
-
-        Raises:
-            ValueError: there is no such channel.
-        """
-        if channel not in self._channels:
-            raise ValueError(self._unknown(channel))
-        if self._unsettled:
-            self._settle(sink)
-        was_idle = self._channels.pop(channel).idle
-        if self._channels and not was_idle:
-            self._someone_left(sink)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the valve's whole state as a plain dict of ints, bools and the channels' names.
@@ -174,17 +128,12 @@ class StatusWatermarkValve:
     def restore(self, snapshot: dict[str, Any]) -> None:
         """Take over the state of a snapshot.
 
-        A valve that was made without channels takes those of the snapshot. One that knows its
-        channels keeps just these (the parallelism upstream may have changed): those that the
-        snapshot does not know start anew and hold the output where it was until they have caught
-        up. Nothing is emitted here; what the change of channels leads to comes out with the next
-        input.
+        The valve keeps the channels that it was made with (the program upstream may have changed): those that the
+        snapshot does not know start anew and hold the output where it was until they have caught up. Nothing is
+        emitted here; what the change of channels leads to comes out with the next input.
         """
         saved = {name: _Channel(*state) for name, state in snapshot["channels"].items()}
-        if self._open:
-            self._channels = saved
-        else:
-            self._channels = {name: saved.get(name) or _Channel() for name in self._channels}
+        self._channels = {name: saved.get(name) or _Channel() for name in self._channels}
         self._output = snapshot["watermark"]
         self._idle = snapshot["idle"]
         self._unsettled = True
@@ -192,22 +141,18 @@ class StatusWatermarkValve:
     def _channel(self, channel: Hashable, sink: WatermarkSink) -> _Channel:
         if self._unsettled:
             self._settle(sink)
-        state = self._channels.get(channel)
-        if state is None:
-            if not self._open:
-                raise ValueError(self._unknown(channel))
-            self.add_channel(channel, sink)
-            state = self._channels[channel]
-        return state
-
-    def _unknown(self, channel: Hashable) -> str:
-        return f"the valve has no channel {shorten(channel)}, only {shorten(list(self._channels))}"
+        try:
+            return self._channels[channel]
+        except KeyError:
+            raise ValueError(
+                f"the valve has no channel {shorten(channel)}, only {shorten(list(self._channels))}"
+            ) from None
 
     def _settle(self, sink: WatermarkSink) -> None:
         self._unsettled = False
         if any(not state.idle for state in self._channels.values()):
             self._someone_came(sink)
-        elif self._channels:
+        else:
             self._someone_left(sink)
 
     def _someone_came(self, sink: WatermarkSink) -> None:
