@@ -172,6 +172,8 @@ class TaskReport:
         state_bytes: what the state takes when it is written, about.
         state_bytes_written: what this epoch wrote of it.
         state_chunks: chunks of the state log.
+        mailbox_latency_ms: the longest that one of the latest ten probes waited for its turn in the mailbox; also for a
+            source. None: no probe has run, or the program asks for none (``measure_mailbox_latency``).
         state_sync: how the task got to the store's version: ``"in step"``, ``"caught up"``, ``"loaded"``, ...
     """
 
@@ -201,6 +203,7 @@ class TaskReport:
     state_bytes_written: int | None = None
     state_chunks: int | None = None
     state_sync: str | None = None
+    mailbox_latency_ms: int | None = None
 
 
 Element = Records | Watermark | WatermarkStatus | Barrier | EndOfData | TaskReport

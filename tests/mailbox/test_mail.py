@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mails (M2) and what runs them (P5)."""
+"""Mails (M2)."""
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import Future
 
 import pytest
@@ -13,7 +12,6 @@ from pillarbox.mailbox import (
     MIN_PRIORITY,
     Mail,
     MailOptions,
-    StreamTaskActionExecutor,
 )
 
 
@@ -80,57 +78,3 @@ def test_m2_try_cancel_cancels_future_like_commands() -> None:
     assert mail.try_cancel()
     assert future.cancelled()
     assert not Mail(nothing, 0, "plain function").try_cancel()
-
-
-def test_p5_immediate_adds_nothing() -> None:
-    immediate = StreamTaskActionExecutor.IMMEDIATE
-    ran = []
-    immediate.run(lambda: ran.append(1))
-    assert ran == [1]
-    assert immediate.call(lambda: 5) == 5
-
-
-def test_p5_synchronized_holds_its_lock_while_a_mail_runs() -> None:
-    class SpyLock:
-        held = 0
-
-        def __enter__(self) -> None:
-            self.held += 1
-
-        def __exit__(self, *_: object) -> None:
-            self.held -= 1
-
-    lock = SpyLock()
-    executor = StreamTaskActionExecutor.synchronized(lock)
-    seen = []
-    Mail(lambda: seen.append(lock.held), 0, "look", action_executor=executor).run()
-    assert seen == [1]
-    assert lock.held == 0
-    assert executor.call(lambda: lock.held) == 1
-
-    def fail() -> None:
-        raise ValueError
-
-    with pytest.raises(ValueError):
-        executor.run(fail)
-    assert lock.held == 0
-
-
-def test_p5_synchronized_keeps_another_thread_out_and_is_reentrant(threads) -> None:
-    executor = StreamTaskActionExecutor.synchronized()
-    inside, release = threading.Event(), threading.Event()
-    order: list[str] = []
-
-    def first() -> None:
-        inside.set()
-        release.wait(threads.patience)
-        executor.run(lambda: order.append("first"))  # the lock a second time
-
-    one = threads.start(executor.run, first)
-    assert inside.wait(threads.patience)
-    two = threads.start(executor.run, lambda: order.append("second"))
-    assert order == []
-    release.set()
-    one.result(threads.patience)
-    two.result(threads.patience)
-    assert order == ["first", "second"]

@@ -18,7 +18,6 @@ from pillarbox.mailbox import (
     MailboxProcessor,
     MailOptions,
     RejectedExecutionError,
-    StreamTaskActionExecutor,
     TaskMailbox,
     WrongThreadError,
 )
@@ -41,26 +40,11 @@ def test_m9_execute_puts_a_mail_with_its_priority(mailbox: TaskMailbox) -> None:
     assert ran == [1]
 
 
-def test_m9_execute_hands_on_options_and_action_executor(mailbox: TaskMailbox) -> None:
-    held: list[bool] = []
-
-    class SpyLock:
-        inside = False
-
-        def __enter__(self) -> None:
-            self.inside = True
-
-        def __exit__(self, *_: object) -> None:
-            self.inside = False
-
-    lock = SpyLock()
-    executor = MailboxExecutor(mailbox, 0, StreamTaskActionExecutor.synchronized(lock))
+def test_m9_execute_hands_on_options(mailbox: TaskMailbox) -> None:
+    executor = MailboxExecutor(mailbox, 0)
     executor.execute(lambda: None, "later")
-    executor.execute(lambda: held.append(lock.inside), "now", options=MailOptions.urgent())
-    mail = mailbox.take(0)
-    assert str(mail) == "now"
-    mail.run()
-    assert held == [True]
+    executor.execute(lambda: None, "now", options=MailOptions.urgent())
+    assert str(mailbox.take(0)) == "now"
 
 
 def test_m9_submit_gives_result_and_error_to_the_future(mailbox: TaskMailbox, threads) -> None:

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,6 @@ from pillarbox.mailbox import (
     MailOptions,
     PeriodTimer,
     RejectedExecutionError,
-    StreamTaskActionExecutor,
     Suspension,
     TaskMailbox,
     WrongThreadError,
@@ -220,26 +218,6 @@ def test_m10_the_loop_does_not_run_within_itself() -> None:
 
     processor = MailboxProcessor(action)
     processor.run_mailbox_loop()
-
-
-def test_p5_mails_go_through_the_action_executor_the_default_action_does_not(log: Log) -> None:
-    class Noting(StreamTaskActionExecutor):
-        def run(self, command: Callable[[], object]) -> None:
-            log.append("<")
-            command()
-            log.append(">")
-
-        def call(self, command: Callable[[], Any]) -> Any:
-            raise AssertionError
-
-    def action(controller: MailboxController) -> None:
-        log.append("action")
-        controller.all_actions_completed()
-
-    processor = MailboxProcessor(action, action_executor=Noting())
-    processor.get_main_mailbox_executor().execute(log.note("mail"), "m")
-    processor.run_mailbox_loop()
-    assert log == ["<", "mail", ">", "action"]
 
 
 # -- M11: suspending the default action ----------------------------------------------------------

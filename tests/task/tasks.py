@@ -76,12 +76,6 @@ class Noting(StreamOperator):
     def notify_checkpoint_complete(self, checkpoint_id):
         self.note("complete", checkpoint_id)
 
-    def notify_checkpoint_aborted(self, checkpoint_id):
-        self.note("aborted", checkpoint_id)
-
-    def notify_checkpoint_subsumed(self, checkpoint_id):
-        self.note("subsumed", checkpoint_id)
-
 
 def vertex_of(*nodes, keyed=False, uses_processing_time=False):
     """A chain in a row, whose end goes to an output and, with a barrier, to one subtask.

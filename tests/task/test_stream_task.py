@@ -16,14 +16,13 @@ from pillarbox.errors import (
     TaskCanceledError,
     TaskStateError,
 )
-from pillarbox.mailbox import MailboxProcessor, StreamTaskActionExecutor
+from pillarbox.mailbox import MailboxProcessor
 from pillarbox.operators.functions import KeyedProcessFunction
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.state import MemoryChunkStore, ValueStateDescriptor
 from pillarbox.task import (
     CheckpointMetaData,
-    CheckpointOptions,
     DataInputStatus,
     KeyedStreamTask,
     SourceStreamTask,
@@ -35,7 +34,6 @@ from pillarbox.task.task_input import EXHAUSTED, ThreadedReader
 from pillarbox.time import MAX_WATERMARK, ManualProcessingTimeService
 from tests.nodes import node
 from tests.task.tasks import (
-    UPSTREAM,
     Notes,
     Noting,
     keyed_task,
@@ -205,7 +203,6 @@ class Answering(SourceStreamTask):
     [
         (DataInputStatus.MORE_AVAILABLE, []),
         (DataInputStatus.END_OF_DATA, [("watermark", "a", MAX_WATERMARK), ("finish", "a")]),
-        (DataInputStatus.STOPPED, []),
         (DataInputStatus.END_OF_INPUT, []),
     ],
 )
@@ -216,19 +213,9 @@ def test_p2_the_input_status(answer, expected):
     task.answers = [answer]
     buffers = run_source(task)
     assert kinds(notes, "watermark", "finish") == expected
-    ended = answer in (DataInputStatus.END_OF_DATA, DataInputStatus.STOPPED)
-    assert (EndOfData() in sent(buffers, 5)) == ended
+    assert (EndOfData() in sent(buffers, 5)) == (answer is DataInputStatus.END_OF_DATA)
     assert len(kinds(notes, "snapshot")) == 1
     task.close()
-
-
-def test_p2_end_of_recovery_is_illegal():
-    task = Answering(vertex_of(node(Noting, "a", [])), 0)
-    task.restore()
-    task.answers = [DataInputStatus.END_OF_RECOVERY]
-    with pytest.raises(TaskStateError, match="END_OF_RECOVERY"):
-        run_source(task)
-    assert task.state is TaskState.FAILED
 
 
 def test_p3_a_full_writer_stops_the_input(monkeypatch):
@@ -266,27 +253,6 @@ def test_mails_run_between_runs():
     task.restore()
     run_source(task, [1], [2], [3])
     assert kinds(notes, "record", "mail") == [x for n in (1, 2, 3) for x in (("record", "a", n), ("mail", n))]
-    task.close()
-
-
-def test_p5_mails_run_through_the_action_executor():
-    held = []
-
-    class Lock:
-        def __enter__(self):
-            held.append(True)
-
-        def __exit__(self, *exc):
-            held.pop()
-
-    seen = []
-    task = source_task(
-        node(Noting, "a", [], snapshot=lambda operator, checkpoint: seen.append(len(held))),
-        action_executor=StreamTaskActionExecutor.synchronized(Lock()),
-    )
-    task.restore()
-    run_source(task, [1])
-    assert seen == [1]
     task.close()
 
 
@@ -413,12 +379,10 @@ def test_c4_order_of_a_snapshot():
 
 
 class Triggering(SourceStreamTask):
-    """A task that says how its checkpoint at the end of the input is triggered, and keeps the futures."""
+    """A task that keeps the futures of the checkpoints at the end of its input."""
 
-    options: CheckpointOptions | None = None
-
-    def trigger_checkpoint_async(self, metadata, options=None):
-        outcome = super().trigger_checkpoint_async(metadata, options or self.options)
+    def trigger_checkpoint_async(self, metadata):
+        outcome = super().trigger_checkpoint_async(metadata)
         self.outcomes = [*getattr(self, "outcomes", []), outcome]
         return outcome
 
@@ -475,54 +439,52 @@ def test_c1_a_checkpoint_that_never_came_to_run_is_cancelled():
     assert futures[0].cancelled()
 
 
-def test_c1_an_unaligned_checkpoint_overtakes_mails():
-    notes: Notes = []
-
-    class Posting(Triggering):
-        options = CheckpointOptions(unaligned=True)
-
-        def _end_epoch(self):
-            self.processor.get_main_mailbox_executor().execute(lambda: notes.append(("mail",)), "mail")
-            return super()._end_epoch()
-
-    task = Posting(vertex_of(node(Noting, "a", notes)), 0)
-    task.restore()
-    run_source(task, [1])
-    assert kinds(notes, "mail", "snapshot") == [("snapshot", "a", 1)]
-    task.close()
-
-
-def notified(*calls):
-    """What an operator hears of notifications that are sent in this order."""
+def test_c2_operators_hear_of_each_commit_once_and_in_order():
     notes: Notes = []
     task = source_task(node(Noting, "a", notes), node(Noting, "b", notes))
     task.restore()
-    for kind, *arguments in calls:
-        getattr(task, f"notify_checkpoint_{kind}_async")(*arguments)
+    for checkpoint in (1, 2, 2, 1):
+        task.notify_checkpoint_complete_async(checkpoint)
     run_source(task, [1])
     task.close()
-    heard = kinds(notes, "complete", "aborted", "subsumed", "record")
-    assert [note[2:] for note in heard if note[1] == "a"] == [note[2:] for note in heard if note[1] == "b"]
-    assert heard[-1][0] == "record"  # mails of the highest priority come before the epoch's input
-    return [(note[0], note[2]) for note in heard if note[1] == "a"][:-1]
-
-
-def test_c2_each_notification_once_and_in_order():
-    assert notified(("complete", 1), ("complete", 2), ("complete", 2), ("complete", 1)) == [
-        ("complete", 1),
-        ("complete", 2),
+    # Mails of the highest priority come before the epoch's input.
+    assert kinds(notes, "complete", "record") == [
+        *(("complete", name, checkpoint) for checkpoint in (1, 2) for name in "ab"),
+        ("record", "a", 1),
+        ("record", "b", 1),
     ]
-    assert notified(("complete", 1), ("aborted", 2, 1), ("aborted", 2, 1), ("complete", 3)) == [
-        ("complete", 1),
-        ("aborted", 2),
-        ("complete", 3),
-    ]
-    assert notified(("subsumed", 1)) == [("subsumed", 1)]
 
 
-def test_c2_an_abort_first_completes_what_was_missed():
-    assert notified(("aborted", 5, 3)) == [("complete", 3), ("aborted", 5)]
-    assert notified(("complete", 6), ("aborted", 5, 4)) == [("complete", 6)]
+# -- how long mails wait (M15) --
+
+
+def latencies(interval):
+    """What the reports of three epochs say, in the second of which a probe waits for 250 ms."""
+    clock = ManualProcessingTimeService(0)
+
+    def take_long(operator, value):
+        clock.advance(value)
+        clock.advance(250)
+
+    vertex = vertex_of(node(Noting, "a", [], record=take_long))
+    vertex.latency_interval = interval
+    task = SourceStreamTask(vertex, 0, clock=clock)
+    task.restore()
+    reports = []
+    # The first real mail, the checkpoint at the end of an epoch, sets off the probes.
+    for epoch, runs in enumerate([[[0]], [[1000], [0]], [[0]]]):
+        reports.append(report_of(run_source(task, *runs, epoch=epoch))["mailbox_latency_ms"])
+    task.close()
+    return reports, clock.active_timer_timestamps()
+
+
+def test_m15_a_task_measures_how_long_mails_wait():
+    reports, _ = latencies(1000)
+    assert reports == [None, 250, 250]
+
+
+def test_m15_a_task_that_is_not_asked_measures_nothing():
+    assert latencies(None) == ([None] * 3, [])
 
 
 # -- keyed tasks --
@@ -686,9 +648,9 @@ def test_a_timer_fires_within_an_epoch():
 def test_the_clock_of_a_dead_task_is_quiet():
     """A clock may be shared: nothing of a dead task may come out of it."""
     store, clock = MemoryChunkStore(), ManualProcessingTimeService(0)
-    task = sum_task(clock=clock, alignment_limit=10)
+    task = sum_task(clock=clock)
     assert task.restore(store)
-    batches = [share(Records(["p50"]), channel=UPSTREAM), share(Records(["boom"]), channel=channel_code(0, 1))]
+    batches = [share(Records(["p50"])), share(Records(["boom"]), channel=channel_code(0, 1))]
     with pytest.raises(OperatorError):
         list(task.run_epoch(batches, store))
     clock.set_current_time(100)

@@ -15,6 +15,7 @@ from pillarbox.rows import Row
 from pillarbox.runtime.local import LocalJob, Savepoint
 from pillarbox.state.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
 from pillarbox.time import ProcessingTimeService
+from pillarbox.time.duration import DurationLike, positive_millis
 from pillarbox.types import SchemaLike, TypeInformation, converter, resolve_schema
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class StreamExecutionEnvironment:
         self._spark = spark
         self._parallelism: int | None = None
         self._max_parallelism: int | None = None
+        self._latency_interval: int | None = None
         self._steps: list[Transformation] = []
         self._sinks: list[SinkTransformation] = []
         # Ends that became DataFrames, by name: the plan shows them.
@@ -154,6 +156,29 @@ class StreamExecutionEnvironment:
             128
         """
         return self._max_parallelism or default_max_parallelism(self.get_parallelism())
+
+    def measure_mailbox_latency(self, interval: DurationLike = "1 second") -> StreamExecutionEnvironment:
+        """Have each task measure how long timers, completed requests and checkpoints wait for their turn.
+
+        A task handles one run of records at a time; what comes meanwhile waits in its mailbox. While an epoch runs, a
+        probe is put there at an interval, and ``TaskReport.mailbox_latency_ms`` says how long probes waited. Where it
+        is long, functions take long for a run of records. It takes a timer thread in each task.
+
+        Args:
+            interval: how long after a probe had its turn the next one comes; as an int, milliseconds.
+
+        Returns:
+            The environment.
+
+        Raises:
+            ProgramError: it is no duration of a millisecond or more.
+
+        Example:
+            >>> env.measure_mailbox_latency("500 ms") is env
+            True
+        """
+        self._latency_interval = positive_millis(interval, "measure_mailbox_latency(): the interval")
+        return self
 
     # -- sources --
 
@@ -350,7 +375,10 @@ class StreamExecutionEnvironment:
                 f"parallelism {parallelism} is above the max parallelism {max_parallelism}: some subtasks would"
                 " own no key group; raise set_max_parallelism(), or lower set_parallelism()"
             )
-        return compile_program(name, sinks, parallelism, max_parallelism)
+        program = compile_program(name, sinks, parallelism, max_parallelism)
+        for vertex in program.vertices:
+            vertex.latency_interval = self._latency_interval
+        return program
 
     def _next(self) -> int:
         return len(self._steps) + 1

@@ -20,10 +20,6 @@ default action::
     processor.run_mailbox_loop()
 """
 
-from pillarbox.mailbox.action_executor import (
-    StreamTaskActionExecutor,
-    SynchronizedStreamTaskActionExecutor,
-)
 from pillarbox.mailbox.default_action import (
     MailboxController,
     MailboxDefaultAction,
@@ -65,9 +61,7 @@ __all__ = [
     "ProbeScheduler",
     "RejectedExecutionError",
     "State",
-    "StreamTaskActionExecutor",
     "Suspension",
-    "SynchronizedStreamTaskActionExecutor",
     "TaskMailbox",
     "WrongThreadError",
 ]

@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, final
 
-from pillarbox.mailbox.action_executor import StreamTaskActionExecutor
-
 __all__ = ["MAX_PRIORITY", "MIN_PRIORITY", "Mail", "MailOptions"]
 
 #: The priority that every ``take`` without a wish of its own asks for: any mail will do.
@@ -65,7 +63,6 @@ _DEFERRABLE = MailOptions(is_urgent=False, is_deferrable=True)
 
 # A module constant is cheaper to look at, once per mail, than an attribute of a class.
 _DEFAULT = MailOptions.DEFAULT
-_IMMEDIATE = StreamTaskActionExecutor.IMMEDIATE
 
 
 @final
@@ -82,12 +79,11 @@ class Mail:
         description: what the mail does, for debugging and errors; ``%``-style with ``args``.
         args: arguments of the description, formatted only when somebody looks.
         options: urgent, deferrable or neither.
-        action_executor: what runs the command.
 
     Flink: ``Mail``.
     """
 
-    __slots__ = ("_action_executor", "_args", "_command", "_description", "operator_priority", "options", "priority")
+    __slots__ = ("_args", "_command", "_description", "operator_priority", "options", "priority")
 
     #: How the mail wants to be treated.
     options: MailOptions
@@ -105,7 +101,6 @@ class Mail:
         description: str,
         *args: object,
         options: MailOptions = _DEFAULT,
-        action_executor: StreamTaskActionExecutor = _IMMEDIATE,
     ) -> None:
         self._command = command
         self.operator_priority = priority
@@ -113,15 +108,10 @@ class Mail:
         self._description = description
         self._args = args
         self.options = options
-        self._action_executor = action_executor
 
     def run(self) -> None:
         """Run the command; what it raises goes to the caller. Mailbox thread only."""
-        # The common executor adds nothing, so it is not worth a call per mail.
-        if self._action_executor is _IMMEDIATE:
-            self._command()
-        else:
-            self._action_executor.run(self._command)
+        self._command()
 
     def try_cancel(self) -> bool:
         """Cancel the command if it can be cancelled.

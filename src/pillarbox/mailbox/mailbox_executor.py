@@ -7,7 +7,6 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar, final
 
-from pillarbox.mailbox.action_executor import StreamTaskActionExecutor
 from pillarbox.mailbox.mail import Mail, MailOptions
 from pillarbox.mailbox.task_mailbox import MailboxClosedError, TaskMailbox
 
@@ -70,23 +69,20 @@ class MailboxExecutor:
     Args:
         mailbox: where the mails go.
         priority: the priority of these mails, and the lowest one that yielding accepts.
-        action_executor: what runs the commands.
         processor: whose default action :meth:`is_idle` looks at.
     """
 
-    __slots__ = ("_action_executor", "_mailbox", "_priority", "_processor", "_put")
+    __slots__ = ("_mailbox", "_priority", "_processor", "_put")
 
     def __init__(
         self,
         mailbox: TaskMailbox,
         priority: int,
-        action_executor: StreamTaskActionExecutor = StreamTaskActionExecutor.IMMEDIATE,
         processor: MailboxProcessor | None = None,
     ) -> None:
         self._mailbox = mailbox
         self._put = mailbox.put
         self._priority = priority
-        self._action_executor = action_executor
         self._processor = processor
 
     @property
@@ -113,16 +109,7 @@ class MailboxExecutor:
             RejectedExecutionError: the mailbox is quiesced or closed.
         """
         try:
-            self._put(
-                Mail(
-                    command,
-                    self._priority,
-                    description,
-                    *args,
-                    options=options,
-                    action_executor=self._action_executor,
-                )
-            )
+            self._put(Mail(command, self._priority, description, *args, options=options))
         except MailboxClosedError as error:
             raise RejectedExecutionError(str(error)) from error
 

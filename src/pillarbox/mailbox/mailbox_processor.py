@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import final
 
-from pillarbox.mailbox.action_executor import StreamTaskActionExecutor
 from pillarbox.mailbox.default_action import (
     MailboxController,
     MailboxDefaultAction,
@@ -55,13 +54,10 @@ class MailboxProcessor:
         default_action: called with a :class:`MailboxController` whenever no mail is to be run. It
             should do a bounded piece of work; what it raises leaves the loop.
         mailbox: default: a new one that belongs to the calling thread.
-        action_executor: what runs the mails of the executors made here. (The default action is
-            called directly: it locks what it must, as in Flink.)
         metrics: default: new ones, without latency.
     """
 
     __slots__ = (
-        "_action_executor",
         "_controller",
         "_default_action",
         "_mailbox",
@@ -76,12 +72,10 @@ class MailboxProcessor:
         self,
         default_action: MailboxDefaultAction,
         mailbox: TaskMailbox | None = None,
-        action_executor: StreamTaskActionExecutor = StreamTaskActionExecutor.IMMEDIATE,
         metrics: MailboxMetrics | None = None,
     ) -> None:
         self._default_action = default_action
         self._mailbox = TaskMailbox() if mailbox is None else mailbox
-        self._action_executor = action_executor
         self._controller = MailboxController(self)
         # Whether the loop may still be run; False for good after all_actions_completed.
         self._mailbox_loop_running = True
@@ -113,7 +107,7 @@ class MailboxProcessor:
 
     def get_mailbox_executor(self, priority: int) -> MailboxExecutor:
         """An executor whose mails have ``priority``, the chain index of an operator."""
-        return MailboxExecutor(self._mailbox, priority, self._action_executor, self)
+        return MailboxExecutor(self._mailbox, priority, self)
 
     def is_mailbox_thread(self) -> bool:
         """Whether the caller runs in the mailbox thread."""

@@ -208,12 +208,6 @@ class StreamOperator:
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """An epoch has been committed."""
 
-    def notify_checkpoint_aborted(self, checkpoint_id: int) -> None:
-        """An epoch has failed."""
-
-    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
-        """A committed epoch is no longer what a restart goes back to."""
-
 
 @dataclass(frozen=True)
 class OperatorFactory:

@@ -1,6 +1,6 @@
 """One subtask: the task, its chain, input, writer, checkpoints and metrics."""
 
-from pillarbox.task.checkpoint import CheckpointMetaData, CheckpointOptions, SubtaskCheckpointCoordinator
+from pillarbox.task.checkpoint import CheckpointMetaData, SubtaskCheckpointCoordinator
 from pillarbox.task.input_gate import InputGate
 from pillarbox.task.keyed_stream_task import KeyedStreamTask
 from pillarbox.task.lifecycle import TaskEvent, TaskState
@@ -15,7 +15,6 @@ __all__ = [
     "ChainInput",
     "ChainNode",
     "CheckpointMetaData",
-    "CheckpointOptions",
     "Consumers",
     "DataInputStatus",
     "Edge",

@@ -13,7 +13,7 @@ from pillarbox.elements import Barrier
 from pillarbox.task.operator_chain import OperatorChain
 from pillarbox.task.record_writer import RecordWriter
 
-__all__ = ["CheckpointMetaData", "CheckpointOptions", "SubtaskCheckpointCoordinator"]
+__all__ = ["CheckpointMetaData", "SubtaskCheckpointCoordinator"]
 
 
 @dataclass(frozen=True)
@@ -24,21 +24,16 @@ class CheckpointMetaData:
     timestamp: int
 
 
-@dataclass(frozen=True)
-class CheckpointOptions:
-    """How to take a checkpoint: an unaligned one overtakes the mails that wait."""
-
-    unaligned: bool = False
-
-
 class SubtaskCheckpointCoordinator:
-    """Takes checkpoints, and passes on their fate: each operator hears of each once, in order (C2)."""
+    """Takes checkpoints, and tells operators which are committed: each hears of each once, in order (C2).
+
+    Nobody hears of one that failed: a task that took it does not go on, it is closed and made anew.
+    """
 
     def __init__(self, chain: OperatorChain, writer: RecordWriter) -> None:
         self._chain = chain
         self._writer = writer
         self.latest_completed = 0
-        self.latest_aborted = 0
 
     def checkpoint_state(self, metadata: CheckpointMetaData, write: Callable[[dict[str, Any]], None]) -> None:
         """Take a checkpoint (C4): operators emit what must go first, the barrier goes downstream, state is written.
@@ -61,17 +56,3 @@ class SubtaskCheckpointCoordinator:
         self.latest_completed = checkpoint_id
         for operator in self._chain.operators:
             operator.notify_checkpoint_complete(checkpoint_id)
-
-    def notify_checkpoint_aborted(self, checkpoint_id: int, latest_completed: int) -> None:
-        """Tell the operators that a checkpoint failed; first of the newest completed one, if they missed it."""
-        self.notify_checkpoint_complete(latest_completed)
-        if checkpoint_id <= max(self.latest_aborted, self.latest_completed):
-            return
-        self.latest_aborted = checkpoint_id
-        for operator in self._chain.operators:
-            operator.notify_checkpoint_aborted(checkpoint_id)
-
-    def notify_checkpoint_subsumed(self, checkpoint_id: int) -> None:
-        """Tell the operators that a restart no longer goes back to a checkpoint."""
-        for operator in self._chain.operators:
-            operator.notify_checkpoint_subsumed(checkpoint_id)

@@ -125,12 +125,6 @@ class InputGate:
         return any(channel.barrier is not None for channel in self._channels.values())
 
     @property
-    def awaited(self) -> list[int]:
-        """The channels, as far as they are known, whose barriers have not come."""
-        seen = self._known | self._channels.keys()
-        return sorted(n for n in seen if n not in self._channels or self._channels[n].barrier is None)
-
-    @property
     def _label(self) -> str:
         return f"task {self._name!r}, epoch {self._epoch}"
 

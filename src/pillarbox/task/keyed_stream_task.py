@@ -12,17 +12,15 @@ from typing import Any
 
 from pillarbox.elements import Buffer, Records, TaskReport, Watermark, WatermarkStatus
 from pillarbox.errors import OperatorError, causes_of, shorten
-from pillarbox.mailbox import StreamTaskActionExecutor
 from pillarbox.state import ChunkStore, HeapKeyedStateBackend, KeyOwner, LogIdentity, StateLog, Sync
 from pillarbox.task.checkpoint import CheckpointMetaData
 from pillarbox.task.input_gate import InputGate
 from pillarbox.task.lifecycle import TaskEvent, TaskState
 from pillarbox.task.memory import Memory, MemoryProbe, process_memory, readable
-from pillarbox.task.operator_chain import as_mail
 from pillarbox.task.stream_task import EpochPhase, StreamTask
 from pillarbox.task.task_input import DataInputStatus
 from pillarbox.task.vertex import Vertex
-from pillarbox.time import ProcessingTimeService, ProcessingTimeServiceImpl, ScheduledTimer
+from pillarbox.time import ProcessingTimeService
 
 __all__ = ["KeyedStreamTask"]
 
@@ -38,8 +36,6 @@ class KeyedStreamTask(StreamTask):
     """A keyed operator and those chained to it, with state in a log.
 
     Args:
-        alignment_limit: milliseconds from the first barrier of an epoch to the last, after which the task warns of the
-            channels that it waits for; None: never.
         memory: tells how much memory the process uses, and may use.
     """
 
@@ -50,8 +46,6 @@ class KeyedStreamTask(StreamTask):
         *,
         clock: ProcessingTimeService | None = None,
         threaded_input: bool = False,
-        action_executor: StreamTaskActionExecutor = StreamTaskActionExecutor.IMMEDIATE,
-        alignment_limit: int | None = None,
         memory: MemoryProbe = process_memory,
     ) -> None:
         owner = KeyOwner(subtask, vertex.parallelism, vertex.max_parallelism)
@@ -61,11 +55,8 @@ class KeyedStreamTask(StreamTask):
             subtask,
             clock=clock,
             threaded_input=threaded_input,
-            action_executor=action_executor,
             backend=self.backend if vertex.is_keyed else None,
         )
-        self._alignment_limit = alignment_limit
-        self._alignment_timer: ScheduledTimer | None = None
         self._memory = memory
         self._warned = False
         identity = LogIdentity(
@@ -175,38 +166,14 @@ class KeyedStreamTask(StreamTask):
                     gate.status(channel, element.idle, self.chain)
             if gate.any_barrier and not self.metrics.alignment.is_running:
                 self.metrics.alignment.mark_start()
-                self._limit_alignment()
-
-    def _limit_alignment(self) -> None:
-        if self._alignment_limit is not None:
-            clock = ProcessingTimeServiceImpl(self.clock, as_mail(self.processor.get_main_mailbox_executor()))
-            due = clock.current_processing_time() + self._alignment_limit
-            self._alignment_timer = clock.register_timer(due, self._alignment_is_overdue)
-
-    def _alignment_is_overdue(self, timestamp: int) -> None:
-        self.metrics.alignments_overdue += 1
-        _log.warning(
-            "task %r, epoch %d: the barriers of channels %s have not come within %d ms of the first",
-            self.vertex.name,
-            self._checkpoint_id,
-            self.gate.awaited,
-            self._alignment_limit,
-        )
-
-    def _cancel_alignment_timer(self) -> None:
-        if self._alignment_timer is not None:
-            self._alignment_timer.cancel()
-            self._alignment_timer = None
 
     def _close_input(self) -> None:
-        self._cancel_alignment_timer()
         self.gate.close()
         super()._close_input()
 
     def _end_epoch(self) -> DataInputStatus:
         barrier, ended = self.gate.aligned()
         self.metrics.alignment.mark_end()
-        self._cancel_alignment_timer()
         now = self.clock.current_processing_time()
         if self._phase is EpochPhase.DATA_ENDED:
             self._checkpoint_on_barrier(barrier.timestamp if barrier else now)

@@ -55,14 +55,12 @@ class TaskMetrics:
         idle: time in which there was no input.
         state: time spent bringing the state to the store's version, and writing it.
         alignment: time from the first barrier to the last.
-        alignments_overdue: epochs, since the task was made, whose alignment took longer than its limit.
         epoch: time since the epoch began; what is in none of the others, the task was busy.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.records_in = 0
         self.buffers_in = 0
-        self.alignments_overdue = 0
         self.back_pressured = Stopwatch(clock)
         self.idle = Stopwatch(clock)
         self.state = Stopwatch(clock)

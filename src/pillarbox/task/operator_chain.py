@@ -125,24 +125,19 @@ class OperatorChain:
         for clock in self._clocks:
             clock.resume()
 
-    def finish(self, *, drain: bool) -> None:
+    def finish(self) -> None:
         """End the data, operator by operator, the head first: nothing of one comes once it is finished.
 
         Each ends its input, with its timers at work; then its timers are quiesced, and those of its mails run that
         are there, above all of timers that have fired; then it is finished. The maximum watermark sets out from the
         head behind all that the head's timers emit. (In Flink it does so before, and what they emit comes too late.)
-
-        Args:
-            drain: whether event time ends and the operators emit what they have left; else only timers end.
         """
         for operator, clock in zip(self.operators, self._clocks):
-            if drain:
-                operator.end_input()
+            operator.end_input()
             self._quiesce(operator, clock)
-            if drain:
-                if operator is self.head:
-                    operator.process_watermark(MAX_WATERMARK)
-                operator.finish()
+            if operator is self.head:
+                operator.process_watermark(MAX_WATERMARK)
+            operator.finish()
 
     def _quiesce(self, operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
         executor = operator.context.mailbox_executor

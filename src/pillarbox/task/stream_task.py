@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from enum import Enum, auto
@@ -24,13 +24,11 @@ from pillarbox.mailbox import (
     MailboxController,
     MailboxMetrics,
     MailboxProcessor,
-    MailOptions,
-    StreamTaskActionExecutor,
     Suspension,
     TaskMailbox,
 )
 from pillarbox.state import KeyedStateBackend
-from pillarbox.task.checkpoint import CheckpointMetaData, CheckpointOptions, SubtaskCheckpointCoordinator
+from pillarbox.task.checkpoint import CheckpointMetaData, SubtaskCheckpointCoordinator
 from pillarbox.task.collector import rare_collections
 from pillarbox.task.lifecycle import TaskEvent, TaskLife, TaskState, suppress
 from pillarbox.task.metrics import TaskMetrics
@@ -77,7 +75,6 @@ class StreamTask(ABC):
     Args:
         clock: processing time; the system's when None.
         threaded_input: read the input in a thread of its own (P4), also where no operator wakes up by itself.
-        action_executor: runs the mails (P5).
         backend: keyed state, for the operator at the head of the chain.
 
     Attributes:
@@ -91,7 +88,6 @@ class StreamTask(ABC):
         *,
         clock: ProcessingTimeService | None = None,
         threaded_input: bool = False,
-        action_executor: StreamTaskActionExecutor = StreamTaskActionExecutor.IMMEDIATE,
         backend: KeyedStateBackend | None = None,
     ) -> None:
         self.vertex = vertex
@@ -100,8 +96,8 @@ class StreamTask(ABC):
         self.life = TaskLife(vertex.name)
         self._threaded_input = threaded_input or any(node.factory.wakes_up for node in vertex.nodes)
         mailbox = TaskMailbox()
-        self.mailbox_metrics = MailboxMetrics()
-        self.processor = MailboxProcessor(self.process_input, mailbox, action_executor, self.mailbox_metrics)
+        self.mailbox_metrics = self._new_mailbox_metrics()
+        self.processor = MailboxProcessor(self.process_input, mailbox, self.mailbox_metrics)
         self.clock = clock or SystemProcessingTimeService(self.handle_async_exception)
         self._owns_clock = clock is None
         self.writer = RecordWriter(vertex.edges)
@@ -112,6 +108,20 @@ class StreamTask(ABC):
         self._phase = EpochPhase.READING
         self._checkpoint_id = 0
         self._mails_before = 0
+
+    def _new_mailbox_metrics(self) -> MailboxMetrics:
+        """Return the mailbox's metrics; where the program asks for it, with probes by the task's clock."""
+        interval = self.vertex.latency_interval
+        if interval is None:
+            return MailboxMetrics()
+
+        def probe_later(delay: float, send: Callable[[], None]) -> None:
+            self.clock.register_timer(
+                self.clock.current_processing_time() + round(delay * 1000), lambda timestamp: send()
+            )
+
+        seconds = interval / 1000
+        return MailboxMetrics(probe_later, interval=seconds, clock=lambda: self.clock.relative_time_millis() / 1000)
 
     # -- life (see the table in lifecycle.py) --
 
@@ -321,16 +331,11 @@ class StreamTask(ABC):
                 self._reader.when_available(suspension.resume)
             return
         if status is DataInputStatus.END_OF_DATA:
-            self._end_data(drain=True)
+            self._end_data()
             return
-        if status is DataInputStatus.STOPPED:
-            self._end_data(drain=False)
-            return
-        if status is DataInputStatus.END_OF_INPUT:
-            self._suspension = controller.suspend_default_action()
-            self.processor.suspend()
-            return
-        raise TaskStateError(f"task {self.vertex.name!r}: {status} cannot come from the input of a running task")
+        # The end of the epoch's input.
+        self._suspension = controller.suspend_default_action()
+        self.processor.suspend()
 
     def _emit_next(self) -> DataInputStatus:
         item = self._reader.poll()
@@ -341,8 +346,8 @@ class StreamTask(ABC):
         self._process(item)
         return DataInputStatus.MORE_AVAILABLE
 
-    def _end_data(self, *, drain: bool) -> None:
-        self.chain.finish(drain=drain)
+    def _end_data(self) -> None:
+        self.chain.finish()
         self._phase = EpochPhase.DATA_ENDED
         self.writer.broadcast(EndOfData())
 
@@ -357,15 +362,12 @@ class StreamTask(ABC):
 
     # -- checkpoints --
 
-    def trigger_checkpoint_async(
-        self, metadata: CheckpointMetaData, options: CheckpointOptions | None = None
-    ) -> Future[bool]:
+    def trigger_checkpoint_async(self, metadata: CheckpointMetaData) -> Future[bool]:
         """Take the epoch's checkpoint, as a mail; its outcome reaches the future, and a failure the task as well (C1).
 
         An epoch has one checkpoint, at its end, which the task triggers by itself. One that is triggered before all
         input has come, or a second one, is refused: the future raises :class:`TaskStateError`, the task goes on.
         """
-        mail = MailOptions.urgent() if options is not None and options.unaligned else MailOptions.DEFAULT
 
         def run() -> bool:
             if self._phase is not EpochPhase.INPUT_ENDED:
@@ -384,7 +386,7 @@ class StreamTask(ABC):
                 self.handle_async_exception(error)
 
         executor = self.processor.get_main_mailbox_executor()
-        outcome = executor.submit(run, "checkpoint %s", metadata.checkpoint_id, options=mail)
+        outcome = executor.submit(run, "checkpoint %s", metadata.checkpoint_id)
         outcome.add_done_callback(fail_the_task)
         return outcome
 
@@ -392,22 +394,6 @@ class StreamTask(ABC):
         """Have the operators told that a checkpoint is committed (C2)."""
         self.processor.get_mailbox_executor(MAX_PRIORITY).execute(
             lambda: self.coordinator.notify_checkpoint_complete(checkpoint_id), "checkpoint %s complete", checkpoint_id
-        )
-
-    def notify_checkpoint_aborted_async(self, checkpoint_id: int, latest_completed: int) -> None:
-        """Have the operators told that a checkpoint failed (C2)."""
-        self.processor.get_mailbox_executor(MAX_PRIORITY).execute(
-            lambda: self.coordinator.notify_checkpoint_aborted(checkpoint_id, latest_completed),
-            "checkpoint %s aborted",
-            checkpoint_id,
-        )
-
-    def notify_checkpoint_subsumed_async(self, checkpoint_id: int) -> None:
-        """Have the operators told that a checkpoint is superseded (C2)."""
-        self.processor.get_mailbox_executor(MAX_PRIORITY).execute(
-            lambda: self.coordinator.notify_checkpoint_subsumed(checkpoint_id),
-            "checkpoint %s subsumed",
-            checkpoint_id,
         )
 
     def _perform_checkpoint(self, metadata: CheckpointMetaData) -> None:
@@ -423,6 +409,7 @@ class StreamTask(ABC):
         for operator in self.chain.operators:
             for name, count in operator.context.counters.items():
                 counters[f"{operator.uid}.{name}"] = count
+        latency = self.mailbox_metrics.latency
         return TaskReport(
             vertex=self.vertex.name,
             uid=self.vertex.uid,
@@ -435,4 +422,5 @@ class StreamTask(ABC):
             mails=self.mailbox_metrics.mails_processed - self._mails_before,
             **self.metrics.times(),
             counters=counters,
+            mailbox_latency_ms=None if latency is None else round(latency.maximum * 1000),
         )

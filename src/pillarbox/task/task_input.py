@@ -25,8 +25,6 @@ class DataInputStatus(Enum):
 
     MORE_AVAILABLE = auto()
     NOTHING_AVAILABLE = auto()
-    END_OF_RECOVERY = auto()
-    STOPPED = auto()
     END_OF_DATA = auto()
     END_OF_INPUT = auto()
 

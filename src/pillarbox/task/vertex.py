@@ -142,6 +142,7 @@ class Vertex:
             program says that it needs them.
         program: uid, number and level of all vertices of the program that have state.
         job_parallelism: number of subtasks of each vertex of the program that is no source.
+        latency_interval: milliseconds between two probes of how long mails wait for their turn; None: there are none.
         kind: the method that made its head operator.
         key: what is noted of its key; None where its head has no key.
     """
@@ -160,6 +161,7 @@ class Vertex:
     fires_processing_time: bool = True
     program: tuple[tuple[str, int, int], ...] = ()
     job_parallelism: int = 1
+    latency_interval: int | None = None
     kind: str = ""
     key: KeyNote | None = None
 
