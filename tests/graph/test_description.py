@@ -92,7 +92,7 @@ def compared(old, new):
         (
             {},
             TWO,
-            ["there was 1 keyed level, and there are 2 ('second' added): Spark keeps the state of each"],
+            ["there was 1 shuffle, and there are 2 ('second' added): Spark keeps the state behind each"],
         ),
         (TWO, {}, ["it holds state of 'second', which the program does not have"]),
         (

@@ -15,12 +15,12 @@ from pillarbox.operators.async_io.options import AsyncOptions
 from pillarbox.operators.operator import OperatorContext, StreamOperator
 from pillarbox.operators.pass_through import PASS_THROUGH
 from pillarbox.state import MemoryChunkStore
-from pillarbox.task import ChainNode, KeyedStreamTask
+from pillarbox.task import ChainNode, MultipleInputStreamTask
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.time import ManualProcessingTimeService
 from tests.nodes import node
 from tests.operators.async_service import Service, answer, settle
-from tests.task.tasks import run_keyed, vertex_of
+from tests.task.tasks import run_shuffled, vertex_of
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -53,8 +53,8 @@ class Resident:
         self.store = store
         self.service = Service()
         asking = node(AsyncWaitOperator, "ask", self.service, AsyncOptions("ask", **options))
-        vertex = vertex_of(ChainNode("head", "head", PASS_THROUGH), asking, node(Tail, "tail"), keyed=True)
-        self.task = KeyedStreamTask(vertex, 0, clock=clock)
+        vertex = vertex_of(ChainNode("head", "head", PASS_THROUGH), asking, node(Tail, "tail"), shuffled=True)
+        self.task = MultipleInputStreamTask(vertex, 0, clock=clock)
         self.operator: Any
         self.tail: Any
         _, self.operator, self.tail = self.task.chain.operators
@@ -62,7 +62,7 @@ class Resident:
     def run_epoch(self, *values: Any) -> list[Any]:
         """Run an epoch of the subtask here; gives what came out."""
         records = [Records(list(values), list(range(len(values))))] if values else []
-        run_keyed(self.task, self.store, *records)
+        run_shuffled(self.task, self.store, *records)
         self.turn()
         return list(self.tail.take())
 

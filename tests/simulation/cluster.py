@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pillarbox.elements import Buffer, Records
 from pillarbox.graph import Program
 from pillarbox.runtime.local import EpochStore, Savepoint
-from pillarbox.task import KeyedStreamTask, SourceStreamTask
+from pillarbox.task import MultipleInputStreamTask, SourceStreamTask
 from pillarbox.task.vertex import Vertex
 from pillarbox.testing.program_harness import PatientJob
 from pillarbox.time import ManualProcessingTimeService
@@ -185,22 +185,22 @@ class SimulatedJob(PatientJob):
             task.restore()
         return task
 
-    def _resident(self, place: tuple[int, int, int], store: EpochStore) -> KeyedStreamTask:
+    def _resident(self, place: tuple[int, int, int], store: EpochStore) -> MultipleInputStreamTask:
         """Return a worker's task of a subtask at the version in ``store``, as Spark's workers do it."""
         for _ in range(2):
-            task = self._keyed.get(place)
+            task = self._tasks.get(place)
             if task is None:
                 _, number, subtask = place
-                task = self._keyed[place] = self._new_task(number, subtask)
+                task = self._tasks[place] = self._new_task(number, subtask)
             if task.restore(store):
                 return task
             self._story.tell(f"the resident {place} has diverged")
-            del self._keyed[place]
+            del self._tasks[place]
             task.cancel()
         raise AssertionError("a new task has nothing that could differ from the store")
 
     def _leave(self, worker: int) -> None:
-        tasks: list[dict[Any, Any]] = [self._keyed, self._sources]
+        tasks: list[dict[Any, Any]] = [self._tasks, self._sources]
         for residents in tasks:
             for place in [place for place in residents if place[0] == worker]:
                 residents.pop(place).cancel()
@@ -214,7 +214,7 @@ class SimulatedJob(PatientJob):
             self._leave(worker)
         else:
             self._story.tell(f"epoch {self.epoch}: the task {place} fails")
-            tasks: list[dict[Any, Any]] = [self._keyed, self._sources]
+            tasks: list[dict[Any, Any]] = [self._tasks, self._sources]
             for residents in tasks:
                 if place in residents:
                     residents.pop(place).cancel()

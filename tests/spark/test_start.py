@@ -135,7 +135,7 @@ def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
         (program(home, Sum(), key="shop"), "the key was the column card STRING, and is the column shop STRING"),
         (program(home, Sum(), key="amount"), "the key was the column card STRING, and is the column amount BIGINT"),
         (program(home, Soon()), "it was not run by processing time (timers, idleness or carried requests), and is"),
-        (program(home, Sum(), levels=2), "there was 1 keyed level, and there are 2 ('more' added)"),
+        (program(home, Sum(), levels=2), "there was 1 shuffle, and there are 2 ('more' added)"),
     ):
         with pytest.raises(CheckpointMismatchError) as caught:
             pillarbox.start(home.writer(changed))
@@ -178,7 +178,7 @@ def test_what_failed_on_a_used_checkpoint_binds_nothing(home: Home) -> None:
     with pytest.raises(Exception, match="STREAMING_STATEFUL_OPERATOR_NOT_MATCH"):
         query.awaitTermination()
     run(home.writer(program(home, Sum())))
-    with pytest.raises(CheckpointMismatchError, match="there was 1 keyed level"):
+    with pytest.raises(CheckpointMismatchError, match="there was 1 shuffle"):
         pillarbox.start(home.writer(program(home, Sum(), levels=2)))
     assert home.rows == [("a", 1), ("a", 3)]
 

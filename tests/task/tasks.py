@@ -15,7 +15,7 @@ from pillarbox.task import (
     Consumers,
     Edge,
     InputEdge,
-    KeyedStreamTask,
+    MultipleInputStreamTask,
     SourceStreamTask,
     Vertex,
     channel_code,
@@ -77,16 +77,16 @@ class Noting(StreamOperator):
         self.note("complete", checkpoint_id)
 
 
-def vertex_of(*nodes, keyed=False, uses_processing_time=False):
+def vertex_of(*nodes, shuffled=False, uses_processing_time=False):
     """A chain in a row, whose end goes to an output and, with a barrier, to one subtask.
 
     Args:
-        keyed: whether it stands behind a shuffle.
+        shuffled: whether it stands behind a shuffle.
     """
     chain = [replace(each, output=Consumers([ChainInput(index + 1)], [])) for index, each in enumerate(nodes)]
     chain[-1].output = Consumers([], [0, 1])
-    inputs = [InputEdge(0, None)] if keyed else []
-    number, parallelism = (1, 2) if keyed else (0, 0)
+    inputs = [InputEdge(0, None)] if shuffled else []
+    number, parallelism = (1, 2) if shuffled else (0, 0)
     edges = [
         Edge("rows", 0, edge_id(number), [OUTPUT], OutputPartitioner(), 128),
         Edge(2, 0, edge_id(number), [5], KeyGroupPartitioner(Keying(lambda value: 0, "next")), 128),
@@ -94,7 +94,7 @@ def vertex_of(*nodes, keyed=False, uses_processing_time=False):
     return Vertex(
         number,
         "vertex",
-        "uid" if keyed else "",
+        "uid" if shuffled else "",
         number,
         parallelism,
         128,
@@ -115,9 +115,9 @@ def run_source(task, *runs, epoch=1, bounded=False, subtask=0):
     return [buffer for part in parts for buffer in part]
 
 
-def keyed_task(*nodes, **options):
+def shuffled_task(*nodes, **options):
     options.setdefault("clock", ManualProcessingTimeService())
-    return KeyedStreamTask(vertex_of(*nodes, keyed=True), 0, **options)
+    return MultipleInputStreamTask(vertex_of(*nodes, shuffled=True), 0, **options)
 
 
 def share(*elements, channel=UPSTREAM, end=()):
@@ -125,7 +125,7 @@ def share(*elements, channel=UPSTREAM, end=()):
     return [Buffer(9, channel, seq, encode(element)) for seq, element in enumerate(elements)]
 
 
-def run_keyed(task, store, *elements, end=()):
+def run_shuffled(task, store, *elements, end=()):
     assert task.restore(store)
     parts = task.run_epoch([share(*elements, end=end)] if elements or end else [], store)
     return [buffer for part in parts for buffer in part]

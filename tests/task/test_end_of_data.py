@@ -19,7 +19,7 @@ from pillarbox.state import MemoryChunkStore
 from pillarbox.task import InputEdge, InputGate
 from pillarbox.time import MAX_WATERMARK, ManualProcessingTimeService
 from tests.nodes import node
-from tests.task.tasks import UPSTREAM, Notes, Noting, keyed_task, kinds, run_source, sent, share, source_task
+from tests.task.tasks import UPSTREAM, Notes, Noting, kinds, run_source, sent, share, shuffled_task, source_task
 
 END = (Watermark(MAX_WATERMARK), EndOfData())
 
@@ -50,7 +50,7 @@ def run_to_the_end(task, batches):
 def test_a_timer_that_has_fired_comes_before_the_maximum_watermark():
     """Its mail waits when the data ends: what it emits must not come too late downstream."""
     clock = ManualProcessingTimeService()
-    task = keyed_task(later(), clock=clock)
+    task = shuffled_task(later(), clock=clock)
 
     def batches():
         yield share(Records([1]), end=END)
@@ -72,7 +72,9 @@ def test_no_timer_fires_once_its_operator_is_finished(moment):
         def end_input(self):
             self.note("end_input")
 
-    task = keyed_task(later(), node(Slow, "tail", notes, **{moment: lambda operator: clock.advance(30)}), clock=clock)
+    task = shuffled_task(
+        later(), node(Slow, "tail", notes, **{moment: lambda operator: clock.advance(30)}), clock=clock
+    )
     elements = sent(run_to_the_end(task, [share(Records([1]), end=END)]), 5)
     assert elements[:2] == [("element", 1), ("EVENT_TIME", 1)]
     assert elements[2:-1] == list(END) and isinstance(elements[-1], Barrier)
@@ -101,7 +103,7 @@ def test_requests_at_the_end_of_data(on_barrier):
         return value
 
     requests = node(AsyncWaitOperator, "ask", ask, AsyncOptions("map_async", timeout=None, on_barrier=on_barrier))
-    task = keyed_task(later(), node(Between, "between", []), requests, clock=clock)
+    task = shuffled_task(later(), node(Between, "between", []), requests, clock=clock)
     elements = sent(run_to_the_end(task, [share(Records([0, 1]), end=END)]), 5)
     expected = [("element", value) for value in (0, 1)] + [("EVENT_TIME", value) for value in (0, 1)]
     assert elements[:-3] == expected and elements[-3:-1] == list(END)

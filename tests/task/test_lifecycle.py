@@ -23,12 +23,12 @@ from tests.nodes import node
 from tests.task.tasks import (
     Notes,
     Noting,
-    keyed_task,
     kinds,
     report_of,
-    run_keyed,
+    run_shuffled,
     run_source,
     share,
+    shuffled_task,
     source_task,
     vertex_of,
 )
@@ -354,7 +354,7 @@ def test_ended_by_another_thread_between_epochs(end):
 
 def test_an_error_in_restore_state_fails_the_task():
     notes: Notes = []
-    task = keyed_task(node(Noting, "a", notes, restore=ValueError("state")))
+    task = shuffled_task(node(Noting, "a", notes, restore=ValueError("state")))
     with pytest.raises(ValueError, match="state"):
         task.restore(MemoryChunkStore())
     assert task.state is TaskState.FAILED and closings(notes) == 1
@@ -365,12 +365,12 @@ def test_an_error_in_restore_state_fails_the_task():
 
 def test_completions_older_than_the_restored_epoch_are_passed_over():
     store = MemoryChunkStore()
-    first = keyed_task(node(Noting, "a", []))
+    first = shuffled_task(node(Noting, "a", []))
     for value in range(3):
-        run_keyed(first, store, Records([value]))
+        run_shuffled(first, store, Records([value]))
     first.close()
     notes: Notes = []
-    task = keyed_task(node(Noting, "a", notes))
+    task = shuffled_task(node(Noting, "a", notes))
     assert task.restore(store)
     for checkpoint_id in (2, 3):
         task.notify_checkpoint_complete_async(checkpoint_id)

@@ -10,10 +10,10 @@ from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.state import MemoryChunkStore
 from pillarbox.state.sizes import largest_rows
-from pillarbox.task import KeyedStreamTask
+from pillarbox.task import MultipleInputStreamTask
 from pillarbox.task.memory import Memory, process_memory, readable
 from tests.nodes import node
-from tests.task.tasks import report_of, run_keyed, vertex_of
+from tests.task.tasks import report_of, run_shuffled, vertex_of
 
 MIB = 1024 * 1024
 
@@ -31,19 +31,19 @@ class Gather(KeyedProcessFunction):
 
 def task_with(probe):
     operator = node(KeyedProcessOperator, "gather", Gather(), Keying(lambda value: value[0], "key_by"))
-    vertex = vertex_of(operator, keyed=True)
+    vertex = vertex_of(operator, shuffled=True)
     vertex.parallelism = 1
-    return KeyedStreamTask(vertex, 0, memory=probe)
+    return MultipleInputStreamTask(vertex, 0, memory=probe)
 
 
 def test_a_task_warns_once_when_memory_becomes_scarce(caplog):
     memory = [Memory(699 * MIB, 1000 * MIB)]
     task, store = task_with(lambda: memory[0]), MemoryChunkStore()
-    report = report_of(run_keyed(task, store, Records([("a", 100)])))
+    report = report_of(run_shuffled(task, store, Records([("a", 100)])))
     assert report["state_bytes"] == pytest.approx(300, rel=0.9) and caplog.messages == []
     for used in (700, 800, 900):
         memory[0] = Memory(used * MIB, 1000 * MIB)
-        run_keyed(task, store, Records([("b", 1)]))
+        run_shuffled(task, store, Records([("b", 1)]))
     (warning,) = caplog.messages
     assert "operator 'gather', subtask 0: the worker uses 700 MiB of the 1000 MiB" in warning and "of 2 keys" in warning
     task.close()
@@ -52,7 +52,7 @@ def test_a_task_warns_once_when_memory_becomes_scarce(caplog):
 def test_a_task_fails_with_a_sentence_before_the_commit():
     task, store = task_with(lambda: Memory(990 * MIB, 1000 * MIB)), MemoryChunkStore()
     with pytest.raises(OperatorError) as failure:
-        run_keyed(task, store, Records([("small", 1), ("large", 5000), ("middle", 1000)]))
+        run_shuffled(task, store, Records([("small", 1), ("large", 5000), ("middle", 1000)]))
     says = str(failure.value)
     assert says.startswith("operator 'gather', subtask 0: the worker has no memory left (990 MiB of 1000 MiB are used)")
     assert "the state of 3 keys" in says and "the largest keys are 'large' (about" in says
@@ -64,14 +64,14 @@ def test_a_task_fails_with_a_sentence_before_the_commit():
 def test_a_memory_error_is_told_as_what_it_is():
     task = task_with(lambda: None)
     with pytest.raises(OperatorError, match=r"the worker has no memory left; .* the largest keys are 'k'") as failure:
-        run_keyed(task, MemoryChunkStore(), Records([("k", 13)]))
+        run_shuffled(task, MemoryChunkStore(), Records([("k", 13)]))
     cause = failure.value.__cause__
     assert isinstance(cause, OperatorError) and isinstance(cause.__cause__, MemoryError)
 
 
 def test_without_a_limit_there_is_nothing_to_say(caplog):
     task = task_with(lambda: None)
-    run_keyed(task, MemoryChunkStore(), Records([("k", 1)]))
+    run_shuffled(task, MemoryChunkStore(), Records([("k", 1)]))
     task.close()
     assert caplog.messages == []
 
@@ -102,6 +102,6 @@ class RaisesFromItself(KeyedProcessFunction):
 
 def test_an_error_may_be_its_own_cause():
     operator = node(KeyedProcessOperator, "loop", RaisesFromItself(), Keying(lambda value: value[0], "key_by"))
-    task = KeyedStreamTask(vertex_of(operator, keyed=True), 0)
+    task = MultipleInputStreamTask(vertex_of(operator, shuffled=True), 0)
     with pytest.raises(OperatorError, match="its own cause"):
-        run_keyed(task, MemoryChunkStore(), Records([("a", 1)]))
+        run_shuffled(task, MemoryChunkStore(), Records([("a", 1)]))

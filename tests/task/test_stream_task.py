@@ -24,7 +24,7 @@ from pillarbox.state import MemoryChunkStore, ValueStateDescriptor
 from pillarbox.task import (
     CheckpointMetaData,
     DataInputStatus,
-    KeyedStreamTask,
+    MultipleInputStreamTask,
     SourceStreamTask,
     TaskState,
     channel_code,
@@ -36,13 +36,13 @@ from tests.nodes import node
 from tests.task.tasks import (
     Notes,
     Noting,
-    keyed_task,
     kinds,
     report_of,
-    run_keyed,
+    run_shuffled,
     run_source,
     sent,
     share,
+    shuffled_task,
     source_task,
     vertex_of,
 )
@@ -517,21 +517,21 @@ def parity(value):
 
 
 def sum_task(*tail, **options):
-    return keyed_task(node(KeyedProcessOperator, "sum", Sum(), Keying(parity, "key_by")), *tail, **options)
+    return shuffled_task(node(KeyedProcessOperator, "sum", Sum(), Keying(parity, "key_by")), *tail, **options)
 
 
 def test_state_and_timers_live_from_epoch_to_epoch():
     store = MemoryChunkStore()
     task = sum_task()
-    first = run_keyed(task, store, Records([1, 2, 3, 100, 101]))
+    first = run_shuffled(task, store, Records([1, 2, 3, 100, 101]))
     assert sent(first) == [1, 2, 4]
     assert report_of(first) | {"records_in": 5, "keys": 2, "event_time_timers": 2, "epoch": 1} == report_of(first)
-    second = run_keyed(task, store, Records([2]), Watermark(100))
+    second = run_shuffled(task, store, Records([2]), Watermark(100))
     assert sent(second) == [4, ("E100", 4)]
     assert [type(element) for element in sent(second, 5)[2:]] == [Watermark, Barrier]
     task.close()
     again = sum_task()
-    third = run_keyed(again, store, Records([1]), Watermark(200))
+    third = run_shuffled(again, store, Records([1]), Watermark(200))
     assert sent(third) == [5, ("E101", 5)]
     assert report_of(third)["state_sync"] == "loaded"
     again.close()
@@ -540,7 +540,7 @@ def test_state_and_timers_live_from_epoch_to_epoch():
 def test_a_failing_epoch_leaves_no_trace():
     store = MemoryChunkStore()
     task = sum_task()
-    run_keyed(task, store, Records([1]))
+    run_shuffled(task, store, Records([1]))
     before = dict(store.chunks)
     assert task.restore(store)
     with pytest.raises(OperatorError, match=r"'sum' failed at the record 'boom': RuntimeError: boom"):
@@ -548,7 +548,7 @@ def test_a_failing_epoch_leaves_no_trace():
     assert store.chunks == before
     assert task.state is TaskState.FAILED
     again = sum_task()
-    assert sent(run_keyed(again, store, Records([1]))) == [2]
+    assert sent(run_shuffled(again, store, Records([1]))) == [2]
     again.close()
 
 
@@ -557,11 +557,11 @@ def test_residents_take_turns():
     tasks = [sum_task(), sum_task()]
     syncs = []
     for epoch, index in enumerate([0, 1, 0, 0, 1, 1]):
-        got = run_keyed(tasks[index], store, Records([1, 100 + epoch]), Watermark(epoch))
+        got = run_shuffled(tasks[index], store, Records([1, 100 + epoch]), Watermark(epoch))
         syncs.append(report_of(got)["state_sync"])
         assert sent(got)[0] == epoch + 1
     assert syncs == ["in step", "loaded", "caught up", "in step", "caught up", "in step"]
-    late = run_keyed(tasks[0], store, Watermark(1000))
+    late = run_shuffled(tasks[0], store, Watermark(1000))
     assert [value[0] for value in sent(late)] == ["E100", "E101", "E102", "E103", "E104", "E105"]
     for task in tasks:
         task.close()
@@ -570,12 +570,12 @@ def test_residents_take_turns():
 def test_a_resident_that_diverged_says_so():
     store = MemoryChunkStore()
     task = sum_task()
-    run_keyed(task, store, Records([1]))
-    run_keyed(task, store.copy(), Records([1]))  # this attempt is not committed
+    run_shuffled(task, store, Records([1]))
+    run_shuffled(task, store.copy(), Records([1]))  # this attempt is not committed
     assert task.restore(store) is False
     task.cancel()
     again = sum_task()
-    assert sent(run_keyed(again, store, Records([1]))) == [2]
+    assert sent(run_shuffled(again, store, Records([1]))) == [2]
     again.close()
 
 
@@ -587,7 +587,7 @@ def test_operators_are_told_of_commits_and_get_their_own_state_back():
         return node(Noting, "tail", notes, snapshot=lambda operator, checkpoint: {"epoch": checkpoint})
 
     task = sum_task(tail())
-    run_keyed(task, store, Records([1]))
+    run_shuffled(task, store, Records([1]))
     assert kinds(notes, "open", "restore", "complete", "record", "snapshot") == [
         ("open", "tail"),
         ("restore", "tail", None),
@@ -595,7 +595,7 @@ def test_operators_are_told_of_commits_and_get_their_own_state_back():
         ("snapshot", "tail", 1),
     ]
     notes.clear()
-    run_keyed(task, store, Records([1]))
+    run_shuffled(task, store, Records([1]))
     assert kinds(notes, "restore", "complete", "record", "snapshot") == [
         ("complete", "tail", 1),
         ("record", "tail", 2),
@@ -604,7 +604,7 @@ def test_operators_are_told_of_commits_and_get_their_own_state_back():
     notes.clear()
     task.close()
     again = sum_task(tail())
-    run_keyed(again, store)
+    run_shuffled(again, store)
     assert kinds(notes, "restore", "complete") == [("restore", "tail", {"epoch": 2}), ("complete", "tail", 2)]
     again.close()
 
@@ -614,17 +614,17 @@ def test_due_processing_time_timers_fire_first_in_an_epoch(declared):
     """Also where the program does not say that it uses them: then with the next data."""
     store, clock = MemoryChunkStore(), ManualProcessingTimeService(0)
     operator = node(KeyedProcessOperator, "sum", Sum(), Keying(parity, "key_by"))
-    task = KeyedStreamTask(vertex_of(operator, keyed=True, uses_processing_time=declared), 0, clock=clock)
-    run_keyed(task, store, Records(["p50", "p70", "p90"]))
+    task = MultipleInputStreamTask(vertex_of(operator, shuffled=True, uses_processing_time=declared), 0, clock=clock)
+    run_shuffled(task, store, Records(["p50", "p70", "p90"]))
     assert task.next_wake_up == 50
     assert clock.active_timer_timestamps() == []  # between epochs nothing may fire
     clock.set_current_time(70)
-    assert sent(run_keyed(task, store, Records([2]))) == [("P50", None), ("P70", None), 2]
+    assert sent(run_shuffled(task, store, Records([2]))) == [("P50", None), ("P70", None), 2]
     assert task.next_wake_up == 90
     task.close()
-    again = KeyedStreamTask(vertex_of(operator, keyed=True), 0, clock=clock)
+    again = MultipleInputStreamTask(vertex_of(operator, shuffled=True), 0, clock=clock)
     clock.set_current_time(90)
-    assert sent(run_keyed(again, store)) == [("P90", 2)]
+    assert sent(run_shuffled(again, store)) == [("P90", 2)]
     assert again.next_wake_up is None
     again.close()
 
@@ -659,7 +659,7 @@ def test_the_clock_of_a_dead_task_is_quiet():
 def test_the_end_of_all_channels_ends_event_time():
     notes: Notes = []
     task = sum_task(node(Noting, "tail", notes))
-    got = run_keyed(task, MemoryChunkStore(), Records([200]), end=(Watermark(MAX_WATERMARK), EndOfData()))
+    got = run_shuffled(task, MemoryChunkStore(), Records([200]), end=(Watermark(MAX_WATERMARK), EndOfData()))
     assert sent(got) == [("E200", None)]
     assert kinds(notes, "finish") == [("finish", "tail")]
     assert EndOfData() in sent(got, 5)
@@ -695,14 +695,14 @@ def test_a_task_without_key_has_no_keyed_state():
     store = MemoryChunkStore()
 
     def make():
-        return keyed_task(node(Noting, "a", notes, snapshot=lambda operator, checkpoint: checkpoint))
+        return shuffled_task(node(Noting, "a", notes, snapshot=lambda operator, checkpoint: checkpoint))
 
     task = make()
     assert task.chain.head.context.keyed is None and not list(task.chain.timer_services())
-    run_keyed(task, store, Records([1]), Watermark(5))
+    run_shuffled(task, store, Records([1]), Watermark(5))
     task.close()
     again = make()
-    got = run_keyed(again, store, Records([2]))
+    got = run_shuffled(again, store, Records([2]))
     assert kinds(notes, "restore") == [("restore", "a", None), ("restore", "a", 1)]
     assert report_of(got)["watermark"] == 5 and report_of(got)["keys"] == 0
     again.close()
@@ -730,7 +730,7 @@ def test_an_epoch_can_be_run_by_another_thread():
     results = []
 
     def epoch():
-        results.append(sent(run_keyed(task, store, Records([1]))))
+        results.append(sent(run_shuffled(task, store, Records([1]))))
 
     for _ in range(3):
         thread = threading.Thread(target=epoch)
@@ -771,12 +771,12 @@ def test_event_time_is_known_from_the_first_record_after_a_restart():
             yield ctx.timer_service().current_watermark()
 
     def clock_task():
-        return keyed_task(node(KeyedProcessOperator, "clock", Clock(), Keying(parity, "key_by")))
+        return shuffled_task(node(KeyedProcessOperator, "clock", Clock(), Keying(parity, "key_by")))
 
     store = MemoryChunkStore()
     first, second = clock_task(), clock_task()
-    run_keyed(first, store, Records([1]), Watermark(70))
-    assert sent(run_keyed(second, store, Records([1]), Watermark(80))) == [70]
-    assert sent(run_keyed(first, store, Records([1]))) == [80]
+    run_shuffled(first, store, Records([1]), Watermark(70))
+    assert sent(run_shuffled(second, store, Records([1]), Watermark(80))) == [70]
+    assert sent(run_shuffled(first, store, Records([1]))) == [80]
     first.close()
     second.close()

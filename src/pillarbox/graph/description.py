@@ -138,8 +138,8 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparis
     if len(new_levels) > len(levels):
         what = f" ({_listed(added)} added)" if added else ""
         refused.append(
-            f"there {_were(len(levels), 'keyed level')}, and there {_are(len(new_levels))}{what}: Spark keeps the state"
-            " of each"
+            f"there {_were(len(levels), 'shuffle')}, and there {_are(len(new_levels))}{what}: Spark keeps the state"
+            " behind each"
         )
     for uid, before in old.items():
         after = new.get(uid)

@@ -161,7 +161,7 @@ class _Compiler:
                     )
 
     def compile(self) -> Program:
-        # Each source with the keyed vertices next to it, then those further on.
+        # Each source with the vertices next to it, then those further on.
         for source in sorted(self._sources, key=lambda step: step.number):
             vertex = self._new_vertex(source.name, "", 0)
             self._program.sources[vertex.number] = source

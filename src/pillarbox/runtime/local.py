@@ -18,7 +18,7 @@ from pillarbox.graph import REPORT_TARGET, Program, output_target
 from pillarbox.runtime.failures import failures_of
 from pillarbox.runtime.shipping import ship
 from pillarbox.state import MemoryChunkStore
-from pillarbox.task import KeyedStreamTask, SourceStreamTask
+from pillarbox.task import MultipleInputStreamTask, SourceStreamTask
 from pillarbox.task.vertex import Vertex
 from pillarbox.time import ProcessingTimeService
 
@@ -97,7 +97,7 @@ class LocalJob:
                 f"the savepoint holds state of operator {uid!r}, subtask {subtask}, which the program does not have:"
                 " run the program that wrote it, with its parallelism, and set uid() of the operators to those in it"
             )
-        self._keyed: dict[tuple[int, ...], KeyedStreamTask] = {}
+        self._tasks: dict[tuple[int, ...], MultipleInputStreamTask] = {}
         self._sources: dict[tuple[int, ...], SourceStreamTask] = {}
 
     def run_epoch(
@@ -191,16 +191,16 @@ class LocalJob:
 
     def reset(self) -> None:
         """Forget the resident tasks, as if their processes had died; state is what was committed."""
-        for task in (*self._keyed.values(), *self._sources.values()):
+        for task in (*self._tasks.values(), *self._sources.values()):
             task.cancel()
-        self._keyed = {}
+        self._tasks = {}
         self._sources = {}
 
     def close(self) -> None:
         """End all tasks in good order."""
-        for task in (*self._sources.values(), *self._keyed.values()):
+        for task in (*self._sources.values(), *self._tasks.values()):
             task.close()
-        self._keyed = {}
+        self._tasks = {}
         self._sources = {}
 
     def __enter__(self) -> LocalJob:
@@ -215,8 +215,8 @@ class LocalJob:
     def _new_source(self, number: int) -> SourceStreamTask:
         return SourceStreamTask(self._shipped[number].load(), 0, clock=self._clock)
 
-    def _new_task(self, number: int, subtask: int) -> KeyedStreamTask:
-        return KeyedStreamTask(self._shipped[number].load(), subtask, clock=self._clock)
+    def _new_task(self, number: int, subtask: int) -> MultipleInputStreamTask:
+        return MultipleInputStreamTask(self._shipped[number].load(), subtask, clock=self._clock)
 
     def _source(self, number: int) -> SourceStreamTask:
         task = self._sources.get((number,))
@@ -226,10 +226,10 @@ class LocalJob:
                 task.restore()
         return task
 
-    def _task(self, number: int, subtask: int, store: EpochStore) -> KeyedStreamTask:
-        task = self._keyed.get((number, subtask))
+    def _task(self, number: int, subtask: int, store: EpochStore) -> MultipleInputStreamTask:
+        task = self._tasks.get((number, subtask))
         if task is None:
-            task = self._keyed[number, subtask] = self._new_task(number, subtask)
+            task = self._tasks[number, subtask] = self._new_task(number, subtask)
         if not task.restore(store):
             raise AssertionError("the local runtime's tasks are made anew after a failure")
         return task

@@ -2,8 +2,8 @@
 
 from pillarbox.task.checkpoint import CheckpointMetaData, SubtaskCheckpointCoordinator
 from pillarbox.task.input_gate import InputGate
-from pillarbox.task.keyed_stream_task import KeyedStreamTask
 from pillarbox.task.lifecycle import TaskEvent, TaskState
+from pillarbox.task.multiple_input_stream_task import MultipleInputStreamTask
 from pillarbox.task.operator_chain import OperatorChain
 from pillarbox.task.record_writer import RecordWriter
 from pillarbox.task.source_stream_task import SourceStreamTask
@@ -20,7 +20,7 @@ __all__ = [
     "Edge",
     "InputEdge",
     "InputGate",
-    "KeyedStreamTask",
+    "MultipleInputStreamTask",
     "OperatorChain",
     "RecordWriter",
     "SourceStreamTask",

@@ -60,7 +60,7 @@ class TaskEvent(Enum):
     """What happens to a task; the values complete "it cannot ..."."""
 
     RESTORE = "be restored"
-    #: A keyed task is brought to the version of its store, before each epoch but the first.
+    #: A task behind a shuffle is brought to the version of its store, before each epoch but the first.
     SYNC = "be brought to the version of its store"
     RESTORED = "end its restoring"
     BEGIN_EPOCH = "begin an epoch"

@@ -70,7 +70,7 @@ class EpochPhase(Enum):
 
 
 class StreamTask(ABC):
-    """What source tasks and keyed tasks share.
+    """What source tasks and tasks behind a shuffle share.
 
     Args:
         clock: processing time; the system's when None.

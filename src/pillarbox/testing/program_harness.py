@@ -13,7 +13,7 @@ from pillarbox.elements import Records
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import Program, SinkTransformation, SourceTransformation
 from pillarbox.runtime.local import LocalJob, Savepoint
-from pillarbox.task import KeyedStreamTask, SourceStreamTask
+from pillarbox.task import MultipleInputStreamTask, SourceStreamTask
 from pillarbox.testing.patience import Patience
 from pillarbox.time import ManualProcessingTimeService
 from pillarbox.time.duration import DurationLike
@@ -43,7 +43,7 @@ class PatientJob(LocalJob):
         self._patience.attach(task.chain.operators)
         return task
 
-    def _new_task(self, number: int, subtask: int) -> KeyedStreamTask:
+    def _new_task(self, number: int, subtask: int) -> MultipleInputStreamTask:
         task = super()._new_task(number, subtask)
         self._patience.attach(task.chain.operators)
         return task

@@ -1,4 +1,4 @@
-"""The levels behind a shuffle in a batch: keyed tasks in partitions of ``mapInArrow``.
+"""The levels behind a shuffle in a batch: tasks in partitions of ``mapInArrow``.
 
 A batch is one epoch: its state is never read again, so it is kept nowhere. A task is made for its share of the batch,
 and closed at the end of it.
@@ -17,7 +17,7 @@ from pillarbox.elements import Buffer
 from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.runtime.spark.failures import failures_in_worker
 from pillarbox.runtime.spark.source_host import buffers_to_arrow
-from pillarbox.task import KeyedStreamTask
+from pillarbox.task import MultipleInputStreamTask
 
 __all__ = ["BatchTaskHost"]
 
@@ -49,7 +49,7 @@ class BatchTaskHost:
         number, subtask = self._places[code]
         shipped = self._vertices[number]
         with failures_in_worker(shipped.name, subtask):
-            task = KeyedStreamTask(shipped.load(), subtask)
+            task = MultipleInputStreamTask(shipped.load(), subtask)
             try:
                 task.restore(None)
                 yield from task.run_epoch(arrived, None)

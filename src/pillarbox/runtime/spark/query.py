@@ -47,7 +47,7 @@ def start(
 ) -> StreamingQuery:
     """Start a streaming query with a program of pillarbox, as ``writer.start()`` does, and look after it.
 
-    - A program that cannot go on with the checkpoint is refused before anything runs: keyed levels or sources that were
+    - A program that cannot go on with the checkpoint is refused before anything runs: shuffles or sources that were
       added or removed, another key, another parallelism, another uid. Of what may be such, a warning tells. For this, a
       description of the program is written into ``pillarbox/`` of the checkpoint location.
     - With ``trigger(availableNow=True)`` the query ends also where the program uses processing time: when all input is

@@ -19,7 +19,7 @@ from typing import NoReturn, TypeVar
 
 from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.state import ChunkStore
-from pillarbox.task import KeyedStreamTask, SourceStreamTask, StreamTask, TaskState
+from pillarbox.task import MultipleInputStreamTask, SourceStreamTask, StreamTask, TaskState
 
 __all__ = ["Residency", "here"]
 
@@ -62,12 +62,12 @@ class Residency:
 
         return self._resident((_query(), shipped.digest, -1), make)
 
-    def keyed_task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore) -> KeyedStreamTask:
+    def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore) -> MultipleInputStreamTask:
         """Return the task of a subtask, at the version in ``store``."""
         place = (_query(), shipped.digest, subtask)
 
-        def make() -> KeyedStreamTask:
-            return KeyedStreamTask(shipped.load(), subtask)
+        def make() -> MultipleInputStreamTask:
+            return MultipleInputStreamTask(shipped.load(), subtask)
 
         task = self._resident(place, make)
         try:

@@ -1,4 +1,4 @@
-"""The levels behind a shuffle on Spark: keyed tasks in ``transformWithStateInPandas``.
+"""The levels behind a shuffle on Spark: tasks in ``transformWithStateInPandas``.
 
 The grouping key is the subtask's code, so Spark calls once per subtask and epoch, with that subtask's buffers. The
 state log is a map state of Spark's, which commits it with the micro-batch.
@@ -15,7 +15,7 @@ from pillarbox.elements import Buffer
 from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.runtime.spark import residency
 from pillarbox.runtime.spark.failures import failures_in_worker
-from pillarbox.task import KeyedStreamTask
+from pillarbox.task import MultipleInputStreamTask
 
 __all__ = ["TaskHost"]
 
@@ -75,7 +75,7 @@ class TaskHost:
         self._ran.add(code)
         number, subtask = self._places[code]
         with failures_in_worker(self._vertices[number].name, subtask):
-            task = residency.here.keyed_task(self._vertices[number], subtask, self._store)
+            task = residency.here.task(self._vertices[number], subtask, self._store)
             try:
                 for buffers in task.run_epoch(_buffers(rows), self._store):
                     if buffers:
@@ -87,7 +87,7 @@ class TaskHost:
                 residency.here.discard(task)
                 raise
 
-    def _set_timer(self, task: KeyedStreamTask) -> None:
+    def _set_timer(self, task: MultipleInputStreamTask) -> None:
         wanted = task.next_wake_up
         present = list(self._handle.listTimers())
         for timestamp in present:

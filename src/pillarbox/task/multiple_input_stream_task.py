@@ -1,6 +1,6 @@
-"""The task of a keyed operator and those chained to it: an input gate before the chain, and state in a log.
+"""The task of a vertex behind a shuffle: an input gate before the chain, and state in a log.
 
-Source of the behaviour: Flink's ``OneInputStreamTask``.
+Source of the behaviour: Flink's ``MultipleInputStreamTask``, and ``OneInputStreamTask``, which is here the same.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pillarbox.task.task_input import DataInputStatus
 from pillarbox.task.vertex import Vertex
 from pillarbox.time import ProcessingTimeService
 
-__all__ = ["KeyedStreamTask"]
+__all__ = ["MultipleInputStreamTask"]
 
 _log = logging.getLogger("pillarbox")
 
@@ -32,8 +32,8 @@ _WARNED_SHARE = 0.7
 _HEADROOM = 16 * 1024 * 1024
 
 
-class KeyedStreamTask(StreamTask):
-    """A keyed operator and those chained to it, with state in a log.
+class MultipleInputStreamTask(StreamTask):
+    """The operators of a vertex behind a shuffle, with the state of all of them, keyed or not, in a log.
 
     Args:
         memory: tells how much memory the process uses, and may use.
