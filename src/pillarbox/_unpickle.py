@@ -33,7 +33,7 @@ _HOMES = {
     "TimeDomain": "pillarbox.operators.functions:TimeDomain",
 }
 
-# What pickles of format 1 name, and where it is now.
+# The names in pickles of format 1, and their places now.
 _FORMER = {
     ("pillarbox.elements", "Watermark"): "pillarbox.elements:Watermark",
     ("pillarbox.elements", "WatermarkStatus"): "pillarbox.elements:WatermarkStatus",
@@ -120,7 +120,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def loads(payload: bytes | memoryview) -> Any:
-    """Unpickle what a checkpoint holds.
+    """Unpickle a value of a checkpoint.
 
     Raises:
         MissingGlobalError: it names a class or a function that is not there.

@@ -1,7 +1,7 @@
-"""What flows between operators and tasks: records, watermarks, barriers; and how buffers hold them.
+"""The elements of streams: records, watermarks, barriers; and the buffers that hold them.
 
 A *buffer* is one binary payload that holds many stream elements and is addressed to one target subtask. Its
-first byte tells what is in it. Elements of one channel keep their order: ``seq`` counts up per channel and target.
+first byte tells its content. Elements of one channel keep their order: ``seq`` counts up per channel and target.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class TaskReport:
         processing_time_timers: processing-time timers of all keys.
         next_wake_up: when there is something to do even without input; None: never.
         unfinished: whether requests are carried into the next epoch.
-        state_bytes: what the state takes when it is written, about.
+        state_bytes: the approximate size of the state when it is written.
         state_bytes_written: what this epoch wrote of it.
         state_chunks: chunks of the state log.
         mailbox_latency_ms: the longest that one of the latest ten probes waited for its turn in the mailbox; also for a

@@ -157,7 +157,7 @@ class _Failure(NamedTuple):
 
 
 class _RowCall(CombiningFunction):
-    """Calls a function with what it wants of a row, and puts what it returns behind the row's columns."""
+    """Calls a function with the columns of a row that it wants, and appends the result to the row."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class _RowCall(CombiningFunction):
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def open(self, runtime_context: RuntimeContext) -> Any:
-        """Open the function, if there is something to open; an ``async def`` gives its coroutine."""
+        """Open the function, if there is something to open; an ``async def`` returns its coroutine."""
         return self._function.open(runtime_context) if isinstance(self._function, Function) else None
 
     def close(self) -> Any:
@@ -195,12 +195,12 @@ class _RowCall(CombiningFunction):
         return row[self._columns[0]] if len(self._columns) == 1 else tuple(row[name] for name in self._columns)
 
     def combine(self, value: Any, result: Any) -> Any:
-        """Put what the function returned behind the row's columns."""
+        """Append the function's result to the row's columns."""
         added = (result,) if len(self._names) == 1 else self._added(result)
         return (*value, *added, None) if self.takes_failures else (*value, *added)
 
     def combine_failure(self, value: Any, error: BaseException, attempts: int) -> Any:
-        """Put nulls and the failure behind the row's columns."""
+        """Append nulls and the failure to the row's columns."""
         kind = type(error).__name__
         message = describe(error).removeprefix(kind).removeprefix(": ")
         return (*value, *[None] * len(self._names), _Failure(kind, message, attempts))
@@ -222,11 +222,11 @@ class _RowCall(CombiningFunction):
         elif _has_fields(result) and all(hasattr(result, name) for name in names):
             return [getattr(result, name) for name in names]
         raise self._misfit(
-            result, f"it has to give a tuple of {len(names)} values, or a dict or an object with these names"
+            result, f"it has to return a tuple of {len(names)} values, or a dict or an object with these names"
         )
 
     def _misnamed(self, result: dict[Any, Any]) -> str | None:
-        """Tell what is wrong with the keys of a dict: each is to be a column, and what must not be null is there."""
+        """Return the fault in the keys of a dict, or None: all must be columns, and those not nullable are needed."""
         unknown = sorted(map(repr, result.keys() - set(self._names)))
         if unknown:
             return f"has a field {unknown[0]}, which is not declared"
@@ -235,12 +235,12 @@ class _RowCall(CombiningFunction):
 
     def _misfit(self, result: Any, why: str) -> OperatorError:
         return OperatorError(
-            f"async_map(): {self.__name__} gave {shorten(result)} for the columns {', '.join(self._names)}: {why}"
+            f"async_map(): {self.__name__} returned {shorten(result)} for the columns {', '.join(self._names)}: {why}"
         )
 
 
 def _has_fields(value: Any) -> bool:
-    """Tell whether attributes of a value can be meant as columns: those of a ``str``, such as ``count``, cannot."""
+    """Return whether attributes of a value can be meant as columns: those of a ``str``, such as ``count``, cannot."""
     return dataclasses.is_dataclass(value) or (
         type(value).__module__ != "builtins" and (hasattr(value, "__dict__") or hasattr(type(value), "__slots__"))
     )

@@ -70,7 +70,7 @@ class Row(tuple[Any, ...]):
     A value is reached by attribute (`row.card`, as fast as in a named tuple), by name
     (`row["card"]`), by position (`row[0]`), or by unpacking. A column whose name is no identifier,
     starts with two underscores, or is one of `_fields`, `_make`, `_replace` is reached by
-    `row["..."]` only. A column that is called like a method (`count`, `get`) hides that method, as
+    `row["..."]` only. A column with the name of a method (`count`, `get`) hides that method, as
     in a named tuple.
 
     Rows are equal, ordered and hashed as the tuples of their values: names do not count.
@@ -212,8 +212,8 @@ def _rows(names: Iterable[str], columns: Sequence[pa.Array], count: int) -> list
 def column_to_list(column: pa.Array) -> list[Any]:
     """The values of `column` as Python objects; nulls are None.
 
-    Integers, floats, booleans, strings, binaries (`bytes`) and decimals (`Decimal`) are what one
-    expects; dates are `date`, durations `timedelta`, timestamps `datetime`: in UTC where the type
+    Integers, floats, booleans, strings, binaries (`bytes`) and decimals (`Decimal`) are as
+    expected; dates are `date`, durations `timedelta`, timestamps `datetime`: in UTC where the type
     has a time zone (Spark's TIMESTAMP), naive where it has none (TIMESTAMP_NTZ). Arrays are lists,
     maps dicts, structs rows. Finer parts of time than microseconds are cut off (towards the past).
 
@@ -326,7 +326,7 @@ def _numbers(column: pa.Array, dtype: Any) -> npt.NDArray[Any]:
         return np.empty(0, dtype)
     start = column.offset * np.dtype(dtype).itemsize
     numbers: npt.NDArray[Any] = np.frombuffer(column.buffers()[1], dtype, len(column), start)
-    # What a null slot holds is undefined: it might be no valid date, or overflow.
+    # The content of a null slot is undefined: it might be no valid date, or overflow.
     return np.where(_nulls(column), np.zeros(1, dtype), numbers) if column.null_count else numbers
 
 
@@ -356,7 +356,7 @@ def _days(column: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _in_range(numbers: npt.NDArray[np.int64], least: int, most: int) -> npt.NDArray[np.int64]:
-    # numpy silently gives integers, not datetimes, for years that Python does not have.
+    # numpy silently returns integers, not datetimes, for years that Python does not have.
     if len(numbers) and (numbers.min() < least or numbers.max() > most):
         row = int(np.flatnonzero((numbers < least) | (numbers > most))[0])
         raise ValueError(f"the date or time at row {row} lies outside what Python can hold")

@@ -466,8 +466,8 @@ RUNS = [
     Run("filter", lambda s: s.filter(lambda r: exploding(r) > 9).name("op"), (*AT, ZERO), "exploding", on="batch"),
     Run("FilterFunction", lambda s: s.filter(Filters()).name("op"), (*AT, ZERO), "filter"),
     Run("filter, exit", lambda s: s.filter(lambda r: sys.exit(1)).name("op"), ("operator 'op'", "Row(id=0", "SystemExit: 1"), "<lambda>"),
-    Run("filter, no bool", lambda s: s.filter(lambda r: r.key).name("op"), ("operator 'op' failed at the record Row(id=0", "the function gave 'k' (str), not a bool", "return True or False"), on="batch"),
-    Run("filter, nothing", lambda s: s.filter(lambda r: None).name("op"), ("operator 'op' failed at the record Row(id=0", "the function gave None (NoneType), not a bool")),
+    Run("filter, no bool", lambda s: s.filter(lambda r: r.key).name("op"), ("operator 'op' failed at the record Row(id=0", "the function returned 'k' (str), not a bool", "return True or False"), on="batch"),
+    Run("filter, nothing", lambda s: s.filter(lambda r: None).name("op"), ("operator 'op' failed at the record Row(id=0", "the function returned None (NoneType), not a bool")),
     Run("filter, a coroutine", lambda s: s.filter(forgetting).name("op"), ("operator 'op' failed at the record Row(id=0", "(coroutine), not a bool")),
     # process
     Run("process", lambda s: s.process(Processes()).name("op"), (*AT, ZERO), "work", on="batch"),

@@ -271,7 +271,9 @@ def test_a_result_that_is_no_list_says_so():
 
     with (
         harness(Wrong()) as h,
-        pytest.raises(OperatorError, match=r"'ask': async_invoke\(\) gave 5 for the record 5: it has to give a list"),
+        pytest.raises(
+            OperatorError, match=r"'ask': async_invoke\(\) returned 5 for the record 5: it has to return a list"
+        ),
     ):
         h.push(5)
         h.drain()

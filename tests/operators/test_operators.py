@@ -739,7 +739,7 @@ def test_a_key_function_that_gives_another_key_each_time_is_refused():
     numbers = iter(range(1000))
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(4)
     stream = env.from_collection([1] * 50).key_by(lambda value: next(numbers)).reduce(lambda a, b: a)
-    with pytest.raises(OperatorError, match="the key function gave another key when the record was sent"):
+    with pytest.raises(OperatorError, match="the key function returned another key when the record was sent"):
         stream.execute_and_collect()
 
 

@@ -83,7 +83,7 @@ def test_a_result_that_does_not_fit_is_named(numbers):
         return (number,)
 
     with pytest.raises(
-        Exception, match=r"async_map\(\): wrong gave \(\d,\) for the columns half, name: it has to give"
+        Exception, match=r"async_map\(\): wrong returned \(\d,\) for the columns half, name: it has to return"
     ):
         PF.async_map(numbers, wrong, "half DOUBLE, name STRING", columns="id").collect()
 
@@ -106,9 +106,17 @@ def test_dicts_go_by_the_rules_of_to_dataframe(numbers):
     made = PF.async_map(numbers, only_half, "half DOUBLE, name STRING", columns="id")
     assert rows(made) == [(n, n % 2, n / 2, None) for n in range(6)]
     for function, output, words in (
-        (misspelt, "half DOUBLE, name STRING", r"misspelt gave .* it has a field 'nane', which is not declared"),
-        (only_half, "half DOUBLE, name STRING NOT NULL", r"only_half gave .* it has no field 'name', which must not"),
-        (a_word, "count LONG, index LONG", r"a_word gave 'count' for the columns count, index: it has to give a tuple"),
+        (misspelt, "half DOUBLE, name STRING", r"misspelt returned .* it has a field 'nane', which is not declared"),
+        (
+            only_half,
+            "half DOUBLE, name STRING NOT NULL",
+            r"only_half returned .* it has no field 'name', which must not",
+        ),
+        (
+            a_word,
+            "count LONG, index LONG",
+            r"a_word returned 'count' for the columns count, index: it has to return a tuple",
+        ),
     ):
         with pytest.raises(Exception, match=words):
             PF.async_map(numbers, function, output, columns="id").collect()

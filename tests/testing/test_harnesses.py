@@ -359,7 +359,7 @@ def test_wrong_names_and_builders():
         assert harness.get_plan().startswith("Program 'test'")
     with pytest.raises(ProgramError, match="takes no source"):
         ProgramTestHarness(lambda env: None)  # type: ignore[arg-type, return-value]
-    with pytest.raises(ProgramError, match="gave None for the output 'output'"):
+    with pytest.raises(ProgramError, match="returned None for the output 'output'"):
         ProgramTestHarness(lambda env, s: None)  # type: ignore[arg-type, return-value]
 
 

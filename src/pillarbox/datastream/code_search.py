@@ -23,7 +23,7 @@ _MOST_ELEMENTS = 100
 
 
 def uses_processing_time(function: object) -> bool:
-    """Tell whether a function declares that it sets processing-time timers; where it declares nothing, whether its
+    """Return whether a function declares that it sets processing-time timers; where it declares nothing, whether its
     code, or a helper that it reaches, names the method for that.
 
     Raises:
@@ -40,7 +40,7 @@ def uses_processing_time(function: object) -> bool:
 
 
 def mentions(function: object, name: str) -> bool:
-    """Tell whether the code of a function, or of what it reaches, has ``name`` as an attribute or as a string.
+    """Return whether the code of a function, or code that it reaches, has ``name`` as an attribute or as a string.
 
     It reaches the methods of its class, and what these name or hold: globals, closures, defaults, attributes of the
     instance, and the classes of all of them; not what libraries hold, nor what is only made while it runs.

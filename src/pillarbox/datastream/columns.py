@@ -1,4 +1,4 @@
-"""What is known of columns while a program is being built: those that are wrong are refused there and then."""
+"""Checks of columns while a program is being built: wrong ones are refused there and then."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["check_column_names", "check_key_columns", "check_timestamp_column", 
 
 
 def check_column_names(names: Sequence[str], where: str) -> None:
-    """Look whether each column has a name of its own.
+    """Check that each column has a name of its own.
 
     Raises:
         ProgramError: two have the same.
@@ -28,7 +28,7 @@ def check_column_names(names: Sequence[str], where: str) -> None:
 
 
 def check_timestamp_column(step: Transformation, column: str | None) -> None:
-    """Look whether the column that event time is taken from is there, and holds a time, as far as ``step`` tells.
+    """Check that the column that event time is taken from is there, and holds a time, as far as ``step`` shows.
 
     Raises:
         ProgramError: it is not, or does not.
@@ -51,7 +51,7 @@ def check_timestamp_column(step: Transformation, column: str | None) -> None:
 
 
 def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> None:
-    """Look whether the columns of a key are there, and can be one, as far as ``step`` tells.
+    """Check that the columns of a key are there, and can be one, as far as ``step`` shows.
 
     Raises:
         ProgramError: one is not, or its values have no hash.
@@ -67,7 +67,7 @@ def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> No
         if kind is not None and not _can_be_key(kind):
             raise ProgramError(
                 f"key_by(): the column {column!r} of {step.name!r} is {kind.simpleString()}, which cannot be hashed:"
-                " key by a function that gives a string, a number, a date, or a tuple of them"
+                " key by a function that returns a string, a number, a date, or a tuple of them"
             )
 
 

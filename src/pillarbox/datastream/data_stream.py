@@ -76,7 +76,7 @@ class DataStream(Generic[T1]):
         self._env = env
         self._step = step
 
-    # -- what the operator before is called --
+    # -- name and uid of the operator before --
 
     def name(self, name: str) -> DataStream[T1]:
         """Name the operator that makes this stream, for people: in plans, metrics and errors.
@@ -273,7 +273,7 @@ class DataStream(Generic[T1]):
         if isinstance(func, AsyncFunction):
             raise ProgramError(
                 f"map_async() got {type(func).__name__}, an AsyncFunction: give it to AsyncDataStream.ordered_wait() or"
-                " unordered_wait(); map_async() takes a function that gives one result"
+                " unordered_wait(); map_async() takes a function that returns one result"
             )
         if not callable(func) or isinstance(func, type):
             raise ProgramError(f"map_async() got {shorten(func)}: give it a function, such as an async def")
@@ -507,7 +507,7 @@ class DataStream(Generic[T1]):
         if not isinstance(tag, OutputTag):
             raise ProgramError(f"get_side_output() takes an OutputTag, not {shorten(tag)}")
         if not isinstance(self._step, OperatorTransformation):
-            raise ProgramError(f"{self._step.name!r} has no side outputs: ask the stream that process(...) gave")
+            raise ProgramError(f"{self._step.name!r} has no side outputs: ask the stream that process(...) returned")
         step = SideOutputTransformation(self._env._next(), f"side output {tag.tag_id}", [self._step], tag_id=tag.tag_id)
         return DataStream(self._env, self._env._add(step))
 

@@ -279,7 +279,7 @@ class StreamExecutionEnvironment:
             be
         """
         program = self._compile(job_name, self._sinks)
-        # As in Flink: the next execute() runs what is added from here on.
+        # As in Flink: the next execute() runs the sinks that are added from here on.
         self._sinks = []
         self._run(program)
 
@@ -317,7 +317,7 @@ class StreamExecutionEnvironment:
 
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id;
-                to be exactly-once, what it writes must be idempotent per batch id.
+                to be exactly-once, its writes must be idempotent per batch id.
             outputs: stream and columns (as in :meth:`DataStream.to_dataframe`) of each output, by name.
 
         Raises:

@@ -1,4 +1,4 @@
-"""What is written beside a checkpoint of the programs that it belongs to, and what a changed program may not change.
+"""Descriptions of programs, written beside their checkpoints, and the changes that a program may not make.
 
 A description is plain JSON, so that a later version reads it, and people do. Comparing two of them tells before
 anything runs what Spark would find out in the middle of a batch, and what it never would.
@@ -58,7 +58,7 @@ def _columns(source: SourceTransformation) -> list[str] | None:
 
 
 def read_description(text: str) -> dict[str, Any] | None:
-    """Return a description that was written before; None for what is none, such as half of one.
+    """Return a description that was written before; or None if it is none, such as half of one.
 
     Raises:
         CheckpointMismatchError: a newer version of pillarbox wrote it.
@@ -89,7 +89,7 @@ def _is_described(program: Any) -> bool:
 
 @dataclass
 class Comparison:
-    """What has changed.
+    """The changes of a program.
 
     Attributes:
         refused: changes with which the checkpoint cannot be used.

@@ -32,10 +32,10 @@ __all__ = ["Program", "compile_program"]
 
 @dataclass
 class Program:
-    """What a runtime runs.
+    """A compiled program, as a runtime runs it.
 
     Attributes:
-        vertices: by number, which a checkpoint knows them by: what is added last changes no other.
+        vertices: by number, which a checkpoint knows them by: one that is added last changes no other.
         sources: the source of each vertex of level 0, by vertex number.
         outputs: names of the outputs; output *i* has the code ``output_target(i)``.
         parallelism: number of subtasks of the vertices behind the first shuffle.
@@ -127,7 +127,7 @@ class _Compiler:
     def __init__(self, name: str, sinks: list[SinkTransformation], parallelism: int, max_parallelism: int) -> None:
         self._program = Program(name, [], {}, [], parallelism, max_parallelism)
         self._codes = SubtaskCodes(parallelism)
-        # What takes each step's stream, and at which of its inputs.
+        # The consumers of each step's stream, and which of their inputs.
         self._children: dict[Transformation, list[tuple[Transformation, int]]] = {}
         self._heads: dict[OperatorTransformation, Vertex] = {}
         self._sources: list[SourceTransformation] = []
@@ -318,7 +318,7 @@ class _Compiler:
             if node.factory.stateful:
                 if vertex.is_source:
                     raise ProgramError(
-                        f"operator {node.name!r} carries what it has not finished from one epoch to the next,"
+                        f"operator {node.name!r} carries unfinished requests from one epoch to the next,"
                         " which takes state, and there is none before the first shuffle: put key_by(...) or rebalance()"
                         " before it, or let it drain (on_barrier='drain')"
                     )
@@ -326,7 +326,7 @@ class _Compiler:
 
 
 def _key_note(consumer: OperatorTransformation) -> KeyNote | None:
-    """Return what is noted of the key of an operator's input, or of each of its inputs."""
+    """Return the descriptions of the keys of an operator's input, or of each of its inputs."""
     notes = [step.note() for step in consumer.inputs if isinstance(step, KeyByTransformation)]
     if len(notes) > 1:
         return KeyNote(inputs=notes)

@@ -30,7 +30,7 @@ class Transformation:
     Attributes:
         number: position in the order in which the program was built.
         inputs: the steps whose streams it takes.
-        output_type: what the user declared its records to be, or None.
+        output_type: the columns that the user declared, or None.
     """
 
     number: int
@@ -59,9 +59,9 @@ class OperatorTransformation(Transformation):
     """An operator on a stream.
 
     Attributes:
-        kind: the method that made it: what a derived uid starts with.
+        kind: the method that made it; a derived uid starts with it.
         factory: makes the operator.
-        uid: what its state is stored under; None: derived.
+        uid: the uid that its state is stored under; None: derived.
         uses_processing_time: it has processing-time timers or idleness.
         idle_timeout: of its watermark strategy, in milliseconds.
     """
@@ -101,7 +101,7 @@ class KeyByTransformation(PartitionTransformation):
     """Spreads a stream by key.
 
     Attributes:
-        key_types: the key's Spark types where they are known: one for each column, or one for what a function makes.
+        key_types: the key's Spark types where they are known: one for each column, or one for the result of a function.
     """
 
     partitioner: KeyGroupPartitioner = None  # type: ignore[assignment]
@@ -113,7 +113,7 @@ class KeyByTransformation(PartitionTransformation):
         return self.partitioner.keying
 
     def note(self) -> KeyNote:
-        """Return what a checkpoint holds of the key."""
+        """Return the description of the key that a checkpoint holds."""
         note = self.keying.note()
         if self.key_types is not None:
             note["types"] = self.key_types
@@ -127,6 +127,6 @@ class UnionTransformation(Transformation):
 
 @dataclass(eq=False)
 class SideOutputTransformation(Transformation):
-    """What an operator sends to a side output."""
+    """A side output of an operator."""
 
     tag_id: str = ""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a default action is, and what it can do to the loop that calls it."""
+"""The default action, and its control over the loop that calls it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Suspension:
         self._start_timer()
 
     def resume(self) -> None:
-        """Have the default action called again. Any thread, any number of times.
+        """Let the default action be called again. Any thread, any number of times.
 
         From another thread this is an urgent mail. It does nothing if the pause is over already, or
         if the mailbox takes no more mails.
@@ -87,7 +87,7 @@ class Suspension:
 
 @final
 class MailboxController:
-    """What a default action may do to the loop that calls it.
+    """The control of a default action over the loop that calls it.
 
     Flink: ``MailboxDefaultAction.Controller``.
     """
@@ -116,6 +116,6 @@ class MailboxController:
         self._processor.all_actions_completed()
 
 
-#: What the loop calls over and over. It should do a bounded piece of work and return: mails wait
+#: The action that the loop calls over and over. It should do a bounded piece of work and return: mails wait
 #: meanwhile. Flink: ``MailboxDefaultAction``.
 MailboxDefaultAction = Callable[[MailboxController], object]

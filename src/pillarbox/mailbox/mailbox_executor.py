@@ -39,7 +39,7 @@ class _FutureCommand(Future[T]):
         if not self.set_running_or_notify_cancel():
             return  # cancelled while it waited
         command = self._command
-        del self._command  # who keeps the future need not keep what the command refers to
+        del self._command  # the future may be kept longer than the objects that the command refers to
         try:
             result = command()
         except Exception as error:
@@ -60,7 +60,7 @@ class MailboxExecutor:
     thread.
 
     An operator that must wait (for capacity, say) in the middle of a record yields: it runs mails
-    of itself and of operators downstream until what it waits for has happened. Mails of upstream
+    of itself and of operators downstream until the event that it waits for has happened. Mails of upstream
     operators stay hidden from it: they could produce the next record into the half-done one.
 
     Flink: ``MailboxExecutorImpl``. One thing differs: no executor's yield runs deferrable mails, as
@@ -97,11 +97,11 @@ class MailboxExecutor:
         *args: object,
         options: MailOptions = _DEFAULT,
     ) -> None:
-        """Have ``command`` run in the mailbox thread. What it raises fails the loop.
+        """Run ``command`` in the mailbox thread. Its errors fail the loop.
 
         Args:
             command: what to run.
-            description: what it does, for people; ``%``-style, formatted with ``args`` on demand.
+            description: a description, for people; ``%``-style, formatted with ``args`` on demand.
             args: arguments of the description.
             options: urgent, deferrable or neither.
 
@@ -120,7 +120,7 @@ class MailboxExecutor:
         *args: object,
         options: MailOptions = _DEFAULT,
     ) -> Future[T]:
-        """Have ``command`` run in the mailbox thread; its result and its error go to the future.
+        """Run ``command`` in the mailbox thread; its result and its error go to the future.
 
         An error does *not* fail the task: use :meth:`execute` unless somebody looks at the future.
         The future is cancelled if the mailbox is closed before its turn has come. Do not wait for

@@ -52,7 +52,7 @@ class MailboxProcessor:
 
     Args:
         default_action: called with a :class:`MailboxController` whenever no mail is to be run. It
-            should do a bounded piece of work; what it raises leaves the loop.
+            should do a bounded piece of work; its errors leave the loop.
         mailbox: default: a new one that belongs to the calling thread.
         metrics: default: new ones, without latency.
     """
@@ -137,7 +137,7 @@ class MailboxProcessor:
         self._send_poison_mail(self._complete_loop)
 
     def report_throwable(self, throwable: BaseException) -> None:
-        """Have ``throwable`` raised in the mailbox thread, out of :meth:`run_mailbox_loop`.
+        """Raise ``throwable`` in the mailbox thread, out of :meth:`run_mailbox_loop`.
 
         Raises:
             MailboxClosedError: the mailbox takes no more mails; its cause is ``throwable``.
@@ -255,7 +255,7 @@ class MailboxProcessor:
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
-            Exception: what the first cancellation that failed raised; the others were done.
+            Exception: the error of the first cancellation that failed; the others were done.
         """
         dropped = self._mailbox.close()
         self._stop_timer()
@@ -306,7 +306,7 @@ class MailboxProcessor:
         return True
 
     def _process_mails(self) -> None:
-        """Run what is in the mailbox; wait in it until the default action is available."""
+        """Run the mails in the mailbox; wait in it until the default action is available."""
         mailbox = self._mailbox
         if mailbox.create_batch():
             self._stop_timer()
@@ -321,7 +321,7 @@ class MailboxProcessor:
             self._start_timer()
 
     def _await_mail(self) -> None:
-        """Wait until there may be a mail. Idle time is what is spent here."""
+        """Wait until there may be a mail. The time spent here is idle time."""
         metrics = self._metrics
         metrics._idle_started()
         try:
@@ -392,7 +392,7 @@ class MailboxProcessor:
 
 
 def _cancel(mails: Iterable[Mail]) -> Exception | None:
-    """Cancel mails that will not be run; return what the first cancellation that failed raised, and log the others."""
+    """Cancel mails that will not be run; return the error of the first cancellation that failed, and log the others."""
     first_error: Exception | None = None
     for mail in mails:
         try:

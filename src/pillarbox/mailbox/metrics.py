@@ -42,7 +42,7 @@ class LatencyStatistics:
 @final
 @dataclass(frozen=True)
 class MailboxStatistics:
-    """What :meth:`MailboxMetrics.statistics` saw."""
+    """The measurements that :meth:`MailboxMetrics.statistics` returns."""
 
     mails_processed: int
     mails_waiting: int

@@ -49,7 +49,7 @@ _CLOSED = MailboxState.CLOSED
 
 
 class MailboxClosedError(RuntimeError):
-    """The mailbox is quiesced or closed, and no longer does what was asked of it.
+    """The mailbox is quiesced or closed, and no longer accepts the call.
 
     Flink: ``TaskMailbox.MailboxClosedException``.
     """
@@ -230,7 +230,7 @@ class TaskMailbox:
         return bool(self._batch or self._queue or self._urgent)
 
     def create_batch(self) -> bool:
-        """Move what was put into the batch, in one locking (none if nothing was put).
+        """Move the mails that were put into the batch, in one locking (none if nothing was put).
 
         What an earlier batch left over stays in front.
 
@@ -408,7 +408,7 @@ class TaskMailbox:
                 return mail
             try:
                 self._announce_wait()
-                # What came before the announcement woke nobody.
+                # Mails from before the announcement woke nobody.
                 mail = self._try_take(fits)
                 if mail is not None:
                     return mail
@@ -426,7 +426,7 @@ class TaskMailbox:
             self._waiting = False
 
     def _announce_wait(self) -> None:
-        """Be woken from now on, by every put."""
+        """Ask to be woken by every put from now on."""
         with self._lock:
             if self._state is not _OPEN:
                 raise MailboxClosedError(f"the mailbox is {self._state.name} and holds no fitting mail: none can come")

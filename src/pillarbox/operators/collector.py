@@ -1,4 +1,4 @@
-"""What operators emit: a collector of runs, and what becomes of values that functions may go on changing."""
+"""The output of operators: a collector of runs, and copies of values that functions may go on changing."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _may_change(value: Any) -> bool:
     return type(value) in _CONTAINERS or (isinstance(value, tuple) and any(map(_may_change, value)))
 
 
-# What functions that emit any number of values return, nearly all of them.
+# The usual results of functions that emit any number of values.
 USUAL_RESULTS = frozenset({GeneratorType, list, tuple})
 
 

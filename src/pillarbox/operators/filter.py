@@ -54,5 +54,5 @@ class FilterOperator(FunctionOperator):
         kind = type(answer).__name__
         with Pass(self, values, pending, pending):
             raise TypeError(
-                f"the function gave {shorten(answer)} ({kind}), not a bool: return True or False, bool(...)"
+                f"the function returned {shorten(answer)} ({kind}), not a bool: return True or False, bool(...)"
             )

@@ -1,4 +1,4 @@
-"""What a user implements: functions, with PyFlink's names; and the contexts that functions are given.
+"""The functions that users implement, with PyFlink's names, and the contexts that functions are given.
 
 Wherever a function is asked for, a plain function or lambda does as well.
 """
@@ -470,13 +470,13 @@ class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
 
 
 def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False) -> None:
-    """Refuse a function whose calls give no results, but coroutines or generators, as far as it can be seen.
+    """Refuse a function that returns coroutines or generators instead of results, as far as can be seen.
 
     Args:
         function: the user's function or object.
         method: the name of the object's method that is called.
-        asked_by: what it was given to, for the message: ``"map()"``.
-        many: whether it gives any number of results, so that a generator is right.
+        asked_by: the method that it was given to, for the message: ``"map()"``.
+        many: whether it returns any number of results, so that a generator is right.
 
     Raises:
         ProgramError: it is an ``async def``, or a generator where one result is asked for.
@@ -493,6 +493,6 @@ def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False
         )
     if not many and inspect.isgeneratorfunction(called):
         raise ProgramError(
-            f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} yields: it would give a"
+            f"{asked_by} got {shorten(function)}, whose {getattr(called, '__name__', method)} yields: it would return a"
             " generator, not a result; return the result, or use flat_map() for any number of results"
         )

@@ -1,4 +1,4 @@
-"""What operators of keyed streams share: keyed state, and timers that event time fires."""
+"""The common part of operators of keyed streams: keyed state, and timers that event time fires."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _REMEMBERED = 1 << 17
 
 
 class Keying:
-    """Gives the keys of a run: by a function, or by the names of columns (one: its value; several: a tuple)."""
+    """Extracts the keys of a run: by a function, or by the names of columns (one: its value; several: a tuple)."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Keying:
             raise ProgramError(f"key_by() takes a function or column names, not {shorten(key)}")
 
     def note(self) -> KeyNote:
-        """Return what a checkpoint holds of how keys are made."""
+        """Return the description of the keys that a checkpoint holds."""
         if self.columns is not None:
             return KeyNote(columns=list(self.columns))
         assert self._function is not None
@@ -112,7 +112,7 @@ class Keying:
 
 
 class Router:
-    """Gives the subtask of each record of a run, by key group."""
+    """Finds the subtask of each record of a run, by key group."""
 
     def __init__(self, keying: Keying, parallelism: int, max_parallelism: int) -> None:
         self._keying = keying

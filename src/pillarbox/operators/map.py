@@ -27,7 +27,7 @@ class MapOperator(FunctionOperator):
         with self.each(records) as values:
             for value in values:
                 result = call(value)
-                # At once: the next call may change what this one gave.
+                # At once: the next call may change the result of this one.
                 if type(result) not in IMMUTABLE:
                     try:
                         hash(result)

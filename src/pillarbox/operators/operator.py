@@ -1,4 +1,4 @@
-"""What every operator is: an input for records, watermarks and status, with an output of the same shape.
+"""The operator: an input for records, watermarks and status, with an output of the same shape.
 
 Operators of a chain call each other directly (P6). A chain handles records in *runs*: an operator works off a
 whole run and hands the outcome on as a run, so a record costs no call per operator beyond the user's function.
@@ -79,7 +79,7 @@ class Fanout:
 
 @dataclass(frozen=True)
 class KeyedContext:
-    """What the task of a keyed stream gives the operator at its head; others have none.
+    """The keyed state and timers that the operator at the head of a keyed task gets; others get none.
 
     Attributes:
         backend: keyed state.
@@ -92,7 +92,7 @@ class KeyedContext:
 
 @dataclass
 class OperatorContext:
-    """What the task gives an operator.
+    """The task, as an operator sees it.
 
     Attributes:
         name: the operator's name, for people.
@@ -101,7 +101,7 @@ class OperatorContext:
         parallelism: number of instances; 0 before the first shuffle, where only Spark knows.
         mailbox_executor: posts mails with the operator's priority.
         processing_time_service: clock and timers; callbacks arrive as mails.
-        output: takes what the operator emits.
+        output: receives the records that the operator emits.
         side_outputs: the same by tag, for the side outputs that somebody takes.
         keyed: keyed state and timers, for an operator that says that it needs them (:class:`OperatorFactory`).
         job_parallelism: number of instances of operators behind a shuffle.
@@ -140,17 +140,17 @@ class StreamOperator:
 
     @property
     def uid(self) -> str:
-        """What the operator's state is stored under."""
+        """The uid that the operator's state is stored under."""
         return self.context.uid
 
     @property
     def output(self) -> Input:
-        """Takes what the operator emits."""
+        """Receives the records that the operator emits."""
         return self.context.output
 
     @property
     def side_outputs(self) -> Mapping[str, Input]:
-        """Take what the operator emits to side outputs, by tag."""
+        """The receivers of side outputs, by tag."""
         return self.context.side_outputs
 
     @property
@@ -166,10 +166,10 @@ class StreamOperator:
         """Begin an epoch of a source: its records may come from another partition than before."""
 
     def end_input(self) -> None:
-        """Wait for what is under way: bounded input has ended. Timers are still at work. (Flink's ``endInput``.)"""
+        """Wait for requests under way: bounded input has ended. Timers still work. Flink's ``endInput``."""
 
     def finish(self) -> None:
-        """Emit what is left. No timer fires any more, and no mail is left that could emit something afterwards."""
+        """Emit the last records. No timer fires any more, and no mail is left that could emit something afterwards."""
 
     def close(self) -> None:
         """Release everything; called once, also after a failure."""
@@ -211,7 +211,7 @@ class StreamOperator:
 
 @dataclass(frozen=True)
 class OperatorFactory:
-    """Makes an operator, and says what has to be known of it before it is there.
+    """Makes an operator, and describes it before it is there.
 
     It is part of the program: it is pickled, with the user's function in it. (Flink's ``StreamOperatorFactory``.)
 

@@ -1,7 +1,7 @@
 """Assigns event time to records, and emits watermarks.
 
 Watermarks are emitted after each run of records and at the end of an epoch, not by the clock: so an epoch that
-is run again gives the same ones. Source of the behaviour: Flink's ``TimestampsAndWatermarksOperator``.
+is run again emits the same ones. Source of the behaviour: Flink's ``TimestampsAndWatermarksOperator``.
 """
 
 from __future__ import annotations

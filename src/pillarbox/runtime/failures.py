@@ -18,7 +18,7 @@ from pillarbox.errors import OperatorError, PillarboxError, causes_of, describe
 
 __all__ = ["failures_of", "located", "user_traceback"]
 
-# What runs the user's code, and is none of it: whole packages, and modules.
+# Code that runs the user's code: whole packages, and modules.
 _PACKAGES = (pillarbox, pyspark, base_events, concurrent.futures)
 _PLUMBING = (*(os.path.dirname(str(package.__file__)) + os.sep for package in _PACKAGES), str(threading.__file__))
 
@@ -28,7 +28,7 @@ _WIDTH = 400
 
 @contextmanager
 def failures_of(task: str, subtask: int) -> Iterator[None]:
-    """Have what leaves a task say where it happened: see :func:`located`."""
+    """Add the place to the errors that leave a task: see :func:`located`."""
     try:
         yield
     except BaseException as error:
@@ -39,7 +39,7 @@ def failures_of(task: str, subtask: int) -> Iterator[None]:
 
 
 def located(error: BaseException, task: str, subtask: int) -> BaseException:
-    """Return what is to leave a task for an error: one of pillarbox's, unless it is no ``Exception`` at all.
+    """Return the error that leaves a task for another: one of pillarbox's, unless that is no ``Exception`` at all.
 
     Of its tracebacks the user's frames stay. Only where the mistake must be pillarbox's, all of them do.
 

@@ -25,7 +25,7 @@ def space_address(key: Any, namespace: Any) -> tuple[Any, Any, _Space]:
 
 
 def is_space(address: Any) -> bool:
-    """Tell whether an address is one of a namespace, and not a key."""
+    """Return whether an address is one of a namespace, and not a key."""
     return type(address) is tuple and len(address) == 3 and address[2] is _SPACE
 
 

@@ -1,4 +1,4 @@
-"""What a keyed state backend is to operators, tasks and harnesses; and what the state log knows of it beyond that.
+"""The keyed state backend, as operators, tasks and harnesses see it; and the further view of the state log.
 
 Only the mailbox thread may touch a backend.
 """
@@ -15,7 +15,7 @@ __all__ = ["KeyedStateBackend", "LoggedRows", "LoggedStateBackend", "SlotSpec"]
 
 
 class SlotSpec(NamedTuple):
-    """What a slot of the rows holds: a state's name, or a timer service's; and the kind."""
+    """The content of a slot of the rows: a state's name, or a timer service's; and the kind."""
 
     name: str
     kind: str
@@ -31,7 +31,7 @@ class KeyedStateBackend(KeyContext, Protocol):
     Attributes:
         operator: the operator's name, for errors.
         key: the current key.
-        row: what the backend keeps of the current key. It is the backend's own: nobody else looks into it.
+        row: the row of the current key. It is the backend's own: nobody else looks into it.
     """
 
     row: Any
@@ -46,7 +46,7 @@ class KeyedStateBackend(KeyContext, Protocol):
         """Whether the operator has declared any state, or has timers."""
 
     def get_state(self, descriptor: StateDescriptor, *, namespaced: bool = False, late: bool = False) -> Any:
-        """Return the state that a descriptor declares; the same name gives the same state.
+        """Return the state that a descriptor declares; the same name means the same state.
 
         Args:
             namespaced: it is one of (key, namespace); else of the key.
@@ -157,4 +157,4 @@ class LoggedStateBackend(LoggedRows, Protocol):
         ...
 
     def end_loading(self) -> None:
-        """Have the timers ready."""
+        """Index the timers."""

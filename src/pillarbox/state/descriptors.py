@@ -258,7 +258,7 @@ class MapState(ABC, Generic[K, V]):
 
     @abstractmethod
     def contains(self, key: K) -> bool:
-        """Tell whether ``key`` is present."""
+        """Return whether ``key`` is present."""
 
     @abstractmethod
     def items(self) -> ItemsView[K, V]:
@@ -274,7 +274,7 @@ class MapState(ABC, Generic[K, V]):
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Tell whether there is no entry."""
+        """Return whether there is no entry."""
 
     @abstractmethod
     def clear(self) -> None:

@@ -23,7 +23,7 @@ __all__ = ["HeapKeyedStateBackend", "KeyOwner"]
 
 
 class KeyOwner(NamedTuple):
-    """Which of a program's keys a backend may hold: those of one subtask."""
+    """The keys of a program that a backend may hold: those of one subtask."""
 
     subtask: int
     parallelism: int
@@ -68,7 +68,7 @@ class HeapKeyedStateBackend(HeapRows):
     # -- declaring states --
 
     def get_state(self, descriptor: StateDescriptor, *, namespaced: bool = False, late: bool = False) -> Any:
-        """Return the state that a descriptor declares; the same name gives the same state."""
+        """Return the state that a descriptor declares; the same name means the same state."""
         return (self.spaces if namespaced else self).declare(descriptor, late=late)
 
     def create_timers(self, name: str, *, namespaced: bool = False) -> HeapTimers:
@@ -133,10 +133,10 @@ class HeapKeyedStateBackend(HeapRows):
         return row
 
     def check_owner(self, key: Any) -> None:
-        """Look whether a key may have state here.
+        """Check that a key may have state here.
 
         Raises:
-            OperatorError: the key belongs to another subtask: the key function gave another one when the record was
+            OperatorError: the key belongs to another subtask: the key function returned another one when the record was
                 routed. (Flink: "Key group ... is not in KeyGroupRange".)
         """
         if self._owner is not None:
@@ -146,8 +146,9 @@ class HeapKeyedStateBackend(HeapRows):
                 self.key = key
                 raise OperatorError(
                     f"operator {self.operator!r}: the key {shorten(key)} belongs to subtask {right}, but a record with"
-                    f" it came to subtask {subtask} of {parallelism}: the key function gave another key when the record"
-                    " was sent; it has to give the same key each time (no random numbers, no clock, no changing object)"
+                    f" it came to subtask {subtask} of {parallelism}: the key function returned another key when the"
+                    " record was sent; it has to return the same key each time (no random numbers, no clock, no"
+                    " changing object)"
                 )
 
     def touch(self) -> None:
@@ -222,7 +223,7 @@ class HeapKeyedStateBackend(HeapRows):
             timers.load(keys, rows)
 
     def end_loading(self) -> None:
-        """Have the timers ready."""
+        """Index the timers."""
         for timers in (*self.timers, *self.spaces.timers):
             timers.end_loading()
 

@@ -164,7 +164,7 @@ class HeapRows:
         return next((slot.kind for slot in self.slots if slot.name == name), None)
 
     def holds_something(self, row: Row) -> bool:
-        """Tell whether a row has any state or timer."""
+        """Return whether a row has any state or timer."""
         # By identity: a state may hold what does not compare to a bool, such as a numpy array.
         lead = self._lead
         return not all(map(is_, row[lead:], self.blank[lead:]))

@@ -1,4 +1,4 @@
-"""What is noted of a key where state is kept, so that a program with another key is not let in unnoticed.
+"""The description of a key beside its state, so that a program with another key does not go unnoticed.
 
 Keys themselves do not tell: where a program keys by something else, old and new keys would mix in one state, in
 silence. So the state log, and the description of a program beside a checkpoint, hold a note of how keys are made.
@@ -24,7 +24,7 @@ class KeyNote(TypedDict, total=False):
         columns: the columns that are the key, or
         function: the qualified name of the function that makes it, with
         code: a digest of its code, behind the Python version that compiled it.
-        types: the key's Spark types, as far as they are known: one for each column, or one for what a function makes.
+        types: the key's Spark types, as far as they are known: one for each column, or that of a function's result.
         inputs: instead of all these, the notes of each input of an operator with several.
     """
 
@@ -47,7 +47,7 @@ _CLASSES = {
 
 
 def key_change(then: KeyNote | None, now: KeyNote | None) -> tuple[bool, str] | None:
-    """Compare what was noted of a key with what a program says of it.
+    """Compare the description of a key in a checkpoint with that of a program.
 
     Returns:
         None where nothing speaks for another key; else whether it is surely another one, and a sentence's rest:
@@ -76,7 +76,7 @@ def _change_of_inputs(then: list[KeyNote], now: list[KeyNote]) -> tuple[bool, st
 
 
 def are_other_types(then: list[str] | None, now: list[str] | None) -> bool:
-    """Tell whether keys of these types surely differ, where both are known: one type for each column."""
+    """Return whether keys of these types surely differ, where both are known: one type for each column."""
     if then is None or now is None or len(then) != len(now):
         return False
     for old, new in zip(then, now):
@@ -103,7 +103,7 @@ def _said(note: KeyNote) -> str:
 
 
 def function_note(function: Callable[..., Any]) -> KeyNote:
-    """Return what is noted of a function that makes keys: its name, and a digest of its code where it has some."""
+    """Return the description of a function that makes keys: its name, and a digest of its code where it has some."""
     name, code = _name_and_code(function)
     note = KeyNote(function=name)
     if code is not None:

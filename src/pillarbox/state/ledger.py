@@ -1,4 +1,4 @@
-"""What a state log holds, chunk by chunk: whose entries, how many bytes, and how many of these are still current.
+"""The content of a state log, chunk by chunk: whose entries, how many bytes, and how many of these are still current.
 
 The log is a queue: it gets shorter at its old end only, and what is current there has to be written again first. So
 whether it will keep within its bound depends on where the bytes lie that are out of date; the ledger knows. Only the
@@ -88,7 +88,7 @@ class Ledger:
         self._loading.append((chunk.start, size, live, rows, mean))
 
     def end_loading(self) -> None:
-        """Have the figures of what was loaded ready."""
+        """Compute the figures of the chunks that were loaded."""
         starts, sizes, live, rows, means = zip(*reversed(self._loading)) if self._loading else ((),) * 5
         self._loading = []
         self._starts, self._rows = np.array(starts, np.int64), np.array(rows, np.int64)
@@ -130,7 +130,7 @@ class Ledger:
         return float(self._bytes[0]) / max(1, len(self.chunks[0].keys))
 
     def oldest_is_stale(self) -> bool:
-        """Tell whether the oldest chunk has no current row."""
+        """Return whether the oldest chunk has no current row."""
         return not self._rows[0]
 
     def drop_oldest(self) -> ChunkOnFile:

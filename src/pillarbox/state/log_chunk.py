@@ -22,7 +22,7 @@ from pillarbox.state.log_head import Layout, LogIdentity, Mark, damaged, newer, 
 
 __all__ = ["Chunk", "Entries", "large_row", "read_chunk", "read_large"]
 
-# What is in a chunk of a row that lies elsewhere.
+# The entry in a chunk for a row that lies elsewhere.
 _STUB = 64
 # Rows of a chunk whose sizes differ by no more than this factor count as their mean.
 _ALIKE = 1.5
@@ -32,7 +32,7 @@ _KNOWN = frozenset({"epoch", "before", "keys", "rows", "replaced", "weights", "l
 
 @dataclass
 class Chunk:
-    """The entries of a chunk, which are rows, and what they put out of date.
+    """The entries of a chunk, which are rows, and the entries that they replace.
 
     Attributes:
         keys: the addresses of the rows.
@@ -41,7 +41,7 @@ class Chunk:
         replaced: how far before the chunk's first entry those entries are that are out of date now: older values of
             its rows, and the rows of keys that were removed.
         epoch: the epoch that wrote it.
-        before: what the chunk before it has to be; None where that is not known.
+        before: size and digest of the chunk before it; None where that is not known.
         weights: about how many bytes each row takes, for their proportions; None: all take the same.
         large: which rows lie in values of their own, and where: number, and mark.
         replaced_bytes: how many bytes of the chunk say what it replaces.
@@ -162,7 +162,7 @@ def read_chunk(
     """Return a chunk, and its mark.
 
     Args:
-        mark: what it has to be; None where that is not known: in logs of format 1.
+        mark: the size and digest that it must have; None where that is not known: in logs of format 1.
         layouts: what the slots of rows hold, of those of keys and of those of namespaces, for people.
 
     Raises:

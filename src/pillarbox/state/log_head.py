@@ -53,7 +53,7 @@ class LogIdentity:
         max_parallelism: the number of key groups.
         program: uid, vertex number and level of all operators of the program that have state: where a store is found
             depends on these two.
-        key: what is noted of the operator's key.
+        key: the description of the operator's key.
     """
 
     operator: str
@@ -68,7 +68,7 @@ class LogIdentity:
 
 
 class Mark(NamedTuple):
-    """What a value in the store has to be.
+    """The size and digest that a value in the store must have.
 
     Attributes:
         size: its length in bytes.
@@ -86,13 +86,13 @@ class Mark(NamedTuple):
         return Mark(len(payload), zlib.crc32(payload), epoch)
 
     def fits(self, payload: bytes) -> bool:
-        """Tell whether a value is the one that was written."""
+        """Return whether a value is the one that was written."""
         return len(payload) == self.size and zlib.crc32(payload) == self.digest
 
 
 @dataclass
 class LogHead:
-    """What the head says. The names of the attributes are those in the checkpoint.
+    """The content of the head. The names of the attributes are those in the checkpoint.
 
     Attributes:
         layouts: what the slots of a row hold, in the chunks from a number on: it changes when a program gets another

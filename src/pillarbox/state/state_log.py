@@ -72,7 +72,7 @@ _MOST_REMOVED = 256 * 1024
 
 
 class Sync(Enum):
-    """What it took to bring a resident task to the store's version."""
+    """The work that it took to bring a resident task to the store's version."""
 
     IN_STEP = "in step"
     CAUGHT_UP = "caught up"
@@ -81,7 +81,7 @@ class Sync(Enum):
 
 
 class StateLog:
-    """What a resident task knows of its log.
+    """A resident task's view of its log.
 
     Attributes:
         version: the number of epochs in the log; the next epoch is ``version + 1``.
@@ -122,7 +122,7 @@ class StateLog:
             the task must be made anew.
 
         Raises:
-            CheckpointMismatchError: the store holds the state of something else, or not what was written.
+            CheckpointMismatchError: the store holds other state, or not the bytes that were written.
         """
         payload = store.get(META)
         head = None if payload is None else read_head(payload, self._identity)
@@ -317,7 +317,7 @@ class StateLog:
     # -- writing --
 
     def commit(self, store: ChunkStore, task_state: dict[str, Any]) -> None:
-        """Write what the epoch changed, and step to the next version."""
+        """Write the epoch's changes, and step to the next version."""
         self.bytes_written = 0
         changed, removed = self._backend.take_changes()
         self._layouts.note(self._following)

@@ -38,7 +38,7 @@ class TimerQueue:
 
     Attributes:
         size: the number of timers. The code that takes an owner from :meth:`pop` counts it down.
-        overtaken: whether a timer was added that comes before those which :meth:`pop` gave last.
+        overtaken: whether a timer was added that comes before those which :meth:`pop` returned last.
     """
 
     __slots__ = ("_begun", "_buckets", "_deleted", "_firing", "_head", "_heap", "_loaded", "_run", "overtaken", "size")
@@ -119,7 +119,7 @@ class TimerQueue:
     def pop(self, timestamp: int) -> Iterator[Any]:
         """Return the owners at the earliest timestamp: loaded ones, then others as they were added.
 
-        They leave the queue one by one; what is not taken is given by the next call.
+        They leave the queue one by one; those that are not taken are returned by the next call.
         """
         self._firing = timestamp
         self.overtaken = False

@@ -208,7 +208,7 @@ class HeapTimers:
             self._backend.touch()
 
     def end_loading(self) -> None:
-        """Have the restored timers ready, and tell of those that were none."""
+        """Index the restored timers, and report entries that are none."""
         self.queue.sort()
         count, address = self._dropped
         if count:

@@ -18,7 +18,7 @@ __all__ = ["CheckpointMetaData", "SubtaskCheckpointCoordinator"]
 
 @dataclass(frozen=True)
 class CheckpointMetaData:
-    """Which checkpoint, and when it was triggered (epoch ms)."""
+    """The checkpoint's id, and when it was triggered (epoch ms)."""
 
     checkpoint_id: int
     timestamp: int
@@ -50,7 +50,7 @@ class SubtaskCheckpointCoordinator:
         self.latest_completed = max(self.latest_completed, checkpoint_id - 1)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """Tell the operators that a checkpoint is committed; one that they have heard of is passed over."""
+        """Tell the operators that a checkpoint is committed; one that they know of is skipped."""
         if checkpoint_id <= self.latest_completed:
             return
         self.latest_completed = checkpoint_id

@@ -57,7 +57,7 @@ class TaskState(Enum):
 
 
 class TaskEvent(Enum):
-    """What happens to a task; the values complete "it cannot ..."."""
+    """The events in the life of a task; the values complete "it cannot ..."."""
 
     RESTORE = "be restored"
     #: A task behind a shuffle is brought to the version of its store, before each epoch but the first.
@@ -112,7 +112,7 @@ class TaskLife:
     """The state of one task, and the errors that were reported to it.
 
     Any thread may call it, also from a signal handler. There is one right to work in the task: :meth:`begin` takes it,
-    :meth:`end` gives it back, a dead task keeps it for good. Only who has it changes the state.
+    :meth:`end` returns it, a dead task keeps it for good. Only its holder changes the state.
 
     Attributes:
         state: where the task is.
@@ -122,12 +122,12 @@ class TaskLife:
         self._task = task
         self.state = TaskState.CREATED
         self._right = threading.Lock()
-        # What ends the task, in the order in which it came: the first one is the cause.
+        # The errors that end the task, in the order in which they came: the first one is the cause.
         self._reported: deque[BaseException] = deque()
 
     @property
     def cause(self) -> BaseException | None:
-        """What ends the task, or has ended it; None while nothing does."""
+        """The error that ends the task, or has ended it; None while there is none."""
         return self._reported[0] if self._reported else None
 
     def report(self, error: BaseException) -> None:
@@ -142,7 +142,7 @@ class TaskLife:
             suppress(None, error, f"task {self._task!r} was {self.state.value} before this error came")
 
     def tell_others(self) -> None:
-        """Tell of the errors that came after the cause, each once."""
+        """Report the errors that came after the cause, each once."""
         kept = 0 if self.state is TaskState.FINISHED else 1
         while len(self._reported) > kept:
             try:
@@ -200,7 +200,7 @@ class TaskLife:
 
 
 def suppress(cause: BaseException | None, error: BaseException, how: str) -> None:
-    """Tell an error that is not the first: as a note on the first one, or in the log where that cannot be done."""
+    """Report an error that is not the first: as a note on the first one, or in the log where that cannot be done."""
     add_note = getattr(cause, "add_note", None)  # Python 3.11
     if callable(add_note):
         add_note(f"{how}: {error!r}")

@@ -144,7 +144,7 @@ class MultipleInputStreamTask(StreamTask):
     def _begin_epoch(self) -> None:
         self.metrics.state.total += self._restore_seconds
         self.metrics.epoch.total += self._restore_seconds
-        # Also where nothing tells that the functions use processing time: what they have set fires with the next data.
+        # Even if the program is not known to use processing time: timers that are due fire with the next data.
         self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
 
     def _start_timers(self) -> None:
@@ -251,5 +251,5 @@ class MultipleInputStreamTask(StreamTask):
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:
-    """Tell whether an error, or what it was raised from, is a lack of memory."""
+    """Return whether an error, or its cause, is a lack of memory."""
     return any(isinstance(each, MemoryError) for each in causes_of(error))

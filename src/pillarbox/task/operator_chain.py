@@ -88,12 +88,12 @@ class OperatorChain:
         return () if self._keyed is None else self._keyed.timers.services()
 
     def set_subtask(self, subtask: int) -> None:
-        """Be another partition of the source from now on."""
+        """Set the partition of the source that the task processes from now on."""
         for operator in self.operators:
             operator.context.subtask = subtask
 
     def begin_epoch(self) -> None:
-        """Be at the start of an epoch of a source: event time begins anew, too."""
+        """Begin an epoch of a source: event time begins anew, too."""
         for meeting in self._meetings:
             meeting.begin_epoch()
         for operator in self.operators:
@@ -105,12 +105,12 @@ class OperatorChain:
         for operator in reversed(self.operators):
             operator.open()
 
-    # -- event time: what the valve of the input tells --
+    # -- event time, from the valve of the input --
 
     def process_watermark(self, timestamp: int) -> None:
         """Advance event time, from the head on."""
         if timestamp == MAX_WATERMARK:
-            # What timers that have fired are about to emit would come too late downstream.
+            # Records that fired timers are about to emit would come too late downstream.
             self._quiesce(self.operators[0], self._clocks[0])
         self.head.process_watermark(timestamp)
 
@@ -219,7 +219,7 @@ class _Wiring:
             self._add_target(place, edge)
 
     def add(self, place: int, operator: StreamOperator) -> None:
-        """Let streams be led to an operator."""
+        """Make an operator known, so that streams can lead to it."""
         self.operators[place] = operator
         self._add_target(place, operator)
 
@@ -229,7 +229,7 @@ class _Wiring:
             self.meetings[place] = _Meeting(target, self._arriving[place])
 
     def consumers(self, wanted: Consumers) -> Input:
-        """Return what takes a stream for all of its consumers."""
+        """Return the one input that stands for all consumers of a stream."""
         inputs = [self._input_at(place, index) for place, index in self._places(wanted)]
         if not inputs:
             return Discard()

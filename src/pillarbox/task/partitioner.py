@@ -41,7 +41,7 @@ class Partitioner(ABC):
     @property
     @abstractmethod
     def label(self) -> str:
-        """What a plan says of the edge."""
+        """The label of the edge in a plan."""
 
     @abstractmethod
     def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
@@ -55,7 +55,7 @@ class OutputPartitioner(Partitioner):
 
     @property
     def label(self) -> str:
-        """What a plan says of the edge."""
+        """The label of the edge in a plan."""
         return "rows"
 
     def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
@@ -79,7 +79,7 @@ class KeyGroupPartitioner(Partitioner):
 
     @property
     def label(self) -> str:
-        """What a plan says of the edge."""
+        """The label of the edge in a plan."""
         return "key by " + (", ".join(self.keying.columns) if self.keying.columns else "function")
 
     def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
@@ -120,7 +120,7 @@ class _ByKeyGroup:
 
 
 class RebalancePartitioner(Partitioner):
-    """In equal shares, whatever is in the records.
+    """In equal shares, regardless of the records.
 
     Flink's ``RebalancePartitioner`` deals out single records; here each run is cut into as many pieces as there are
     targets, so that columns need not be copied.
@@ -130,7 +130,7 @@ class RebalancePartitioner(Partitioner):
 
     @property
     def label(self) -> str:
-        """What a plan says of the edge."""
+        """The label of the edge in a plan."""
         return "rebalance"
 
     def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
@@ -144,7 +144,7 @@ class _InTurn:
         self._next = 0
 
     def begin_epoch(self, subtask: int) -> None:
-        # Senders begin with different targets, so that what is left over does not always fall to the first.
+        # Senders begin with different targets, so that the remainder does not always fall to the first.
         self._next = subtask % self._targets
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:

@@ -62,12 +62,12 @@ class RecordWriter:
         return len(payload)
 
     def broadcast(self, element: Element) -> None:
-        """Pack what is pending, then one element for every subtask downstream; outputs get records only."""
+        """Pack pending records, then one element for every subtask downstream; outputs get records only."""
         for edge in self.edges:
             edge.broadcast(element)
 
     def flush(self) -> None:
-        """Pack what is pending."""
+        """Pack pending records."""
         for edge in self.edges:
             edge.flush()
 
@@ -184,7 +184,7 @@ class _Pending:
         self._columnar = False
         self._count = 0
         self._size = 0
-        # What a pickled record takes, learnt from the last buffer.
+        # The bytes of a pickled record, learnt from the last buffer.
         self._record_bytes = 64.0
 
     def takes(self, records: Records) -> bool:

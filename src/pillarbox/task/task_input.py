@@ -1,4 +1,4 @@
-"""Where a task's elements come from, and what comes next (P2).
+"""The source of a task's elements, one by one (P2).
 
 Inline inputs pull from an iterator in the mailbox thread, without hand-over. :class:`ThreadedReader` puts a thread of
 its own between (P4), for tasks in which something has to happen while the iterator blocks.
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class DataInputStatus(Enum):
-    """What an input answers (Flink's ``DataInputStatus``)."""
+    """The answers of an input (Flink's ``DataInputStatus``)."""
 
     MORE_AVAILABLE = auto()
     NOTHING_AVAILABLE = auto()
@@ -33,19 +33,19 @@ class _Exhausted(Enum):
     EXHAUSTED = auto()
 
 
-# What a reader answers when its epoch has no more.
+# The answer of a reader when its epoch has no more.
 EXHAUSTED = _Exhausted.EXHAUSTED
 
 
 class Reader(ABC, Generic[T]):
-    """Gives the items of one epoch one by one. Only the mailbox thread calls it."""
+    """Hands out the items of one epoch one by one. Only the mailbox thread calls it."""
 
     @abstractmethod
     def poll(self) -> T | _Exhausted | None:
         """Return the next item; None when it is not there yet, ``EXHAUSTED`` when there are no more."""
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called, from any thread, once :meth:`poll` has something to say."""
+        """Call ``callback``, from any thread, once :meth:`poll` has something new to return."""
         callback()
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class ThreadedReader(Reader[T]):
             return None
 
     def when_available(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` called from the reader's thread, or at once."""
+        """Call ``callback`` from the reader's thread, or at once."""
         with self._changed:
             if not self._queue and not self._ended:
                 self._callback = callback
@@ -134,7 +134,7 @@ class ThreadedReader(Reader[T]):
         callback()
 
     def close(self) -> None:
-        """Stop the thread; it ends when its iterator gives the next item."""
+        """Stop the thread; it ends when its iterator returns the next item."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -1,4 +1,4 @@
-"""What a task runs: a vertex of the program, as it travels to the workers."""
+"""A vertex of the program, which tasks run, as it travels to the workers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class ChainInput:
 
 @dataclass
 class Consumers:
-    """Who takes a stream within its vertex: inputs of operators of the chain, and edges that leave it, by index."""
+    """The consumers of a stream within its vertex: inputs of the chain's operators, and edges out, by index."""
 
     nodes: list[ChainInput] = field(default_factory=list)
     edges: list[int] = field(default_factory=list)
@@ -64,7 +64,7 @@ class ChainNode:
         name: the operator's name, for people.
         uid: what its state is stored under; unique in the program.
         factory: makes it.
-        output: the consumers of what it emits.
+        output: the consumers of its main output.
         side_outputs: the same by tag, for its side outputs.
     """
 
@@ -144,7 +144,7 @@ class Vertex:
         job_parallelism: number of subtasks of each vertex of the program that is no source.
         latency_interval: milliseconds between two probes of how long mails wait for their turn; None: there are none.
         kind: the method that made its head operator.
-        key: what is noted of its key; None where its head has no key.
+        key: the description of its key; None where its head has no key.
     """
 
     number: int

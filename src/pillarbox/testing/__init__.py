@@ -46,7 +46,7 @@ A snapshot, here of a harness that is gone, is what another one starts from; tim
 ([StreamRecord(value=('c1', 2), timestamp=90000)], 0)
 
 A whole program, with its own watermark strategy, shuffles and as many subtasks as one likes, goes into a
-:class:`ProgramTestHarness`. It runs epoch by epoch; an epoch is what a micro-batch is under Spark:
+:class:`ProgramTestHarness`. It runs epoch by epoch; an epoch corresponds to a micro-batch under Spark:
 
 >>> from pillarbox import WatermarkStrategy
 >>> from pillarbox.testing import ProgramTestHarness

@@ -1,4 +1,4 @@
-"""What holds for every operator, whatever it does: a suite of laws that a test runs on its own function or operator.
+"""The laws that hold for every operator: a suite that a test runs on its own function or operator.
 
 The idea is that of trio's ``check_one_way_stream``.
 """
@@ -53,7 +53,7 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
     Args:
         open_harness: opens a harness around a new operator, given keyword arguments for the harness: such as
             :func:`harness_for`, with the function and its key filled in.
-        script: what comes in, in its order: records, watermarks and settings of the clock. For an operator with two
+        script: the input, in its order: records, watermarks and settings of the clock. For an operator with two
             inputs, a record is ``(0, record)`` or ``(1, record)``. The end of the input follows.
         ordered: whether the order of the output matters; if not, as for async functions whose results come as they
             are complete, only which records come out between two watermarks.

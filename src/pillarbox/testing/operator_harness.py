@@ -60,7 +60,7 @@ StreamElement = StreamRecord | Watermark | WatermarkStatus
 
 
 class _Recorder:
-    """An output that keeps what it gets."""
+    """An output that keeps its elements."""
 
     def __init__(self) -> None:
         self.elements: list[StreamElement] = []
@@ -85,7 +85,7 @@ class _Recorder:
 
 
 class _SideOutputs(dict[str, Input]):
-    """Every side output has somebody who takes it: nothing is dropped in a test."""
+    """Every side output has a receiver: nothing is dropped in a test."""
 
     def __contains__(self, tag_id: object) -> bool:
         return True
@@ -105,7 +105,7 @@ class OneInputStreamOperatorTestHarness:
     Args:
         node: name, uid and factory of the operator.
         processing_time: where the clock stands at first, epoch milliseconds.
-        snapshot: state to start from, as :meth:`snapshot` gave it.
+        snapshot: state to start from, as :meth:`snapshot` returned it.
         subtask: index of the parallel instance that the function is told.
         parallelism: number of instances that the function is told.
         limit: how long a call may wait for requests of an async function (seconds, by the real clock).
@@ -160,7 +160,7 @@ class OneInputStreamOperatorTestHarness:
         try:
             self.operator.open()
         except BaseException:
-            self.close()  # what it had begun, such as a thread
+            self.close()  # all that it had begun, such as a thread
             raise
         self._backend.seal()
         identity = LogIdentity(node.uid or node.name, 0, 1, DEFAULT_MAX_PARALLELISM)
@@ -180,7 +180,7 @@ class OneInputStreamOperatorTestHarness:
             service.schedule()
         self._settle()
 
-    # -- what goes in --
+    # -- input --
 
     def push(self, value: Any, timestamp: int | None = None) -> None:
         """Push one record into the operator, with an event time in epoch milliseconds or none.
@@ -248,11 +248,11 @@ class OneInputStreamOperatorTestHarness:
         return self.processing_time_service.current_processing_time()
 
     def end_input(self, *, time_passes: DurationLike = 0) -> None:
-        """End the input for good: event time comes to its end, and the operator emits what it has left.
+        """End the input for good: event time comes to its end, and the operator emits its last records.
 
         Args:
-            time_passes: what the clock is set forward while requests of an async function are waited for, so that their
-                timeouts fire: from timer to timer, whenever nothing goes on by itself.
+            time_passes: the time by which the clock is set forward while requests of an async function are under
+                way, so that their timeouts fire: from timer to timer, whenever nothing goes on by itself.
 
         Raises:
             TimeoutError: requests did not end.
@@ -291,7 +291,7 @@ class OneInputStreamOperatorTestHarness:
             # A mail may have set a timer that is due already.
             self.processing_time_service.set_current_time(self.get_processing_time())
 
-    # -- what came out --
+    # -- output --
 
     def get_output(self) -> list[Any]:
         """Return the values of the main output since the start or :meth:`clear_output`."""
@@ -319,13 +319,13 @@ class OneInputStreamOperatorTestHarness:
         return recorder.records if isinstance(recorder, _Recorder) else []
 
     def clear_output(self) -> None:
-        """Forget what came out so far, also of the side outputs."""
+        """Forget the output so far, also of the side outputs."""
         for recorder in (self._output, *self._side_outputs.values()):
             if isinstance(recorder, _Recorder):
                 recorder.elements = []
 
     def fail_output_at(self, number: int, error: Exception) -> None:
-        """Have the main output raise ``error`` where it takes the ``number``-th record from now on, from 0."""
+        """Let the main output raise ``error`` at the ``number``-th record from now on, counted from 0."""
         self._output.fails_at = len(self._output.records) + number
         self._output.error = error
 
@@ -414,7 +414,7 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     def state_of(self, key: Any) -> dict[str, Any]:
         """Return the contents of a key's states, by name: a value, list, dict, folded value or accumulator.
 
-        A state that is empty is absent. It is for looking at: what is changed in it does not change the state.
+        A state that is empty is absent. It is a copy: changes to it do not change the state.
         """
         return copy.deepcopy(self._backend.contents(key))
 

@@ -1,4 +1,4 @@
-"""What a harness does while an operator waits: it gives up after a while, and lets time pass where it is told to."""
+"""The patience of a harness while an operator waits: it gives up after a while, and lets time pass if told to."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pillarbox.time.duration import DurationLike, to_millis
 
 __all__ = ["HarnessTimeoutError", "Patience"]
 
-# What an event loop has ready is done after this many turns.
+# The number of turns in which an event loop does all that is ready.
 _TURNS = 50
 # Requests that wait for something real, such as a thread or a socket, have this long (seconds) before time passes.
 _REAL = 0.02
@@ -42,7 +42,7 @@ class Patience:
         self._passes_until: int | None = None
 
     def attach(self, operators: Iterable[StreamOperator]) -> None:
-        """Have operators of one chain wait with this patience."""
+        """Let the operators of one chain wait with this patience."""
         operators = list(operators)
         for operator in operators:
             inner = operator.context.mailbox_executor
@@ -112,7 +112,7 @@ class _PatientExecutor:
 
 
 def _turn(chain: Iterable[StreamOperator]) -> None:
-    """Let the event loops of a chain do what they have ready."""
+    """Let the event loops of a chain run all that is ready."""
 
     async def turns() -> None:
         for _ in range(_TURNS):

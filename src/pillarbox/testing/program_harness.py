@@ -52,16 +52,16 @@ class PatientJob(LocalJob):
 class ProgramTestHarness:
     """Runs a program on elements that a test pushes, with the same vertices, shuffles and barriers as under Spark.
 
-    Elements are queued until :meth:`run_epoch`: an epoch is what a micro-batch is under Spark. Functions are copied
+    Elements are queued until :meth:`run_epoch`: an epoch corresponds to a micro-batch under Spark. Functions are copied
     on the way into the tasks, as they are on the way to Spark's workers.
 
     Args:
         build: builds the program: ``build(env, payments, limits)`` gets a stream for each parameter behind the first
-            (without default), whose name is the source's, and gives the stream to look at (its output is called
+            (without default), whose name is the source's, and returns the stream to look at (its output is called
             ``"output"``), or several of them, side outputs too, in a dict by name.
         parallelism: number of subtasks behind a shuffle.
         processing_time: where the clock stands at first, epoch milliseconds.
-        snapshot: state to start from, as :meth:`snapshot` gave it.
+        snapshot: state to start from, as :meth:`snapshot` returned it.
         limit: how long an epoch may wait for requests of an async function (seconds, by the real clock).
 
     Attributes:
@@ -69,7 +69,7 @@ class ProgramTestHarness:
         processing_time_service: the clock.
 
     Raises:
-        ProgramError: ``build`` takes no source, gives no stream, or the program cannot run.
+        ProgramError: ``build`` takes no source, returns no stream, or the program cannot run.
         CheckpointMismatchError: (in the first epoch) the snapshot is one of another program or parallelism.
     """
 
@@ -104,14 +104,14 @@ class ProgramTestHarness:
         """The number of epochs that were committed."""
         return self._job.epoch
 
-    # -- what goes in --
+    # -- input --
 
     def push(self, source: str, *elements: Any, partition: int = 0) -> None:
         """Queue elements of a source for the next epoch.
 
         Args:
             source: name of the source: of the parameter of ``build``.
-            elements: any Python objects; ``row(card="c1")`` makes what comes out of a DataFrame.
+            elements: any Python objects; ``row(card="c1")`` makes a row, as those of a DataFrame are.
             partition: which partition of the source they are in: watermarks are made for each of its own.
 
         Raises:
@@ -124,7 +124,7 @@ class ProgramTestHarness:
         if source not in self._pending:
             raise ProgramError(f"there is no source {source!r}; the sources are {', '.join(self._pending)}")
         if self._vertices[source] is None:
-            raise ProgramError(f"no output depends on the source {source!r}: what is pushed there would be lost")
+            raise ProgramError(f"no output depends on the source {source!r}: elements pushed there would be lost")
         self._pending[source].setdefault(partition, []).extend(elements)
 
     def set_processing_time(self, timestamp: int) -> None:
@@ -142,13 +142,13 @@ class ProgramTestHarness:
     # -- epochs --
 
     def run_epoch(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
-        """Run what is queued, and the timers that are due, as one epoch; return what reached each output in it.
+        """Run the queued elements, and the timers that are due, as one epoch; return the records of each output.
 
         An epoch that raises leaves no trace: state is as before, nothing came out, its elements are gone.
 
         Args:
-            time_passes: what the clock is set forward while the epoch waits for requests of an async function, so that
-                their timeouts fire: from timer to timer, whenever nothing goes on by itself.
+            time_passes: the time by which the clock is set forward while requests of an async function are under
+                way, so that their timeouts fire: from timer to timer, whenever nothing goes on by itself.
 
         Raises:
             OperatorError: a function raised.
@@ -157,7 +157,7 @@ class ProgramTestHarness:
         return self._run(bounded=False, time_passes=time_passes)
 
     def end_input(self, *, time_passes: DurationLike = 0) -> dict[str, list[Any]]:
-        """Run what is queued as the last epoch: event time comes to its end, so all its timers fire.
+        """Run the queued elements as the last epoch: event time comes to its end, so all its timers fire.
 
         Args:
             time_passes: as in :meth:`run_epoch`.
@@ -165,7 +165,7 @@ class ProgramTestHarness:
         return self._run(bounded=True, time_passes=time_passes)
 
     def fail_epoch(self) -> None:
-        """Run what is queued, but lose the outcome, as when a worker dies right before the commit.
+        """Run the queued elements, but lose the outcome, as when a worker dies right before the commit.
 
         State is as before, nothing came out, the tasks start anew. The elements stay queued: the next epoch runs them
         again, as Spark does.
@@ -196,7 +196,7 @@ class ProgramTestHarness:
                 ]
         return inputs
 
-    # -- what came out --
+    # -- output --
 
     def get_output(self, name: str = "output") -> list[Any]:
         """Return the records that reached an output since the start or :meth:`clear_output`.
@@ -209,7 +209,7 @@ class ProgramTestHarness:
         return list(self._outputs[name])
 
     def clear_output(self) -> None:
-        """Forget what came out so far."""
+        """Forget the output so far."""
         self._outputs = {name: [] for name in self._outputs}
 
     def get_plan(self) -> str:
@@ -256,8 +256,8 @@ def program_of(build: Build, parallelism: int) -> tuple[Program, dict[str, int |
     for name, stream in outputs.items():
         if not isinstance(stream, DataStream):
             raise ProgramError(
-                f"{shorten(build)} gave {shorten(stream)} for the output {name!r}: it gives a stream, or a dict of"
-                " streams by name"
+                f"{shorten(build)} returned {shorten(stream)} for the output {name!r}: it has to return a stream,"
+                " or a dict of streams by name"
             )
     sinks = [
         SinkTransformation(env._next(), name, [stream._plain_step()], output=name, uid=f"output-{name}")

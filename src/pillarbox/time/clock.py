@@ -1,4 +1,4 @@
-"""What a processing-time service is: a clock that calls back at times to come, and its three states (T6).
+"""The processing-time service: a clock that calls back at times to come, and its three states (T6).
 
 All times are epoch milliseconds. Source of the behaviour: Flink's ``ProcessingTimeService`` and ``TimerService``.
 
@@ -106,10 +106,10 @@ class ProcessingTimeService(ABC):
 
     @abstractmethod
     def register_timer(self, timestamp: int, callback: ProcessingTimeCallback) -> ScheduledTimer:
-        """Have ``callback(timestamp)`` called once, at that time or soon after.
+        """Call ``callback(timestamp)`` once, at that time or soon after.
 
         Args:
-            timestamp: when, in epoch milliseconds; what is past is called at once.
+            timestamp: when, in epoch milliseconds; if it is past, at once.
             callback: gets the timestamp.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Durations: whatever a user writes for one, as whole milliseconds.
+"""Durations: the ways to write one, and their whole milliseconds.
 
 ``Duration`` and ``Time`` are PyFlink's, so that its programs read the same. The units of strings
 are Spark's (``"1 hour 30 minutes"``) and those of Flink's ``TimeUtils.parseDuration`` (``"200ms"``,
@@ -193,7 +193,7 @@ def positive_millis(value: DurationLike, what: str) -> int:
     """Return a duration in milliseconds that has to be above zero.
 
     Args:
-        what: what the duration is, for the error.
+        what: the name of the duration, for the error.
 
     Raises:
         ProgramError: it is not, or is no duration.
@@ -249,5 +249,5 @@ def _parse(text: str) -> int | None:
 
 
 def _cut(exact: Fraction) -> int:
-    """Cut off fractions downwards, so that what is negative stays negative."""
+    """Cut off fractions downwards, so that negative durations stay negative."""
     return exact.numerator // exact.denominator

@@ -1,4 +1,4 @@
-"""A clock with a heap of timers: what the system's and the manual clock share."""
+"""A clock with a heap of timers: the common part of the system's and the manual clock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class HeapTimer(ScheduledTimer):
         self.state = TimerState.WAITING
 
     def end(self, state: TimerState) -> None:
-        """Be over. Whoever keeps the timer need not keep what its callback refers to."""
+        """End the timer. It may be kept longer than the objects that its callback refers to."""
         self.state = state
         self.callback = _nothing
 
@@ -130,7 +130,7 @@ class HeapTimerService(ProcessingTimeService):
         return timer
 
     def _run(self, timer: HeapTimer) -> None:
-        """Run a timer that was taken; what it raises comes through. Not under the lock."""
+        """Run a timer that was taken; its errors come through. Not under the lock."""
         try:
             timer.callback(timer.timestamp)
         finally:

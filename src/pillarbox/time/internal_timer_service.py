@@ -94,7 +94,7 @@ class InternalTimerService:
         return self._clock.current_processing_time()
 
     def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Have the current key called when the watermark reaches ``timestamp`` (epoch ms)."""
+        """Register a timer of the current key that fires when the watermark reaches ``timestamp`` (epoch ms)."""
         self.event_timers.register(timestamp, namespace)
 
     def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
@@ -102,7 +102,7 @@ class InternalTimerService:
         self.event_timers.delete(timestamp, namespace)
 
     def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
-        """Have the current key called when the clock has passed ``timestamp`` (epoch ms).
+        """Register a timer of the current key that fires when the clock has passed ``timestamp`` (epoch ms).
 
         Raises:
             ProgramError: it would never be called.
@@ -164,7 +164,7 @@ class InternalTimerService:
 
 
 class InternalTimeServiceManager:
-    """The timer services of one operator: the same name always gives the same service (T2)."""
+    """The timer services of one operator: the same name always means the same service (T2)."""
 
     def __init__(self, keys: KeyContext, processing_time_service: ProcessingTimeService, *, fires: bool = True) -> None:
         self._keys = keys

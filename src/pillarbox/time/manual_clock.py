@@ -12,7 +12,7 @@ __all__ = ["ManualProcessingTimeService"]
 
 
 class ManualProcessingTimeService(HeapTimerService):
-    """A clock that stands still until it is set, and setting it runs what is due.
+    """A clock that stands still until it is set, and setting it runs the timers that are due.
 
     Callbacks run in the thread that sets the clock, in the order of their times, and for one time
     in that of their registration; those that are registered meanwhile and are due run as well. As
@@ -33,7 +33,7 @@ class ManualProcessingTimeService(HeapTimerService):
         return self._now
 
     def set_current_time(self, timestamp: int) -> None:
-        """Set the clock (epoch milliseconds) and run what is due. It may go back."""
+        """Set the clock (epoch milliseconds) and run the timers that are due. It may go back."""
         self._now = timestamp
         while True:
             with self._lock:
@@ -44,7 +44,7 @@ class ManualProcessingTimeService(HeapTimerService):
             self._run(timer)
 
     def advance(self, milliseconds: int) -> None:
-        """Set the clock forward and run what is due.
+        """Set the clock forward and run the timers that are due.
 
         Raises:
             ValueError: ``milliseconds`` is negative.

@@ -54,9 +54,9 @@ class SystemProcessingTimeService(HeapTimerService):
         """Make a service.
 
         Args:
-            error_handler: called, in the scheduler thread, with what a callback raised; a task
+            error_handler: called, in the scheduler thread, with the error of a callback; a task
                 fails by it.
-            clock: gives the processing time in epoch milliseconds; any thread may call it.
+            clock: returns the processing time in epoch milliseconds; any thread may call it.
             name: of the scheduler thread.
         """
         super().__init__()
@@ -100,7 +100,7 @@ class SystemProcessingTimeService(HeapTimerService):
                         self._lock.wait()
             try:
                 self._run(timer)
-            # Also what is no Exception: without its thread, the service would fall silent.
+            # Also errors that are no Exception: without its thread, the service would fall silent.
             except BaseException as error:
                 self._report(error)
             # Else the last timer would live on through the next wait.

@@ -35,14 +35,14 @@ MIN_TIMESTAMP = -(2**63)
 """Before all time: no watermark yet, or no timestamp (Flink's ``Long.MIN_VALUE``)."""
 
 MAX_WATERMARK = 2**63 - 1
-"""The end of event time: what a bounded input ends with, so that all event-time timers fire."""
+"""The end of event time: a bounded input ends with this watermark, so that all event-time timers fire."""
 
 _NAIVE_EPOCH = datetime.datetime(1970, 1, 1)
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 
 
 class TimestampAssigner(ABC):
-    """Gives each record its event-time timestamp (PyFlink's class of the same name)."""
+    """Assigns event time to records (PyFlink's class of the same name)."""
 
     @abstractmethod
     def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
@@ -67,7 +67,7 @@ def to_millisecond(value: object) -> int:
     """
     if isinstance(value, datetime.datetime) and value == value:  # pandas' NaT is not
         raise ValueError(
-            "a datetime is not converted here: int(x.timestamp() * 1000) gives its milliseconds, in the"
+            "a datetime is not converted here: int(x.timestamp() * 1000) are its milliseconds, in the"
             " machine's time zone where it has none"
         )
     if isinstance(value, (bool, np.bool_)):
@@ -82,7 +82,7 @@ def to_millisecond(value: object) -> int:
 
 
 def to_timestamp(value: object, source: object = None, record: object = None) -> int:
-    """Turn what a timestamp assigner gave into epoch milliseconds.
+    """Turn the result of a timestamp assigner into epoch milliseconds.
 
     Args:
         value: an int (numpy's integers too), or a ``datetime`` (aware, or naive and meant as UTC).
@@ -130,7 +130,7 @@ def _origin(source: object, record: object) -> str:
 
 
 class _CheckedTimestampAssigner(TimestampAssigner):
-    """Runs a user's assigner and checks what it gives."""
+    """Runs a user's assigner and checks its results."""
 
     def __init__(self, assigner: Any) -> None:
         self._assigner = assigner
@@ -217,7 +217,7 @@ def _fields_of(row: Any) -> Any:
 
 
 def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
-    """Make a checking assigner of whatever a user may give for one.
+    """Return a checking assigner for any that a user may pass.
 
     Args:
         assigner: an object with ``extract_timestamp(value, record_timestamp)``, a function
@@ -227,7 +227,7 @@ def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
             are its own.
 
     Returns:
-        An assigner whose ``extract_timestamp`` raises ``TypeError`` for what is no timestamp.
+        An assigner whose ``extract_timestamp`` raises ``TypeError`` for anything but a timestamp.
 
     Raises:
         TypeError: it is none of these.

@@ -17,7 +17,7 @@ __all__ = ["StatusWatermarkValve"]
 
 
 class _Channel:
-    """What the valve knows of one channel.
+    """The state of one channel.
 
     ``aligned`` is False for a channel that is idle, or is active again but still behind the output
     watermark.

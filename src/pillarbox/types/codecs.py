@@ -26,7 +26,7 @@ from pillarbox.errors import ConfigurationError, ProgramError
 
 __all__ = ["MISFITS", "Codec", "Slot", "StructCodec", "codec_for", "time_zone"]
 
-# What conversions raise for values that do not fit. KeyError and AttributeError are not among them:
+# The errors of conversions for values that do not fit. KeyError and AttributeError are not among them:
 # they would be mistakes of ours.
 MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError, decimal.DecimalException)
 
@@ -173,7 +173,7 @@ class _TimestampCodec(Codec):
 
 
 class _TimestampNtzCodec(Codec):
-    """TIMESTAMP_NTZ: what a clock on the wall shows, without a time zone."""
+    """TIMESTAMP_NTZ: the time on a wall clock, without a time zone."""
 
     def convert(self, values: Sequence[Any]) -> pa.Array:
         try:
@@ -302,7 +302,7 @@ class StructCodec(Codec):
         raise TypeError(f"it is of type {kind.__name__}")
 
     def _tuple_splitter(self, fields: Sequence[str]) -> Callable[[Sequence[Any]], list[Sequence[Any]]]:
-        """Fields with just our names are taken by name, in whatever order; others by position."""
+        """Return the splitter of tuples: by name if they have just our names, in any order; else by position."""
         if list(fields) == self.names or set(fields) != self._names:
             return self._split_by_position
         positions = [fields.index(name) for name in self.names]

@@ -22,7 +22,7 @@ class RowEncoder:
 
     - a tuple or list, by position;
     - a `Row`, a named tuple, or a PySpark `Row`: by name if it has just the declared names, in
-      whatever order, else by position;
+      any order, else by position;
     - a dict, by name; a key that is not declared is an error, and a missing one is null;
     - a dataclass instance, by name, with the same rules;
     - if there is just one column: the bare value. Of tuples, lists, dicts and dataclasses, only a

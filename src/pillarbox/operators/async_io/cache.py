@@ -60,7 +60,7 @@ class ResultCache:
     The first request for a key *leads*; those that come while it is under way *follow* it, and share its outcome.
 
     Args:
-        settings: what the user chose.
+        settings: the user's options.
         operator: the operator's name, for people.
         clock: returns relative time (ms), by which results age.
     """

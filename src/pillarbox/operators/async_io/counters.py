@@ -1,4 +1,4 @@
-"""What an async operator counts in an epoch, for the task's metrics."""
+"""The counters of an async operator in an epoch, for the task's metrics."""
 
 from __future__ import annotations
 

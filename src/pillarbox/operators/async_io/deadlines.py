@@ -20,7 +20,7 @@ class Deadlines:
     Args:
         timeout: milliseconds; None: requests have no deadline.
         clock: processing time.
-        executor: runs ``expire`` for what is overdue already.
+        executor: runs ``expire`` for requests that are overdue already.
         expire: called when a request may be overdue.
     """
 
@@ -34,7 +34,7 @@ class Deadlines:
         self._timer: ScheduledTimer | None = None
 
     def watch(self) -> None:
-        """See to it that requests which begin from now on are given up in time."""
+        """Make sure that requests which begin from now on are given up in time."""
         if self._timer is None and self._timeout is not None:
             self._set(self._timeout)
 
@@ -45,7 +45,7 @@ class Deadlines:
             self._timer = None
 
     def is_past(self, started: int) -> bool:
-        """Tell whether a request that was asked first at ``started`` (relative time) is overdue."""
+        """Return whether a request that was asked first at ``started`` (relative time) is overdue."""
         return self._timeout is not None and started + self._timeout <= self._clock.relative_time_millis()
 
     def to_wall_clock(self, started: int) -> int:

@@ -21,10 +21,10 @@ _BEAT = 1.0
 
 
 class CallFailed(Exception):
-    """What was called raised.
+    """The function that was called raised.
 
     Attributes:
-        error: what it raised: it need not be an ``Exception``.
+        error: the error that it raised: it need not be an ``Exception``.
     """
 
     def __init__(self, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""What a user writes for requests to a service. Names and meaning are PyFlink's, where it has them."""
+"""The functions that ask a service. Names and meaning are PyFlink's, where it has them."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ class CombiningFunction(Function, ABC):
 
     @abstractmethod
     def combine(self, value: Any, result: Any) -> Any:
-        """Return what to emit for a record, from its result. Runs in the mailbox thread."""
+        """Return the record to emit for a record, from its result. Runs in the mailbox thread."""
 
     def combine_failure(self, value: Any, error: BaseException, attempts: int) -> Any:
-        """Return what to emit for a record that failed for good. Runs in the mailbox thread."""
+        """Return the record to emit for a record that failed for good. Runs in the mailbox thread."""
         raise NotImplementedError
 
 
@@ -65,8 +65,8 @@ class AsyncFailure(NamedTuple):
 
     Attributes:
         value: the record.
-        error: type and message of what was raised last.
-        attempts: how often the service was asked.
+        error: type and message of the last error.
+        attempts: the number of attempts.
     """
 
     value: Any

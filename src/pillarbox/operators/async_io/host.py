@@ -1,4 +1,4 @@
-"""What runs beside the mailbox thread for one operator: the user's function, in an event loop or in threads."""
+"""The user's function beside the mailbox thread: in an event loop or in threads, for one operator."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _BLOCKING = (
 
 
 def is_coroutine_function(function: Any) -> bool:
-    """Tell whether calling ``function`` gives a coroutine: an ``async def``, also as a method or behind ``partial``."""
+    """Return whether ``function`` returns a coroutine: an ``async def``, also as a method or behind ``partial``."""
     while isinstance(function, functools.partial):
         function = function.func
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 def is_generator_function(function: Any) -> bool:
-    """Tell whether calling ``function`` gives a generator, of either kind."""
+    """Return whether ``function`` returns a generator, of either kind."""
     while isinstance(function, functools.partial):
         function = function.func
     return any(
@@ -58,7 +58,7 @@ class FunctionHost:
     The mailbox thread makes and closes it.
 
     Args:
-        function: what the user gave.
+        function: the user's function or object.
         context: of the operator.
         rate_limit: the most attempts begun per second, or None.
         notify: called in the loop's thread when completed requests are to be taken.
@@ -199,7 +199,7 @@ class _PlainCalls:
 
 
 class _AsyncRuntimeContext(RuntimeContext):
-    """What a function beside the mailbox thread may know of the task."""
+    """The task, as a function beside the mailbox thread sees it."""
 
     def _keyed_state(self, descriptor: StateDescriptor) -> Any:
         raise ProgramError(

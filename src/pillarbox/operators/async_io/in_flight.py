@@ -32,11 +32,11 @@ _SETTLED = RequestState.SETTLED
 
 
 class InFlight:
-    """What an async operator holds between its opening and its closing.
+    """The requests of an async operator, from its opening to its closing.
 
     Args:
         operator: the operator; its context, output and side outputs are used.
-        function: what the user gave.
+        function: the user's function or object.
         subtasks: the number of subtasks that share the job's rate limit.
         emit_event: hands on a watermark or a change between idle and active.
 
@@ -106,7 +106,7 @@ class InFlight:
         return len(self._queue)
 
     def is_empty(self) -> bool:
-        """Tell whether everything has left."""
+        """Return whether everything has left."""
         return self._queue.is_empty()
 
     # -- what goes in --
@@ -182,7 +182,7 @@ class InFlight:
             self._batches.flush()
         self._workers.start()
 
-    # -- what comes back --
+    # -- completed requests --
 
     def _notify(self) -> None:
         """Tell the mailbox thread that there is something to take. Runs in the loop's thread."""
@@ -192,7 +192,7 @@ class InFlight:
             pass  # the task is at its end
 
     def take_completed(self) -> None:
-        """Take what the service is done with, and emit what may leave."""
+        """Take the completed requests, and emit the results that may leave."""
         self._take_completed()
         self.emit()
 
@@ -218,9 +218,9 @@ class InFlight:
             if not countable or len(result) != len(request.values):
                 what = f"{len(result)} results" if countable else shorten(result)
                 raise OperatorError(
-                    f"operator {self._name!r}: the function gave {what} for a batch of {len(request.values)} records,"
-                    f" the first of them {shorten_record(request.values[0])}: it has to give a list with one result for"
-                    " each"
+                    f"operator {self._name!r}: the function returned {what} for a batch of {len(request.values)}"
+                    f" records, the first of them {shorten_record(request.values[0])}: it has to return a list"
+                    " with one result for each"
                 )
             return list(result)
         if not isinstance(self._function, AsyncFunction):
@@ -228,14 +228,14 @@ class InFlight:
         return self._checked("async_invoke", request.values[0], result)
 
     def _checked(self, method: str, value: Any, results: Any) -> Sequence[Any]:
-        """Return what a method of an ``AsyncFunction`` gave for a record, if it is a list of what to emit."""
+        """Return the result of a method of an ``AsyncFunction`` for a record, if it is a list of records to emit."""
         if isinstance(results, list):
             return results
         if isinstance(results, tuple):
             return list(results)
         raise OperatorError(
-            f"operator {self._name!r}: {method}() gave {shorten(results)} for the record {shorten_record(value)}: it"
-            f" has to give a list of what to emit, such as [{shorten(results, 20)}]"
+            f"operator {self._name!r}: {method}() returned {shorten(results)} for the record {shorten_record(value)}:"
+            f" it has to return a list of the records to emit, such as [{shorten(results, 20)}]"
         )
 
     def _succeed_with_followers(self, request: Request, results: Sequence[Any]) -> None:
@@ -350,7 +350,7 @@ class InFlight:
 
     def _expire(self) -> None:
         """Abandon requests that have been under way for too long."""
-        # What is completed already has not timed out, also if its mail is behind this one.
+        # A request that is completed already has not timed out, even if its mail is behind this one.
         self._take_completed()
         for request in self._deadlines.overdue(self._queue.elements()):
             if request.attempts:
@@ -366,7 +366,7 @@ class InFlight:
         followers: Sequence[Request] = ()
         if request.key is not NO_KEY:
             assert self._cache is not None
-            # What comes of it holds for each record alone: nothing to keep.
+            # Its outcome holds for each record alone: nothing to keep.
             followers = self._cache.conclude(request, None)
         for late in (request, *followers):
             self._counters.timed_out += len(late.values)
@@ -398,7 +398,7 @@ class InFlight:
         self._count()
 
     def snapshot(self) -> list[tuple[Any, ...]]:
-        """Return what has not left yet, in order: the records, not their results; and when they were asked about."""
+        """Return the records that have not left yet, in order, without results; and when they were asked about."""
         state: list[tuple[Any, ...]] = []
         for element in self._queue.elements():
             if isinstance(element, Watermark):
@@ -414,7 +414,7 @@ class InFlight:
         return state
 
     def restore(self, state: Sequence[tuple[Any, ...]]) -> None:
-        """Go on with what had not left: ask about what is not under way here, and forget what has left elsewhere."""
+        """Go on with the records that had not left: ask about those not under way here, forget those that have left."""
         wanted = {content[2] for what, *content in state if what == "request" and len(content) > 2}
         kept: dict[int, Request] = {}
         for element in self._queue.elements():

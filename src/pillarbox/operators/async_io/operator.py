@@ -1,4 +1,4 @@
-"""Asks a service about records, many at a time, and emits what it answers (A1 to A10).
+"""Asks a service about records, many at a time, and emits the answers (A1 to A10).
 
 The mailbox does the work: completions arrive as mails, many in one; a full queue yields to the mailbox, so that
 completions, timers and checkpoints go on; timeouts are processing-time timers; results leave in the mailbox thread.
@@ -20,7 +20,7 @@ __all__ = ["AsyncWaitOperator"]
 
 
 class AsyncWaitOperator(StreamOperator):
-    """Runs an :class:`AsyncFunction`, or a function that gives one result for each record.
+    """Runs an :class:`AsyncFunction`, or a function that returns one result for each record.
 
     Args:
         function: an :class:`AsyncFunction`; or a callable, ``async def`` or plain (then it runs in a thread pool).
@@ -90,11 +90,11 @@ class AsyncWaitOperator(StreamOperator):
         self.in_flight.prepare_snapshot()
 
     def snapshot_state(self, checkpoint_id: int) -> Any:
-        """Return what has not left yet, or None."""
+        """Return the requests that have not left yet, or None."""
         return self.in_flight.snapshot() if self.options.carries and not self.in_flight.is_empty() else None
 
     def restore_state(self, state: Any) -> None:
-        """Go on with what had not left."""
+        """Go on with the requests that had not left."""
         self.in_flight.restore(state or ())
 
     @property

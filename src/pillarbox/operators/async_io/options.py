@@ -38,18 +38,18 @@ class AsyncOptions:
     """The options of one async operator.
 
     Attributes:
-        method: what the user called, for error messages.
-        capacity: the most requests under way in a subtask. As many again may wait for their turn, or for those before
-            them.
-        timeout: how long a request may take from its first attempt on, retries included; None: for ever.
+        method: the method that the user called, for error messages.
+        capacity: the maximum number of requests under way in a subtask. The same number may wait for their turn, or
+            for those before them.
+        timeout: how long a request may take from its first attempt on, retries included; None: without limit.
         ordered: whether results leave in the order of the records; else as they come, but none across a watermark.
         retry: when to ask again, or how often; None: never.
-        batch_size: the most records that the function gets at a time, as a list; None: one, as it is.
+        batch_size: the maximum number of records that the function gets at a time, as a list; None: one, as it is.
         batch_timeout: how long a smaller batch waits for more; None: until the epoch or event time goes on.
-        rate_limit: the most requests per second of a subtask.
-        job_rate_limit: the most requests per second of all subtasks together.
-        cache: which results to keep, and by which key.
-        on_failure: what to do with a record whose last attempt failed: fail the task, drop it, or send an
+        rate_limit: the maximum number of requests per second of a subtask.
+        job_rate_limit: the maximum number of requests per second of all subtasks together.
+        cache: keeps results, by a key of the record.
+        on_failure: the fate of a record whose last attempt failed: fail the task, drop it, or send an
             ``AsyncFailure`` to a side output.
         on_barrier: whether the epoch waits for its requests, or they go into the state, and on.
 
@@ -119,7 +119,7 @@ class AsyncOptions:
         return self.on_barrier == "carry"
 
     def rate_of_subtask(self, subtasks: int) -> float | None:
-        """Return the most requests per second of one of ``subtasks`` subtasks, or None."""
+        """Return the maximum number of requests per second of one of ``subtasks`` subtasks, or None."""
         rates = [] if self.rate_limit is None else [self.rate_limit]
         if self.job_rate_limit is not None:
             rates.append(self.job_rate_limit / subtasks)

@@ -1,4 +1,4 @@
-"""What an async operator holds: requests and the watermarks between them, and the order in which they may leave.
+"""The queue of an async operator: requests and the watermarks between them, and the order in which they may leave.
 
 Source of the behaviour: Flink's ``OrderedStreamElementQueue`` and ``UnorderedStreamElementQueue``. Only the mailbox
 thread may touch a queue.
@@ -26,7 +26,7 @@ class StreamElementQueue(ABC):
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Tell whether there is neither request nor event."""
+        """Return whether there is neither request nor event."""
 
     @abstractmethod
     def put(self, request: Request) -> None:
@@ -34,7 +34,7 @@ class StreamElementQueue(ABC):
 
     @abstractmethod
     def put_event(self, event: Event) -> None:
-        """Take in an event: what came before leaves before it, what comes later leaves later."""
+        """Add an event: earlier requests leave before it, later ones after it."""
 
     @abstractmethod
     def complete(self, request: Request) -> None:
@@ -50,7 +50,7 @@ class StreamElementQueue(ABC):
 
 
 class OrderedQueue(StreamElementQueue):
-    """What came first leaves first (A1)."""
+    """First in, first out (A1)."""
 
     def __init__(self) -> None:
         self._elements: deque[Request | Event] = deque()
@@ -96,12 +96,12 @@ class Segment:
         # A dictionary as an ordered set.
         self.pending: dict[Request, None] = {}
         self.completed: list[Request] = []
-        # What ends it; None as long as it takes requests.
+        # The event that ends it; None as long as it takes requests.
         self.event: Event | None = None
 
 
 class UnorderedQueue(StreamElementQueue):
-    """What is completed first leaves first (A2), but nothing crosses an event (A3)."""
+    """First completed, first out (A2), but nothing crosses an event (A3)."""
 
     def __init__(self) -> None:
         self._segments: deque[Segment] = deque([Segment()])

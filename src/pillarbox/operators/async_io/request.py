@@ -22,14 +22,14 @@ NO_KEY = object()
 
 
 class RequestState(Enum):
-    """What the mailbox thread knows of a request."""
+    """The state of a request, as the mailbox thread knows it."""
 
     PENDING = "pending"
     """It waits for its turn or is under way, or its result has not been taken yet."""
     SETTLED = "settled"
-    """What leaves in its place is known; whatever else comes of it is ignored."""
+    """The records that leave in its place are known; any later outcome is ignored."""
     DISCARDED = "discarded"
-    """Its records are not this task's any more: whatever comes of it is ignored."""
+    """Its records are not this task's any more: its outcome is ignored."""
 
 
 class Request:
@@ -40,10 +40,10 @@ class Request:
     Attributes:
         values: the elements.
         timestamps: their event times (epoch ms, or None), or None when none has one.
-        id: what it is called in snapshots; None until it is in one.
+        id: its name in snapshots; None until it is in one.
         key: what its result is kept under, or ``NO_KEY``.
         followers: requests for the same key, which get the same result, or None.
-        state: what the mailbox thread knows of it.
+        state: as the mailbox thread knows it.
         outputs: what leaves in its place, once it is settled: of a batch one for each element, or none at all.
         failure: the error that it failed with for good, or None.
         segment: where an unordered queue holds it.
@@ -51,8 +51,8 @@ class Request:
             This and what follows is written by the loop's thread.
         attempts: the number of attempts begun here.
         seconds: how long the service took.
-        result: what the function returned.
-        error: what the function raised.
+        result: the function's result.
+        error: the error that the function raised.
         running: the asyncio task that is at it.
         given_up: whether that task was cancelled.
     """
@@ -95,7 +95,7 @@ class Request:
         self.given_up = False
 
     def output_timestamps(self) -> Sequence[int | None]:
-        """Return one timestamp for each output: that of its element; what one element gives has the element's."""
+        """Return one timestamp for each output: that of its element, for all results of the element."""
         count = len(self.outputs)
         if self.timestamps is None:
             return [None] * count

@@ -1,4 +1,4 @@
-"""When to ask a service again, and how long to wait before. Names and meaning are PyFlink's."""
+"""Retry strategies: when to ask a service again, and how long to wait before. Names and meaning are PyFlink's."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ ExceptionPredicate = Callable[[Exception], bool] | type[Exception] | tuple[type[
 
 
 def any_exception(error: Exception) -> bool:
-    """Ask again whatever was raised."""
+    """Retry after any exception."""
     return True
 
 
 class AsyncRetryPredicate(ABC):
-    """Which outcomes are worth another attempt."""
+    """Says which outcomes are worth another attempt."""
 
     @abstractmethod
     def result_predicate(self) -> ResultPredicate | None:
-        """Return a predicate on a result that says whether to ask again; None: never."""
+        """Return a predicate on a result that says whether to ask again, or None to never do so."""
 
     @abstractmethod
     def exception_predicate(self) -> Callable[[Exception], bool] | None:
-        """Return a predicate on an exception that says whether to ask again; None: never."""
+        """Return a predicate on an exception that says whether to ask again, or None to never do so."""
 
 
 class AsyncRetryStrategy(ABC):
-    """Whether, when, and after what to ask again. One object serves all requests: it keeps nothing of any of them."""
+    """Says whether and when to ask again. One object serves all requests, so it keeps no state of any of them."""
 
     @abstractmethod
     def can_retry(self, current_attempts: int) -> bool:
@@ -63,10 +63,10 @@ class AsyncRetryStrategy(ABC):
         """Wait for the same time before each further attempt.
 
         Args:
-            max_attempts: the most *further* attempts, as in Flink.
+            max_attempts: the maximum number of *further* attempts, as in Flink.
             backoff_time_millis: the pause: milliseconds, or any other duration.
-            result_predicate: tells of a result whether to ask again; None: never.
-            exception_predicate: tells of an exception whether to ask again; or the types to do so for; None: never.
+            result_predicate: returns whether to ask again after a result; None: never.
+            exception_predicate: returns whether to ask again after an exception; or types of exceptions; None: never.
         """
         pause = _millis(backoff_time_millis, "backoff_time_millis")
         return _Backoff(_attempts(max_attempts), pause, pause, 1.0, result_predicate, exception_predicate)
@@ -83,12 +83,12 @@ class AsyncRetryStrategy(ABC):
         """Wait longer before each further attempt.
 
         Args:
-            max_attempts: the most *further* attempts, as in Flink.
+            max_attempts: the maximum number of *further* attempts, as in Flink.
             initial_delay: the first pause: milliseconds, or any other duration.
             max_retry_delay: the longest pause.
-            multiplier: how many times as long as the one before each pause is.
-            result_predicate: tells of a result whether to ask again; None: never.
-            exception_predicate: tells of an exception whether to ask again; or the types to do so for; None: never.
+            multiplier: the factor from each pause to the next.
+            result_predicate: returns whether to ask again after a result; None: never.
+            exception_predicate: returns whether to ask again after an exception; or types of exceptions; None: never.
         """
         if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or multiplier <= 0:
             raise ProgramError(f"a retry strategy's multiplier is a number above 0, not {shorten(multiplier)}")
@@ -155,7 +155,7 @@ class _OfTypes:
 
 
 def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy | None:
-    """Return the strategy that a user means: a number stands for that many further attempts, at growing intervals.
+    """Return the strategy that a user means: a number stands for further attempts, at growing intervals.
 
     Raises:
         ProgramError: it is neither.

@@ -18,7 +18,7 @@ class DaemonThreads(ThreadPoolExecutor):
     """A pool whose threads are daemons: Python waits for those of ``ThreadPoolExecutor`` when it ends.
 
     It is one by name only, as asyncio wants a ``ThreadPoolExecutor`` for its default executor. Each call gets a thread
-    that is idle, or a new one, up to ``max_workers``; what comes beyond waits. Any thread may use it.
+    that is idle, or a new one, up to ``max_workers``; further calls wait. Any thread may use it.
     """
 
     def __init__(self, max_workers: int, thread_name_prefix: str) -> None:
@@ -33,7 +33,7 @@ class DaemonThreads(ThreadPoolExecutor):
         self._closed = False
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Have a function called in a thread.
+        """Call a function in a thread.
 
         Raises:
             RuntimeError: the pool is shut down, or no thread can be started.
@@ -77,7 +77,7 @@ class DaemonThreads(ThreadPoolExecutor):
             else:
                 with self._lock:
                     self._free += 1
-            # What it holds must not live until the next call.
+            # Its references must not live until the next call.
             del work, future, call
 
 

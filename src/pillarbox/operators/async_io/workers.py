@@ -118,7 +118,7 @@ class RequestWorkers:
         self._waiting.append(request)
 
     def start(self) -> None:
-        """Have what is queued begun, as far as there is room."""
+        """Begin queued requests, as far as there is room."""
         # Workers that are active take it by themselves. One that is about to stop has said so before it looks at the
         # queue for the last time: so it sees what was queued before this line, or this line sees that it stops.
         if self._waiting and len(self._active) < self._capacity:
@@ -262,7 +262,7 @@ class RequestWorkers:
         return of_results is not None and of_results(request.result)
 
     def _announce(self, at_once: bool) -> None:
-        """Have the mailbox thread told of what is completed: at once, or with what completes in a little while."""
+        """Tell the mailbox thread of completed requests: at once, or with those that complete a little later."""
         if at_once:
             self._notified = True
             # After all that is ready in this step of the loop: one mail for all of it.
@@ -325,7 +325,7 @@ class RequestWorkers:
 
 
 def _differs(clean: Context) -> bool:
-    """Tell whether context variables have changed."""
+    """Return whether context variables have changed."""
     try:
         return copy_context() != clean
     except Exception:  # values that cannot be compared

@@ -37,7 +37,7 @@ class BatchTaskHost:
         self._places = places
 
     def buffers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Buffer]]:
-        """Run the subtasks of this partition; what is addressed to a later level, or to the end, goes through."""
+        """Run the subtasks of this partition; buffers for a later level, or for the end, pass through."""
         for code, portions in groupby(_portions(batches), key=itemgetter(0)):
             arrived = (buffers for _, buffers in portions)
             if code in self._places:

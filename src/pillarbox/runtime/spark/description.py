@@ -1,4 +1,4 @@
-"""What lies beside a query's checkpoint: descriptions of the programs that it belongs to."""
+"""The files beside a query's checkpoint: descriptions of the programs that it belongs to."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ __all__ = ["failures_in_worker", "unwrapped_failures"]
 
 @contextmanager
 def failures_in_worker(task: str, subtask: int) -> Iterator[None]:
-    """Have what leaves a task be one error whose message says it all.
+    """Let only one error leave a task, with a message that says it all.
 
     Args:
         task: the operators' names.
@@ -50,7 +50,7 @@ def _told(error: BaseException, task: str, subtask: int) -> PillarboxError:
 
 @contextmanager
 def unwrapped_failures() -> Iterator[None]:
-    """Have an error of a task come out as itself, and not as Spark's."""
+    """Raise an error of a task as itself, and not as Spark's."""
     try:
         yield
     except PillarboxError:

@@ -31,7 +31,7 @@ class OutputDecoder:
 
     Args:
         outputs: name and columns of each output, by its code.
-        name: what the function is called in Spark's plan.
+        name: the function's name in Spark's plan.
         report: the name of the column for metrics; None: they are left out.
     """
 

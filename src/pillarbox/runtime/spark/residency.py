@@ -105,7 +105,7 @@ class Residency:
             _log.exception("closing the operators of %s failed", task.vertex.name)
 
     def discard(self, task: StreamTask) -> None:
-        """Let a task go that failed, or holds what was not committed."""
+        """Drop a task that failed, or holds changes that were not committed."""
         for place, resident in list(self._residents.items()):
             if resident is task:
                 del self._residents[place]
@@ -131,7 +131,7 @@ class Residency:
         return any(task.state is TaskState.RUNNING for task in self._residents.values())
 
     def spare_the_collector(self) -> None:
-        """Have the live state left out of the collections that Spark asks for.
+        """Leave the live state out of the collections that Spark asks for.
 
         PySpark's daemon collects all garbage after each task, which takes a second for a million keys: an epoch would
         cost what exists, not what it touches. State has no cycles as a rule, and needs no collector. For what has,
@@ -144,7 +144,7 @@ class Residency:
             self._collected_at = self._clock()
             self._collecting_took = self._collected_at - now
         else:
-            # What the epoch left behind is young, and need not be kept until then.
+            # Objects that the epoch left behind are young, and need not be kept until then.
             gc.collect(1)
         gc.freeze()
 
@@ -163,7 +163,7 @@ atexit.register(here.close_all)
 
 @cache
 def _close_before_leaving() -> None:
-    """Have residents closed when Spark lets this worker go.
+    """Close residents when Spark lets this worker go.
 
     Spark closes the socket of a worker that was idle for a minute. PySpark's daemon then ends it by ``os._exit``, which
     runs no exit handlers.

@@ -1,4 +1,4 @@
-"""The Spark session that a program runs in, which is the user's own: what is looked up in it, and what is refused."""
+"""The Spark session that a program runs in, which is the user's own: its settings, and the checks of it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
 
 
 def check_packages() -> None:
-    """Look whether the Python packages that Spark's stateful Python API needs are there.
+    """Check that the Python packages that Spark's stateful Python API needs are there.
 
     Raises:
         ConfigurationError: one is missing, or pandas is too new.
@@ -98,7 +98,7 @@ def check_packages() -> None:
 
 
 def check_java() -> None:
-    """Look whether there is a Java for Spark 4: version 17 or newer.
+    """Check that there is a Java for Spark 4: version 17 or newer.
 
     Raises:
         ConfigurationError: there is none, or it is older.
@@ -117,7 +117,7 @@ def check_java() -> None:
 
 
 def check_session(spark: SparkSession, *, streaming: bool) -> None:
-    """Look whether the application can run a program.
+    """Check that the application can run a program.
 
     Raises:
         ConfigurationError: a package is missing, or a setting of the application stands in the way.
@@ -134,7 +134,7 @@ def check_session(spark: SparkSession, *, streaming: bool) -> None:
 
 
 def check_python(worker: str) -> None:
-    """Look whether the workers' Python has the packages of this one.
+    """Check that the workers' Python has the packages of this one.
 
     Args:
         worker: a path, or a name to be found on the path for programs.
@@ -210,7 +210,7 @@ _pool_lock = threading.Lock()
 
 @contextmanager
 def worker_pool(spark: SparkSession, name: str | None) -> Iterator[None]:
-    """Have the Python functions of the plans that are built meanwhile run in workers of their own.
+    """Give the Python functions of the plans that are built meanwhile workers of their own.
 
     Spark hands a task to any idle worker of a pool, and keeps a pool for each set of environment variables. Keyed
     tasks live in their workers: in a pool with sources and outputs there would be several times as many workers to be

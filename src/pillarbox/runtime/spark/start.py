@@ -164,7 +164,7 @@ def _version(spark: SparkSession) -> tuple[int, ...]:
 
 @contextmanager
 def program_settings(spark: SparkSession, programs: list[PlannedProgram]) -> Iterator[None]:
-    """Have what ``programs`` need set on the session meanwhile; no other query starts in this time.
+    """Set the settings that ``programs`` need on the session meanwhile; no other query starts in this time.
 
     Raises:
         ProgramError: they cannot run in one query.
@@ -199,7 +199,7 @@ def program_settings(spark: SparkSession, programs: list[PlannedProgram]) -> Ite
 
 @contextmanager
 def changes_refused() -> Iterator[None]:
-    """Have starts in this thread refuse programs that cannot go on with the checkpoint, as far as its notes tell."""
+    """Let starts in this thread refuse programs that cannot go on with the checkpoint, as far as its notes tell."""
     token = _refusing.set(True)
     try:
         yield
@@ -222,7 +222,7 @@ def _look_at_checkpoint(checkpoint: str | None, spark: SparkSession, planned: li
 
 
 def _watch_starts(spark: SparkSession) -> None:
-    """Have the queries of this kind of session (classic or Spark Connect) start through :func:`program_settings`."""
+    """Let the queries of this kind of session (classic or Spark Connect) start through :func:`program_settings`."""
     writer: type[Any]
     if hasattr(spark, "_jsparkSession"):
         from pyspark.sql.streaming.readwriter import DataStreamWriter as writer

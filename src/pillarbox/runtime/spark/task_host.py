@@ -59,7 +59,7 @@ class TaskHost:
         self._ran: set[int] = set()
 
     def run(self, code: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Run a subtask's epoch; what is addressed to a later level, or to the end, goes through."""
+        """Run a subtask's epoch; buffers for a later level, or for the end, pass through."""
         if code not in self._places:
             for frame in rows:
                 yield frame[_COLUMNS]

@@ -19,7 +19,7 @@ def session_of(writer: Any) -> SparkSession:
 
 
 def is_available_now(writer: Any) -> bool:
-    """Tell whether its trigger is ``availableNow``."""
+    """Return whether its trigger is ``availableNow``."""
     if _is_connect(writer):
         return bool(writer._write_proto.available_now)
     return str(_field(writer, "trigger").toString()) == "AvailableNowTrigger"
