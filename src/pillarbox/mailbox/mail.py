@@ -76,7 +76,7 @@ class Mail:
             while it waits, see :meth:`try_cancel`.
         priority: the chain index of the operator that the mail is for. It does not order the
             execution: it hides mails of upstream operators from an operator that waits for its own.
-        description: what the mail does, for debugging and errors; ``%``-style with ``args``.
+        description: a description of the mail, for debugging and errors; ``%``-style with ``args``.
         args: arguments of the description, formatted only when somebody looks.
         options: urgent, deferrable or neither.
 
@@ -110,7 +110,7 @@ class Mail:
         self.options = options
 
     def run(self) -> None:
-        """Run the command; what it raises goes to the caller. Mailbox thread only."""
+        """Run the command; its errors go to the caller. Mailbox thread only."""
         self._command()
 
     def try_cancel(self) -> bool:

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class EpochStore:
-    """What an epoch writes, over what was committed before."""
+    """The writes of an epoch, over the state that was committed before."""
 
     def __init__(self, committed: MemoryChunkStore) -> None:
         self._committed = committed
@@ -56,7 +56,7 @@ class EpochStore:
 
 @dataclass
 class _Outcome:
-    """What came of an epoch that is not committed yet."""
+    """The outcome of an epoch that is not committed yet."""
 
     outputs: dict[str, list[Any]]
     reports: list[TaskReport] = field(default_factory=list)
@@ -160,21 +160,21 @@ class LocalJob:
         self.epoch += 1
         self.reports = outcome.reports
 
-    # -- what a simulated cluster does in other ways --
+    # -- steps that a simulated cluster does in other ways --
 
     def _in_order(self, places: Sequence[T]) -> Sequence[T]:
         """Return the partitions of the sources, or the subtasks of a level, in the order in which they run."""
         return places
 
     def _run_partition(self, number: int, partition: int, runs: Iterable[Records], bounded: bool) -> list[Buffer]:
-        """Run one partition of a source; return what it sends."""
+        """Run one partition of a source; return the buffers that it sends."""
         task = self._source(number)
         with failures_of(self._shipped[number].name, partition):
             parts = task.run_epoch(runs, subtask=partition, checkpoint_id=self.epoch, bounded=bounded)
             return list(chain.from_iterable(parts))
 
     def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[list[Buffer], EpochStore]:
-        """Run one subtask on its buffers; return what it sends, and the state that it writes."""
+        """Run one subtask on its buffers; return the buffers that it sends, and the state that it writes."""
         store = EpochStore(self._store(vertex.uid, subtask))
         with failures_of(vertex.name, subtask):
             parts = self._task(vertex.number, subtask, store).run_epoch([arrived] if arrived else [], store)
@@ -190,7 +190,7 @@ class LocalJob:
         return {place: store.copy() for place, store in self._stores.items()}
 
     def reset(self) -> None:
-        """Forget the resident tasks, as if their processes had died; state is what was committed."""
+        """Forget the resident tasks, as if their processes had died; the state is the committed one."""
         for task in (*self._tasks.values(), *self._sources.values()):
             task.cancel()
         self._tasks = {}

@@ -1,4 +1,4 @@
-"""What a task measures of itself in an epoch."""
+"""The measurements of a task in an epoch."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class TaskMetrics:
         idle: time in which there was no input.
         state: time spent bringing the state to the store's version, and writing it.
         alignment: time from the first barrier to the last.
-        epoch: time since the epoch began; what is in none of the others, the task was busy.
+        epoch: time since the epoch began; the task was busy in the part that is in none of the others.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:

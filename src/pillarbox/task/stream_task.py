@@ -149,7 +149,7 @@ class StreamTask(ABC):
             self.life.enter(end)
         except BaseException as error:
             cause = self._die(error)
-            # What is no Exception (Ctrl-C, the end of a generator) is for the thread, and has to go on.
+            # Errors that are no Exception (Ctrl-C, the end of a generator) are for the thread, and have to go on.
             if cause is error or not isinstance(error, Exception):
                 raise
         if cause is not None:
@@ -158,7 +158,7 @@ class StreamTask(ABC):
 
     def _stop_working(self) -> None:
         self.life.give_back()
-        # Who cancelled the task just before left that to this thread.
+        # The thread that cancelled the task just before left that to this one.
         if isinstance(self.life.cause, TaskCanceledError) and self.life.try_begin():
             raise self._end_for_its_cause()
 
@@ -244,7 +244,7 @@ class StreamTask(ABC):
 
         Raises:
             TaskStateError: the operators are at work.
-            Exception: the first error that closing the operators gave, or one that was reported since the last epoch.
+            Exception: the first error raised by closing the operators, or one that was reported since the last epoch.
         """
         if not self.life.try_begin():
             if self.state.is_terminal:
@@ -299,7 +299,7 @@ class StreamTask(ABC):
         return IteratorReader(items)
 
     def _hand_over(self) -> Iterator[list[Buffer]]:
-        """Have the output taken; meanwhile nobody works in the operators."""
+        """Yield the output; nobody works in the operators meanwhile."""
         taken = self.writer.take()
         self.life.enter(TaskEvent.PAUSE)
         self._stop_working()
@@ -391,7 +391,7 @@ class StreamTask(ABC):
         return outcome
 
     def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
-        """Have the operators told that a checkpoint is committed (C2)."""
+        """Tell the operators that a checkpoint is committed (C2)."""
         self.processor.get_mailbox_executor(MAX_PRIORITY).execute(
             lambda: self.coordinator.notify_checkpoint_complete(checkpoint_id), "checkpoint %s complete", checkpoint_id
         )

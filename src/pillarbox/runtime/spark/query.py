@@ -1,6 +1,6 @@
 """Queries that pillarbox looks after from start to end: :func:`start` in place of a writer's own.
 
-A changed program is refused before anything runs, by what was noted of it beside its checkpoint. A thread in the driver
+A changed program is refused before anything runs, by its description beside the checkpoint. A thread in the driver
 watches the query: it ends an ``availableNow`` query, which Spark would run for ever where a program uses processing
 time, and has the functions closed when the query has ended.
 """
@@ -48,8 +48,8 @@ def start(
     """Start a streaming query with a program of pillarbox, as ``writer.start()`` does, and look after it.
 
     - A program that cannot go on with the checkpoint is refused before anything runs: shuffles or sources that were
-      added or removed, another key, another parallelism, another uid. Of what may be such, a warning tells. For this, a
-      description of the program is written into ``pillarbox/`` of the checkpoint location.
+      added or removed, another key, another parallelism, another uid. Changes that may be such are logged as a warning.
+      For this, a description of the program is written into ``pillarbox/`` of the checkpoint location.
     - With ``trigger(availableNow=True)`` the query ends also where the program uses processing time: when all input is
       read, processing-time timers that were due by then have fired, and requests carried from epoch to epoch are
       answered. Later timers stay in the checkpoint. The end is ``query.stop()``: ``awaitTermination()`` returns, and
@@ -93,7 +93,7 @@ class EndOfWork:
         self._is_first = True
 
     def is_reached(self, progress: Any) -> bool:
-        """Tell whether it is the one of this progress report; some reports may be left out.
+        """Return whether it is the one of this progress report; some reports may be left out.
 
         Of a batch without input, exactly the tasks with something due run, and report. The others have nothing to do by
         its time, which is no earlier than the end of the input. The first batch of a run says nothing: it may be one
