@@ -1,13 +1,15 @@
-"""Nodes of chains, for tests of operators and tasks."""
+"""Nodes of chains, for tests of operators and tasks, and a run of one alone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pillarbox.operators.async_io.operator import AsyncWaitOperator
 from pillarbox.operators.keyed import KeyedOperator
 from pillarbox.operators.operator import OperatorFactory, StreamOperator
 from pillarbox.task import ChainNode
+from pillarbox.testing import OneInputStreamOperatorTestHarness, StreamRecord
 
 
 def node(kind: type[StreamOperator], name: str, *args: Any, **kwargs: Any) -> ChainNode:
@@ -18,3 +20,12 @@ def node(kind: type[StreamOperator], name: str, *args: Any, **kwargs: Any) -> Ch
         keyed = issubclass(kind, KeyedOperator) or "keying" in kwargs
         factory = OperatorFactory(lambda context: kind(context, *args, **kwargs), keyed=keyed)
     return ChainNode(name, name, factory)
+
+
+def run(
+    operator: ChainNode, values: Iterable[Any], timestamps: Iterable[int | None] | None = None
+) -> list[StreamRecord]:
+    """Push one run through an operator without key; return what comes out."""
+    with OneInputStreamOperatorTestHarness(operator) as harness:
+        harness.push_all(values, timestamps)
+        return harness.get_records()

@@ -1,0 +1,195 @@
+"""Event time: timestamps, watermark generators, and what a user's generator may do wrong."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pillarbox import (
+    OperatorError,
+    ProgramError,
+    StreamExecutionEnvironment,
+    WatermarkGenerator,
+    WatermarkStrategy,
+)
+from pillarbox.elements import ArrowRecords, Records, Watermark, WatermarkStatus
+from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from pillarbox.testing import (
+    OneInputStreamOperatorTestHarness as Harness,
+)
+from pillarbox.testing import (
+    row,
+)
+from pillarbox.time import MAX_WATERMARK, MIN_TIMESTAMP
+from tests.nodes import node, run
+
+
+def stamping(strategy):
+    return node(TimestampsAndWatermarksOperator, "timestamps", strategy)
+
+
+BOUNDED = WatermarkStrategy.for_bounded_out_of_orderness(10)
+
+
+def test_timestamps_of_functions_and_columns():
+    assigner = BOUNDED.with_timestamp_assigner(lambda value: value.at)
+    column = BOUNDED.with_timestamp_assigner("at")
+    rows = [row(at=100, n=1), row(at=90, n=2), row(at=120, n=3)]
+    batch = pa.RecordBatch.from_arrays([pa.array([100, 90, 120]), pa.array([1, 2, 3])], names=["at", "n"])
+    for strategy in (assigner, column):
+        for records in (Records(rows), Records([*rows], [1, 2, 3]), ArrowRecords(batch)):
+            with Harness(stamping(strategy)) as harness:
+                harness.operator.process_records(records)
+                assert harness.get_records() == [(rows[0], 100), (rows[1], 90), (rows[2], 120)]
+                assert harness.get_watermarks() == [109]
+                harness.push(row(at=50, n=4))
+                assert harness.get_watermarks() == [109]  # never back
+                harness.push(row(at=130, n=4))
+                assert harness.get_watermarks() == [109, 119]
+
+
+def test_an_assigner_is_told_the_timestamp_so_far():
+    strategy = BOUNDED.with_timestamp_assigner(lambda value, before: 7 if before == MIN_TIMESTAMP else before + value)
+    assert run(stamping(strategy), [1, 2], [None, 40]) == [(1, 7), (2, 42)]
+
+
+def test_without_assigner_the_timestamps_stay():
+    with Harness(stamping(BOUNDED)) as harness:
+        harness.push(1, 100)
+        assert (harness.get_records(), harness.get_watermarks()) == ([(1, 100)], [89])
+        with pytest.raises(ProgramError, match="records have no timestamp: give the strategy"):
+            harness.push(1)
+
+
+def test_watermarks_from_upstream_count_only_at_the_end():
+    with Harness(stamping(BOUNDED)) as harness:
+        harness.push(1, 100)
+        harness.push_watermark(1000)
+        harness.push_watermark(MAX_WATERMARK)
+        assert harness.get_watermarks() == [89, MAX_WATERMARK]
+
+
+class Punctuated(WatermarkGenerator):
+    def on_event(self, event, timestamp, output):
+        if event == "mark":
+            output.emit_watermark(timestamp)
+
+    def on_periodic_emit(self, output):
+        pass
+
+
+def test_a_generator_may_emit_between_two_records():
+    with Harness(stamping(WatermarkStrategy.for_generator(Punctuated))) as harness:
+        harness.push_all(["a", "mark", "b", "mark", "c"], [1, 2, 3, 1, 5])
+        first, *rest = harness.get_elements()
+    assert first == WatermarkStatus(False)
+    assert rest == [("a", 1), ("mark", 2), Watermark(2), ("b", 3), ("mark", 1), ("c", 5)]
+
+
+def test_timestamps_that_are_none_are_named():
+    for strategy, text in (
+        (BOUNDED.with_timestamp_assigner(lambda value: "soon"), "the timestamp assigner failed at the record 'x'"),
+        (BOUNDED.with_timestamp_assigner("at"), "no timestamp in field 'at' of the record 'x'"),
+    ):
+        with pytest.raises(OperatorError, match=text):
+            run(stamping(strategy), ["x"])
+    batch = pa.RecordBatch.from_arrays([pa.array([1, None])], names=["at"])
+    for column, error, text in (
+        ("at", OperatorError, "timestamp column 'at': the timestamp at row 1 is null"),
+        ("when", ProgramError, "no timestamp column 'when'; the columns are at"),
+    ):
+        with Harness(stamping(BOUNDED.with_timestamp_assigner(column))) as harness, pytest.raises(error, match=text):
+            harness.operator.process_records(ArrowRecords(batch))
+
+
+def test_each_epoch_of_a_source_starts_anew():
+    with Harness(stamping(BOUNDED)) as harness:
+        harness.push(1, 100)
+        harness.operator.begin_epoch()
+        harness.push(1, 50)
+        assert harness.get_watermarks() == [89, 39]
+
+
+def test_no_watermarks_asks_for_no_timestamps():
+    env = StreamExecutionEnvironment.get_execution_environment()
+    stream = env.from_collection([1, 2]).assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks())
+    assert stream.execute_and_collect() == [1, 2]
+
+
+# -- a user's watermark generator --
+
+
+class Own(WatermarkGenerator):
+    """Calls ``act(event, output)`` for each record, and ``periodic(output)``."""
+
+    def __init__(self, act=lambda event, output: None, periodic=lambda output: None):
+        self.act, self.periodic = act, periodic
+
+    def on_event(self, event, timestamp, output):
+        self.act(event, output)
+
+    def on_periodic_emit(self, output):
+        self.periodic(output)
+
+
+def own(*args):
+    strategy = WatermarkStrategy.for_generator(lambda: Own(*args)).with_timestamp_assigner(lambda value: value)
+    return node(TimestampsAndWatermarksOperator, "times", strategy)
+
+
+@pytest.mark.parametrize("watermark", [1.5, None, 2**70, "5", True, math.nan], ids=repr)
+def test_a_watermark_that_is_none_is_named(watermark):
+    with (
+        Harness(own(lambda event, output: event == 2 and output.emit_watermark(watermark))) as harness,
+        pytest.raises(OperatorError) as failure,
+    ):
+        harness.push_all([1, 2, 3])
+    assert "operator 'times': the watermark generator failed at the record 2" in str(failure.value)
+    assert f"{watermark!r} ({type(watermark).__name__}) is no watermark" in str(failure.value)
+
+
+def test_a_watermark_may_be_numpys_int():
+    with Harness(own(lambda event, output: output.emit_watermark(np.int64(event)))) as harness:
+        harness.push(5)
+        assert harness.get_watermarks() == [5] and type(harness.get_watermarks()[0]) is int
+
+
+def test_what_a_generator_raises_is_named():
+    with (
+        Harness(own(lambda event, output: {}[event])) as harness,
+        pytest.raises(
+            OperatorError, match="operator 'times': the watermark generator failed at the record 7: KeyError: 7"
+        ),
+    ):
+        harness.push_all([7, 8])
+    with (
+        Harness(own(lambda event, output: None, lambda output: 1 / 0)) as harness,
+        pytest.raises(
+            OperatorError,
+            match=r"operator 'times' failed in its watermark generator's on_periodic_emit\(\): ZeroDivisionError",
+        ),
+    ):
+        harness.push_all([7, 8])
+    with (
+        Harness(own(lambda event, output: None, lambda output: 1 / 0)) as harness,
+        pytest.raises(OperatorError, match=r"on_periodic_emit\(\): ZeroDivisionError"),
+    ):
+        harness.snapshot()
+    with pytest.raises(OperatorError, match="operator 'times' failed in making its watermark generator"):
+        Harness(node(TimestampsAndWatermarksOperator, "times", WatermarkStrategy.for_generator(object)))  # type: ignore[arg-type]
+
+
+def test_a_status_does_not_overtake_the_records_before_it():
+    def act(event, output):
+        if event == 2:
+            output.mark_idle()
+        if event == 4:
+            output.mark_active()
+
+    idle, active = WatermarkStatus(True), WatermarkStatus(False)
+    with Harness(own(act)) as harness:
+        harness.push_all([1, 2, 3, 4, 5])
+        assert harness.get_elements() == [active, (1, 1), (2, 2), idle, (3, 3), (4, 4), active, (5, 5)]
