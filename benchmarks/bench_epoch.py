@@ -163,10 +163,6 @@ def serve(side: str, directory: Path, memory: str) -> None:
     settings = step_settings(directory, memory)
     settings["spark__sql__streaming__noDataMicroBatches__enabled"] = "true"
     settings["spark__sql__streaming__numRecentProgressUpdates"] = "10000"
-    if side != "pillarbox":
-        # As Spark comes: these two are set for pillarbox's buffers.
-        settings["spark__sql__execution__arrow__maxBytesPerBatch"] = "67108864"
-        settings["spark__sql__adaptive__coalescePartitions__enabled"] = "true"
     spark = local_session(2, **settings)
     arrived = directory / "in"
     (arrived / "nothing").mkdir(parents=True)

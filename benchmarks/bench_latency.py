@@ -125,10 +125,6 @@ class Sender:
 def serve(side: str, directory: Path, memory: str) -> None:
     settings = step_settings(directory, memory)
     settings["spark__sql__streaming__pollingDelay"] = "10ms"  # Spark's own
-    if side != "pillarbox":
-        # As Spark comes: these two are set for pillarbox's buffers.
-        settings["spark__sql__execution__arrow__maxBytesPerBatch"] = "67108864"
-        settings["spark__sql__adaptive__coalescePartitions__enabled"] = "true"
     spark = local_session(2, **settings)
     sender = Sender()
     lines = spark.readStream.format("socket").option("host", "127.0.0.1").option("port", sender.port).load()

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
 _ANSWER = "@answer "
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -191,14 +193,18 @@ def step_settings(directory: Path, memory: str) -> dict[str, str]:
         "spark__local__dir": str(directory / "local"),
         "spark__sql__streaming__noDataMicroBatches__enabled": "false",
         "spark__sql__streaming__pollingDelay": "50ms",
+        # Of each side: what pillarbox sets for its own queries (on Spark 4.3).
+        "spark__sql__streaming__stateStore__providerClass": STATE_STORE,
+        "spark__sql__streaming__stateStore__rocksdb__changelogCheckpointing__enabled": "true",
+        "spark__sql__streaming__stateStore__checkpointFormatVersion": "2",
         "spark__log__level": "ERROR",
     }
 
 
 def task_reports(progress: StreamingQueryProgress, level: int = 1) -> list[Row]:
     """Give pillarbox's metrics of the subtasks of a level in a micro-batch: 0 for sources, 1 for keyed ones."""
-    observed = progress.observedMetrics.get("pillarbox")
-    return [task for task in observed.tasks if task["level"] == level] if observed is not None else []
+    observed = [values for name, values in progress.observedMetrics.items() if name.startswith("pillarbox")]
+    return [task for values in observed for task in values.tasks or () if task["level"] == level]
 
 
 # -- one side of a comparison in a process of its own --

@@ -130,11 +130,9 @@ class Barrier:
 
     Attributes:
         checkpoint_id: the number of the epoch as the sender counts it (Spark's batch id where that is known).
-        timestamp: when the checkpoint was triggered, epoch ms.
     """
 
     checkpoint_id: int
-    timestamp: int = 0
 
 
 @dataclass(frozen=True)
@@ -228,7 +226,6 @@ class Buffer(NamedTuple):
 _ARROW, _PICKLED, _ROWS = b"A", b"P", b"R"
 _WATERMARK, _STATUS, _BARRIER, _END, _REPORT = b"W", b"S", b"B", b"E", b"M"
 _INT64 = struct.Struct("<q")
-_BARRIER_BODY = struct.Struct("<qq")
 
 
 def dumps(value: Any) -> bytes:
@@ -251,7 +248,7 @@ def encode(element: Element) -> bytes:
     if isinstance(element, WatermarkStatus):
         return _STATUS + (b"\x01" if element.idle else b"\x00")
     if isinstance(element, Barrier):
-        return _BARRIER + _BARRIER_BODY.pack(element.checkpoint_id, element.timestamp)
+        return _BARRIER + _INT64.pack(element.checkpoint_id)
     if isinstance(element, EndOfData):
         return _END
     return _REPORT + dumps(vars(element))
@@ -302,7 +299,7 @@ def decode(payload: bytes) -> Element:
     if tag == _STATUS:
         return WatermarkStatus(body[0] == 1)
     if tag == _BARRIER:
-        return Barrier(*_BARRIER_BODY.unpack(body))
+        return Barrier(*_INT64.unpack(body))
     if tag == _END:
         return EndOfData()
     if tag == _REPORT:

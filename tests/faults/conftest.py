@@ -122,6 +122,6 @@ def tasks(query: StreamingQuery) -> list[Any]:
     """Give the metrics of all tasks in all epochs that the query ran since it was started."""
     found: list[Any] = []
     for progress in query.recentProgress:
-        metrics = progress["observedMetrics"].get("pillarbox")
-        found.extend(metrics.tasks if metrics is not None else ())
+        for name, metrics in progress["observedMetrics"].items():
+            found.extend(metrics.tasks or () if name.startswith("pillarbox") else ())
     return found

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
@@ -14,8 +15,9 @@ from pyspark import TaskContext
 
 from pillarbox.datastream import DataStream, StreamExecutionEnvironment
 from pillarbox.elements import TaskReport, decode
-from pillarbox.graph import REPORT_TARGET, SinkTransformation, output_target
+from pillarbox.graph import SinkTransformation, output_target
 from pillarbox.runtime.shipping import ship
+from pillarbox.runtime.spark.output import BufferOutput
 from pillarbox.runtime.spark.processor import Processor
 from pillarbox.runtime.spark.source_host import SourceHost
 from pillarbox.runtime.spark.task_host import TaskHost
@@ -65,7 +67,7 @@ class Handle:
         self.timers: defaultdict[int, set[int]] = defaultdict(set)
         self.key = 0
 
-    def getMapState(self, name: str, key: str, value: str) -> MapState:
+    def getMapState(self, name: str, key: Any, value: Any) -> MapState:
         return MapState(self)
 
     def listTimers(self) -> Iterator[int]:
@@ -102,33 +104,34 @@ class Query:
     def host(self, level: int) -> TaskHost:
         vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
         places = {code: place for code, place in self.program.subtasks.items() if place[0] in vertices}
-        return TaskHost(vertices, places, self.timers)
+        return TaskHost(vertices, places, BufferOutput("report"), self.timers)
 
     def run_batch(self, *partitions: list[Any], now: int = 0, commit: bool = True) -> list[Any]:
         """Run a micro-batch; return the records that come out. Without ``commit`` it leaves no trace but residents."""
-        source = SourceHost(self.shipped[0], bounded=False, columns=["value"])
+        source = SourceHost(self.shipped[0], BufferOutput("report"), bounded=False, columns=["value"])
+        self.reports = []
         buffers: list[tuple[Any, ...]] = []
         for partition, values in enumerate(partitions):
             batch = pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], names=["0"])
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(TaskContext, "_taskContext", Context(partition))
-                buffers += rows_of(list(source(iter([batch]))))
+                buffers += self._observed(source(iter([batch])))
         handles = copy.deepcopy(self.handles)
         for level, handle in enumerate(handles, start=1):
             buffers = self._run_level(level, handle, buffers, now)
         if commit:
             self.handles = handles
-        self.reports = []
         out: list[Any] = []
         for target, _, _, payload in buffers:
-            element = decode(payload)
-            if target == REPORT_TARGET:
-                assert isinstance(element, TaskReport)
-                self.reports.append(element)
-            else:
-                assert target == output_target(0)
-                out += element.values  # type: ignore[union-attr]
+            assert target == output_target(0)
+            out += decode(payload).values  # type: ignore[union-attr]
         return out
+
+    def _observed(self, batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
+        """Return the buffers that a level sends, without the metrics of its tasks."""
+        rows = rows_of(list(batches))
+        self.reports += [TaskReport(**json.loads(row[4])) for row in rows if row[4] is not None]
+        return [row[:4] for row in rows if row[4] is None]
 
     def _run_level(self, level: int, handle: Handle, buffers: list[tuple[Any, ...]], now: int) -> list[tuple[Any, ...]]:
         processor = Processor(self.host(level))
@@ -147,7 +150,10 @@ class Query:
                     handle.timers[code].discard(timestamp)  # Spark's timers are gone once they have fired
                     frames += processor.handleExpiredTimer((code,), None, None)
         processor.close()
-        return [tuple(row) for frame in frames for row in frame[COLUMNS].itertuples(index=False)]
+        return self._observed(
+            pa.RecordBatch.from_arrays([pa.array(frame[name]) for name in frame.columns], names=list(frame.columns))
+            for frame in frames
+        )
 
 
 def rows_of(batches: list[pa.RecordBatch]) -> list[tuple[Any, ...]]:

@@ -25,7 +25,8 @@ OBSERVED: dict[str, list[Any]] = {
 @pytest.mark.parametrize("kind", OBSERVED)
 def test_metrics_of_all_programs_in_a_query(kind):
     one, two = OBSERVED[kind]
-    observed = {"pillarbox": one, "pillarbox 12": two, "pillarboxes": ["not ours"], "events": Row(n=1)}
+    others = {"pillarboxes": ["not ours"], "pillarbox level": ["not ours"], "events": Row(n=1)}
+    observed = {"pillarbox": one, "pillarbox 12 level 0": two, **others}
     expected = [TaskReport(**TASK)] * 3
     assert metrics({"observedMetrics": observed}) == expected
     progress = SimpleNamespace(observedMetrics=observed)

@@ -21,6 +21,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
     WatermarkStrategy,
+    metrics,
 )
 from pillarbox.graph.targets import SubtaskCodes, spark_hash
 
@@ -144,10 +145,10 @@ def test_streaming_with_two_levels_equals_batch_and_keeps_state_over_epochs(spar
     assert last == {0: sum(key % 2 == 0 for key in keys), 1: sum(key % 2 for key in keys)}
     progress = [p for p in query.recentProgress if p["numInputRows"]]
     assert len(progress) >= 4
-    reports = progress[-1]["observedMetrics"]["pillarbox"]["tasks"]
-    assert {report["uid"] for report in reports} >= {"counts", "sums"}
-    every = [report for p in progress for report in p["observedMetrics"]["pillarbox"]["tasks"]]
-    assert sum(report["records_in"] for report in every if report["uid"] == "counts") == 1001
+    assert {report.uid for report in metrics(progress[-1])} >= {"counts", "sums"}
+    every = [report for p in progress for report in metrics(p)]
+    assert sum(report.records_in for report in every if report.uid == "counts") == 1001
+    assert sum(report.records_in for report in every if report.level == 0) == 1001
 
 
 def test_a_program_without_shuffle_is_one_pass(spark):

@@ -11,6 +11,7 @@ from pyspark import cloudpickle
 
 from pillarbox import ConfigurationError
 from pillarbox.operators.async_io.libraries import import_library
+from pillarbox.runtime.spark.output import BufferOutput
 from pillarbox.runtime.spark.processor import Processor
 from pillarbox.runtime.spark.task_host import TaskHost
 
@@ -51,8 +52,8 @@ import base64
 from pyspark import cloudpickle
 
 class Handle:
-    def getMapState(self, *declared):
-        print(declared)
+    def getMapState(self, name, key, value):
+        print(name, key.simpleString(), value.simpleString())
 
 processor = cloudpickle.loads(base64.b64decode({pickled!r}))
 processor.init(Handle())
@@ -76,10 +77,10 @@ def test_a_keyed_program_runs_without_the_libraries_of_others():
 
 
 def test_the_states_are_declared_where_pillarbox_is_not():
-    processor = Processor(TaskHost({}, {}, timers=False))
+    processor = Processor(TaskHost({}, {}, BufferOutput(None), timers=False))
     pickled = base64.b64encode(cloudpickle.dumps(processor))
     declared, error = run_without({"pillarbox"}, LOAD.format(pickled=pickled))
-    assert declared == "('log', 'chunk LONG', 'payload BINARY')"
+    assert declared == "log struct<chunk:bigint> struct<payload:binary>"
     assert error.startswith("No module named 'pillarbox") and "--py-files" in error
 
 

@@ -67,7 +67,7 @@ def test_control_elements(one, other, flag):
     counts = dict.fromkeys((field.name for field in dataclasses.fields(TaskReport)), one)
     texts: dict[str, Any] = {"vertex": "map", "uid": "", "counters": {"a.b": other}, "unfinished": flag}
     report = TaskReport(**{**counts, **texts})
-    for element in (Watermark(one), WatermarkStatus(flag), Barrier(one, other), EndOfData(), report):
+    for element in (Watermark(one), WatermarkStatus(flag), Barrier(one), EndOfData(), report):
         assert decode(encode(element)) == element
 
 

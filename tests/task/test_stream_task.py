@@ -14,7 +14,6 @@ from pillarbox.errors import (
 )
 from pillarbox.mailbox import MailboxProcessor
 from pillarbox.task import (
-    CheckpointMetaData,
     DataInputStatus,
     SourceStreamTask,
     TaskState,
@@ -49,7 +48,7 @@ def test_p6_opened_from_the_tail_finished_from_the_head():
     assert kinds(notes, "finish") == [("finish", name) for name in "abc"]
     assert [note[0] for note in notes[9:]] == ["finish"] * 3 + ["prepare"] * 3 + ["snapshot"] * 3
     assert sent(buffers) == [1, 2]
-    assert sent(buffers, 5) == [1, 2, Watermark(MAX_WATERMARK), EndOfData(), Barrier(1, sent(buffers, 5)[-1].timestamp)]
+    assert sent(buffers, 5) == [1, 2, Watermark(MAX_WATERMARK), EndOfData(), Barrier(1)]
     task.close()
     assert kinds(notes, "close") == [("close", name) for name in "abc"]
 
@@ -376,12 +375,11 @@ class Triggering(SourceStreamTask):
 
 def test_c1_outcome_reaches_future_and_task():
     notes: Notes = []
-    clock = ManualProcessingTimeService(123)
-    task = Triggering(vertex_of(node(Noting, "a", notes)), 0, clock=clock)
+    task = Triggering(vertex_of(node(Noting, "a", notes)), 0)
     task.restore()
     buffers = run_source(task, ["now"], epoch=7)
     assert task.outcomes[0].result(0) is True
-    assert sent(buffers, 5)[-1] == Barrier(7, 123)
+    assert sent(buffers, 5)[-1] == Barrier(7)
     task.close()
 
     task = Triggering(vertex_of(node(Noting, "a", notes, snapshot=ValueError("disk full"))), 0)
@@ -397,7 +395,7 @@ def test_c1_a_checkpoint_in_the_midst_of_the_input_is_refused():
     futures = []
 
     def trigger(operator, value):
-        futures.append(task.trigger_checkpoint_async(CheckpointMetaData(7, 123)))
+        futures.append(task.trigger_checkpoint_async(7))
 
     notes: Notes = []
     task = source_task(node(Noting, "a", notes, record=trigger))
@@ -416,7 +414,7 @@ def test_c1_a_checkpoint_that_never_came_to_run_is_cancelled():
     futures = []
 
     def trigger_and_die(operator, value):
-        futures.append(task.trigger_checkpoint_async(CheckpointMetaData(7, 123)))
+        futures.append(task.trigger_checkpoint_async(7))
         raise ValueError("died")
 
     task = source_task(node(Noting, "a", [], record=trigger_and_die))

@@ -7,10 +7,12 @@ What was found is printed as JSON in the last line.
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import runpy
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,14 @@ COLUMNS = "card STRING, at LONG, amount DOUBLE"
 # By file, in the order in which they are read; each is an epoch. A timer at 42000 waits for 47000 to have been seen.
 FIRST = [[("ann", 1000, 5.0), ("bob", 2000, 7.5)], [("ann", 9000, 80.0), ("ann", 42000, 95.0)]]
 SECOND = [[("bob", 70000, 7.5), ("bob", 71000, 8.0)], [("ann", 99000, 3.0), ("ann", 99500, 4.0), ("bob", 200000, 1.0)]]
+
+# What each alert has besides: values of types that have ways of their own from Python to Spark.
+TYPES = """
+    more STRUCT<price: DECIMAL(10, 2), day: DATE>, by MAP<STRING, ARRAY<TIMESTAMP_NTZ>>, took INTERVAL DAY TO SECOND,
+    sent TIMESTAMP, sents ARRAY<TIMESTAMP>, raw BINARY
+"""
+AT = dt.datetime(2024, 3, 10, 2, 30, 0, 7)
+MORE = ((Decimal("-1.25"), dt.date(1, 1, 1)), {"k": [AT, None]}, dt.timedelta(microseconds=-1), AT, [None, AT], b"\0")
 
 
 def _submitted() -> Any:
@@ -50,11 +60,18 @@ def main(home: Path) -> None:
         .key_by("card")
         .process(program["ThreeWithinAMinute"]())
         .uid("three-within-a-minute")
-        .to_dataframe("card STRING, at LONG, payments INT, total DOUBLE")
+        .map(lambda alert: (*alert, *MORE))
+        .to_dataframe("card STRING, at LONG, payments INT, total DOUBLE, " + TYPES)
     )
     found: list[Any] = []
+
+    def take(rows: Any, epoch: int) -> None:
+        for row in rows.collect():
+            assert tuple(row[4:]) == MORE, row
+            found.append(tuple(row[:4]))
+
     query = (
-        alerts.writeStream.foreachBatch(lambda rows, epoch: found.extend(tuple(row) for row in rows.collect()))
+        alerts.writeStream.foreachBatch(take)
         .option("checkpointLocation", str(home / "checkpoint"))
         .trigger(availableNow=True)
         .start()

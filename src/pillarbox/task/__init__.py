@@ -1,6 +1,6 @@
 """One subtask: the task, its chain, input, writer, checkpoints and metrics."""
 
-from pillarbox.task.checkpoint import CheckpointMetaData, SubtaskCheckpointCoordinator
+from pillarbox.task.checkpoint import SubtaskCheckpointCoordinator
 from pillarbox.task.input_gate import InputGate
 from pillarbox.task.lifecycle import TaskEvent, TaskState
 from pillarbox.task.multiple_input_stream_task import MultipleInputStreamTask
@@ -14,7 +14,6 @@ from pillarbox.task.vertex import ChainInput, ChainNode, Consumers, Edge, InputE
 __all__ = [
     "ChainInput",
     "ChainNode",
-    "CheckpointMetaData",
     "Consumers",
     "DataInputStatus",
     "Edge",

@@ -6,22 +6,13 @@ Source of the behaviour: Flink's ``SubtaskCheckpointCoordinatorImpl``. Only the 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from pillarbox.elements import Barrier
 from pillarbox.task.operator_chain import OperatorChain
 from pillarbox.task.record_writer import RecordWriter
 
-__all__ = ["CheckpointMetaData", "SubtaskCheckpointCoordinator"]
-
-
-@dataclass(frozen=True)
-class CheckpointMetaData:
-    """The checkpoint's id, and when it was triggered (epoch ms)."""
-
-    checkpoint_id: int
-    timestamp: int
+__all__ = ["SubtaskCheckpointCoordinator"]
 
 
 class SubtaskCheckpointCoordinator:
@@ -35,15 +26,16 @@ class SubtaskCheckpointCoordinator:
         self._writer = writer
         self.latest_completed = 0
 
-    def checkpoint_state(self, metadata: CheckpointMetaData, write: Callable[[dict[str, Any]], None]) -> None:
+    def checkpoint_state(self, checkpoint_id: int, write: Callable[[dict[str, Any]], None]) -> None:
         """Take a checkpoint (C4): operators emit what must go first, the barrier goes downstream, state is written.
 
         Args:
             write: writes keyed state, and the operators' own that it is given.
         """
-        self._chain.prepare_snapshot_pre_barrier(metadata.checkpoint_id)
-        self._writer.broadcast(Barrier(metadata.checkpoint_id, metadata.timestamp))
-        write(self._chain.snapshot_state(metadata.checkpoint_id))
+        self._chain.prepare_snapshot_pre_barrier(checkpoint_id)
+        # Unlike Flink's without the time: a task that is tried again sends the same bytes.
+        self._writer.broadcast(Barrier(checkpoint_id))
+        write(self._chain.snapshot_state(checkpoint_id))
 
     def restored(self, checkpoint_id: int) -> None:
         """Take note that the task is at a checkpoint: completions of older ones are passed over, its own is not."""

@@ -46,7 +46,7 @@ class _Channel:
 
     expected: int = 0
     early: dict[int, tuple[int, int]] = field(default_factory=dict)
-    barrier: Barrier | None = None
+    has_barrier: bool = False
     ended: bool = False
     has_records: bool = False
     watermark: int | None = None
@@ -54,11 +54,7 @@ class _Channel:
 
 
 class InputGate:
-    """The input of one task.
-
-    Attributes:
-        barrier: the barrier of the aligned checkpoint, when all channels' have come.
-    """
+    """The input of one task."""
 
     def __init__(self, name: str, inputs: list[InputEdge]) -> None:
         self._name = name
@@ -101,12 +97,12 @@ class InputGate:
     def _in_turn(self, number: int, channel: _Channel, payload: bytes) -> Iterator[tuple[int, Element]]:
         channel.expected += 1
         element = decode(payload)
-        if channel.barrier is not None:
+        if channel.has_barrier:
             raise ExchangeError(f"{self._label}: channel {number} sent more after its barrier")
         if channel.ended and not isinstance(element, Barrier):
             raise ExchangeError(f"{self._label}: channel {number} sent {element!r} after the end of its data")
         if isinstance(element, Barrier):
-            channel.barrier = element
+            channel.has_barrier = True
         elif isinstance(element, EndOfData):
             channel.ended = True
         elif isinstance(element, Records):
@@ -122,35 +118,31 @@ class InputGate:
     @property
     def any_barrier(self) -> bool:
         """Whether a channel waits for the others."""
-        return any(channel.barrier is not None for channel in self._channels.values())
+        return any(channel.has_barrier for channel in self._channels.values())
 
     @property
     def _label(self) -> str:
         return f"task {self._name!r}, epoch {self._epoch}"
 
-    def aligned(self) -> tuple[Barrier | None, bool]:
+    def aligned(self) -> bool:
         """End the epoch's input: check that all that was sent has come.
 
         Returns:
-            the barrier (None when no channel sent anything), and whether all channels have ended for good.
+            whether there are channels, and all of them have ended for good.
 
         Raises:
             ExchangeError: a buffer or a barrier is missing.
         """
-        barrier = None
         for number, channel in self._channels.items():
             if channel.early:
                 raise ExchangeError(
                     f"{self._label}: buffer {channel.expected} of channel {number} is missing,"
                     f" {len(channel.early)} later ones are there"
                 )
-            if channel.barrier is None:
+            if not channel.has_barrier:
                 raise ExchangeError(f"{self._label}: no barrier from channel {number}")
-            if barrier is None or channel.barrier.checkpoint_id > barrier.checkpoint_id:
-                barrier = channel.barrier
         self._close_spool()
-        ended = bool(self._channels) and all(channel.ended for channel in self._channels.values())
-        return barrier, ended
+        return bool(self._channels) and all(channel.ended for channel in self._channels.values())
 
     # -- watermarks --
 

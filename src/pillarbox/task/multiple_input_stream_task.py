@@ -13,7 +13,6 @@ from typing import Any
 from pillarbox.elements import Buffer, Records, TaskReport, Watermark, WatermarkStatus
 from pillarbox.errors import OperatorError, causes_of, shorten
 from pillarbox.state import ChunkStore, HeapKeyedStateBackend, KeyOwner, LogIdentity, StateLog, Sync
-from pillarbox.task.checkpoint import CheckpointMetaData
 from pillarbox.task.input_gate import InputGate
 from pillarbox.task.lifecycle import TaskEvent, TaskState
 from pillarbox.task.memory import Memory, MemoryProbe, process_memory, readable
@@ -172,23 +171,22 @@ class MultipleInputStreamTask(StreamTask):
         super()._close_input()
 
     def _end_epoch(self) -> DataInputStatus:
-        barrier, ended = self.gate.aligned()
+        ended = self.gate.aligned()
         self.metrics.alignment.mark_end()
-        now = self.clock.current_processing_time()
         if self._phase is EpochPhase.DATA_ENDED:
-            self._checkpoint_on_barrier(barrier.timestamp if barrier else now)
+            self._checkpoint_on_barrier()
             return DataInputStatus.END_OF_INPUT
-        self.gate.advance_sources(now, self.chain)
+        self.gate.advance_sources(self.clock.current_processing_time(), self.chain)
         if ended:
             return DataInputStatus.END_OF_DATA
-        self._checkpoint_on_barrier(barrier.timestamp if barrier else now)
+        self._checkpoint_on_barrier()
         return DataInputStatus.NOTHING_AVAILABLE
 
-    def _checkpoint_on_barrier(self, timestamp: int) -> None:
+    def _checkpoint_on_barrier(self) -> None:
         self._phase = EpochPhase.INPUT_ENDED
         for service in self.chain.timer_services():
             service.unschedule()
-        self._perform_checkpoint(CheckpointMetaData(self._checkpoint_id, timestamp))
+        self._perform_checkpoint(self._checkpoint_id)
 
     def _write_state(self, operator_states: dict[str, Any]) -> None:
         if self._store is None:

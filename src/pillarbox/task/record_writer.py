@@ -88,7 +88,6 @@ class _EdgeWriter:
         self._targets = edge.targets
         self._selector = edge.partitioner.selector(len(edge.targets), edge.max_parallelism)
         self._to_output = edge.partitioner.to_output
-        self._pending = [_Pending() for _ in edge.targets]
         self.begin_epoch(0)
 
     def begin_epoch(self, subtask: int) -> None:
@@ -98,6 +97,9 @@ class _EdgeWriter:
         self._watermark: int | None = None
         self._sent_watermark = False
         self._sent_records = False
+        # Nothing is left of another epoch, not even experience: a task that is tried again sends the same buffers,
+        # whichever epochs it has seen.
+        self._pending = [_Pending() for _ in self._targets]
 
     def process_records(self, records: Records) -> None:
         count = len(records)
@@ -184,8 +186,8 @@ class _Pending:
         self._columnar = False
         self._count = 0
         self._size = 0
-        # The bytes of a pickled record, learnt from the last buffer.
-        self._record_bytes = 64.0
+        # The bytes of a pickled record, learnt from the epoch's last buffer; the first one may be of large records.
+        self._record_bytes = 512.0
 
     def takes(self, records: Records) -> bool:
         if not self._runs:

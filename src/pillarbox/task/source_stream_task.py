@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from pillarbox.elements import Buffer, Records
-from pillarbox.task.checkpoint import CheckpointMetaData
 from pillarbox.task.lifecycle import TaskEvent
 from pillarbox.task.stream_task import EpochPhase, StreamTask
 from pillarbox.task.task_input import DataInputStatus
@@ -62,7 +61,6 @@ class SourceStreamTask(StreamTask):
         if self._bounded and not ended:
             return DataInputStatus.END_OF_DATA
         self._phase = EpochPhase.INPUT_ENDED
-        metadata = CheckpointMetaData(self._checkpoint_id, self.clock.current_processing_time())
-        self.trigger_checkpoint_async(metadata)
+        self.trigger_checkpoint_async(self._checkpoint_id)
         # Nothing to do until that mail has run; it ends the epoch.
         return DataInputStatus.END_OF_INPUT if ended else DataInputStatus.NOTHING_AVAILABLE

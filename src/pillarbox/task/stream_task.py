@@ -28,7 +28,7 @@ from pillarbox.mailbox import (
     TaskMailbox,
 )
 from pillarbox.state import KeyedStateBackend
-from pillarbox.task.checkpoint import CheckpointMetaData, SubtaskCheckpointCoordinator
+from pillarbox.task.checkpoint import SubtaskCheckpointCoordinator
 from pillarbox.task.collector import rare_collections
 from pillarbox.task.lifecycle import TaskEvent, TaskLife, TaskState, suppress
 from pillarbox.task.metrics import TaskMetrics
@@ -362,7 +362,7 @@ class StreamTask(ABC):
 
     # -- checkpoints --
 
-    def trigger_checkpoint_async(self, metadata: CheckpointMetaData) -> Future[bool]:
+    def trigger_checkpoint_async(self, checkpoint_id: int) -> Future[bool]:
         """Take the epoch's checkpoint, as a mail; its outcome reaches the future, and a failure the task as well (C1).
 
         An epoch has one checkpoint, at its end, which the task triggers by itself. One that is triggered before all
@@ -372,10 +372,10 @@ class StreamTask(ABC):
         def run() -> bool:
             if self._phase is not EpochPhase.INPUT_ENDED:
                 raise _CheckpointRefusedError(
-                    f"task {self.vertex.name!r}: checkpoint {metadata.checkpoint_id} cannot be taken now: an epoch has"
+                    f"task {self.vertex.name!r}: checkpoint {checkpoint_id} cannot be taken now: an epoch has"
                     " one checkpoint, when all of its input has come"
                 )
-            self._perform_checkpoint(metadata)
+            self._perform_checkpoint(checkpoint_id)
             return True
 
         def fail_the_task(outcome: Future[bool]) -> None:
@@ -386,7 +386,7 @@ class StreamTask(ABC):
                 self.handle_async_exception(error)
 
         executor = self.processor.get_main_mailbox_executor()
-        outcome = executor.submit(run, "checkpoint %s", metadata.checkpoint_id)
+        outcome = executor.submit(run, "checkpoint %s", checkpoint_id)
         outcome.add_done_callback(fail_the_task)
         return outcome
 
@@ -396,8 +396,8 @@ class StreamTask(ABC):
             lambda: self.coordinator.notify_checkpoint_complete(checkpoint_id), "checkpoint %s complete", checkpoint_id
         )
 
-    def _perform_checkpoint(self, metadata: CheckpointMetaData) -> None:
-        self.coordinator.checkpoint_state(metadata, self._write_state)
+    def _perform_checkpoint(self, checkpoint_id: int) -> None:
+        self.coordinator.checkpoint_state(checkpoint_id, self._write_state)
         self._phase = EpochPhase.DONE
         self.processor.suspend()
 

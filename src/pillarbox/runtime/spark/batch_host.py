@@ -16,7 +16,7 @@ import pyarrow as pa
 from pillarbox.elements import Buffer
 from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.runtime.spark.failures import failures_in_worker
-from pillarbox.runtime.spark.source_host import buffers_to_arrow
+from pillarbox.runtime.spark.output import Output
 from pillarbox.task import MultipleInputStreamTask
 
 __all__ = ["BatchTaskHost"]
@@ -32,12 +32,17 @@ class BatchTaskHost:
         places: vertex and subtask of each code of this level.
     """
 
-    def __init__(self, vertices: dict[int, ShippedVertex], places: dict[int, tuple[int, int]]) -> None:
+    def __init__(self, vertices: dict[int, ShippedVertex], places: dict[int, tuple[int, int]], output: Output) -> None:
         self._vertices = vertices
         self._places = places
+        self._output = output
 
-    def buffers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Buffer]]:
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the subtasks of this partition; buffers for a later level, or for the end, pass through."""
+        for buffers in self._buffers(batches):
+            yield from self._output(buffers)
+
+    def _buffers(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Buffer]]:
         for code, portions in groupby(_portions(batches), key=itemgetter(0)):
             arrived = (buffers for _, buffers in portions)
             if code in self._places:
@@ -57,12 +62,6 @@ class BatchTaskHost:
             except BaseException:
                 task.cancel()
                 raise
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Run the subtasks of this partition, buffers as Arrow batches."""
-        for buffers in self.buffers(batches):
-            if buffers:
-                yield buffers_to_arrow(buffers)
 
 
 def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[Buffer]]]:

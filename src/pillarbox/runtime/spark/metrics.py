@@ -11,11 +11,13 @@ from pillarbox.runtime.spark.output import REPORT_TYPES
 
 __all__ = ["metrics"]
 
-_NAME = re.compile(r"pillarbox( \d+)?")
+_NAME = re.compile(r"pillarbox( \d+)?( level \d+)?")
 
 
 def metrics(progress: Any) -> list[TaskReport]:
     """Return the metrics of all tasks of an epoch, of all programs in the query.
+
+    A task whose output was lost with its executor runs again, and is among them twice.
 
     Example::
 

@@ -1,42 +1,76 @@
-"""The end of the plan: buffers of an output become its typed columns; task metrics become rows beside them."""
+"""The end of a level: what its tasks send becomes the Arrow batches that Spark takes.
+
+Task metrics have a column of their own there, and rows in which nothing else is set: they are observed behind the
+level, and go no further.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
 from types import UnionType
-from typing import get_args, get_type_hints
+from typing import Protocol, get_args, get_type_hints
 
 import pyarrow as pa
 
-from pillarbox.elements import ArrowRecords, TaskReport, decode
+from pillarbox.elements import ArrowRecords, Buffer, TaskReport, decode
 from pillarbox.graph import REPORT_TARGET
 
-__all__ = ["REPORT_TYPES", "OutputDecoder"]
+__all__ = ["BUFFER_SCHEMA", "REPORT_TYPES", "BufferOutput", "ColumnOutput", "Output"]
 
 _SPARK_TYPES = {str: "STRING", int: "LONG", bool: "BOOLEAN", dict[str, int]: "MAP<STRING, LONG>"}
 
-# A task's metrics, by name, with their Spark types. A program's observed metrics are a list of such structs.
+# A task's metrics, by name, with their Spark types. A program's observed metrics are lists of such structs.
 REPORT_TYPES = {
     name: _SPARK_TYPES[get_args(hint)[0] if isinstance(hint, UnionType) else hint]
     for name, hint in get_type_hints(TaskReport).items()
 }
 
+BUFFER_SCHEMA = "target LONG, channel LONG, seq LONG, payload BINARY"
+_BUFFER_FIELDS = [("target", pa.int64()), ("channel", pa.int64()), ("seq", pa.int64()), ("payload", pa.binary())]
 
-class OutputDecoder:
-    """The function for ``mapInArrow``: the columns of outputs, and a column with a task's metrics in JSON.
 
-    A row has either the columns of one output or the metrics. One output has its columns at the top; of several, each
-    has a struct column with its name.
+class Output(Protocol):
+    """Turns what a task hands over into Arrow batches; it travels to the workers with the level's host."""
+
+    def __call__(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
+        """Return the batches, at most one unless they are very large."""
+
+
+class BufferOutput:
+    """Buffers for the next level, as rows.
 
     Args:
-        outputs: name and columns of each output, by its code.
-        name: the function's name in Spark's plan.
         report: the name of the column for metrics; None: they are left out.
     """
 
-    def __init__(self, outputs: dict[int, tuple[str, pa.Schema]], name: str, report: str | None) -> None:
-        self.__name__ = name
+    def __init__(self, report: str | None) -> None:
+        self._has_reports = report is not None
+        self._schema = pa.schema(_BUFFER_FIELDS if report is None else [*_BUFFER_FIELDS, (report, pa.string())])
+
+    def __call__(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
+        """Return the buffers as one batch."""
+        rows: list[tuple[object, ...]] = [buffer for buffer in buffers if buffer.target != REPORT_TARGET]
+        if self._has_reports:
+            rows = [(*row, None) for row in rows]
+            rows += [(None, None, None, None, report) for report in _reports(buffers)]
+        if rows:
+            arrays = [pa.array(column, kind) for column, kind in zip(zip(*rows), self._schema.types)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+class ColumnOutput:
+    """The typed columns of a program's outputs.
+
+    A row has either the columns of one output or a task's metrics. One output has its columns at the top; of several,
+    each has a struct column with its name.
+
+    Args:
+        outputs: name and columns of each output, by its code.
+        report: the name of the column for metrics; None: they are left out.
+    """
+
+    def __init__(self, outputs: dict[int, tuple[str, pa.Schema]], report: str | None) -> None:
         self._report = report
         self._outputs = outputs
         self._nested = len(outputs) > 1
@@ -46,31 +80,38 @@ class OutputDecoder:
             fields += [pa.field(name, pa.struct(nullable))] if self._nested else nullable
         self._schema = pa.schema(fields if report is None else [*fields, (report, pa.string())])
 
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Decode Arrow batches of buffers."""
-        for batch in batches:
-            for target, payload in zip(batch.column(0).to_pylist(), batch.column(3)):
-                yield from self.decode(target, payload.as_py())
+    def __call__(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
+        """Return the rows of all buffers of outputs; others are passed over."""
+        batches = [self._decoded(buffer) for buffer in buffers if buffer.target in self._outputs]
+        if self._report is not None:
+            reports = pa.array(list(_reports(buffers)), pa.string())
+            if len(reports):
+                batches.append(self._batch(len(reports), {self._report: reports}))
+        if len(batches) > 1:
+            # Each batch costs more than a copy of its rows does.
+            batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        yield from batches
 
-    def decode(self, target: int, payload: bytes) -> Iterator[pa.RecordBatch]:
-        """Return a buffer's rows; those of other outputs are passed over."""
-        if target in self._outputs:
-            records = decode(payload)
-            assert isinstance(records, ArrowRecords)
-            rows = records.batch
-            columns = dict(zip(rows.schema.names, rows.columns))
-            if self._nested:
-                name = self._outputs[target][0]
-                kind = self._schema.field(name).type
-                columns = {name: pa.StructArray.from_arrays(rows.columns, fields=list(kind))}
-            yield self._batch(rows.num_rows, columns)
-        elif target == REPORT_TARGET and self._report is not None:
-            report = decode(payload)
-            assert isinstance(report, TaskReport)
-            yield self._batch(1, {self._report: pa.array([json.dumps(vars(report))], pa.string())})
+    def _decoded(self, buffer: Buffer) -> pa.RecordBatch:
+        records = decode(buffer.payload)
+        assert isinstance(records, ArrowRecords)
+        rows = records.batch
+        columns = dict(zip(rows.schema.names, rows.columns))
+        if self._nested:
+            name = self._outputs[buffer.target][0]
+            kind = self._schema.field(name).type
+            columns = {name: pa.StructArray.from_arrays(rows.columns, fields=list(kind))}
+        return self._batch(rows.num_rows, columns)
 
     def _batch(self, rows: int, columns: dict[str, pa.Array]) -> pa.RecordBatch:
         arrays = [
             columns[field.name] if field.name in columns else pa.nulls(rows, field.type) for field in self._schema
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+def _reports(buffers: Iterable[Buffer]) -> Iterator[str]:
+    """Return the metrics among the buffers, as JSON."""
+    for buffer in buffers:
+        if buffer.target == REPORT_TARGET:
+            yield json.dumps(vars(decode(buffer.payload)))

@@ -15,8 +15,13 @@ from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 __all__ = ["Processor"]
+
+# As types: of text each worker would ask the JVM for its meaning, four times an epoch.
+_NUMBER = StructType([StructField("chunk", LongType())])
+_CHUNK = StructType([StructField("payload", BinaryType())])
 
 
 class Processor(StatefulProcessor):
@@ -28,7 +33,7 @@ class Processor(StatefulProcessor):
     def init(self, handle: Any) -> None:
         """Declare the state."""
         self._handle = handle
-        self._chunks = handle.getMapState("log", "chunk LONG", "payload BINARY")
+        self._chunks = handle.getMapState("log", _NUMBER, _CHUNK)
         self._host: Any = None
 
     def _loaded(self) -> Any:

@@ -4,8 +4,8 @@ A stateful query takes the number of its partitions, its state store and its bat
 starts: Spark then clones the session for the query, and notes partitions and state store in the offset log, from which
 a restart takes them. So a program runs in the user's own session, and nothing of this reaches any other query.
 
-Which programs a query holds is read from its plan: the last Python function of a program has a name for that. It is
-found behind views, SQL and joins as well.
+Which programs a query holds is read from its plan, where the rows of a program have an alias that says so. It is found
+behind views, SQL and joins as well.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ _PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStorePro
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _FORMAT_KEPT_SINCE = (4, 3)
 
-# The name of a program's last function: number of the program, and its parallelism (0: it has no state). All that
-# starting takes is in it, so nothing depends on how long this process remembers the program.
-_NAME = re.compile(r"MapInArrow pillarbox_([0-9a-f]{12})_(\d+)\(")
+# The alias of a program's rows: number of the program, and its parallelism (0: it has no state). All that starting
+# takes is in it, so nothing depends on how long this process remembers the program.
+_ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})_(\d+)\b")
 
 # For each session, names of observed metrics that are taken by programs planned since a query with programs was last
 # started. Any two of these programs may yet meet in one query, in which names are unique.
@@ -83,7 +83,7 @@ class PlannedProgram:
 
 
 def register(program: Program, spark: SparkSession, pools: Sequence[str]) -> str:
-    """Return the name that tells a program in a streaming plan, and have the queries that hold it start as it needs."""
+    """Return the alias for a program's rows in a streaming plan, and have queries that hold it start as it needs."""
     number = uuid.uuid4().hex[:12]
     _programs[number] = (program, tuple(pools))
     while len(_programs) > _REMEMBERED:
@@ -106,7 +106,7 @@ def take_metrics_name(spark: SparkSession, name: str) -> None:
 
 def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
     """Return the programs in the plan of a DataFrame, or of one that is about to be written, in no certain order."""
-    found = dict(_NAME.findall(_plan_text(query)))
+    found = dict(_ALIAS.findall(_plan_text(query)))
     return [
         PlannedProgram(number, int(parallelism), *_programs.get(number, (None, ())))
         for number, parallelism in found.items()
@@ -114,7 +114,7 @@ def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
 
 
 def _plan_text(query: Any) -> str:
-    """Return the plan's steps that run Python functions on Arrow batches, views resolved, as text."""
+    """Return the aliases in the plan, views resolved, as text."""
     from pyspark.sql import DataFrame
     from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
     from pyspark.sql.streaming.readwriter import DataStreamWriter as ClassicWriter
@@ -131,7 +131,7 @@ def _plan_text(query: Any) -> str:
     pending: list[Any] = [df._jdf.queryExecution().analyzed()]
     while pending:
         step = pending.pop()
-        if step.nodeName() == "MapInArrow":
+        if step.nodeName() == "SubqueryAlias":
             steps.append(step.simpleString(1))
         children = step.children()
         pending += [children.apply(index) for index in range(children.size())]

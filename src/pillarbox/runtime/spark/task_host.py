@@ -14,7 +14,9 @@ from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor
 from pillarbox.elements import Buffer
 from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.runtime.spark import residency
+from pillarbox.runtime.spark.arrow_frame import arrow_frame
 from pillarbox.runtime.spark.failures import failures_in_worker
+from pillarbox.runtime.spark.output import Output
 from pillarbox.task import MultipleInputStreamTask
 
 __all__ = ["TaskHost"]
@@ -47,9 +49,12 @@ class TaskHost:
         timers: whether to keep a timer of Spark's at the earliest of the task's own.
     """
 
-    def __init__(self, vertices: dict[int, ShippedVertex], places: dict[int, tuple[int, int]], timers: bool) -> None:
+    def __init__(
+        self, vertices: dict[int, ShippedVertex], places: dict[int, tuple[int, int]], output: Output, timers: bool
+    ) -> None:
         self._vertices = vertices
         self._places = places
+        self._output = output
         self._timers = timers
 
     def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
@@ -60,26 +65,22 @@ class TaskHost:
 
     def run(self, code: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Run a subtask's epoch; buffers for a later level, or for the end, pass through."""
-        if code not in self._places:
-            for frame in rows:
-                yield frame[_COLUMNS]
-            return
-        yield from self._run(code, rows)
+        for buffers in self._run(code, rows) if code in self._places else _buffers(rows):
+            yield from map(arrow_frame, self._output(buffers))
 
     def run_on_timer(self, code: int) -> Iterator[pd.DataFrame]:
         """Run an epoch without input, unless the subtask has had one in this batch."""
         if code in self._places and code not in self._ran:
-            yield from self._run(code, iter(()))
+            for buffers in self._run(code, iter(())):
+                yield from map(arrow_frame, self._output(buffers))
 
-    def _run(self, code: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    def _run(self, code: int, rows: Iterator[pd.DataFrame]) -> Iterator[list[Buffer]]:
         self._ran.add(code)
         number, subtask = self._places[code]
         with failures_in_worker(self._vertices[number].name, subtask):
             task = residency.here.task(self._vertices[number], subtask, self._store)
             try:
-                for buffers in task.run_epoch(_buffers(rows), self._store):
-                    if buffers:
-                        yield pd.DataFrame(buffers, columns=_COLUMNS)
+                yield from task.run_epoch(_buffers(rows), self._store)
                 if self._timers:
                     self._set_timer(task)
                 residency.here.spare_the_collector()

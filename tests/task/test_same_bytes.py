@@ -1,0 +1,101 @@
+"""A task that is tried again sends the same bytes: Spark compares what a shuffle was fed with."""
+
+from __future__ import annotations
+
+import datetime as dt
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
+from pillarbox.elements import ArrowRecords, Buffer, Records
+from pillarbox.graph import REPORT_TARGET, Program, SinkTransformation
+from pillarbox.runtime.shipping import ship
+from pillarbox.state import MemoryChunkStore
+from pillarbox.task import MultipleInputStreamTask, SourceStreamTask
+from pillarbox.time import ManualProcessingTimeService
+
+COUNT = 3000
+
+
+class Last(KeyedProcessFunction):
+    """Gives each record with the one before it of its key."""
+
+    def open(self, runtime_context):
+        self.last = runtime_context.get_state(ValueStateDescriptor("last"))
+
+    def process_element(self, value, ctx):
+        yield {"key": ctx.get_current_key(), "last": self.last.value(), "now": value["name"]}
+        self.last.update(value["name"])
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 500)
+
+    def on_timer(self, timestamp, ctx):
+        yield {"key": ctx.get_current_key(), "at": timestamp}
+
+
+def program(columnar: bool) -> Program:
+    """Two levels behind a source; rows reach the first one as columns, or as Python objects."""
+    env = StreamExecutionEnvironment().set_parallelism(2)
+    at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    rows = env.from_collection([]).assign_timestamps_and_watermarks(at)
+    if not columnar:
+        rows = rows.map(lambda row: {"key": row.key, "name": row.name, "at": row.at})
+    last = rows.key_by("key" if columnar else itemgetter("key")).process(Last()).uid("last")
+    counted = last.key_by(len).reduce(lambda a, b: b).uid("counted")
+    sink = SinkTransformation(env._next(), "out", [counted._plain_step()], output="out", uid="out")
+    return env._compile("test", [sink])
+
+
+def rows_of(epoch: int) -> list[Records]:
+    """Return two runs of an epoch, made anew each time. Names are of other sizes in each epoch."""
+    runs: list[Records] = []
+    for run in range(2):
+        ids = np.arange(COUNT) + (2 * epoch + run) * COUNT
+        batch = pa.RecordBatch.from_pydict(
+            {
+                "key": pa.array(ids % 7),
+                "name": pa.array([f"name {i}" * (epoch + 1) if i % 5 else None for i in ids.tolist()]),
+                "at": pa.array(ids),
+                "day": pa.array([dt.date(2024, 1, 1) if i % 3 else None for i in ids.tolist()]),
+            }
+        )
+        runs.append(ArrowRecords(batch.slice(1)))
+    return runs
+
+
+def sent_by_source(task: SourceStreamTask, epoch: int) -> list[Buffer]:
+    parts = task.run_epoch(rows_of(epoch), subtask=1, checkpoint_id=epoch, bounded=False)
+    return [buffer for part in parts for buffer in part if buffer.target != REPORT_TARGET]
+
+
+def sent_by_keyed(task: MultipleInputStreamTask, buffers: list[Buffer], store: MemoryChunkStore) -> list[Buffer]:
+    assert task.restore(store)
+    return [buffer for part in task.run_epoch([buffers], store) for buffer in part if buffer.target != REPORT_TARGET]
+
+
+@pytest.mark.parametrize("columnar", [True, False])
+def test_an_attempt_sends_what_the_one_before_it_sent(columnar):
+    """Whatever the time is, and whichever epochs its process has seen before."""
+    compiled = program(columnar)
+    source, keyed = (ship(vertex) for vertex in compiled.vertices[:2])
+    (code,) = (code for code, place in compiled.subtasks.items() if place == (1, 0))
+
+    def new_source(clock: int) -> SourceStreamTask:
+        task = SourceStreamTask(source.load(), 0, clock=ManualProcessingTimeService(clock))
+        task.restore()
+        return task
+
+    def new_keyed(clock: int) -> MultipleInputStreamTask:
+        return MultipleInputStreamTask(keyed.load(), 0, clock=ManualProcessingTimeService(clock))
+
+    warm, store, resident = new_source(1), MemoryChunkStore(), new_keyed(1)
+    for epoch in range(3):
+        first = sent_by_source(warm, epoch)
+        assert len(first) > 4 and first == sent_by_source(new_source(1000 + epoch), epoch)
+        before: Any = store.copy()
+        arrived = [buffer for buffer in first if buffer.target == code]
+        out = sent_by_keyed(resident, arrived, store)
+        assert len(out) > 4 and out == sent_by_keyed(new_keyed(2000 + epoch), arrived, before)
