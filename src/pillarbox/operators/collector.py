@@ -11,7 +11,7 @@ from typing import Any
 from pillarbox.elements import Records
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.functions import OutputTag
-from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.operator import OperatorContext
 
 __all__ = ["IMMUTABLE", "RUN_LIMIT", "USUAL_RESULTS", "Collector", "check_results", "settled"]
 
@@ -75,10 +75,10 @@ def _can_be_iterated(kind: type) -> bool:
 class Collector:
     """Gathers what a process function emits into runs, for the main output and the side outputs."""
 
-    __slots__ = ("_operator", "_side", "timestamps", "values")
+    __slots__ = ("_context", "_side", "timestamps", "values")
 
-    def __init__(self, operator: StreamOperator) -> None:
-        self._operator = operator
+    def __init__(self, context: OperatorContext) -> None:
+        self._context = context
         self.values: list[Any] = []
         self.timestamps: list[int | None] = []
         self._side: dict[str, tuple[list[Any], list[int | None]]] = {}
@@ -115,25 +115,25 @@ class Collector:
         """
         if type(tag) is not OutputTag and not isinstance(tag, OutputTag):
             raise ProgramError(
-                f"operator {self._operator.name!r}: a side output is named by an OutputTag, not by {shorten(tag)}:"
+                f"operator {self._context.name!r}: a side output is named by an OutputTag, not by {shorten(tag)}:"
                 " make one, tag = OutputTag('...'), and use it in ctx.output(tag, value) and get_side_output(tag)"
             )
-        if tag.tag_id not in self._operator.side_outputs:
+        if tag.tag_id not in self._context.side_outputs:
             return
         values, timestamps = self._side.setdefault(tag.tag_id, ([], []))
         values.append(settled(value))
         timestamps.append(timestamp)
         if len(values) >= RUN_LIMIT:
             del self._side[tag.tag_id]
-            self._operator.side_outputs[tag.tag_id].process_records(Records(values, timestamps))
+            self._context.side_outputs[tag.tag_id].process_records(Records(values, timestamps))
 
     def flush(self) -> None:
         """Hand everything on."""
         if self.values:
             values, timestamps = self.values, self.timestamps
             self.values, self.timestamps = [], []
-            self._operator.output.process_records(Records(values, timestamps))
+            self._context.output.process_records(Records(values, timestamps))
         if self._side:
             side, self._side = self._side, {}
             for tag_id, (values, timestamps) in side.items():
-                self._operator.side_outputs[tag_id].process_records(Records(values, timestamps))
+                self._context.side_outputs[tag_id].process_records(Records(values, timestamps))

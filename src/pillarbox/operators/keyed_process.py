@@ -84,7 +84,7 @@ class KeyedProcessOperator(KeyedOperator):
     def __init__(self, context: OperatorContext, function: Any, keying: Keying) -> None:
         super().__init__(context, function, "process_element", keying)
         timers = self.time_services.get_internal_timer_service("user-timers", self)
-        self._collector = Collector(self)
+        self._collector = Collector(context)
         self._ctx = _Context(self._collector, _TimerService(timers), self.backend)
 
     def process_records(self, records: Records) -> None:

@@ -65,7 +65,7 @@ class ProcessOperator(FunctionOperator):
     def __init__(self, context: OperatorContext, function: Any) -> None:
         super().__init__(context, function, "process_element")
         self._clocks = _Clocks(context)
-        self._collector = Collector(self)
+        self._collector = Collector(context)
         self._ctx = _Context(self._collector, self._clocks)
 
     def process_records(self, records: Records) -> None:

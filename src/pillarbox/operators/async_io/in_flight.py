@@ -23,7 +23,7 @@ from pillarbox.operators.async_io.options import AsyncOptions
 from pillarbox.operators.async_io.queue import OrderedQueue, StreamElementQueue, UnorderedQueue
 from pillarbox.operators.async_io.request import NO_KEY, Event, Request, RequestState
 from pillarbox.operators.functions import OutputTag
-from pillarbox.operators.operator import StreamOperator
+from pillarbox.operators.operator import OperatorContext
 
 __all__ = ["InFlight"]
 
@@ -35,7 +35,7 @@ class InFlight:
     """The requests of an async operator, from its opening to its closing.
 
     Args:
-        operator: the operator; its context, output and side outputs are used.
+        context: of the operator.
         function: the user's function or object.
         subtasks: the number of subtasks that share the job's rate limit.
         emit_event: hands on a watermark or a change between idle and active.
@@ -46,20 +46,20 @@ class InFlight:
 
     def __init__(
         self,
-        operator: StreamOperator,
+        context: OperatorContext,
         function: Any,
         options: AsyncOptions,
         *,
         subtasks: int,
         emit_event: Callable[[Event], None],
     ) -> None:
-        self._operator = operator
-        self._name = operator.name
+        self._context = context
+        self._name = context.name
         self._function = function
         self._combining = function if isinstance(function, CombiningFunction) else None
         self._options = options
         self._emit_event = emit_event
-        clock = operator.context.processing_time_service
+        clock = context.processing_time_service
         self._queue = self._new_queue()
         # How many requests the queue takes: those under way, and as many more so that none of them waits for a record.
         self._most = 2 * options.capacity
@@ -76,7 +76,7 @@ class InFlight:
         self._cache: ResultCache | None = None
         if options.cache is not None:
             self._cache = ResultCache(options.cache, self._name, clock.relative_time_millis)
-        self._deadlines = Deadlines(options.timeout_millis, clock, operator.context.mailbox_executor, self._expire)
+        self._deadlines = Deadlines(options.timeout_millis, clock, context.mailbox_executor, self._expire)
         self._counters = Counters()
         # Requests are told apart in snapshots, also those of several workers that take turns.
         self._ids = count(secrets.randbits(64) << 32)
@@ -86,7 +86,7 @@ class InFlight:
         self.host = FunctionHost(
             function,
             options,
-            operator.context,
+            context,
             rate_limit=options.rate_of_subtask(subtasks),
             notify=self._notify,
         )
@@ -187,7 +187,7 @@ class InFlight:
     def _notify(self) -> None:
         """Tell the mailbox thread that there is something to take. Runs in the loop's thread."""
         try:
-            self._operator.context.mailbox_executor.execute(self.take_completed, "completed requests of %s", self._name)
+            self._context.mailbox_executor.execute(self.take_completed, "completed requests of %s", self._name)
         except RejectedExecutionError:
             pass  # the task is at its end
 
@@ -267,7 +267,7 @@ class InFlight:
                 f"operator {self._name!r} failed at the record {shorten_record(record)}{of_several}{attempts}:"
                 f" {describe(error)}"
             )
-            failure.at(operator=self._name, subtask=self._operator.context.subtask, record=record)
+            failure.at(operator=self._name, subtask=self._context.subtask, record=record)
             raise failure from error
         else:
             self._conclude(request, (), error)
@@ -303,7 +303,7 @@ class InFlight:
             if values:
                 records = Records(values, stamps)
                 values, stamps = [], None
-                self._operator.output.process_records(records)
+                self._context.output.process_records(records)
 
         for element in self._queue.take_ready():
             if type(element) is not Request:
@@ -323,9 +323,9 @@ class InFlight:
 
     def _emit_failure(self, request: Request, error: BaseException) -> None:
         tag = self._options.on_failure
-        if isinstance(tag, OutputTag) and tag.tag_id in self._operator.side_outputs:
+        if isinstance(tag, OutputTag) and tag.tag_id in self._context.side_outputs:
             failures = [AsyncFailure.of(value, error, request.attempts) for value in request.values]
-            self._operator.side_outputs[tag.tag_id].process_records(Records(failures, request.timestamps))
+            self._context.side_outputs[tag.tag_id].process_records(Records(failures, request.timestamps))
 
     # -- waiting --
 
@@ -344,7 +344,7 @@ class InFlight:
 
     def _wait(self) -> None:
         self._deadlines.watch()
-        self._operator.context.mailbox_executor.yield_()
+        self._context.mailbox_executor.yield_()
 
     # -- timeouts (A5) --
 
@@ -357,7 +357,7 @@ class InFlight:
                 self._give_up(request)
             else:
                 # Another worker asked about it, here it has not had its turn.
-                request.started = self._operator.context.processing_time_service.relative_time_millis()
+                request.started = self._context.processing_time_service.relative_time_millis()
                 self._last_chances.add(request)
         self.emit()
 
@@ -488,5 +488,5 @@ class InFlight:
             in_flight=len(self._queue),
             in_flight_max=self._workers.take_most_active(),
         )
-        self._operator.context.counters.update(figures)
+        self._context.counters.update(figures)
         self._counters = Counters()

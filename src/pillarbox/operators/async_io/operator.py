@@ -50,7 +50,7 @@ class AsyncWaitOperator(StreamOperator):
     def open(self) -> None:
         """Start the event loop, and open the user's function in it."""
         self._opened = InFlight(
-            self,
+            self.context,
             self.function,
             self.options,
             subtasks=self.context.parallelism or self._slots,
