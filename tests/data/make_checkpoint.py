@@ -2,8 +2,9 @@
 
 It is written by a program that has each kind of state and timer, keys that went, a state that came later, requests
 that are carried on with a watermark between them, and an input whose channels have different watermarks. The file
-``checkpoint-format-N.zip`` holds the chunks of each subtask's log: an entry ``uid/subtask/number`` for each. Those that
-are there are never written anew: a change of the format adds one.
+``checkpoint-format-N.zip`` holds the chunks of each subtask's log: an entry ``uid/subtask/number`` for each. Behind the
+number comes what it has beside: ``elements``, of maps and lists that lie apart from their rows. Those that are there
+are never written anew: a change of the format adds one.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from pillarbox import (
 )
 from pillarbox.elements import Records
 from pillarbox.runtime.local import LocalJob, Savepoint
-from pillarbox.state import MemoryChunkStore, state_log
+from pillarbox.state import MemoryChunkStore, large_collections, state_log
 from pillarbox.state.log_head import FORMAT
 from pillarbox.time import ManualProcessingTimeService
 
@@ -45,6 +46,7 @@ __all__ = [
     "EPOCHS",
     "HERE",
     "KEYS",
+    "KINDS",
     "Everything",
     "Model",
     "epochs",
@@ -61,6 +63,7 @@ HERE = Path(__file__).resolve().parent
 CLOCK = 1_700_000_000_000
 EPOCHS = 14
 KEYS = 40
+KINDS = ("", "elements")
 
 # Values of every kind that a state may hold without a class of the user's.
 VALUES: list[Any] = [
@@ -248,8 +251,8 @@ def push(running: LocalJob, records: list[Any], *, bounded: bool = False) -> lis
     return running.run_epoch({source: [[Records(records)]]}, bounded=bounded)["out"]
 
 
-def make() -> Savepoint:
-    """Run the program up to the checkpoint."""
+def make(kind: str = "") -> Savepoint:
+    """Run the program up to the checkpoint, which has one of ``KINDS``."""
     release(False)
     savepoint: Savepoint | None = None
     with pytest.MonkeyPatch.context() as patch:
@@ -257,6 +260,8 @@ def make() -> Savepoint:
         patch.setattr(state_log, "_CHUNK_ROWS", 8)
         patch.setattr(state_log, "_CHUNK_BYTES", 2_500)
         patch.setattr(state_log, "_SLACK_BYTES", 500)
+        if kind == "elements":
+            patch.setattr(large_collections, "_LARGE", 40)
         for later in (False, True):
             with job(later, savepoint) as running:
                 for epoch, records in enumerate(epochs()):
@@ -287,6 +292,8 @@ def load(path: Path) -> Savepoint:
 
 
 if __name__ == "__main__":
-    target = HERE / f"checkpoint-format-{FORMAT}.zip"
-    save(make(), target)
-    print(f"{target}: {target.stat().st_size} bytes", file=sys.stderr)
+    for each in KINDS:
+        target = HERE / f"checkpoint-format-{FORMAT}{each and '-' + each}.zip"
+        if not target.exists():
+            save(make(each), target)
+            print(f"{target}: {target.stat().st_size} bytes", file=sys.stderr)

@@ -94,12 +94,25 @@ def pickles_of(store):
         yield payload if number != META else payload[11 if written == 1 else 15 :]
 
 
+def pickles_of_all(path):
+    for store in golden.load(path).values():
+        yield from pickles_of(store)
+
+
 def names_in_savepoint(savepoint):
     return set(chain.from_iterable(names_in(p) for store in savepoint.values() for p in pickles_of(store)))
 
 
-def test_there_is_a_golden_checkpoint_of_each_format():
-    assert [path.stem for path in GOLDEN] == [f"checkpoint-format-{n + 1}" for n in range(FORMAT)]
+def test_there_is_a_golden_checkpoint_of_each_format_and_kind():
+    kinds = {f"checkpoint-format-{FORMAT}-{kind}" for kind in golden.KINDS if kind}
+    assert {path.stem for path in GOLDEN} == {f"checkpoint-format-{n + 1}" for n in range(FORMAT)} | kinds
+
+
+def test_the_golden_checkpoint_of_elements_has_some():
+    chunks = [pickle.loads(payload) for payload in pickles_of_all(golden.HERE / "checkpoint-format-2-elements.zip")]
+    groups = [group for chunk in chunks for group in chunk.get("elements", ())]
+    assert {keys is None for _, _, _, keys, _ in groups} == {True, False}
+    assert sum("apart" in chunk for chunk in chunks) > 5 < sum("element_weights" in chunk for chunk in chunks)
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
@@ -142,7 +155,8 @@ def test_a_checkpoint_names_nothing_of_pillarbox_but_what_stays():
 def test_the_names_of_golden_checkpoints_are_these():
     """The list tells what must be there for ever."""
     assert names_in_savepoint(golden.load(golden.HERE / "checkpoint-format-1.zip")) <= NAMED_1 | NAMED
-    assert names_in_savepoint(golden.load(golden.HERE / "checkpoint-format-2.zip")) <= NAMED
+    for path in GOLDEN[1:]:
+        assert names_in_savepoint(golden.load(path)) <= NAMED
 
 
 def test_what_format_1_names_is_found_wherever_it_lies_now():

@@ -14,17 +14,21 @@ from hypothesis import strategies as st
 
 from pillarbox.state import (
     HeapKeyedStateBackend,
+    ListStateDescriptor,
     LogIdentity,
+    MapStateDescriptor,
     MemoryChunkStore,
     StateLog,
     Sync,
     ValueStateDescriptor,
+    large_collections,
     state_log,
 )
 from pillarbox.state.log_head import META
 
 MIB = 1024 * 1024 // 64
 SIZES = (0, 10, 100, 1_000, 5_000, 20_000, 60_000)
+LARGE = 32 * 1024 // 64
 
 
 class Task:
@@ -32,6 +36,8 @@ class Task:
         self.store = store
         self.backend = HeapKeyedStateBackend("op")
         self.state = self.backend.get_state(ValueStateDescriptor("value"))
+        self.map = self.backend.get_state(MapStateDescriptor("map"))
+        self.list = self.backend.get_state(ListStateDescriptor("list"))
         self.backend.seal()
         self.log = StateLog(LogIdentity("op", 0, 1, 128), self.backend)
         self.sync = self.log.sync(store)
@@ -44,8 +50,19 @@ class Task:
         found = {}
         for key in list(self.backend.rows):
             self.backend.set_current_key(key)
-            found[key] = self.state.value()
+            if self.state.value() is not None:
+                found[key] = self.state.value()
         return found
+
+    def collections(self):
+        maps, lists = {}, {}
+        for key in list(self.backend.rows):
+            self.backend.set_current_key(key)
+            if not self.map.is_empty():
+                maps[key] = dict(self.map.items())
+            if list(self.list):
+                lists[key] = list(self.list)
+        return maps, lists
 
 
 def size(store):
@@ -102,6 +119,7 @@ def _a_64th():
         patch.setattr(state_log, "_CHUNK_BYTES", MIB // 2)
         patch.setattr(state_log, "_SLACK_BYTES", MIB)
         patch.setattr(state_log, "_CHUNK_ROWS", 64)
+        patch.setattr(large_collections, "_LARGE", LARGE)
         yield
 
 
@@ -133,6 +151,130 @@ def test_the_log_and_what_an_epoch_writes_are_bounded_in_bytes(phases, seed):
             bounds.epoch(changes)
     again = Task(bounds.task.store)
     assert again.values() == bounds.values
+    assert again.log.state_bytes == pytest.approx(bounds.task.log.state_bytes, rel=0.05, abs=500)
+
+
+class BoundsOfCollections:
+    """A log of maps and lists, beside values; whose changes are the elements that it touches."""
+
+    def __init__(self):
+        self.task = Task(MemoryChunkStore())
+        self.values, self.maps, self.lists = {}, {}, {}
+
+    @staticmethod
+    def fresh(values, maps, lists):
+        task = Task(MemoryChunkStore())
+        for key, value in values.items():
+            task.put(key, value)
+        for key, content in maps.items():
+            task.backend.set_current_key(key)
+            task.map.put_all(content)
+        for key, content in lists.items():
+            task.backend.set_current_key(key)
+            task.list.update(content)
+        task.log.commit(task.store, {})
+        return size(task.store)
+
+    def epoch(self, operations):
+        touched: dict[Any, set[Any]] = {key: set() for key, *_ in operations}
+        before = self.maps, self.lists
+        maps = {key: dict(content) for key, content in self.maps.items()}
+        lists = {key: list(content) for key, content in self.lists.items()}
+        values = self.values
+        self.values = dict(values)
+        for key, what, *arguments in operations:
+            self.task.backend.set_current_key(key)
+            if what == "value":
+                self.task.put(key, *arguments)
+                self.values[key] = arguments[0]
+            elif what == "put":
+                self.task.map.put(*arguments)
+                maps.setdefault(key, {})[arguments[0]] = arguments[1]
+                touched[key].add(arguments[0])
+            elif what == "remove":
+                self.task.map.remove(*arguments)
+                maps.get(key, {}).pop(arguments[0], None)
+                touched[key].add(arguments[0])
+            elif what == "add":
+                self.task.list.add(*arguments)
+                lists.setdefault(key, []).append(arguments[0])
+            else:
+                self.task.map.clear()
+                self.task.list.clear()
+                touched[key] |= maps.pop(key, {}).keys()
+                lists.pop(key, None)
+        self.maps = {key: content for key, content in maps.items() if content}
+        self.lists = {key: content for key, content in lists.items() if content}
+        self.task.log.commit(self.task.store, {})
+
+        def changes(values, maps, lists, other):
+            """Of each row the value, and what was touched of map and list; all of a small map or list."""
+            sizes = {key: len(repr(content)) for key, content in maps.items()}
+            return self.fresh(
+                {key: values[key] for key in touched if key in values},
+                {
+                    key: {name: v for name, v in maps[key].items() if name in touched[key] or sizes[key] < 2 * LARGE}
+                    for key in touched
+                    if key in maps
+                },
+                {
+                    key: lists[key] if len(repr(lists[key])) < 2 * LARGE else lists[key][len(other.get(key, ())) :]
+                    for key in touched
+                    if key in lists
+                },
+            )
+
+        changed = max(changes(values, *before, self.lists), changes(self.values, self.maps, self.lists, before[1]))
+        assert self.task.log.bytes_written <= 3 * changed + MIB
+        everything = [*self.values.values(), *(v for m in self.maps.values() for v in m.values())]
+        largest = max(map(len, everything), default=0)
+        live = self.fresh(self.values, self.maps, self.lists)
+        assert size(self.task.store) <= 2 * live + max(4 * MIB, 4 * largest)
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["grow", "hot", "shrink", "clear", "values"]),
+            st.integers(1, 12),  # epochs
+            st.integers(1, 60),  # operations of each
+            st.lists(st.sampled_from(SIZES[:5]), min_size=1, max_size=3),
+        ),
+        min_size=1,
+        max_size=7,
+    ),
+    st.integers(0, 2**32),
+)
+def test_the_same_with_large_maps_and_lists(phases, seed):
+    order = random.Random(seed)
+    bounds = BoundsOfCollections()
+    names = iter(range(10**9))
+    for what, epochs, count, sizes in phases:
+        for _ in range(epochs):
+            operations: list[Any] = []
+            most = 100_000
+            for _ in range(count):
+                key = order.randrange(3)
+                known = list(bounds.maps.get(key, ())) or [0]
+                value = order.randbytes(order.choice(sizes))
+                most -= len(value)
+                if most < 0:
+                    break
+                if what == "grow":
+                    operations.append((key, "put", next(names), value))
+                    operations.append((key, "add", value[:100]))
+                elif what == "hot":
+                    operations.append((key, "put", order.choice(known), value))
+                elif what == "shrink":
+                    operations.append((key, "remove", order.choice(known)))
+                elif what == "values":
+                    operations.append((key if order.random() < 0.5 else ("key", next(names)), "value", value))
+            if what == "clear":
+                operations.append((order.randrange(3), "clear"))
+            bounds.epoch(operations)
+    again = Task(bounds.task.store)
+    assert (again.values(), *again.collections()) == (bounds.values, bounds.maps, bounds.lists)
     assert again.log.state_bytes == pytest.approx(bounds.task.log.state_bytes, rel=0.05, abs=500)
 
 

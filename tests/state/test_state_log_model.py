@@ -23,6 +23,7 @@ from pillarbox.state import (
     StateLog,
     Sync,
     ValueStateDescriptor,
+    large_collections,
     state_log,
 )
 from pillarbox.state.log_head import META
@@ -32,6 +33,8 @@ from pillarbox.time.internal_timer_service import InternalTimerService
 CHUNK_ROWS, SPARE_CHUNKS, GATHERING, HISTORY = 4, 3, 2, 4
 # Rows with more than some elements are large ones.
 CHUNK_BYTES = 200
+# Maps and lists with more than one or two elements are large ones.
+LARGE = 35
 
 KEYS = st.integers(0, 7)
 SMALL = st.integers(0, 3)
@@ -189,7 +192,7 @@ class Resident:
                     "list": list(self.space_state("list")),
                     "reducing": self.space_state("reducing").get(),
                     "aggregating": self.space_state("aggregating").get(),
-                    "late map": dict(self.space_state("late map").items()),
+                    "late map": list(self.space_state("late map").items()),
                     "late list": list(self.space_state("late list")),
                 }
                 if any(value not in EMPTY for value in answer.values()):
@@ -206,7 +209,7 @@ class Resident:
             answer = {
                 "value": states["value"].value(),
                 "list": list(states["list"]),
-                "map": dict(states["map"].items()),
+                "map": list(states["map"].items()),
                 "reducing": states["reducing"].get(),
                 "aggregating": states["aggregating"].get(),
                 "late": list(states["late"]),
@@ -326,7 +329,8 @@ class Model:
 def _seen(rows, kinds):
     seen = {}
     for whose, row in rows.items():
-        answer = {kind: row[kind] for kind in kinds}
+        # Maps have an order.
+        answer = {kind: list(row[kind].items()) if isinstance(row[kind], dict) else row[kind] for kind in kinds}
         answer["aggregating"] = sum(row["added"]) / len(row["added"]) if row["added"] else None
         if any(value not in EMPTY for value in answer.values()):
             seen[whose] = answer
@@ -356,15 +360,18 @@ class StateLogMachine(RuleBasedStateMachine):
         chunks = [pickle.loads(chunk) for number, chunk in self.store.chunks.items() if number > META]
         assert resident.log.chunks == len(chunks)
         spaces = [chunk.get("spaces", [[]])[0] for chunk in chunks]
-        assert resident.log._entries == sum(map(len, spaces)) + sum(len(chunk["keys"]) for chunk in chunks)
+        groups = [group for chunk in chunks for group in chunk.get("elements", ())]
+        rows = sum(map(len, spaces)) + sum(len(chunk["keys"]) for chunk in chunks)
+        assert resident.log._entries == rows + sum(len(group[4]) for group in groups)
         assert resident.log._ledger.log_bytes == sum(
             len(c) for number, c in self.store.chunks.items() if number != META
         )
         assert len(resident.log._large) == sum(number < META for number in self.store.chunks)
         backend = resident.backend
-        assert (
-            resident.log._ledger._rows.sum() == backend.num_rows == len([*backend.rows, *backend.spaces._every_row()])
-        )
+        collections = [each for slots in resident.log._collections._of.values() for each in slots.values()]
+        assert all(0 <= entry < resident.log._entry for each in collections for entry in each.written())
+        assert backend.num_rows == len([*backend.rows, *backend.spaces._every_row()])
+        assert resident.log._ledger.current == backend.num_rows + sum(each.count for each in collections)
         assert resident.view() == model.view()
         assert resident.view_of_spaces() == model.view_of_spaces()
         resident.log._backend.take_changes()  # looking at what is not there has made rows
@@ -398,7 +405,7 @@ class StateLogMachine(RuleBasedStateMachine):
         assert resident.backend.num_rows == self.model.live
         # What cleaning promises of the number of chunks (of bytes: test_state_log_bounds.py). It takes some epochs to
         # catch up with one that removes much.
-        self.most_live = max(self.model.live, self.most_live - 1)
+        self.most_live = max(resident.log._ledger.current, self.most_live - 1)
         assert resident.log.chunks <= SPARE_CHUNKS + GATHERING * self.most_live // CHUNK_ROWS + 4 + len(operations)
 
     @rule(index=st.integers(0, 1), operations=st.lists(EITHER, min_size=1, max_size=6))
@@ -450,6 +457,7 @@ def _small_chunks():
         patch.setattr(state_log, "_SLACK_BYTES", 100)
         patch.setattr(state_log, "_CHUNK_BYTES", CHUNK_BYTES)
         patch.setattr(state_log, "_HISTORY", HISTORY)
+        patch.setattr(large_collections, "_LARGE", LARGE)
         yield
 
 

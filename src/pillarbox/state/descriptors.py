@@ -238,11 +238,14 @@ class ListState(ABC, Generic[V]):
 
 
 class MapState(ABC, Generic[K, V]):
-    """A map of the current key."""
+    """A map of the current key.
+
+    Its order is that of a dict, also after a restart. Of a large map, an epoch writes the entries that it puts.
+    """
 
     @abstractmethod
     def get(self, key: K) -> V | None:
-        """Return the value at ``key``, or None."""
+        """Return the value at ``key``, or None. A mutable value that was changed in place must be put again."""
 
     @abstractmethod
     def put(self, key: K, value: V) -> None:

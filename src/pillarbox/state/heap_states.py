@@ -111,7 +111,8 @@ class _HeapListState(_HeapMergingState, ListState[Any]):
     __slots__ = ()
 
     def _merged(self, one: Any, other: Any) -> Any:
-        return one + other
+        one.extend(other)
+        return one
 
     def get(self) -> tuple[Any, ...]:
         return tuple(self._backend.row[self._slot] or ())
@@ -133,7 +134,12 @@ class _HeapListState(_HeapMergingState, ListState[Any]):
             backend.touch()
 
     def add_all(self, values: Iterable[Any]) -> None:
-        self._set([*(self._backend.row[self._slot] or ()), *self._without_none(values)] or None)
+        added = self._without_none(values)
+        elements = self._backend.row[self._slot]
+        if elements is not None:
+            elements.extend(added)
+            added = elements
+        self._set(added or None)
 
     def update(self, values: Iterable[Any]) -> None:
         self._set(self._without_none(values) or None)
@@ -165,7 +171,12 @@ class _HeapMapState(_HeapState, MapState[Any, Any]):
             backend.touch()
 
     def put_all(self, mapping: Mapping[Any, Any]) -> None:
-        self._set({**(self._backend.row[self._slot] or _EMPTY), **mapping} or None)
+        added = dict(mapping)
+        entries = self._backend.row[self._slot]
+        if entries is not None:
+            entries.update(added)
+            added = entries
+        self._set(added or None)
 
     def remove(self, key: Any) -> None:
         entries = self._backend.row[self._slot]

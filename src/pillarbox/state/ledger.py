@@ -8,16 +8,18 @@ mailbox thread may touch it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from pillarbox.state.large_collection import Owner
+
 __all__ = ["ChunkOnFile", "Ledger"]
 
 # Of each byte that epochs change, cleaning may write this many again (CLEANED, of which the smallest rows' numbers in
-# the log take some); what is reckoned with beforehand is a little less.
+# the log take some), and one more where bytes only go; what is reckoned with beforehand is a little less.
 CLEANED = 1.7
 _RECKONED = 1.5
 
@@ -27,14 +29,39 @@ class ChunkOnFile(NamedTuple):
 
     Attributes:
         start: the number of its first entry.
-        keys: the keys of its entries.
-        sizes: how many bytes each of its rows takes; None: all take the same.
+        rows: the addresses of its rows, and the keys of format 1's removals.
+        elements: of the entries behind these: address and slot of a map or list, and what its elements are found by.
+        entries: how many it has.
+        sizes: how many bytes each entry takes; None: all take the same.
     """
 
     number: int
     start: int
-    keys: list[Any]
+    rows: list[Any]
+    elements: list[tuple[Any, int, Sequence[Any]]]
+    entries: int
     sizes: npt.NDArray[np.float32] | None
+
+    def owners(self, start: int) -> Iterator[Owner]:
+        """Return what the entries hold, from one on."""
+        for address in self.rows[start:]:
+            yield Owner(address)
+        start = max(0, start - len(self.rows))
+        for address, slot, names in self.elements:
+            for name in names[start:]:
+                yield Owner(address, slot, name)
+            start = max(0, start - len(names))
+
+    def owner(self, index: int) -> Owner:
+        """Return what an entry holds, counted from the first one of the chunk."""
+        if index < len(self.rows):
+            return Owner(self.rows[index])
+        index -= len(self.rows)
+        for address, slot, names in self.elements:
+            if index < len(names):
+                return Owner(address, slot, names[index])
+            index -= len(names)
+        raise IndexError(index)
 
 
 class Ledger:
@@ -42,13 +69,13 @@ class Ledger:
 
     Attributes:
         chunks: the chunks.
-        large: bytes of the large rows, which lie beside the chunks and go with their entries.
+        large: bytes of the large rows and elements, which lie beside the chunks and go with their entries.
     """
 
     def __init__(self) -> None:
         self.chunks: deque[ChunkOnFile] = deque()
         self.large = 0
-        # Of each chunk: its first entry; the bytes that it takes, and those of its current rows; how many of these
+        # Of each chunk: its first entry; the bytes that it takes, and those of its current entries; how many of these
         # there are; and how many bytes one takes, in the mean.
         self._starts = np.zeros(0, np.int64)
         self._bytes = np.zeros(0)
@@ -59,25 +86,30 @@ class Ledger:
 
     @property
     def live_bytes(self) -> int:
-        """About how many bytes a new log with the same rows would take."""
+        """About how many bytes a new log with the same state would take."""
         return max(0, round(float(self._live.sum()))) + self.large
+
+    @property
+    def current(self) -> int:
+        """The number of current entries."""
+        return int(self._rows.sum())
 
     @property
     def log_bytes(self) -> int:
         """How many bytes the log takes, without its head."""
         return round(float(self._bytes.sum())) + self.large
 
-    def add(self, chunk: ChunkOnFile, size: int, rows: int, own: float) -> None:
-        """Take account of a new chunk of ``size`` bytes with this number of rows, which take ``own`` bytes of it."""
+    def add(self, chunk: ChunkOnFile, size: int, current: int, own: float) -> None:
+        """Take account of a new chunk of ``size`` bytes, of which its current entries take ``own`` bytes."""
         self.chunks.append(chunk)
         self._starts = np.append(self._starts, chunk.start)
         self._bytes = np.append(self._bytes, size)
         self._live = np.append(self._live, own)
-        self._rows = np.append(self._rows, rows)
-        self._means = np.append(self._means, own / max(1, rows))
+        self._rows = np.append(self._rows, current)
+        self._means = np.append(self._means, own / max(1, current))
 
     def load(self, chunk: ChunkOnFile, size: int, own: float, current: npt.NDArray[np.bool_]) -> None:
-        """Take account of a chunk before the others; ``current`` says of each of its rows whether it is.
+        """Take account of a chunk before the others; ``current`` says of each of its entries whether it is.
 
         :meth:`end_loading` ends it.
         """
@@ -111,26 +143,26 @@ class Ledger:
         self._rows -= np.bincount(places, minlength=count)
         return float(sizes.sum())
 
-    def keys_of(self, entries: npt.NDArray[np.int64]) -> Iterator[tuple[int, Any]]:
-        """Return those of the entries that are in the log, each with its key."""
+    def owners_of(self, entries: npt.NDArray[np.int64]) -> Iterator[tuple[int, Owner]]:
+        """Return those of the entries that are in the log, each with what it holds."""
         if len(self._starts):
             entries = entries[entries >= self._starts[0]]
             places = np.searchsorted(self._starts, entries, "right") - 1
             chunks = list(self.chunks)
             for entry, place in zip(entries.tolist(), places.tolist()):
-                yield entry, chunks[place].keys[entry - chunks[place].start]
+                yield entry, chunks[place].owner(entry - chunks[place].start)
 
     def size_of(self, entry: int) -> float:
-        """Return how many bytes a row of the oldest chunk takes."""
+        """Return how many bytes an entry of the oldest chunk takes."""
         oldest = self.chunks[0]
         return float(self._means[0] if oldest.sizes is None else oldest.sizes[entry - oldest.start])
 
     def mean_of_oldest(self) -> float:
         """Return how many bytes of the oldest chunk there are for each of its entries."""
-        return float(self._bytes[0]) / max(1, len(self.chunks[0].keys))
+        return float(self._bytes[0]) / max(1, self.chunks[0].entries)
 
     def oldest_is_stale(self) -> bool:
-        """Return whether the oldest chunk has no current row."""
+        """Return whether the oldest chunk has no current entry."""
         return not self._rows[0]
 
     def drop_oldest(self) -> ChunkOnFile:
@@ -153,5 +185,5 @@ class Ledger:
         stale = np.cumsum(self._bytes) - live
         # (Behind the oldest chunk: else cleaning would come in bursts, one for each chunk.)
         ahead = float(np.max((live[1:] - live[:1]) / _RECKONED - stale[:-1], initial=0.0))
-        gone = float(self._bytes[0]) * cleaned / len(self.chunks[0].keys) if cleaned else 0.0
+        gone = float(self._bytes[0]) * cleaned / self.chunks[0].entries if cleaned else 0.0
         return self.log_bytes - gone + added + ahead - 2 * (self.live_bytes + added)

@@ -7,6 +7,7 @@ with a kind that this version does not know is refused.
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,33 +19,39 @@ from pillarbox.elements import dumps
 from pillarbox.errors import CheckpointMismatchError, describe, shorten
 from pillarbox.state.addresses import is_space, space_address
 from pillarbox.state.chunk_store import ChunkStore
+from pillarbox.state.large_collection import Elements, LargeCollection
+from pillarbox.state.large_collections import Batch
 from pillarbox.state.log_head import Layout, LogIdentity, Mark, damaged, newer, unreadable
 
-__all__ = ["Chunk", "Entries", "large_row", "read_chunk", "read_large"]
+__all__ = ["Chunk", "Entries", "large_element", "large_row", "read_chunk", "read_large"]
 
 # The entry in a chunk for a row that lies elsewhere.
 _STUB = 64
 # Rows of a chunk whose sizes differ by no more than this factor count as their mean.
 _ALIKE = 1.5
 _WIDTHS = tuple(np.dtype(f"<u{width}") for width in (1, 2, 4, 8))
-_KNOWN = frozenset({"epoch", "before", "keys", "rows", "replaced", "weights", "large", "spaces"})
+_KNOWN = frozenset({"epoch", "before", "keys", "rows", "replaced", "weights", "large", "spaces"}) | frozenset(
+    {"apart", "elements", "element_weights"}
+)
 
 
 @dataclass
 class Chunk:
-    """The entries of a chunk, which are rows, and the entries that they replace.
+    """The entries of a chunk, rows and elements of large maps and lists, and the entries that they replace.
 
     Attributes:
         keys: the addresses of the rows.
         rows: the rows, as they are written: without address; None in the place of a large one.
         spaces: how many of them, the last ones, are rows of namespaces.
+        elements: the elements; their entries come behind those of the rows.
+        apart: which rows have maps and lists whose elements are entries of their own, and how many, by slot.
         replaced: how far before the chunk's first entry those entries are that are out of date now: older values of
             its rows, and the rows of keys that were removed.
         epoch: the epoch that wrote it.
         before: size and digest of the chunk before it; None where that is not known.
-        weights: about how many bytes each row takes, for their proportions; None: all take the same.
-        large: which rows lie in values of their own, and where: number, and mark.
-        replaced_bytes: how many bytes of the chunk say what it replaces.
+        weights: about how many bytes each entry takes, for their proportions; None: all take the same.
+        large: which entries lie in values of their own, and where: number, and mark.
+        beside: how many bytes of the chunk are no entries: the list of those that it replaces, and ordinals.
         removed: in format 1, keys that were removed: they are entries, too, behind the rows.
     """
 
@@ -55,19 +62,42 @@ class Chunk:
     before: Mark | None = None
     weights: npt.NDArray[np.uint32] | None = None
     large: dict[int, tuple[int, Mark]] = field(default_factory=dict)
-    replaced_bytes: int = 0
+    beside: int = 0
     removed: list[Any] = field(default_factory=list)
     spaces: int = 0
+    elements: list[Elements] = field(default_factory=list)
+    apart: dict[int, dict[int, int]] = field(default_factory=dict)
 
     @property
     def own_keys(self) -> int:
         """How many rows, the first ones, are those of keys."""
         return len(self.keys) - self.spaces
 
+    def is_space(self, index: int) -> bool:
+        """Return whether a row is that of a namespace."""
+        return index >= self.own_keys
+
     @property
-    def entries(self) -> list[Any]:
-        """The addresses of all entries."""
-        return self.keys + self.removed if self.removed else self.keys
+    def current(self) -> int:
+        """The number of entries that hold something."""
+        return len(self.keys) + sum(len(group.values) for group in self.elements)
+
+    @property
+    def count(self) -> int:
+        """The number of all entries."""
+        return self.current + len(self.removed)
+
+    def put(self, index: int, value: Any) -> None:
+        """Have another value in the place of an entry's row or element."""
+        if index < len(self.rows):
+            self.rows[index] = value
+            return
+        index -= len(self.rows)
+        for found in self.elements:
+            if index < len(found.values):
+                found.values[index] = value
+                return
+            index -= len(found.values)
 
     def encode(self) -> bytes:
         """Return the chunk as it stands in the store."""
@@ -79,23 +109,42 @@ class Chunk:
             content["spaces"] = [key for key, *_ in of], [namespace for _, namespace, _ in of], self.rows[own:]
         if self.before is not None:
             content["before"] = tuple(self.before)
+        self.beside = 0
         if len(self.replaced):
             content["replaced"] = _packed(self.replaced)
-            self.replaced_bytes = len(content["replaced"][1])
+            self.beside += len(content["replaced"][1])
         if self.weights is not None:
-            content["weights"] = self.weights.astype("<u4").tobytes()
+            rows, elements = self.weights[: len(self.keys)], self.weights[len(self.keys) :]
+            if len(rows):
+                content["weights"] = rows.astype("<u4").tobytes()
+                self.beside += 4 * len(rows)
+            if len(elements):
+                alike = int(elements.min()) == int(elements.max())
+                content["element_weights"] = elements[: 1 if alike else None].astype("<u4").tobytes()
+                self.beside += len(content["element_weights"])
         if self.large:
             content["large"] = {index: (number, *mark) for index, (number, mark) in self.large.items()}
+        if self.apart:
+            content["apart"] = {
+                index: {slot - self.is_space(index): count for slot, count in counts.items()}
+                for index, counts in self.apart.items()
+            }
+        if self.elements:
+            content["elements"] = groups = []
+            for address, slot, ordinals, keys, values in self.elements:
+                first, width, steps = _packed_ordinals(ordinals)
+                # In the log slots are counted without what leads a row, as layouts do.
+                row, at = (address[:2], slot - 1) if is_space(address) else ((address,), slot)
+                groups.append((row, at, (first, width, steps), keys, values))
+                self.beside += len(steps)
         return dumps(content)
 
     def own(self, size: int) -> float:
-        """Return how many of the bytes of the chunk are its rows and their keys: what a new log would take for them."""
-        if not self.rows:
-            return 0.0
-        return float(size - self.replaced_bytes - (0 if self.weights is None else self.weights.nbytes))
+        """Return how many of the bytes of the chunk are its entries: what a new log would take for them."""
+        return float(size - self.beside) if self.current else 0.0
 
     def sizes(self, own: float) -> npt.NDArray[np.float32] | None:
-        """Return how many bytes each row takes; None: all take the same."""
+        """Return how many bytes each entry takes; None: all take the same."""
         if self.weights is None:
             return None
         factor = np.float32(own / max(1.0, float(self.weights.sum())))
@@ -104,31 +153,59 @@ class Chunk:
 
 
 class Entries:
-    """The rows that an epoch appends: those of keys, then those of namespaces.
+    """What an epoch appends: rows of keys, rows of namespaces, then elements of large maps and lists.
 
     Attributes:
-        keys: their addresses.
+        keys: the addresses of the rows.
         own_keys: how many are rows of keys.
         stale: the entries that these take the place of; negative: none.
         sizes: about how many bytes each takes together with its key.
-        large: which rows lie in values of their own, and where.
+        large: which of them lie in values of their own, and where.
     """
 
     def __init__(
-        self, changed: dict[Any, list[Any]], stale: npt.NDArray[np.int64], sizes: npt.NDArray[np.float64]
+        self,
+        changed: dict[Any, list[Any]],
+        stale: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.float64],
+        batches: list[Batch],
     ) -> None:
         self.keys = list(changed)
         self.rows = list(changed.values())
-        self.stale = stale
-        self.sizes = sizes
-        self.large: dict[int, tuple[int, Mark]] = {}
         of_spaces = np.fromiter(map(is_space, self.keys), np.bool_, len(self.keys))
         self.own_keys = len(self.keys) - int(np.count_nonzero(of_spaces))
         if 0 < self.own_keys < len(self.keys):
             order = np.argsort(of_spaces, kind="stable")
             self.keys = [self.keys[index] for index in order.tolist()]
             self.rows = [self.rows[index] for index in order.tolist()]
-            self.stale, self.sizes = stale[order], sizes[order]
+            stale, sizes = stale[order], sizes[order]
+        self._batches = batches
+        self._ends = np.cumsum([len(self.rows), *(len(batch.places) for batch in batches)])
+        self.stale = np.concatenate([stale, *(batch.older for batch in batches)])
+        self.sizes = np.concatenate([sizes, *(batch.sizes for batch in batches)])
+        self.large: dict[int, tuple[int, Mark]] = {}
+
+    def __len__(self) -> int:
+        return len(self.stale)
+
+    def elements(self, start: int, stop: int) -> Iterator[tuple[LargeCollection, list[int], Elements]]:
+        """Return the elements among some of the entries: whose, at which places, and what."""
+        first = int(np.searchsorted(self._ends, start, "right"))
+        for batch, begin in zip(self._batches[max(0, first - 1) :], self._ends[max(0, first - 1) :].tolist()):
+            if begin >= stop:
+                return
+            part = slice(max(0, start - begin), stop - begin)
+            address, slot, ordinals, keys, values = batch.elements
+            found = Elements(address, slot, ordinals[part], None if keys is None else keys[part], values[part])
+            yield batch.collection, batch.places[part], found
+
+    def so_far(self) -> Iterator[int]:
+        """Return the entries that hold these so far; negative: none, or one that is out of date."""
+        for row in self.rows:
+            yield row[0]
+        for batch in self._batches:
+            for place in batch.places:
+                yield batch.collection.entries[place]
 
     def shares(self) -> npt.NDArray[np.float64]:
         """Return about how many bytes each takes of its chunk."""
@@ -141,7 +218,12 @@ class Entries:
         sizes = self.sizes[start:stop]
         if start == stop or sizes.max() <= _ALIKE * sizes.min():
             return None
-        return np.maximum(sizes, 1).astype(np.uint32)
+        elements = sizes[max(0, len(self.rows) - start) :]
+        if len(elements) and elements.max() <= _ALIKE * elements.min():
+            elements = np.full(len(elements), elements.mean())
+            sizes = np.concatenate([sizes[: len(sizes) - len(elements)], elements])
+        weights: npt.NDArray[np.uint32] = np.maximum(sizes, 1).astype(np.uint32)
+        return weights
 
 
 def _packed(distances: npt.NDArray[np.int64]) -> tuple[int, bytes]:
@@ -154,6 +236,21 @@ def _packed(distances: npt.NDArray[np.int64]) -> tuple[int, bytes]:
 def _unpacked(packed: tuple[int, bytes]) -> npt.NDArray[np.int64]:
     width, steps = packed
     return np.cumsum(np.frombuffer(steps, f"<u{width}"), dtype=np.int64)
+
+
+def _packed_ordinals(ordinals: npt.NDArray[np.int64]) -> tuple[int, int, bytes]:
+    """Return ascending numbers as the first one and the steps between them; width 0: each is one more."""
+    first, steps = int(ordinals[0]), np.diff(ordinals)
+    if (steps == 1).all():
+        return first, 0, b""
+    return first, *_packed(np.cumsum(steps))
+
+
+def _unpacked_ordinals(packed: tuple[int, int, bytes], count: int) -> npt.NDArray[np.int64]:
+    first, width, steps = packed
+    if width == 0:
+        return np.arange(first, first + count)
+    return np.concatenate([np.array([first]), first + _unpacked((width, steps))])
 
 
 def read_chunk(
@@ -188,18 +285,30 @@ def read_chunk(
         None if before is None else Mark(*before),
         None if weights is None else np.frombuffer(weights, "<u4"),
         {index: (number, Mark(*mark)) for index, (number, *mark) in content.get("large", {}).items()},
-        0 if replaced is None else len(replaced[1]),
+        (0 if replaced is None else len(replaced[1])) + (0 if weights is None else len(weights)),
     )
     if "spaces" in content:
         keys, namespaces, rows = content["spaces"]
         chunk.keys += map(space_address, keys, namespaces)
         chunk.rows += rows
         chunk.spaces = len(keys)
+    if "apart" in content:
+        chunk.apart = content["apart"]
+    for row, slot, ordinals, keys, values in content.get("elements", ()):
+        address = row[0] if len(row) == 1 else space_address(*row)
+        chunk.elements.append(Elements(address, slot, _unpacked_ordinals(ordinals, len(values)), keys, values))
+        chunk.beside += len(ordinals[2])
+    of_elements = content.get("element_weights")
+    if of_elements is not None:
+        chunk.beside += len(of_elements)
+        each = np.frombuffer(of_elements, "<u4")
+        elements = np.broadcast_to(each, chunk.current - len(chunk.keys)) if len(each) == 1 else each
+        chunk.weights = np.concatenate([np.zeros(0, "<u4") if chunk.weights is None else chunk.weights, elements])
     return chunk, mark
 
 
-def read_large(store: ChunkStore, number: int, mark: Mark, identity: LogIdentity) -> tuple[Layout, list[Any]]:
-    """Return a row that has a value of its own, behind what its slots hold.
+def read_large(store: ChunkStore, number: int, mark: Mark, identity: LogIdentity) -> dict[str, Any]:
+    """Return what has a value of its own: ``row``, with ``slots``, which says what its slots hold; or ``element``.
 
     Raises:
         CheckpointMismatchError: it is missing, or not as it was written; or something in it cannot be read.
@@ -207,13 +316,18 @@ def read_large(store: ChunkStore, number: int, mark: Mark, identity: LogIdentity
     payload = store.get(number)
     if payload is None:
         raise _missing(identity, f"large row {-number} of the state", mark)
-    content = _checked(payload, mark, identity, f"large row {-number} of the state", ([], []))
-    return content["slots"], content["row"]
+    content: dict[str, Any] = _checked(payload, mark, identity, f"large row {-number} of the state", ([], []))
+    return content
 
 
 def large_row(slots: Layout, row: list[Any]) -> bytes:
     """Return a row as it stands in the store by itself: it stays there when the program gets other states."""
     return dumps({"slots": slots, "row": row})
+
+
+def large_element(value: Any) -> bytes:
+    """Return an element of a large map or list as it stands in the store by itself."""
+    return dumps({"element": value})
 
 
 def _checked(
@@ -250,12 +364,18 @@ def _where(payload: bytes, layout: Layout, space_layout: Layout) -> str:
         if not isinstance(content, dict):
             keys, rows = content[:2]
             found = _where_in_rows(keys, rows, layout)
+        elif "element" in content:
+            found = "an element of a large map or list"
         elif "row" in content:
             found = _where_in_rows([None], [content["row"]], content["slots"], "a key with much state")
         else:
             found = _where_in_rows(content["keys"], content["rows"], layout)
             keys, _, rows = content.get("spaces", ([], [], []))
             found = found or _where_in_rows(keys, rows, space_layout)
+            for row, slot, _, names, values in content.get("elements", ()):
+                if not found and any(map(_has_stand_in, (names, *values))):
+                    name, kind = (layout if len(row) == 1 else space_layout)[slot - 1]
+                    found = f"the {kind} state {name.partition('/')[2]!r} of the key {shorten(row[0])}"
         if found:
             return found
     except Exception:

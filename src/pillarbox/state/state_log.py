@@ -4,7 +4,8 @@ Each epoch appends the rows of the keys that it touched. The log is cleaned from
 log-structured file system: rows of the oldest chunk that are still current are appended again, then the chunk
 is removed. So the log stays within about twice the live rows, no epoch pays for a full snapshot, and an epoch
 costs what it touches. A resident task that missed epochs reads the chunks that it has not seen. A row that would fill
-a chunk has a value of its own beside the chunks, which is removed with its entry and never written again.
+a chunk has a value of its own beside the chunks, which is removed with its entry and never written again. The elements
+of large maps and lists are entries of their own, so a change of one writes that one.
 
 All entries of the log are numbered, and a chunk names those that its own take the place of. A cold start reads the
 chunks from the newest to the oldest, so it knows of each entry whether it is out of date without a look at its key.
@@ -18,7 +19,7 @@ from __future__ import annotations
 
 import gc
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from itertools import compress
 from typing import Any
@@ -33,8 +34,10 @@ from pillarbox.state.addresses import is_space, said
 from pillarbox.state.backend import LoggedRows, LoggedStateBackend, SlotSpec
 from pillarbox.state.chunk_store import ChunkStore
 from pillarbox.state.heap_rows import stale_entries
+from pillarbox.state.large_collection import LargeCollection, Owner
+from pillarbox.state.large_collections import LargeCollections, batch_of
 from pillarbox.state.ledger import CLEANED, ChunkOnFile, Ledger
-from pillarbox.state.log_chunk import Chunk, Entries, large_row, read_chunk, read_large
+from pillarbox.state.log_chunk import Chunk, Entries, large_element, large_row, read_chunk, read_large
 from pillarbox.state.log_head import (
     META,
     Layout,
@@ -97,6 +100,7 @@ class StateLog:
         self.task_state: dict[str, Any] = {}
         self._stamps: list[tuple[int, int]] = []
         self._ledger = Ledger()
+        self._collections = LargeCollections(backend)
         self._entries = 0
         # The number of the next entry: the first one in the log has the number `_entry - _entries`.
         self._entry = 0
@@ -104,7 +108,7 @@ class StateLog:
         self._cleaned = 0
         self._following = META + 1
         self._newest: Mark | None = None
-        # Where the large rows lie, by their entries; and how many have been written.
+        # Where the large rows and elements lie, by their entries; and how many have been written.
         self._large: dict[int, tuple[int, Mark]] = {}
         self._larges = 0
         self._layouts = Layouts(backend)
@@ -159,22 +163,26 @@ class StateLog:
                 mark = chunk.before
                 if newest is None:
                     newest = written
-                place -= len(chunk.entries)
+                place -= chunk.count
                 if place < 0:
                     raise damaged(self._identity, "the state", f"it has more than its {head.entries} entries")
                 older = place - chunk.replaced
                 current[older[older >= 0]] = False  # others are in chunks that are gone
-                chosen = current[place : place + len(chunk.keys)]
+                chosen = current[place : place + chunk.current]
                 own = chunk.own(written.size)
-                self._ledger.load(self._filed(number, oldest + place, chunk, own), written.size, own, chosen)
                 self._fit(chunk, number)
+                self._ledger.load(self._filed(number, oldest + place, chunk, own), written.size, own, chosen)
                 self._read_large(store, chunk, oldest + place, chosen)
+                self._read_elements(chunk, oldest + place, chosen)
                 # What is out of date is freed now, and its memory used for the next chunk, while it is in the cache.
                 for rows, addresses, found in self._of_each_kind(chunk, chosen):
                     rows.load(addresses, found)
                 chunk.rows = []
             if place:
                 raise damaged(self._identity, "the state", f"{place} of its {head.entries} entries are missing")
+            wrong = self._collections.load()
+            if wrong is not None:
+                raise damaged(self._identity, "the state", wrong)
             self._ledger.end_loading()
             self._backend.end_loading()
         finally:
@@ -198,34 +206,46 @@ class StateLog:
         if mark is not None and chunks and self._newest is not None and mark != self._newest:
             raise damaged(self._identity, f"chunk {self._following} of the state", "it is another log's")
         start = self._entry
-        current = np.ones(sum(len(chunk.entries) for _, chunk, _ in chunks), np.bool_)
-        replaced: list[tuple[int, Any]] = []
+        current = np.ones(sum(chunk.count for _, chunk, _ in chunks), np.bool_)
+        replaced: list[tuple[int, Owner]] = []
         at = 0
         for _, chunk, _ in reversed(chunks):
             older = at - chunk.replaced
             current[older[older >= 0]] = False
-            replaced += self._ledger.keys_of(start + older[older < 0])
-            at += len(chunk.entries)
+            replaced += self._ledger.owners_of(start + older[older < 0])
+            at += chunk.count
         for entry, _ in replaced if self._large else ():
             self._forget_large(entry)
+        applied: list[Any] = []
         for number, chunk, written in reversed(chunks):
             self._ledger.replace(self._entry - chunk.replaced)
             at = self._entry - start
-            chosen = current[at : at + len(chunk.keys)]
+            chosen = current[at : at + chunk.current]
             self._fit(chunk, number)
             self._read_large(store, chunk, self._entry, chosen)
+            self._read_elements(chunk, self._entry, chosen)
             own = chunk.own(written.size)
-            self._remember(self._filed(number, self._entry, chunk, own), written.size, len(chunk.keys), own)
+            self._remember(self._filed(number, self._entry, chunk, own), written.size, chunk.current, own)
             for rows, addresses, found in self._of_each_kind(chunk, chosen):
                 rows.apply(addresses, found, [])
+                applied += addresses
             self._backend.apply([], [], chunk.removed)
         # What was put out of date, and has not come anew, is gone.
         find = self._backend.find
-        gone = [address for entry, address in replaced if (row := find(address)) is not None and row[0] == entry]
+        gone = [
+            address
+            for entry, (address, slot, _) in replaced
+            if not slot and (row := find(address)) is not None and row[0] == entry
+        ]
         self._backend.apply([], [], [address for address in gone if not is_space(address)])
         self._backend.spaces.apply([], [], [address for address in gone if is_space(address)])
+        for address in gone:
+            self._collections.remove(address)
+        wrong = self._collections.merge(applied, [each for each in replaced if each[1].slot])
+        if wrong is not None:
+            raise damaged(self._identity, "the state", wrong)
         while self._ledger.chunks and self._ledger.chunks[0].number < head.first:
-            self._entries -= len(self._ledger.drop_oldest().keys)
+            self._entries -= self._ledger.drop_oldest().entries
         self._take_over(head)
 
     def _read(self, store: ChunkStore, number: int, mark: Mark | None) -> tuple[Chunk, Mark]:
@@ -242,13 +262,24 @@ class StateLog:
         positions = self._layouts.positions(number)
         if positions is not None:
             rows[:own] = [row if row is None else _rearranged(row, positions) for row in rows[:own]]
+        space_positions = None
+        if chunk.spaces or chunk.elements:
+            space_positions = self._space_layouts.positions(number)
         if chunk.spaces:
-            positions = self._space_layouts.positions(number)
-            if positions is not None:
-                rows[own:] = [row if row is None else _rearranged(row, positions) for row in rows[own:]]
+            if space_positions is not None:
+                rows[own:] = [row if row is None else _rearranged(row, space_positions) for row in rows[own:]]
             for address, row in zip(chunk.keys[own:], rows[own:]):
                 if row is not None:
                     row.insert(1, address)
+        if chunk.apart or chunk.elements:
+            slots, space_slots = _places(positions, 1), _places(space_positions, 2)
+            for index, counts in chunk.apart.items():
+                of = space_slots if chunk.is_space(index) else slots
+                chunk.apart[index] = {of(slot): count for slot, count in counts.items()}
+            chunk.elements = [
+                found._replace(slot=(space_slots if is_space(found.address) else slots)(found.slot))
+                for found in chunk.elements
+            ]
 
     def _of_each_kind(
         self, chunk: Chunk, chosen: npt.NDArray[np.bool_]
@@ -263,32 +294,47 @@ class StateLog:
             yield rows, list(compress(chunk.keys[part], those)), list(compress(chunk.rows[part], those))
 
     def _read_large(self, store: ChunkStore, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
-        """Put the large rows of a chunk, so far as they are current, into their places."""
+        """Put the large rows and elements of a chunk, so far as they are current, into their places."""
         for index, (number, mark) in chunk.large.items():
+            if not current[index]:
+                continue
+            content = read_large(store, number, mark, self._identity)
+            self._keep_large(start + index, number, mark)
+            if index >= len(chunk.keys):
+                chunk.put(index, content["element"])
+                continue
+            of_space = chunk.is_space(index)
+            rows: LoggedRows = self._backend.spaces if of_space else self._backend
+            slots = _specs(content["slots"])
+            rows.adopt_slots(slots)
+            positions = rows.positions(slots)
+            row = content["row"] if positions is None else _rearranged(content["row"], positions)
+            row[0] = start + index
+            if of_space:
+                row.insert(1, chunk.keys[index])
+            chunk.rows[index] = row
+
+    def _read_elements(self, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
+        """Take up the elements of a chunk, and how many its rows have, so far as they are current."""
+        for index, counts in chunk.apart.items():
             if current[index]:
-                layout, row = read_large(store, number, mark, self._identity)
-                of_space = index >= chunk.own_keys
-                rows: LoggedRows = self._backend.spaces if of_space else self._backend
-                slots = _specs(layout)
-                rows.adopt_slots(slots)
-                positions = rows.positions(slots)
-                row = row if positions is None else _rearranged(row, positions)
-                row[0] = start + index
-                if of_space:
-                    row.insert(1, chunk.keys[index])
-                chunk.rows[index] = row
-                self._keep_large(start + index, number, mark)
+                self._collections.expect(chunk.keys[index], counts)
+        at = len(chunk.keys)
+        for found in chunk.elements:
+            part = slice(at, at := at + len(found.values))
+            self._collections.find(found, np.arange(start + part.start, start + part.stop), current[part])
 
     @staticmethod
     def _filed(number: int, start: int, chunk: Chunk, own: float) -> ChunkOnFile:
-        return ChunkOnFile(number, start, chunk.entries, chunk.sizes(own))
+        elements = [(found.address, found.slot, found.names()) for found in chunk.elements]
+        return ChunkOnFile(number, start, chunk.keys + chunk.removed, elements, chunk.count, chunk.sizes(own))
 
     def _keep_large(self, entry: int, number: int, mark: Mark) -> None:
         self._large[entry] = number, mark
         self._ledger.large += mark.size
 
     def _forget_large(self, entry: int) -> int | None:
-        """Forget the large row of an entry that is out of date; return its number, if it has one."""
+        """Forget the large value of an entry that is out of date; return its number, if it has one."""
         found = self._large.pop(entry, None)
         if found is None:
             return None
@@ -309,10 +355,10 @@ class StateLog:
         self._newest = head.newest
         self._larges = head.large
 
-    def _remember(self, chunk: ChunkOnFile, size: int, rows: int, own: float) -> None:
-        self._ledger.add(chunk, size, rows, own)
-        self._entries += len(chunk.keys)
-        self._entry += len(chunk.keys)
+    def _remember(self, chunk: ChunkOnFile, size: int, current: int, own: float) -> None:
+        self._ledger.add(chunk, size, current, own)
+        self._entries += chunk.entries
+        self._entry += chunk.entries
 
     # -- writing --
 
@@ -352,18 +398,24 @@ class StateLog:
         self._put(store, META, write_head(head))
 
     def _write_changes(self, store: ChunkStore, changed: dict[Any, list[Any]], removed: dict[Any, int]) -> None:
-        """Append the rows that the epoch changed, and those that cleaning moves; note what is out of date by that."""
+        """Append what the epoch changed, and what cleaning moves; note what is out of date by that."""
+        collections, scale = self._collections, self._scale
+        elements_gone, batches = collections.take_changes(changed, removed, scale)
+        sizes = self._sizes_of(changed)
+        for index, address, grown in collections.grow(changed, sizes, scale):
+            batches += grown
+            sizes[index : index + 1] = self._sizes_of({address: changed[address]})
         older = stale_entries([row[0] for row in changed.values()])
-        gone = np.array(list(removed.values()), np.int64)
-        stale = np.concatenate([older, gone])
+        gone = np.array([*removed.values(), *elements_gone], np.int64)
+        stale = np.concatenate([older, gone, *(batch.older for batch in batches)])
         stale = stale[stale >= 0]
         for entry in stale.tolist() if self._large else ():
             number = self._forget_large(entry)
             if number is not None:
                 store.remove(number)
         bytes_gone = self._ledger.replace(stale)
-        sizes = self._sizes_of(changed)
-        moved = self._clean(store, float(sizes.sum()), bytes_gone)
+        added = float(sizes.sum()) + sum(float(batch.sizes.sum()) for batch in batches)
+        moved, elements = self._clean(store, added, bytes_gone)
         if moved:
             # These are unchanged: it is the entry of their mark that goes out of date.
             entries = np.array([row[0] for row in moved.values()], np.int64)
@@ -371,81 +423,101 @@ class StateLog:
             older = np.concatenate([older, entries])
             sizes = np.concatenate([sizes, self._sizes_of(moved)])
             changed.update(moved)
-        self._append(store, Entries(changed, older, sizes), gone)
+        for collection, places in elements.items():
+            order = collection.in_order(places)
+            batches.append(batch_of(collection, order, [collection.entries[place] for place in order], scale))
+            self._ledger.replace(batches[-1].older)
+        self._append(store, Entries(changed, older, sizes, batches), gone)
 
     def _sizes_of(self, rows: dict[Any, list[Any]]) -> npt.NDArray[np.float64]:
         """Return about how many bytes each row takes in the log."""
+        slim = self._collections.slim(rows, rows.values())
         if not self._backend.spaces.slots:
-            return sizes_of(list(rows), list(rows.values())) * self._scale
+            return sizes_of(list(rows), slim) * self._scale
         sizes = np.zeros(len(rows))
         of_spaces = np.fromiter(map(is_space, rows), np.bool_, len(rows))
         for spaces in (False, True):
             chosen = (of_spaces == spaces).tolist()
-            keys, found = list(compress(rows, chosen)), list(compress(rows.values(), chosen))
+            keys, found = list(compress(rows, chosen)), list(compress(slim, chosen))
             if spaces:
                 keys, found = [key for key, *_ in keys], [[row[1][1], *row[2:]] for row in found]
             sizes[of_spaces == spaces] = sizes_of(keys, found)
         return sizes * self._scale
 
-    def _clean(self, store: ChunkStore, added: float, gone: float) -> dict[Any, list[Any]]:
-        """Clean the old end as far as this epoch lengthens the log, and return the rows there that are still current.
+    def _clean(
+        self, store: ChunkStore, added: float, gone: float
+    ) -> tuple[dict[Any, list[Any]], dict[LargeCollection, list[int]]]:
+        """Clean the old end as far as this epoch lengthens the log, and return what is still current there.
 
         What is written again is bounded by what the epoch changes, so no epoch pays for another.
 
         Args:
-            added: how many bytes of rows the epoch adds.
+            added: how many bytes of rows and elements the epoch adds.
             gone: how many bytes it puts out of date.
+
+        Returns:
+            rows by address, and places of elements by their maps and lists.
         """
         rows, find, ledger = self._backend.rows, self._backend.find, self._ledger
         moved: dict[Any, list[Any]] = {}
+        elements: dict[LargeCollection, list[int]] = {}
         changes = max(added, gone)
         # Also what is not written again takes its time to look at.
         looks = 3 * changes + _CHUNK_BYTES // _GATHERING
-        full = max(self._backend.num_rows // _CHUNK_ROWS, ledger.live_bytes // _CHUNK_BYTES)
+        full = max(ledger.current // _CHUNK_ROWS, ledger.live_bytes // _CHUNK_BYTES)
         most_chunks = _SPARE_CHUNKS + _GATHERING * full
         # A little at a time as long as the log is hardly too long: epochs take about the same time.
         excess = ledger.excess(added, self._cleaned) - _SLACK_BYTES
-        budget = min(CLEANED * changes, changes / 2 + max(0.0, excess))
+        budget = min((1 + CLEANED) * changes - added, changes / 2 + max(0.0, excess))
         if len(ledger.chunks) > most_chunks:
             budget += _CHUNK_BYTES // _GATHERING
         while ledger.chunks and (len(ledger.chunks) > most_chunks or excess > 0):
             oldest = ledger.chunks[0]
             look = ledger.mean_of_oldest()
-            for key in () if ledger.oldest_is_stale() else oldest.keys[self._cleaned :]:
+            for address, slot, name in () if ledger.oldest_is_stale() else oldest.owners(self._cleaned):
                 if budget <= 0 or looks <= 0:
-                    return moved
+                    return moved, elements
                 looks -= look
                 entry = oldest.start + self._cleaned
                 self._cleaned += 1
-                row = rows.get(key)
-                if row is None:
-                    row = find(key)
-                if row is not None and row[0] == entry:
-                    moved[key] = row
-                    size = ledger.size_of(entry)
-                    budget -= size
-                    added += size
+                if not slot:
+                    row = rows.get(address)
+                    if row is None:
+                        row = find(address)
+                    if row is None or row[0] != entry:
+                        continue
+                    moved[address] = row
+                else:
+                    collection = self._collections.get(address, slot)
+                    place = None if collection is None else collection.place_of(name, entry)
+                    if collection is None or place is None:
+                        continue
+                    elements.setdefault(collection, []).append(place)
+                size = ledger.size_of(entry)
+                budget -= size
+                added += size
             ledger.drop_oldest()
-            self._entries -= len(oldest.keys)
+            self._entries -= oldest.entries
             self._cleaned = 0
             store.remove(oldest.number)
             excess = ledger.excess(added, self._cleaned) - _SLACK_BYTES
-        return moved
+        return moved, elements
 
     def _append(self, store: ChunkStore, entries: Entries, removed: npt.NDArray[np.int64]) -> None:
-        for index, row in enumerate(entries.rows) if self._large else ():
-            if row[0] in self._large:  # cleaning moves its entry: the row itself stays where it is
-                entries.large[index] = self._large.pop(row[0])
+        # What cleaning moves, and what is large, stays where it is.
+        for index, entry in enumerate(entries.so_far()) if self._large else ():
+            if entry in self._large:
+                entries.large[index] = self._large.pop(entry)
         for index in np.flatnonzero(entries.sizes > _CHUNK_BYTES).tolist():
             if index not in entries.large:
-                entries.large[index] = self._write_large(store, entries.keys[index], entries.rows[index])
+                entries.large[index] = self._write_large(store, entries, index)
         ends = np.cumsum(entries.shares())
         before = self.bytes_written
         start = 0
-        while start < len(entries.keys):
+        while start < len(entries):
             filled = int(np.searchsorted(ends, (ends[start - 1] if start else 0) + _CHUNK_BYTES, "right"))
-            stop = min(max(filled, start + 1), start + _CHUNK_ROWS, len(entries.keys))
-            last = removed if stop == len(entries.keys) else removed[:0]
+            stop = min(max(filled, start + 1), start + _CHUNK_ROWS, len(entries))
+            last = removed if stop == len(entries) else removed[:0]
             self._write_chunk(store, entries, start, stop, last[:_MOST_REMOVED])
             start = stop
         for rest in range(_MOST_REMOVED if start else 0, len(removed), _MOST_REMOVED):
@@ -460,8 +532,16 @@ class StateLog:
         keys, rows = entries.keys[start:stop], entries.rows[start:stop]
         for entry, row in enumerate(rows, self._entry):
             row[0] = entry
+        at = self._entry + len(rows)
+        elements = []
+        for collection, places, found in entries.elements(start, stop):
+            for entry, place in enumerate(places, at):
+                collection.entries[place] = entry
+            at += len(places)
+            elements.append(found)
         stale = np.concatenate([entries.stale[start:stop], removed])
         own = min(max(entries.own_keys - start, 0), len(keys))
+        rows = self._collections.slim(keys, rows)
         chunk = Chunk(
             keys,
             rows[:own] + list(map(_as_written, rows[own:])),
@@ -471,21 +551,23 @@ class StateLog:
             entries.weights(start, stop),
             {index - start: where for index, where in entries.large.items() if start <= index < stop},
             spaces=len(keys) - own,
+            elements=elements,
+            apart=self._collections.apart(keys),
         )
-        if chunk.large:
-            chunk.rows = [None if index in chunk.large else row for index, row in enumerate(chunk.rows)]
+        for index in chunk.large:
+            chunk.put(index, None)
         try:
             payload = chunk.encode()
         except Exception as error:
-            raise self._unwritable(keys, rows, error) from error
-        if len(payload) > 4 * _CHUNK_BYTES and rows and not (chunk.large and len(rows) == 1):
-            # Rows with objects whose size does not show.
-            if len(rows) > 1:
+            raise self._unwritable(entries, start, stop, error) from error
+        if len(payload) > 4 * _CHUNK_BYTES and stop > start and not (chunk.large and stop - start == 1):
+            # Values with objects whose size does not show.
+            if stop - start > 1:
                 middle = (start + stop) // 2
                 self._write_chunk(store, entries, start, middle, removed[:0])
                 self._write_chunk(store, entries, middle, stop, removed)
             else:
-                entries.large[start] = self._write_large(store, keys[0], rows[0])
+                entries.large[start] = self._write_large(store, entries, start)
                 self._write_chunk(store, entries, start, stop, removed)
             return
         self._put(store, self._following, payload)
@@ -494,39 +576,46 @@ class StateLog:
             self._large[self._entry + index] = number, mark
         own_bytes = chunk.own(len(payload))
         filed = self._filed(self._following, self._entry, chunk, own_bytes)
-        self._remember(filed, len(payload), len(rows), own_bytes)
+        self._remember(filed, len(payload), chunk.current, own_bytes)
         self._following += 1
 
-    def _write_large(self, store: ChunkStore, key: Any, row: list[Any]) -> tuple[int, Mark]:
-        """Write a row as a value of its own; return its number and its mark."""
-        of_space = is_space(key)
+    def _write_large(self, store: ChunkStore, entries: Entries, index: int) -> tuple[int, Mark]:
+        """Write a row or an element as a value of its own; return its number and its mark."""
         try:
-            layout = (self._space_layouts if of_space else self._layouts).newest
-            payload = large_row(layout, _as_written(row) if of_space else row)
+            if index < len(entries.rows):
+                of_space = is_space(entries.keys[index])
+                layout = (self._space_layouts if of_space else self._layouts).newest
+                (row,) = self._collections.slim([entries.keys[index]], [entries.rows[index]])
+                payload = large_row(layout, _as_written(row) if of_space else row)
+            else:
+                ((_, _, found),) = entries.elements(index, index + 1)
+                payload = large_element(found.values[0])
         except Exception as error:
-            raise self._unwritable([key], [row], error) from error
+            raise self._unwritable(entries, index, index + 1, error) from error
         self._larges += 1
         self._put(store, -self._larges, payload)
         self._ledger.large += len(payload)
         return -self._larges, Mark.of(payload, self.version + 1)
 
-    def _unwritable(self, keys: list[Any], rows: list[list[Any]], error: Exception) -> OperatorError:
+    def _unwritable(self, entries: Entries, start: int, stop: int, error: Exception) -> OperatorError:
         """Return the error that names the state that cannot be pickled."""
-        for address, row in zip(keys, rows):
-            if is_space(address):
-                key, slots, values = address[0], self._backend.spaces.slots, row[2:]
-            else:
-                key, slots, values = address, self._backend.slots, row[1:]
-            for slot, value in zip(slots, values):
-                try:
-                    dumps((key, value))
-                except Exception:
-                    name = slot.name.partition("/")[2]
-                    return OperatorError(
-                        f"operator {self._backend.operator!r}: the {slot.kind} state {name!r} of key {said(address)}"
-                        f" cannot be written: {describe(error)}; what cannot be pickled (connections, locks,"
-                        " generators) belongs into the function, made in open()"
-                    )
+        addresses = entries.keys[start:stop]
+        parts: list[tuple[Any, int, Any]] = []
+        for address, row in zip(addresses, self._collections.slim(addresses, entries.rows[start:stop])):
+            lead = 1 + is_space(address)
+            parts += [(address, slot, value) for slot, value in enumerate(row[lead:], lead)]
+        for _, _, found in entries.elements(start, stop):
+            parts += [(found.address, found.slot, element) for element in zip(found.names(), found.values)]
+        for address, slot, value in parts:
+            try:
+                dumps((address[0] if is_space(address) else address, value))
+            except Exception:
+                name, kind = self._collections.spec(address, slot)
+                return OperatorError(
+                    f"operator {self._backend.operator!r}: the {kind} state {name.partition('/')[2]!r} of key"
+                    f" {said(address)} cannot be written: {describe(error)}; what cannot be pickled (connections,"
+                    " locks, generators) belongs into the function, made in open()"
+                )
         # Each by itself can be written, now that it is tried again.
         return OperatorError(
             f"operator {self._backend.operator!r}: the epoch's state cannot be written: {describe(error)}"
@@ -538,7 +627,7 @@ class StateLog:
 
     @property
     def state_bytes(self) -> int:
-        """About how many bytes the current rows take when they are written."""
+        """About how many bytes the state takes when it is written."""
         return self._ledger.live_bytes
 
     @property
@@ -602,3 +691,10 @@ def _as_written(row: list[Any]) -> list[Any]:
 
 def _rearranged(row: list[Any], positions: Sequence[int]) -> list[Any]:
     return [row[0], *(row[position] if position else None for position in positions)]
+
+
+def _places(positions: Sequence[int] | None, lead: int) -> Callable[[int], int]:
+    """Return what tells the place in the program's rows of a slot in written ones, which count from 1."""
+    if positions is None:
+        return lambda slot: slot + lead - 1
+    return {written: place for place, written in enumerate(positions, lead)}.__getitem__
