@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import collections
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pillarbox import (
     KeyedCoProcessFunction,
@@ -15,7 +19,7 @@ from pillarbox import (
 )
 from pillarbox.datastream import DataStream
 from pillarbox.graph import REPORT_TARGET, SinkTransformation, output_target
-from pillarbox.graph.targets import SubtaskCodes, spark_hash
+from pillarbox.graph.targets import CODES, FormerCodes, spark_hash, subtask_codes, value_of_hash
 from pillarbox.task.vertex import channel_code, edge_id, edge_of_channel
 
 SIDE = OutputTag("side")
@@ -398,9 +402,69 @@ def test_spark_hash():
     assert [spark_hash(value) for value in (0, 1, -1)] == [-1670924195, -1712319331, -939490007]
 
 
+@given(
+    st.lists(st.integers(0, (1 << 16) - 1), min_size=1, max_size=4, unique=True),
+    st.integers(1, 300),
+    st.lists(st.integers(1, 400), min_size=1, max_size=8),
+)
+def test_subtasks_lie_evenly_over_any_number_of_partitions(vertices, parallelism, partitions):
+    codes = [subtask_codes(vertex, parallelism) for vertex in vertices]
+    assert len({code for own in codes for code in own}) == len(vertices) * parallelism
+    for vertex, own in zip(vertices, codes):
+        assert own[0] == vertex
+        assert all(1 << 32 <= code < 1 << 63 for code in own[1:])  # neither a vertex's number, nor a code of before
+        for count in partitions:
+            filled = collections.Counter(spark_hash(code) % count for code in own)
+            assert len(filled) == min(count, parallelism)
+            assert max(filled.values()) - min(filled.values()) <= 1
+
+
+def test_hashes_at_the_end_of_32_bits_are_consecutive_as_well():
+    near = max(range(1 << 16), key=spark_hash)
+    assert spark_hash(near) + 250_000 > 1 << 31
+    hashes = [spark_hash(code) for code in subtask_codes(near, 250_000)[::-1]]
+    assert hashes == list(range(spark_hash(near) - 249_999, spark_hash(near) + 1))
+
+
+@given(st.integers(-(1 << 31), (1 << 31) - 1), st.integers(0, (1 << 31) - 1))
+def test_the_hash_can_be_inverted(hashed, upper):
+    value = value_of_hash(hashed, upper)
+    assert spark_hash(value) == hashed and value >> 32 == upper
+
+
+def test_partitions_are_apart_from_subtasks():
+    env = environment(8)
+    source = env.from_collection([1])
+    assert compiled(env, out=source.key_by("a").reduce(max)).partitions == 8
+    env.set_partitions(2)
+    program = compiled(env, out=source.key_by("a").reduce(max))
+    assert (program.parallelism, program.partitions) == (8, 2)
+    assert "parallelism 8, 128 key groups, 2 partitions" in str(program)
+    assert sorted(program.subtasks.values()) == sorted(program.former.values()) == [(1, n) for n in range(8)]
+    assert program.vertices[0].edges[0].former_targets[0] == program.vertices[0].edges[0].targets[0] == 1
+    for wrong in (0, True, "2"):
+        with pytest.raises(ProgramError, match="number of partitions is a whole number from 1"):
+            env.set_partitions(wrong)
+    env.set_partitions(9)
+    with pytest.raises(ProgramError, match="9 partitions are more than the 8 subtasks"):
+        compiled(env, out=source.key_by("a").reduce(max))
+
+
+def test_a_checkpoint_of_before_keeps_its_codes():
+    """Those that the first scheme gave are what they were: state lies under them."""
+    assert FormerCodes(4).take(1) == [1, 65536, 65537, 65538]
+    env = environment(4)
+    vertex = compiled(env, out=env.from_collection([1]).key_by("a").reduce(max)).vertices[0]
+    new, former = vertex.edges[0].targets, vertex.edges[0].former_targets
+    vertex.use_codes(CODES)
+    assert vertex.edges[0].targets == new
+    vertex.use_codes(1)
+    assert vertex.edges[0].targets == former != new
+
+
 @pytest.mark.parametrize("partitions", [1, 2, 7, 40])
-def test_each_subtask_has_a_partition_of_its_own(partitions):
-    codes = SubtaskCodes(partitions)
+def test_each_subtask_has_a_partition_of_its_own_by_the_codes_of_before(partitions):
+    codes = FormerCodes(partitions)
     seen: set[int] = set()
     for vertex in range(1, 6):
         taken = codes.take(vertex)

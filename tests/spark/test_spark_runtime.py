@@ -23,7 +23,7 @@ from pillarbox import (
     WatermarkStrategy,
     metrics,
 )
-from pillarbox.graph.targets import SubtaskCodes, spark_hash
+from pillarbox.graph.targets import FormerCodes, spark_hash, subtask_codes
 
 
 class CountPerKey(KeyedProcessFunction):
@@ -82,14 +82,11 @@ def run(df, folder: Path):
     return rows, query
 
 
-def test_codes_put_the_subtasks_of_a_vertex_into_partitions_of_their_own(spark):
+def test_codes_put_subtasks_into_partitions_of_their_own(spark):
     hashed = spark.range(-50, 2000).select("id", F.hash("id")).collect()
     assert all(spark_hash(value) == found for value, found in hashed)
-    codes = SubtaskCodes(7)
-    taken = [codes.take(vertex) for vertex in range(3)]
-    assert len({code for vertex in taken for code in vertex}) == 21
-    for vertex, own in enumerate(taken):
-        assert own[0] == vertex
+    codes = FormerCodes(7)
+    for own in [codes.take(vertex) for vertex in range(3)] + [subtask_codes(vertex, 7) for vertex in range(3)]:
         rows = spark.createDataFrame([(code,) for code in own], "id long").select(F.expr("pmod(hash(id), 7)")).collect()
         assert {row[0] for row in rows} == set(range(7))
 

@@ -44,6 +44,7 @@ class StreamExecutionEnvironment:
         self._spark = spark
         self._parallelism: int | None = None
         self._max_parallelism: int | None = None
+        self._partitions: int | None = None
         self._latency_interval: int | None = None
         self._steps: list[Transformation] = []
         self._sinks: list[SinkTransformation] = []
@@ -179,6 +180,28 @@ class StreamExecutionEnvironment:
         """
         self._latency_interval = positive_millis(interval, "measure_mailbox_latency(): the interval")
         return self
+
+    def set_partitions(self, partitions: int) -> StreamExecutionEnvironment:
+        """Set how many of Spark's partitions the subtasks lie in: that many run at a time.
+
+        A checkpoint keeps its parallelism, and the partitions with which it was begun as well; but those of a stopped
+        query can be changed by Spark's own repartitioning. So a program may begin with more subtasks than it needs now:
+        they lie evenly in any number of partitions.
+
+        Args:
+            partitions: from 1 to the parallelism, which is the default.
+
+        Raises:
+            ProgramError: ``partitions`` is no whole number from 1.
+        """
+        if not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1:
+            raise ProgramError(f"the number of partitions is a whole number from 1, not {shorten(partitions)}")
+        self._partitions = partitions
+        return self
+
+    def get_partitions(self) -> int:
+        """Return how many of Spark's partitions the subtasks lie in."""
+        return self.get_parallelism() if self._partitions is None else self._partitions
 
     # -- sources --
 
@@ -375,7 +398,12 @@ class StreamExecutionEnvironment:
                 f"parallelism {parallelism} is above the max parallelism {max_parallelism}: some subtasks would"
                 " own no key group; raise set_max_parallelism(), or lower set_parallelism()"
             )
-        program = compile_program(name, sinks, parallelism, max_parallelism)
+        if self.get_partitions() > parallelism:
+            raise ProgramError(
+                f"{self.get_partitions()} partitions are more than the {parallelism} subtasks: some would stay empty;"
+                " raise set_parallelism(), or lower set_partitions()"
+            )
+        program = compile_program(name, sinks, parallelism, max_parallelism, self.get_partitions())
         for vertex in program.vertices:
             vertex.latency_interval = self._latency_interval
         return program

@@ -16,7 +16,7 @@ from pillarbox.graph.program import Program
 from pillarbox.graph.transformations import SourceTransformation
 from pillarbox.state.key_note import key_change
 
-__all__ = ["Comparison", "compare", "describe_programs", "read_description"]
+__all__ = ["Comparison", "compare", "describe_programs", "read_codes", "read_description"]
 
 # Of the description. A newer one is refused.
 FORMAT = 1
@@ -78,6 +78,16 @@ def read_description(text: str) -> dict[str, Any] | None:
         )
     programs = found.get("programs")
     return found if isinstance(programs, list) and all(map(_is_described, programs)) else None
+
+
+def read_codes(text: str) -> int | None:
+    """Return the number of the scheme of codes that a line of JSON notes; None: it notes something else."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    codes = found.get("codes") if isinstance(found, dict) else None
+    return codes if isinstance(codes, int) else None
 
 
 def _is_described(program: Any) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from pillarbox.errors import ProgramError
-from pillarbox.graph.targets import REPORT_TARGET, SubtaskCodes, output_target
+from pillarbox.graph.targets import REPORT_TARGET, FormerCodes, output_target, subtask_codes
 from pillarbox.graph.transformations import (
     KeyByTransformation,
     OperatorTransformation,
@@ -39,7 +39,9 @@ class Program:
         sources: the source of each vertex of level 0, by vertex number.
         outputs: names of the outputs; output *i* has the code ``output_target(i)``.
         parallelism: number of subtasks of the vertices behind the first shuffle.
+        partitions: number of Spark's partitions in which these lie.
         subtasks: vertex number and subtask of each code.
+        former: the same of the codes of before, which older checkpoints go on with.
         uses_processing_time: whether the program needs to be run when there is no data.
     """
 
@@ -49,7 +51,9 @@ class Program:
     outputs: list[str]
     parallelism: int
     max_parallelism: int
+    partitions: int
     subtasks: dict[int, tuple[int, int]] = field(default_factory=dict)
+    former: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def uses_processing_time(self) -> bool:
@@ -72,6 +76,8 @@ class Program:
     def to_text(self) -> str:
         """Return the plan as text: one line a vertex, its ways out below it."""
         lines = [f"Program {self.name!r}: parallelism {self.parallelism}, {self.max_parallelism} key groups"]
+        if self.partitions != self.parallelism:
+            lines[0] += f", {self.partitions} partitions"
         for level, vertices in enumerate(self.levels):
             lines.append(f"Level {level}" + (" (sources)" if level == 0 else ""))
             for vertex in vertices:
@@ -124,9 +130,11 @@ class _Link:
 
 
 class _Compiler:
-    def __init__(self, name: str, sinks: list[SinkTransformation], parallelism: int, max_parallelism: int) -> None:
-        self._program = Program(name, [], {}, [], parallelism, max_parallelism)
-        self._codes = SubtaskCodes(parallelism)
+    def __init__(
+        self, name: str, sinks: list[SinkTransformation], parallelism: int, max_parallelism: int, partitions: int
+    ) -> None:
+        self._program = Program(name, [], {}, [], parallelism, max_parallelism, partitions)
+        self._former = FormerCodes(parallelism)
         # The consumers of each step's stream, and which of their inputs.
         self._children: dict[Transformation, list[tuple[Transformation, int]]] = {}
         self._heads: dict[OperatorTransformation, Vertex] = {}
@@ -194,12 +202,10 @@ class _Compiler:
         )
         program.vertices.append(vertex)
         if not vertex.is_source:
-            for subtask, code in enumerate(self._codes.take(vertex.number)):
-                program.subtasks[code] = (vertex.number, subtask)
+            places = [(vertex.number, subtask) for subtask in range(program.parallelism)]
+            program.subtasks.update(zip(subtask_codes(vertex.number, program.parallelism), places))
+            program.former.update(zip(self._former.take(vertex.number), places))
         return vertex
-
-    def _codes_of(self, vertex: Vertex) -> list[int]:
-        return [code for code, (number, _) in self._program.subtasks.items() if number == vertex.number]
 
     def _links(self, step: Transformation, tag_id: str | None = None) -> Iterator[_Link]:
         for child, index in self._children[step]:
@@ -270,10 +276,13 @@ class _Compiler:
                 return
         way_in = InputEdge(vertex.number, vertex.parallelism or None, ordinal=len(between), index=link.index)
         head.inputs.append(way_in)
-        codes = self._codes_of(head)
+        codes, former = (
+            [code for code, (number, _) in subtasks.items() if number == head.number]
+            for subtasks in (self._program.subtasks, self._program.former)
+        )
         consumers.edges.append(len(vertex.edges))
         vertex.edges.append(
-            Edge(head.number, link.index, way_in.id, codes, partitioner, vertex.max_parallelism, sender)
+            Edge(head.number, link.index, way_in.id, codes, partitioner, vertex.max_parallelism, sender, former)
         )
 
     def _new_head(self, consumer: OperatorTransformation) -> Vertex:
@@ -333,8 +342,13 @@ def _key_note(consumer: OperatorTransformation) -> KeyNote | None:
     return notes[0] if notes else None
 
 
-def compile_program(name: str, sinks: list[SinkTransformation], parallelism: int, max_parallelism: int) -> Program:
+def compile_program(
+    name: str, sinks: list[SinkTransformation], parallelism: int, max_parallelism: int, partitions: int | None = None
+) -> Program:
     """Turn the steps that lead to ``sinks`` into a program.
+
+    Args:
+        partitions: how many of Spark's partitions the subtasks lie in; as many as there are subtasks by default.
 
     Raises:
         ProgramError: there is no sink, or two operators share a uid.
@@ -343,5 +357,5 @@ def compile_program(name: str, sinks: list[SinkTransformation], parallelism: int
         raise ProgramError(
             "the program has no output: end a stream with to_dataframe(...), execute_and_collect() or print()"
         )
-    compiler = _Compiler(name, sinks, parallelism, max_parallelism)
+    compiler = _Compiler(name, sinks, parallelism, max_parallelism, partitions or parallelism)
     return compiler.compile()

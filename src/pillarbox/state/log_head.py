@@ -54,6 +54,7 @@ class LogIdentity:
         program: uid, vertex number and level of all operators of the program that have state: where a store is found
             depends on these two.
         key: the description of the operator's key.
+        codes: by which scheme of codes of subtasks the log was found; None: otherwise.
     """
 
     operator: str
@@ -62,6 +63,7 @@ class LogIdentity:
     max_parallelism: int
     program: tuple[tuple[str, int, int], ...] = ()
     key: KeyNote | None = None
+    codes: int | None = None
 
     def __str__(self) -> str:
         return f"operator {self.operator!r}, subtask {self.subtask}"
@@ -98,6 +100,7 @@ class LogHead:
         layouts: what the slots of a row hold, in the chunks from a number on: it changes when a program gets another
             state.
         space_layouts: the same for rows of namespaces.
+        codes: by which scheme of codes of subtasks the log is found; 0 says the same as 1.
         version: the number of epochs in the log.
         stamps: number and random stamp of the last epochs.
         first: the number of the oldest chunk.
@@ -128,10 +131,11 @@ class LogHead:
     large: int = 0
     task: bytes = field(default=b"", repr=False)
     space_layouts: list[tuple[int, Layout]] = field(default_factory=list)
+    codes: int = 0
 
 
 # Fields that are written only if they say something: earlier versions do not know them.
-_OPTIONAL = frozenset({"space_layouts"})
+_OPTIONAL = frozenset({"codes", "space_layouts"})
 _FIELDS = frozenset(each.name for each in fields(LogHead))
 
 
@@ -241,6 +245,12 @@ def _check_identity(head: LogHead, mine: LogIdentity) -> None:
                 f"operator {mine.operator!r}: the checkpoint was written with {what} {theirs}, the program"
                 f" runs with {ours}: keep it at {theirs}, or start from a new checkpoint"
             )
+    if mine.codes is not None and (head.codes or 1) != mine.codes:
+        raise CheckpointMismatchError(
+            f"{mine}: the checkpoint finds its subtasks by scheme {head.codes or 1} of codes, and the query was started"
+            f" with scheme {mine.codes}: the folder 'pillarbox' of the checkpoint says which it is, so leave it there;"
+            " checkpoints of versions before scheme 2 go on in classic sessions only, not under Spark Connect"
+        )
     places = {uid: place for uid, *place in mine.program}
     missing = sorted(uid for uid, *_ in head.program if uid not in places)
     if missing:

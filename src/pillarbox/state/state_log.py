@@ -384,6 +384,7 @@ class StateLog:
             key=mine.key,
             layouts=self._layouts.written(first),
             space_layouts=self._space_layouts.written(first),
+            codes=0 if mine.codes in (None, 1) else mine.codes,
             version=self.version,
             stamps=self._stamps,
             first=first,

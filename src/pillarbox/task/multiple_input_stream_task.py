@@ -59,7 +59,7 @@ class MultipleInputStreamTask(StreamTask):
         self._memory = memory
         self._warned = False
         identity = LogIdentity(
-            vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program, vertex.key
+            vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program, vertex.key, vertex.codes
         )
         self.log = StateLog(identity, self.backend)
         self.gate = InputGate(vertex.name, vertex.inputs)

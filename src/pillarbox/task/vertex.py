@@ -87,6 +87,7 @@ class Edge:
         partitioner: how records are spread over the targets.
         max_parallelism: number of key groups.
         sender: names of the operators that send on it.
+        former_targets: the codes of before of the receiving subtasks.
     """
 
     receiver: int | str
@@ -96,6 +97,7 @@ class Edge:
     partitioner: Partitioner
     max_parallelism: int
     sender: str = ""
+    former_targets: list[int] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -145,6 +147,7 @@ class Vertex:
         latency_interval: milliseconds between two probes of how long mails wait for their turn; None: there are none.
         kind: the method that made its head operator.
         key: the description of its key; None where its head has no key.
+        codes: by which scheme of codes the state of subtasks is found; None: it is found otherwise.
     """
 
     number: int
@@ -164,6 +167,14 @@ class Vertex:
     latency_interval: int | None = None
     kind: str = ""
     key: KeyNote | None = None
+    codes: int | None = None
+
+    def use_codes(self, codes: int) -> None:
+        """Send to subtasks, and find state, by the codes of this scheme. The first one is that of older checkpoints."""
+        self.codes = codes
+        for edge in self.edges:
+            if codes == 1 and edge.former_targets:
+                edge.targets = edge.former_targets
 
     @property
     def is_source(self) -> bool:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Sequence
+from functools import cached_property
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import CheckpointMismatchError
-from pillarbox.graph import Program
-from pillarbox.graph.description import compare, describe_programs, read_description
+from pillarbox.graph import CODES, Program
+from pillarbox.graph.description import compare, describe_programs, read_codes, read_description
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,7 +22,9 @@ _log = logging.getLogger("pillarbox")
 
 
 class Description:
-    """The descriptions of a query's programs, beside its checkpoint.
+    """The descriptions of a query's programs, beside its checkpoint; and by which codes it finds their subtasks.
+
+    It is for one start: what there is, is read once.
 
     They are written and read by Spark, so they can be wherever a checkpoint can. Each start with a changed program adds
     a file, which Spark writes elsewhere and moves to its place: a driver that dies meanwhile leaves what there was. A
@@ -34,6 +37,22 @@ class Description:
         self._checkpoint = checkpoint.rstrip("/")
         self._folder = f"{self._checkpoint}/pillarbox"
 
+    def __str__(self) -> str:
+        return self._checkpoint
+
+    def codes(self) -> int:
+        """Return by which scheme of codes the checkpoint finds its subtasks; note it in a new one.
+
+        What was begun before this was noted has the first scheme.
+        """
+        noted = [codes for line in self._lines if (codes := read_codes(line)) is not None]
+        if noted:
+            return max(noted)
+        if self._last_committed >= 0:
+            return 1
+        self._write(json.dumps({"codes": CODES}))
+        return CODES
+
     def check(self, programs: Sequence[Program]) -> None:
         """Compare with the programs that the checkpoint belongs to; note what there is now.
 
@@ -42,7 +61,7 @@ class Description:
         """
         now = describe_programs(programs)
         every = self._read()
-        committed = self._last_committed()
+        committed = self._last_committed
         binding = [description for description in every if description["batch"] <= committed]
         if binding:
             self._compare(binding[-1], now)
@@ -55,7 +74,7 @@ class Description:
         """
         every = self._read()
         if every:
-            self._note(every, describe_programs(programs), self._last_committed())
+            self._note(every, describe_programs(programs), self._last_committed)
 
     def _compare(self, then: dict[str, Any], now: dict[str, Any]) -> None:
         found = compare(then, now)
@@ -73,14 +92,22 @@ class Description:
             return
         number = every[-1]["number"] + 1 if every else 1
         text = json.dumps({**now, "number": number, "batch": committed + 1}, sort_keys=True)
+        self._write(text)
+
+    def _write(self, text: str) -> None:
         written = self._spark.sql("SELECT :text AS value", args={"text": text})
         written.write.mode("append").option("compression", "none").text(self._folder)
 
     def _read(self) -> list[dict[str, Any]]:
         """Return all descriptions, in the order in which they were written."""
-        found = [read_description(line) for line in self._column(self._folder, "value")]
+        found = [read_description(line) for line in self._lines]
         return sorted((one for one in found if one is not None), key=itemgetter("number"))
 
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self._column(self._folder, "value")
+
+    @cached_property
     def _last_committed(self) -> int:
         """Return the number of the last micro-batch that was committed; -1 where there is none."""
         names = self._column(f"{self._checkpoint}/commits", "_metadata.file_name")

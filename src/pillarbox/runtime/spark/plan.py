@@ -83,7 +83,9 @@ class _Plan:
         if rows is None:
             return self._sources(output, schema)
         vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
-        places = {code: place for code, place in self.program.subtasks.items() if place[0] in vertices}
+        # Only when the query starts it is known which codes its checkpoint has.
+        every = {**self.program.former, **self.program.subtasks}
+        places = {code: place for code, place in every.items() if place[0] in vertices}
         if not self.is_streaming:
             return self._mapped(self._shuffled(rows), BatchTaskHost(vertices, places, output), schema)
         from pillarbox.runtime.spark.processor import Processor
@@ -132,7 +134,7 @@ class _Plan:
     def _shuffled(self, buffers: DataFrame) -> DataFrame:
         # A number that is given is kept, whatever the session's settings. Each target's buffers come together, and in
         # an order that does not depend on the shuffle: a task that is tried again does what it did.
-        shuffled = buffers.repartition(self.program.parallelism, "target")
+        shuffled = buffers.repartition(self.program.partitions, "target")
         return shuffled.sortWithinPartitions("target", "channel", "seq")
 
     def _pool(self, level: int) -> str:

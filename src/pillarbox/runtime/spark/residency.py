@@ -17,11 +17,17 @@ from collections.abc import Callable
 from functools import cache
 from typing import NoReturn, TypeVar
 
+from pillarbox.graph import CODES
 from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.state import ChunkStore
 from pillarbox.task import MultipleInputStreamTask, SourceStreamTask, StreamTask, TaskState
+from pillarbox.task.vertex import Vertex
 
-__all__ = ["Residency", "here"]
+__all__ = ["CODES_PROPERTY", "Residency", "here"]
+
+# By which scheme of codes the query's checkpoint finds its subtasks. Tasks know the local properties of the thread that
+# has started their query.
+CODES_PROPERTY = "pillarbox.codes"
 
 _LET_GO_AFTER_SECONDS = 600.0
 
@@ -37,7 +43,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class Residency:
-    """The residents of one worker, by query, program and subtask.
+    """The residents of one worker, by query, program (with the codes that it uses) and subtask.
 
     Args:
         clock: seconds, from any start.
@@ -56,18 +62,18 @@ class Residency:
         """Return the worker's task of a source: one serves all partitions, in turn."""
 
         def make() -> SourceStreamTask:
-            task = SourceStreamTask(shipped.load(), 0)
+            task = SourceStreamTask(_loaded(shipped), 0)
             task.restore()
             return task
 
-        return self._resident((_query(), shipped.digest, -1), make)
+        return self._resident((_query(), _program(shipped), -1), make)
 
     def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore) -> MultipleInputStreamTask:
         """Return the task of a subtask, at the version in ``store``."""
-        place = (_query(), shipped.digest, subtask)
+        place = (_query(), _program(shipped), subtask)
 
         def make() -> MultipleInputStreamTask:
-            return MultipleInputStreamTask(shipped.load(), subtask)
+            return MultipleInputStreamTask(_loaded(shipped), subtask)
 
         task = self._resident(place, make)
         try:
@@ -150,10 +156,29 @@ class Residency:
 
 
 def _query() -> str:
+    return _property("sql.streaming.queryId") or ""
+
+
+def _codes() -> int:
+    """Return by which scheme of codes the query's checkpoint finds its subtasks."""
+    return int(_property(CODES_PROPERTY) or CODES)
+
+
+def _program(shipped: ShippedVertex) -> str:
+    return f"{shipped.digest} {_codes()}"
+
+
+def _loaded(shipped: ShippedVertex) -> Vertex:
+    vertex = shipped.load()
+    vertex.use_codes(_codes())
+    return vertex
+
+
+def _property(name: str) -> str | None:
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    return (context.getLocalProperty("sql.streaming.queryId") if context is not None else None) or ""
+    return None if context is None else context.getLocalProperty(name)
 
 
 #: The residents of this process.

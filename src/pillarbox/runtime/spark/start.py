@@ -25,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pillarbox.errors import ConfigurationError, ProgramError, describe
-from pillarbox.graph import Program
+from pillarbox.graph import CODES, Program
 from pillarbox.runtime.spark.description import Description
+from pillarbox.runtime.spark.residency import CODES_PROPERTY
 from pillarbox.runtime.spark.writer import checkpoint_of, session_of
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ _PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStorePro
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _FORMAT_KEPT_SINCE = (4, 3)
 
-# The alias of a program's rows: number of the program, and its parallelism (0: it has no state). All that starting
+# The alias of a program's rows: number of the program, and of its partitions (0: it has no state). All that starting
 # takes is in it, so nothing depends on how long this process remembers the program.
 _ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})_(\d+)\b")
 
@@ -71,13 +72,13 @@ class PlannedProgram:
 
     Attributes:
         id: unique to the plan of the program.
-        parallelism: of its keyed operators; 0 where it has none, and so no state.
+        partitions: of Spark's, in which its subtasks lie; 0 where it has no state.
         program: the program itself; None where it was planned by another process, or very many ago.
         pools: the workers that are the program's own.
     """
 
     id: str
-    parallelism: int
+    partitions: int
     program: Program | None
     pools: tuple[str, ...] = ()
 
@@ -89,7 +90,7 @@ def register(program: Program, spark: SparkSession, pools: Sequence[str]) -> str
     while len(_programs) > _REMEMBERED:
         _programs.popitem(last=False)
     _watch_starts(spark)
-    return f"pillarbox_{number}_{program.parallelism if len(program.levels) > 1 else 0}"
+    return f"pillarbox_{number}_{program.partitions if len(program.levels) > 1 else 0}"
 
 
 def metrics_names(spark: SparkSession) -> Iterator[str]:
@@ -108,8 +109,8 @@ def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
     """Return the programs in the plan of a DataFrame, or of one that is about to be written, in no certain order."""
     found = dict(_ALIAS.findall(_plan_text(query)))
     return [
-        PlannedProgram(number, int(parallelism), *_programs.get(number, (None, ())))
-        for number, parallelism in found.items()
+        PlannedProgram(number, int(partitions), *_programs.get(number, (None, ())))
+        for number, partitions in found.items()
     ]
 
 
@@ -139,14 +140,14 @@ def _plan_text(query: Any) -> str:
 
 
 def _needed(programs: list[PlannedProgram]) -> dict[str, str]:
-    stateful = [program for program in programs if program.parallelism]
-    counts = sorted({program.parallelism for program in stateful})
+    counts = sorted({program.partitions for program in programs if program.partitions})
     if not counts:
         return {}
     if len(counts) > 1:
         raise ProgramError(
-            f"the query holds programs of parallelism {' and '.join(map(str, counts))}: the state of a query has one"
-            " number of partitions; call set_parallelism() with the same number in each, or start a query for each"
+            f"the query holds programs of {' and '.join(map(str, counts))} partitions: the state of a query has one"
+            " number of partitions; call set_parallelism() or set_partitions() with the same number in each, or start"
+            " a query for each"
         )
     return {
         "spark.sql.streaming.internal.stateStore.partitions": str(counts[0]),
@@ -207,18 +208,42 @@ def changes_refused() -> Iterator[None]:
         _refusing.reset(token)
 
 
-def _look_at_checkpoint(checkpoint: str | None, spark: SparkSession, planned: list[PlannedProgram]) -> None:
-    programs = [one.program for one in planned if one.program is not None]
-    if checkpoint is None or len(programs) < len(planned):
+def _codes_in(description: Description, planned: list[PlannedProgram]) -> int:
+    """Return by which scheme of codes a checkpoint finds its subtasks."""
+    if not any(one.partitions for one in planned):
+        return CODES
+    try:
+        return description.codes()
+    except Exception as error:  # if it is another one, the tasks will notice
+        _log.warning("checkpoint %s: the codes of its subtasks are not known: %s", description, describe(error))
+        return CODES
+
+
+@contextmanager
+def _codes_known(spark: SparkSession, codes: int) -> Iterator[None]:
+    """Have the tasks of a query that is started meanwhile know by which scheme of codes they find their state."""
+    context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
+    if codes == CODES or context is None:
+        yield
         return
-    description = Description(spark, checkpoint)
+    context.setLocalProperty(CODES_PROPERTY, str(codes))
+    try:
+        yield
+    finally:
+        context.setLocalProperty(CODES_PROPERTY, None)
+
+
+def _look_at_checkpoint(description: Description, planned: list[PlannedProgram]) -> None:
+    programs = [one.program for one in planned if one.program is not None]
+    if len(programs) < len(planned):
+        return
     if _refusing.get():
         description.check(programs)
         return
     try:
         description.follow(programs)
     except Exception as error:  # the query can do without
-        _log.warning("checkpoint %s: its program could not be noted: %s", checkpoint, describe(error))
+        _log.warning("checkpoint %s: its program could not be noted: %s", description, describe(error))
 
 
 def _watch_starts(spark: SparkSession) -> None:
@@ -240,9 +265,14 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(writer: Any, *args: Any, **options: Any) -> Any:
         spark = session_of(writer)
         programs = programs_of(writer)
+        codes = CODES
         if programs:
-            _look_at_checkpoint(checkpoint_of(writer, start.__get__(writer), *args, **options), spark, programs)
-        with program_settings(spark, programs):
+            checkpoint = checkpoint_of(writer, start.__get__(writer), *args, **options)
+            if checkpoint is not None:
+                description = Description(spark, checkpoint)
+                _look_at_checkpoint(description, programs)
+                codes = _codes_in(description, programs)
+        with program_settings(spark, programs), _codes_known(spark, codes):
             query = start(writer, *args, **options)
         if programs:
             _unstarted.pop(spark, None)
