@@ -79,8 +79,8 @@ class ArrowRecords(Records):
     __slots__ = ("_timestamps", "_values", "batch", "stamps")
 
     def __init__(self, batch: pa.RecordBatch, stamps: npt.NDArray[np.int64] | None = None) -> None:
-        self.batch = batch
-        self.stamps = stamps
+        self.batch: Any = batch
+        self.stamps: Any | None = stamps
         self._values: list[Any] | None = None
         self._timestamps: list[int | None] | None = None
 

@@ -12,7 +12,7 @@ from pyspark import cloudpickle
 from pillarbox import ConfigurationError
 from pillarbox.operators.async_io.libraries import import_library
 from pillarbox.runtime.spark.output import BufferOutput
-from pillarbox.runtime.spark.processor import Processor
+from pillarbox.runtime.spark._processor import Processor
 from pillarbox.runtime.spark.task_host import TaskHost
 
 BLOCK = """
@@ -28,7 +28,7 @@ sys.meta_path.insert(0, Block())
 
 KEYED = """
 import pillarbox.runtime.spark.output
-import pillarbox.runtime.spark.processor
+import pillarbox.runtime.spark._processor
 import pillarbox.runtime.spark.source_host
 import pillarbox.runtime.spark.task_host
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor

@@ -49,7 +49,7 @@ class FunctionOperator(StreamOperator):
         super().__init__(context)
         self.function = function
         self.keying = keying
-        self.keyed = None if keying is None else keyed_context(context)
+        self.keyed: KeyedContext | None = None if keying is None else keyed_context(context)
         self._method = method
 
     def open(self) -> None:

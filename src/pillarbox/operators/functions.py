@@ -75,8 +75,8 @@ class OutputTag(Generic[T]):
     def __init__(self, tag_id: str, type_info: TypeInformation[T] | None = None) -> None:
         if not isinstance(tag_id, str) or not tag_id:
             raise ProgramError(f"an OutputTag's id is a non-empty string, not {shorten(tag_id)}")
-        self.tag_id = tag_id
-        self.type_info = type_info
+        self.tag_id: str = tag_id
+        self.type_info: TypeInformation[T] | None = type_info
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, OutputTag) and other.tag_id == self.tag_id

@@ -7,6 +7,8 @@ from typing import Any
 from pillarbox.operators.function_operator import FunctionOperator, keyed_context
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
+from pillarbox.state import KeyedStateBackend
+from pillarbox.time.internal_timer_service import InternalTimeServiceManager
 
 __all__ = ["KeyedOperator"]
 
@@ -32,8 +34,8 @@ class KeyedOperator(FunctionOperator):
     def __init__(self, context: OperatorContext, function: Any, method: str, keying: Keying) -> None:
         super().__init__(context, function, method, keying)
         keyed = keyed_context(context)
-        self.backend = keyed.backend
-        self.time_services = keyed.timers
+        self.backend: KeyedStateBackend = keyed.backend
+        self.time_services: InternalTimeServiceManager = keyed.timers
 
     def process_watermark(self, timestamp: int) -> None:
         """Fire the timers that are due, then hand the watermark on (T5)."""

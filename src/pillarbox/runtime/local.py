@@ -83,7 +83,7 @@ class LocalJob:
         savepoint: Savepoint | None = None,
     ) -> None:
         self.program = program
-        self.epoch = 0
+        self.epoch: int = 0
         self.reports: list[TaskReport] = []
         self._clock = clock
         self._shipped = [ship(vertex) for vertex in program.vertices]

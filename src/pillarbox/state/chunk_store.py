@@ -25,7 +25,7 @@ class MemoryChunkStore:
 
     def __init__(self) -> None:
         self.chunks: dict[int, bytes] = {}
-        self.bytes_put = 0
+        self.bytes_put: int = 0
 
     def get(self, number: int) -> bytes | None:
         return self.chunks.get(number)

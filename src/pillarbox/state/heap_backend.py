@@ -56,14 +56,16 @@ class HeapKeyedStateBackend(HeapRows):
         spaces: the rows of namespaces.
     """
 
+    row: Row
+
     def __init__(self, operator: str, owner: KeyOwner | None = None) -> None:
         super().__init__(operator)
         # A single subtask has all keys.
         self._owner = owner if owner is not None and owner.parallelism > 1 else None
-        self.rows = _Rows(self._create_row)
+        self.rows: _Rows = _Rows(self._create_row)
         self.key: Any = None
         self.dirty: dict[Any, Row] = {}
-        self.spaces = HeapSpaces(self)
+        self.spaces: HeapSpaces = HeapSpaces(self)
 
     # -- declaring states --
 

@@ -57,8 +57,8 @@ class NoRow(list[Any]):
             f" current {self._rows.whose}"
         )
 
-    __getitem__ = _refuse
-    __setitem__ = _refuse
+    __getitem__: Any = _refuse
+    __setitem__: Any = _refuse
 
 
 class HeapRows:
@@ -82,7 +82,7 @@ class HeapRows:
         self.slots: list[SlotSpec] = []
         self.timers: list[HeapTimers] = []
         self.blank: Row = [NEW] + [None] * (self._lead - 1)
-        self.nowhere = NoRow(self)
+        self.nowhere: NoRow = NoRow(self)
         self.row: Row = self.nowhere
         self._states: dict[str, Any] = {}
         self._sealed = False

@@ -26,6 +26,7 @@ class HeapSpaces(HeapRows):
         num_rows: how many there are.
     """
 
+    row: Row
     whose = "namespace"
     _lead = 2
 
@@ -33,7 +34,7 @@ class HeapSpaces(HeapRows):
         super().__init__(backend.operator)
         self._backend = backend
         self.by_key: dict[Any, Row | dict[Any, Row]] = {}
-        self.num_rows = 0
+        self.num_rows: int = 0
         self._dirty: list[Row] = []
 
     @property

@@ -95,8 +95,8 @@ class StateLog:
     def __init__(self, identity: LogIdentity, backend: LoggedStateBackend) -> None:
         self._identity = identity
         self._backend = backend
-        self.bytes_written = 0
-        self.version = 0
+        self.bytes_written: int = 0
+        self.version: int = 0
         self.task_state: dict[str, Any] = {}
         self._stamps: list[tuple[int, int]] = []
         self._ledger = Ledger()

@@ -59,8 +59,8 @@ class TimerQueue:
         # timer that fires adds one that comes before the rest of its own timestamp.
         self._begun: list[tuple[int, Iterator[Any]]] = []
         self._firing = MIN_TIMESTAMP
-        self.overtaken = False
-        self.size = 0
+        self.overtaken: bool = False
+        self.size: int = 0
 
     def __len__(self) -> int:
         return self.size

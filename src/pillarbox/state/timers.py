@@ -42,8 +42,8 @@ class HeapTimers:
         self._backend = backend
         # How many restored timers were no timers, and the address of the first.
         self._dropped: tuple[int, Any] = (0, None)
-        self.queue = TimerQueue()
-        self.slot = slot
+        self.queue: TimerQueue = TimerQueue()
+        self.slot: int = slot
 
     def __len__(self) -> int:
         return self.queue.size

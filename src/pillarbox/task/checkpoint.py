@@ -24,7 +24,7 @@ class SubtaskCheckpointCoordinator:
     def __init__(self, chain: OperatorChain, writer: RecordWriter) -> None:
         self._chain = chain
         self._writer = writer
-        self.latest_completed = 0
+        self.latest_completed: int = 0
 
     def checkpoint_state(self, checkpoint_id: int, write: Callable[[dict[str, Any]], None]) -> None:
         """Take a checkpoint (C4): operators emit what must go first, the barrier goes downstream, state is written.

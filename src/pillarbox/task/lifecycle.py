@@ -120,7 +120,7 @@ class TaskLife:
 
     def __init__(self, task: str) -> None:
         self._task = task
-        self.state = TaskState.CREATED
+        self.state: TaskState = TaskState.CREATED
         self._right = threading.Lock()
         # The errors that end the task, in the order in which they came: the first one is the cause.
         self._reported: deque[BaseException] = deque()

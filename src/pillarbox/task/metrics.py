@@ -17,7 +17,7 @@ class Stopwatch:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._started: float | None = None
-        self.total = 0.0
+        self.total: float = 0.0
 
     def mark_start(self) -> None:
         """Begin a period; nothing happens within one."""
@@ -59,13 +59,13 @@ class TaskMetrics:
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.records_in = 0
-        self.buffers_in = 0
-        self.back_pressured = Stopwatch(clock)
-        self.idle = Stopwatch(clock)
-        self.state = Stopwatch(clock)
-        self.alignment = Stopwatch(clock)
-        self.epoch = Stopwatch(clock)
+        self.records_in: int = 0
+        self.buffers_in: int = 0
+        self.back_pressured: Stopwatch = Stopwatch(clock)
+        self.idle: Stopwatch = Stopwatch(clock)
+        self.state: Stopwatch = Stopwatch(clock)
+        self.alignment: Stopwatch = Stopwatch(clock)
+        self.epoch: Stopwatch = Stopwatch(clock)
 
     def begin_epoch(self) -> None:
         """Start counting anew."""

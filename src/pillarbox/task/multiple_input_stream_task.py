@@ -48,7 +48,7 @@ class MultipleInputStreamTask(StreamTask):
         memory: MemoryProbe = process_memory,
     ) -> None:
         owner = KeyOwner(subtask, vertex.parallelism, vertex.max_parallelism)
-        self.backend = HeapKeyedStateBackend(vertex.nodes[0].name, owner)
+        self.backend: HeapKeyedStateBackend = HeapKeyedStateBackend(vertex.nodes[0].name, owner)
         super().__init__(
             vertex,
             subtask,
@@ -61,8 +61,8 @@ class MultipleInputStreamTask(StreamTask):
         identity = LogIdentity(
             vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program, vertex.key, vertex.codes
         )
-        self.log = StateLog(identity, self.backend)
-        self.gate = InputGate(vertex.name, vertex.inputs)
+        self.log: StateLog = StateLog(identity, self.backend)
+        self.gate: InputGate = InputGate(vertex.name, vertex.inputs)
         self._store: ChunkStore | None = None
         self._sync = Sync.IN_STEP
         self._restore_seconds = 0.0

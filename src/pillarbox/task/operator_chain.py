@@ -75,7 +75,7 @@ class OperatorChain:
                 vertex.job_parallelism,
             )
             wiring.add(index, node.factory.make(context))
-        self.operators = [wiring.operators[index] for index in range(len(vertex.nodes))]
+        self.operators: list[StreamOperator] = [wiring.operators[index] for index in range(len(vertex.nodes))]
         self._meetings = list(wiring.meetings.values())
 
     @property

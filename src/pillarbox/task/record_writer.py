@@ -37,9 +37,9 @@ class RecordWriter:
     def __init__(self, edges: list[Edge]) -> None:
         self._queue: list[Buffer] = []
         self._queued_bytes = 0
-        self.records_out = 0
-        self.bytes_out = 0
-        self.edges = [_EdgeWriter(self, edge) for edge in edges]
+        self.records_out: int = 0
+        self.bytes_out: int = 0
+        self.edges: list[_EdgeWriter] = [_EdgeWriter(self, edge) for edge in edges]
 
     @property
     def is_available(self) -> bool:

@@ -92,17 +92,17 @@ class StreamTask(ABC):
     ) -> None:
         self.vertex = vertex
         self.subtask = subtask
-        self.metrics = TaskMetrics()
-        self.life = TaskLife(vertex.name)
+        self.metrics: TaskMetrics = TaskMetrics()
+        self.life: TaskLife = TaskLife(vertex.name)
         self._threaded_input = threaded_input or any(node.factory.wakes_up for node in vertex.nodes)
         mailbox = TaskMailbox()
-        self.mailbox_metrics = self._new_mailbox_metrics()
-        self.processor = MailboxProcessor(self.process_input, mailbox, self.mailbox_metrics)
-        self.clock = clock or SystemProcessingTimeService(self.handle_async_exception)
+        self.mailbox_metrics: MailboxMetrics = self._new_mailbox_metrics()
+        self.processor: MailboxProcessor = MailboxProcessor(self.process_input, mailbox, self.mailbox_metrics)
+        self.clock: ProcessingTimeService = clock or SystemProcessingTimeService(self.handle_async_exception)
         self._owns_clock = clock is None
-        self.writer = RecordWriter(vertex.edges)
-        self.chain = OperatorChain(vertex, subtask, self.processor, self.clock, self.writer, backend)
-        self.coordinator = SubtaskCheckpointCoordinator(self.chain, self.writer)
+        self.writer: RecordWriter = RecordWriter(vertex.edges)
+        self.chain: OperatorChain = OperatorChain(vertex, subtask, self.processor, self.clock, self.writer, backend)
+        self.coordinator: SubtaskCheckpointCoordinator = SubtaskCheckpointCoordinator(self.chain, self.writer)
         self._reader: AnyReader = IteratorReader(())
         self._suspension: Suspension | None = None
         self._phase = EpochPhase.READING

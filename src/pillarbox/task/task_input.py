@@ -82,7 +82,7 @@ class ThreadedReader(Reader[T]):
         self._ended = False
         self._closed = False
         self._callback: Callable[[], None] | None = None
-        self.started = False
+        self.started: bool = False
         self._thread = threading.Thread(target=self._read, name="pillarbox-input", daemon=True)
         self._thread.start()
 

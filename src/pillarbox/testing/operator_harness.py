@@ -17,7 +17,7 @@ from pillarbox.elements import Records, Watermark, WatermarkStatus
 from pillarbox.mailbox import MailboxController, MailboxProcessor
 from pillarbox.operators.functions import OutputTag
 from pillarbox.operators.keys import Keying, Router
-from pillarbox.operators.operator import Input, KeyedContext, OperatorContext
+from pillarbox.operators.operator import Input, KeyedContext, OperatorContext, StreamOperator
 from pillarbox.state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
 from pillarbox.state.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox.task.operator_chain import as_mail
@@ -131,7 +131,7 @@ class OneInputStreamOperatorTestHarness:
         parallelism: int = 1,
         limit: float = 10.0,
     ) -> None:
-        self.processing_time_service = ManualProcessingTimeService(processing_time)
+        self.processing_time_service: ManualProcessingTimeService = ManualProcessingTimeService(processing_time)
         self._processor = MailboxProcessor(_nothing_to_do)
         self._output = _Recorder()
         self._side_outputs = _SideOutputs()
@@ -154,7 +154,7 @@ class OneInputStreamOperatorTestHarness:
             KeyedContext(self._backend, self._time_services) if self._keyed else None,
             parallelism,
         )
-        self.operator = node.factory.make(context)
+        self.operator: StreamOperator = node.factory.make(context)
         self._patience = Patience(self.processing_time_service, limit)
         self._patience.attach([self.operator])
         try:

@@ -85,7 +85,7 @@ class ProgramTestHarness:
         self._program, self._vertices = program_of(build, parallelism)
         self._pending: dict[str, dict[int, list[Any]]] = {name: {} for name in self._vertices}
         self._outputs: dict[str, list[Any]] = {name: [] for name in self._program.outputs}
-        self.processing_time_service = ManualProcessingTimeService(processing_time)
+        self.processing_time_service: ManualProcessingTimeService = ManualProcessingTimeService(processing_time)
         self._patience = Patience(self.processing_time_service, limit)
         self._job = self._start(snapshot)
 

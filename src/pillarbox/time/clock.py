@@ -146,9 +146,9 @@ class ServiceLife:
 
     def __init__(self, lock: AbstractContextManager[Any]) -> None:
         self._lock = lock
-        self.state = ServiceState.ALIVE
+        self.state: ServiceState = ServiceState.ALIVE
         self.running = 0
-        self.quiesced = _future_of_all()
+        self.quiesced: Future[None] = _future_of_all()
         self._settled = False
 
     def close(self, state: ServiceState) -> bool:

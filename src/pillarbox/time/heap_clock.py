@@ -27,10 +27,10 @@ class HeapTimer(ScheduledTimer):
     __slots__ = ("callback", "service", "state", "timestamp")
 
     def __init__(self, service: HeapTimerService, timestamp: int, callback: ProcessingTimeCallback) -> None:
-        self.service = service
-        self.timestamp = timestamp
-        self.callback = callback
-        self.state = TimerState.WAITING
+        self.service: HeapTimerService = service
+        self.timestamp: int = timestamp
+        self.callback: ProcessingTimeCallback = callback
+        self.state: TimerState = TimerState.WAITING
 
     def end(self, state: TimerState) -> None:
         """End the timer. It may be kept longer than the objects that its callback refers to."""

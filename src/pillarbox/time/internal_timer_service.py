@@ -81,11 +81,11 @@ class InternalTimerService:
         self.name = name
         self._keys = keys
         self._fires = fires
-        self.current_watermark = MIN_TIMESTAMP
+        self.current_watermark: int = MIN_TIMESTAMP
         self._triggerable = triggerable
         self._clock = processing_time_service
-        self.event_timers = keys.create_timers(f"{name}/event", namespaced=namespaced)
-        self.processing_timers = keys.create_timers(f"{name}/processing", namespaced=namespaced)
+        self.event_timers: KeyedTimers = keys.create_timers(f"{name}/event", namespaced=namespaced)
+        self.processing_timers: KeyedTimers = keys.create_timers(f"{name}/processing", namespaced=namespaced)
         self._scheduled: ScheduledTimer | None = None
         self._scheduled_at: int | None = None
 

@@ -181,7 +181,7 @@ class WatermarksWithIdleness(WatermarkGenerator):
         self._seen_since_probe = False
         self._quiet_since: int | None = None
         self._idle = False
-        self.batchable = generator.batchable
+        self.batchable: bool = generator.batchable
 
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
         """Note that there is life, then hand on."""

@@ -244,14 +244,14 @@ class StructCodec(Codec):
     """Structs, and the whole row: splits values that have fields into columns."""
 
     def __init__(self, declared: spark.StructType, slots: list[Slot]) -> None:
-        self.fields = [
+        self.fields: list[Any] = [
             pa.field(field.name, slot.codec.arrow, field.nullable, _metadata(field))
             for field, slot in zip(declared, slots, strict=True)
         ]
         names = ", ".join(declared.names)
         super().__init__(declared, pa.struct(self.fields), f"a tuple or dict of ({names})")
         self.slots = slots
-        self.names = declared.names
+        self.names: Any = declared.names
         self._names = frozenset(self.names)
         self._required = {field.name for field in declared if not field.nullable}
         self._splitters: dict[type, Callable[[Sequence[Any]], list[Sequence[Any]]]] = {}

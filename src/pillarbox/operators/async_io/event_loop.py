@@ -45,7 +45,7 @@ class EventLoopThread:
     """
 
     def __init__(self, name: str, blocked: Callable[[float], None] | None = None) -> None:
-        self.loop = _new_event_loop()
+        self.loop: asyncio.AbstractEventLoop = _new_event_loop()
         # For ``asyncio.to_thread`` and the like, with asyncio's own bound.
         self.loop.set_default_executor(DaemonThreads(min(32, (os.cpu_count() or 1) + 4), f"{name} to_thread"))
         self._blocked = blocked

@@ -85,13 +85,13 @@ class FunctionHost:
         self._function = function
         self._pool: DaemonThreads | None = None
         self._plain: _PlainCalls | None = None
-        self.thread = EventLoopThread(f"pillarbox-async {self._name}", self._warn)
+        self.thread: EventLoopThread = EventLoopThread(f"pillarbox-async {self._name}", self._warn)
         call: Callable[[Any], Any] = function.async_invoke if isinstance(function, AsyncFunction) else function
         if not is_coroutine_function(call):
             most = options.capacity + most_stuck(options.capacity)
             self._pool = DaemonThreads(most, f"pillarbox-pool {self._name}")
             call = self._plain = _PlainCalls(call, self._pool)
-        self.workers = RequestWorkers(
+        self.workers: RequestWorkers = RequestWorkers(
             self._name,
             self.thread,
             call,

@@ -83,7 +83,7 @@ class InFlight:
         # Those whose time had run out before they could be asked here. It begins anew, and the epoch waits for them: so
         # there is an end, also where it is another worker in each epoch.
         self._last_chances: set[Request] = set()
-        self.host = FunctionHost(
+        self.host: FunctionHost = FunctionHost(
             function,
             options,
             context,

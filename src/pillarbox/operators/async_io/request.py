@@ -77,22 +77,22 @@ class Request:
     )
 
     def __init__(self, values: list[Any], timestamps: list[int | None] | None) -> None:
-        self.values = values
-        self.timestamps = timestamps
+        self.values: list[Any] = values
+        self.timestamps: list[int | None] | None = timestamps
         self.id: int | None = None
         self.key: Any = NO_KEY
         self.followers: list[Request] | None = None
-        self.state = RequestState.PENDING
+        self.state: RequestState = RequestState.PENDING
         self.outputs: Sequence[Any] = ()
         self.failure: BaseException | None = None
         self.segment: Segment | None = None
         self.started: int | None = None
-        self.attempts = 0
-        self.seconds = 0.0
+        self.attempts: int = 0
+        self.seconds: float = 0.0
         self.result: Any = None
         self.error: BaseException | None = None
         self.running: Any = None
-        self.given_up = False
+        self.given_up: bool = False
 
     def output_timestamps(self) -> Sequence[int | None]:
         """Return one timestamp for each output: that of its element, for all results of the element."""

@@ -88,7 +88,7 @@ class _Plan:
         places = {code: place for code, place in every.items() if place[0] in vertices}
         if not self.is_streaming:
             return self._mapped(self._shuffled(rows), BatchTaskHost(vertices, places, output), schema)
-        from pillarbox.runtime.spark.processor import Processor
+        from pillarbox.runtime.spark._processor import Processor
         from pillarbox.runtime.spark.task_host import TaskHost
 
         timers = self.program.uses_processing_time

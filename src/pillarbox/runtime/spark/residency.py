@@ -182,7 +182,7 @@ def _property(name: str) -> str | None:
 
 
 #: The residents of this process.
-here = Residency()
+here: Residency = Residency()
 atexit.register(here.close_all)
 
 

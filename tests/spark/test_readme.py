@@ -1,0 +1,80 @@
+"""README's programs do what README says, in a session; its first program is the one in the examples."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from pyspark.sql import SparkSession
+
+import pillarbox
+from tests.docs import HOME, blocks
+
+README = HOME / "README.md"
+FIRST_PROGRAM = HOME / "examples" / "first_program.py"
+SERVICE = "http://fraud.internal"
+
+
+class Scores(BaseHTTPRequestHandler):
+    """The service of README's last program: the score is a hundredth of the amount."""
+
+    def do_GET(self) -> None:
+        amount = float(parse_qs(urlsplit(self.path).query)["amount"][0])
+        answer = json.dumps({"score": amount / 100}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def service() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Scores) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def printed() -> str:
+    """The table that README shows."""
+    found = re.search(r"it prints\n\n```\n(.*?)```", README.read_text(), re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_readme_programs_do_what_readme_says(spark: SparkSession, service: str, tmp_path: Path, monkeypatch, capsys):
+    monkeypatch.setattr(pillarbox, "local_session", lambda: spark)
+    first = runpy.run_path(str(FIRST_PROGRAM), run_name="__main__")
+    assert printed() in capsys.readouterr().out
+
+    names: dict[str, Any] = {"spark": spark, "payments": first["payments"]}
+    sources = [source.replace(SERVICE, service) for source in blocks(README)]
+    for number, source in enumerate(sources):
+        # Functions of a module are pickled by its name, and this one is nowhere in a worker: so it is ``__main__``.
+        names["__name__"] = "__main__"
+        exec(compile(source, f"README.md, program {number}", "exec"), names)
+
+    alerts = names["alerts"].to_dataframe("card STRING, at LONG, payments INT, total DOUBLE")
+    assert [tuple(row) for row in alerts.collect()] == [tuple(row) for row in first["found"].collect()]
+    scores = {(row.card, row.amount): row.score for row in names["scored"].collect()}
+    assert scores == {(row.card, row.amount): row.amount / 100 for row in first["payments"].collect()}
+
+
+def test_the_first_program_is_readmes():
+    program, source = blocks(README)[0], FIRST_PROGRAM.read_text()
+    function = program[program.index("class ") : program.index("env = ")].strip()
+    assert function in source
