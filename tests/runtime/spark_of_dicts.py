@@ -17,8 +17,8 @@ from pillarbox.datastream import DataStream, StreamExecutionEnvironment
 from pillarbox.elements import TaskReport, decode
 from pillarbox.graph import SinkTransformation, output_target
 from pillarbox.runtime.shipping import ship
-from pillarbox.runtime.spark.output import BufferOutput
 from pillarbox.runtime.spark._processor import Processor
+from pillarbox.runtime.spark.output import BufferOutput
 from pillarbox.runtime.spark.source_host import SourceHost
 from pillarbox.runtime.spark.task_host import TaskHost
 

@@ -11,8 +11,8 @@ from pyspark import cloudpickle
 
 from pillarbox import ConfigurationError
 from pillarbox.operators.async_io.libraries import import_library
-from pillarbox.runtime.spark.output import BufferOutput
 from pillarbox.runtime.spark._processor import Processor
+from pillarbox.runtime.spark.output import BufferOutput
 from pillarbox.runtime.spark.task_host import TaskHost
 
 BLOCK = """
