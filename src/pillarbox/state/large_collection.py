@@ -145,7 +145,7 @@ class LargeList:
         self.address = address
         self.slot = slot
         self.live = live
-        self.entries = array("q")
+        self.entries: array[int] = array("q")
 
     @property
     def count(self) -> int:
@@ -197,7 +197,7 @@ class LargeMap:
         self.address = address
         self.slot = slot
         self.live = live
-        self.entries = array("q")
+        self.entries: array[int] = array("q")
         # By place, too: ordinals, and keys as the dict has them (an equal one may be of another type).
         self._ordinals = array("q")
         self._keys: list[Any] = []

@@ -170,10 +170,10 @@ class Entries:
         sizes: npt.NDArray[np.float64],
         batches: list[Batch],
     ) -> None:
-        self.keys = list(changed)
-        self.rows = list(changed.values())
+        self.keys: list[Any] = list(changed)
+        self.rows: list[list[Any]] = list(changed.values())
         of_spaces = np.fromiter(map(is_space, self.keys), np.bool_, len(self.keys))
-        self.own_keys = len(self.keys) - int(np.count_nonzero(of_spaces))
+        self.own_keys: int = len(self.keys) - int(np.count_nonzero(of_spaces))
         if 0 < self.own_keys < len(self.keys):
             order = np.argsort(of_spaces, kind="stable")
             self.keys = [self.keys[index] for index in order.tolist()]
@@ -181,8 +181,8 @@ class Entries:
             stale, sizes = stale[order], sizes[order]
         self._batches = batches
         self._ends = np.cumsum([len(self.rows), *(len(batch.places) for batch in batches)])
-        self.stale = np.concatenate([stale, *(batch.older for batch in batches)])
-        self.sizes = np.concatenate([sizes, *(batch.sizes for batch in batches)])
+        self.stale: Any = np.concatenate([stale, *(batch.older for batch in batches)])
+        self.sizes: Any = np.concatenate([sizes, *(batch.sizes for batch in batches)])
         self.large: dict[int, tuple[int, Mark]] = {}
 
     def __len__(self) -> int:
