@@ -181,8 +181,8 @@ class Entries:
             stale, sizes = stale[order], sizes[order]
         self._batches = batches
         self._ends = np.cumsum([len(self.rows), *(len(batch.places) for batch in batches)])
-        self.stale: Any = np.concatenate([stale, *(batch.older for batch in batches)])
-        self.sizes: Any = np.concatenate([sizes, *(batch.sizes for batch in batches)])
+        self.stale: npt.NDArray[np.int64] = np.concatenate([stale, *(batch.older for batch in batches)])
+        self.sizes: npt.NDArray[np.float64] = np.concatenate([sizes, *(batch.sizes for batch in batches)])
         self.large: dict[int, tuple[int, Mark]] = {}
 
     def __len__(self) -> int:
