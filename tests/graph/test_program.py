@@ -18,9 +18,9 @@ from pillarbox import (
     StreamExecutionEnvironment,
 )
 from pillarbox.datastream import DataStream
-from pillarbox.graph import REPORT_TARGET, SinkTransformation, output_target
+from pillarbox.graph import SinkTransformation, output_target
 from pillarbox.graph.targets import CODES, FormerCodes, spark_hash, subtask_codes, value_of_hash
-from pillarbox.task.vertex import channel_code, edge_id, edge_of_channel
+from pillarbox.task.vertex import REPORT_TARGET, channel_code, edge_id, edge_of_channel
 
 SIDE = OutputTag("side")
 

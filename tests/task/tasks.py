@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from pillarbox.elements import Barrier, Buffer, Records, TaskReport, decode, encode
-from pillarbox.graph import REPORT_TARGET, output_target
+from pillarbox.graph import output_target
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import StreamOperator
 from pillarbox.task import (
+    REPORT_TARGET,
     ChainInput,
     Consumers,
     Edge,
@@ -101,7 +102,6 @@ def vertex_of(*nodes, shuffled=False, uses_processing_time=False):
         chain,
         edges,
         inputs,
-        REPORT_TARGET,
         uses_processing_time,
     )
 

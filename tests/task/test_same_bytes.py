@@ -12,10 +12,10 @@ import pytest
 
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
 from pillarbox.elements import ArrowRecords, Buffer, Records
-from pillarbox.graph import REPORT_TARGET, Program, SinkTransformation
+from pillarbox.graph import Program, SinkTransformation
 from pillarbox.runtime.shipping import ship
 from pillarbox.state import MemoryChunkStore
-from pillarbox.task import MultipleInputStreamTask, SourceStreamTask
+from pillarbox.task import REPORT_TARGET, MultipleInputStreamTask, SourceStreamTask
 from pillarbox.time import ManualProcessingTimeService
 
 COUNT = 3000

@@ -1,7 +1,7 @@
 """A program as the user built it, and as a runtime runs it: vertices and levels."""
 
 from pillarbox.graph.program import Program, compile_program
-from pillarbox.graph.targets import CODES, REPORT_TARGET, output_target
+from pillarbox.graph.targets import CODES, output_target
 from pillarbox.graph.transformations import (
     KeyByTransformation,
     OperatorTransformation,
@@ -15,7 +15,6 @@ from pillarbox.graph.transformations import (
 
 __all__ = [
     "CODES",
-    "REPORT_TARGET",
     "KeyByTransformation",
     "OperatorTransformation",
     "PartitionTransformation",

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from pillarbox.errors import ProgramError
-from pillarbox.graph.targets import REPORT_TARGET, FormerCodes, output_target, subtask_codes
+from pillarbox.graph.targets import FormerCodes, output_target, subtask_codes
 from pillarbox.graph.transformations import (
     KeyByTransformation,
     OperatorTransformation,
@@ -197,7 +197,6 @@ class _Compiler:
             nodes=[],
             edges=[],
             inputs=[],
-            report_target=REPORT_TARGET,
             job_parallelism=program.parallelism,
         )
         program.vertices.append(vertex)

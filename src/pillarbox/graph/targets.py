@@ -7,7 +7,9 @@ consecutive numbers: these lie evenly over any number of partitions.
 
 from __future__ import annotations
 
-__all__ = ["CODES", "REPORT_TARGET", "FormerCodes", "output_target", "spark_hash", "subtask_codes"]
+from pillarbox.task.vertex import REPORT_TARGET
+
+__all__ = ["CODES", "FormerCodes", "output_target", "spark_hash", "subtask_codes"]
 
 # The number of the scheme of codes, which a checkpoint notes: its subtasks' state lies under them.
 CODES = 2
@@ -15,15 +17,12 @@ CODES = 2
 # Codes below this are the vertices' numbers.
 _FIRST_FREE = 1 << 16
 
-# Negative codes never belong to a subtask: they go through to the end of the plan.
-REPORT_TARGET = -1
-
 _M32 = 0xFFFFFFFF
 
 
 def output_target(index: int) -> int:
-    """Return the code of an output."""
-    return -2 - index
+    """Return the code of an output: as that of the tasks' metrics, a negative one, which no subtask has."""
+    return REPORT_TARGET - 1 - index
 
 
 def _rotated(word: int, by: int) -> int:

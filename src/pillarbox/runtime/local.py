@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 
 from pillarbox.elements import Buffer, Records, TaskReport, decode
 from pillarbox.errors import CheckpointMismatchError
-from pillarbox.graph import REPORT_TARGET, Program, output_target
+from pillarbox.graph import Program, output_target
 from pillarbox.runtime.failures import failures_of
 from pillarbox.runtime.shipping import ship
 from pillarbox.state import MemoryChunkStore
-from pillarbox.task import MultipleInputStreamTask, SourceStreamTask
+from pillarbox.task import REPORT_TARGET, MultipleInputStreamTask, SourceStreamTask
 from pillarbox.task.vertex import Vertex
 from pillarbox.time import ProcessingTimeService
 

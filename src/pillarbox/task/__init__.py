@@ -9,9 +9,20 @@ from pillarbox.task.record_writer import RecordWriter
 from pillarbox.task.source_stream_task import SourceStreamTask
 from pillarbox.task.stream_task import StreamTask
 from pillarbox.task.task_input import DataInputStatus
-from pillarbox.task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, channel_code, edge_id
+from pillarbox.task.vertex import (
+    REPORT_TARGET,
+    ChainInput,
+    ChainNode,
+    Consumers,
+    Edge,
+    InputEdge,
+    Vertex,
+    channel_code,
+    edge_id,
+)
 
 __all__ = [
+    "REPORT_TARGET",
     "ChainInput",
     "ChainNode",
     "Consumers",

@@ -41,7 +41,7 @@ from pillarbox.task.task_input import (
     IteratorReader,
     ThreadedReader,
 )
-from pillarbox.task.vertex import Vertex, channel_code
+from pillarbox.task.vertex import REPORT_TARGET, Vertex, channel_code
 from pillarbox.time import (
     ProcessingTimeService,
     SystemProcessingTimeService,
@@ -288,7 +288,7 @@ class StreamTask(ABC):
                     self._resume()
                     self.processor.run_mailbox_loop()
                 channel = channel_code(self.vertex.number, self.subtask)
-                self.writer.send(self.vertex.report_target, channel, 0, self._report())
+                self.writer.send(REPORT_TARGET, channel, 0, self._report())
                 yield from self._hand_over()
         finally:
             self._reader.close()

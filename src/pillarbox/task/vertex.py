@@ -8,7 +8,20 @@ from pillarbox.operators.operator import OperatorFactory
 from pillarbox.state.key_note import KeyNote
 from pillarbox.task.partitioner import Partitioner
 
-__all__ = ["ChainInput", "ChainNode", "Consumers", "Edge", "InputEdge", "Vertex", "channel_code", "edge_id"]
+__all__ = [
+    "REPORT_TARGET",
+    "ChainInput",
+    "ChainNode",
+    "Consumers",
+    "Edge",
+    "InputEdge",
+    "Vertex",
+    "channel_code",
+    "edge_id",
+]
+
+# The code of buffers with a task's metrics. Negative codes never belong to a subtask.
+REPORT_TARGET = -1
 
 # A channel's number holds the subtask in its lowest bits, above them the sending vertex, and above that the ordinal.
 _SUBTASK_BITS = 20
@@ -138,7 +151,6 @@ class Vertex:
         nodes: the chain.
         edges: its ways out.
         inputs: its ways in; empty for a source.
-        report_target: the buffer code of the metrics.
         uses_processing_time: whether something in it has to happen by the wall clock.
         fires_processing_time: whether it will: a streaming query of Spark runs epochs without data only where the
             program says that it needs them.
@@ -159,7 +171,6 @@ class Vertex:
     nodes: list[ChainNode]
     edges: list[Edge]
     inputs: list[InputEdge]
-    report_target: int
     uses_processing_time: bool = False
     fires_processing_time: bool = True
     program: tuple[tuple[str, int, int], ...] = ()

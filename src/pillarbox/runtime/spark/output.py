@@ -14,7 +14,7 @@ from typing import Protocol, get_args, get_type_hints
 import pyarrow as pa
 
 from pillarbox.elements import ArrowRecords, Buffer, TaskReport, decode
-from pillarbox.graph import REPORT_TARGET
+from pillarbox.task import REPORT_TARGET
 
 __all__ = ["BUFFER_SCHEMA", "REPORT_TYPES", "BufferOutput", "ColumnOutput", "Output"]
 
