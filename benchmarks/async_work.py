@@ -35,12 +35,12 @@ _connections = threading.local()
 
 
 def score(key: int) -> int:
-    """Give what the service knows about a key."""
+    """Return the answer of the service for a key."""
     return key * 7_919 % 1_009
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """Give an event loop: uvloop's, where it is installed."""
+    """Return an event loop: uvloop's, where it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -61,7 +61,7 @@ class Work:
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Callable[[int], Awaitable[int]]]:
-        """Give a coroutine function for lookups. The HTTP client has ``capacity`` connections, which it keeps."""
+        """Return a coroutine function for lookups. The HTTP client has ``capacity`` connections, which it keeps."""
         if self.port is None:
             latency = self.latency
 
@@ -132,7 +132,7 @@ class Stopwatch:
 
     @staticmethod
     def read_all(directory: str | Path) -> float | None:
-        """Give the seconds from the first request of all tasks to their last result."""
+        """Return the seconds from the first request of all tasks to their last result."""
         said = [struct.unpack("dd", path.read_bytes()) for path in Path(directory).iterdir()]
         said = [each for each in said if each[1]]
         return max(last for _, last in said) - min(first for first, _ in said) if said else None

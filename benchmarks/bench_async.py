@@ -262,7 +262,7 @@ def service(setting: Setting) -> Iterator[int | None]:
 
 
 def expected(records: int) -> list[int]:
-    """Give number, sum, and weighted sum of the answers."""
+    """Return number, sum, and weighted sum of the answers."""
     scores = [score(key) for key in range(records)]
     return [records, sum(scores), sum(key * score for key, score in enumerate(scores))]
 
@@ -400,7 +400,7 @@ class Comparison:
 
 
 def chosen(known: dict[str, Any]) -> Callable[[str], list[str]]:
-    """Give a type for an argument: names of what is known, with commas between."""
+    """Return a type for an argument: known names, with commas between."""
 
     def parse(text: str) -> list[str]:
         names = [name for name in text.split(",") if name]

@@ -72,7 +72,7 @@ class Count(KeyedProcessFunction):
 
 
 async def ask(row):
-    """Give each row with its time as the answer of a service."""
+    """Return each row with its time as the answer of a service."""
     await asyncio.sleep(0.002)
     return row.key, row.ts, row.text
 

@@ -94,7 +94,7 @@ class Count(KeyedProcessFunction):
 
 
 class Rows:
-    """What is written: keys, and when their timers are due; always the same for a number of keys."""
+    """The rows: keys, and when their timers are due; always the same for a number of keys."""
 
     def __init__(self, keys: int, timers: str) -> None:
         random = np.random.default_rng(1)
@@ -108,7 +108,7 @@ class Rows:
         return self._random.integers(0, HOUR, count) // self._unit * self._unit + HOUR
 
     def load(self, most: int) -> Iterator[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        """Give at least a dozen epochs of at most ``most`` rows."""
+        """Return at least a dozen epochs of at most ``most`` rows."""
         step = min(most, len(self._order) // 12)
         for start in range(0, len(self._order), step):
             keys = self._order[start : start + step]
@@ -177,7 +177,7 @@ def serve_local(keys: int, timers: str, directory: Path) -> None:
 
 
 def agrees(out: list[Any], touched: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> bool:
-    """Tell whether each key came out, with its count in the state and one more."""
+    """Return whether each key came out, with its count in the state and one more."""
     return sorted(map(tuple, out)) == sorted((key, int(counts[key]) + 1) for key in touched.tolist())
 
 

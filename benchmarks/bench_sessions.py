@@ -81,7 +81,7 @@ class Sessions(KeyedProcessFunction):
 
 
 def split(times, more):
-    """Give the sessions of stored times and more of them, of which the last one is still open."""
+    """Return the sessions of stored times and more of them, of which the last one is still open."""
     sessions = [times] if times else []
     for ts in more:
         if sessions and ts < sessions[-1][-1] + GAP:
@@ -131,7 +131,7 @@ class RowSessions(StatefulProcessor):
         yield Row(key=key[0], first=session[0], last=session[-1], n=len(session))
 
     def ended(self):
-        """Give the session whose timer fired, and forget it."""
+        """Return the session whose timer fired, and forget it."""
         session = [each[0] for each in self.times.get()]
         self.times.clear()
         self.end.clear()
@@ -154,7 +154,7 @@ class PandasSessions(RowSessions):
 
 
 def frame_of(key, sessions):
-    """Give sessions of a key as pandas has them."""
+    """Return sessions of a key as pandas has them."""
     return pd.DataFrame(
         {
             "key": key,

@@ -91,7 +91,7 @@ class Epochs:
         self._touched = touched
 
     def load(self, most: int = LOAD) -> list[npt.NDArray[np.int64]]:
-        """Give the keys of at least a dozen epochs, of at most ``most`` records each."""
+        """Return the keys of at least a dozen epochs, of at most ``most`` records each."""
         drawn = self._random.integers(0, self._keys, 2 * self._keys)
         order = np.concatenate([self._random.permutation(self._keys), drawn])
         step = min(most, len(order) // 12)

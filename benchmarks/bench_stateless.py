@@ -87,7 +87,7 @@ def payments(spark: SparkSession, rows: int) -> DataFrame:
 
 
 def expected(rows: int) -> tuple[int, int, int]:
-    """Give what the results must add up to: how many, cents, characters."""
+    """Return the sums of the results: number, cents, characters."""
     count = cents = characters = 0
     for number in range(rows):
         payment = number * 7919 % 100_003, number * 31 % 10_000 / 100, f"shop-{number % SHOPS}"

@@ -18,7 +18,7 @@ PYTHONS = ("python3.11", "python3.12", "python3.10")
 
 
 def flink_python(directory: Path = DIRECTORY) -> Path | None:
-    """Give the Python of PyFlink's virtual environment, which is made when it is missing, or nothing."""
+    """Return the Python of PyFlink's virtual environment, which is made when it is missing, or nothing."""
     python = directory / "bin" / "python"
     installed = directory / "installed"
     wanted = " ".join(PACKAGES)

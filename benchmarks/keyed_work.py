@@ -120,7 +120,7 @@ CONTENDERS = {"pillarbox": PILLARBOX, **PEERS}
 
 
 class Work(ABC):
-    """What is to be done with the rows.
+    """The work to be done with the rows.
 
     Attributes:
         name: of the benchmark, and of the work in ``keyed_flink.py``.
@@ -146,7 +146,7 @@ class Work(ABC):
 
     @abstractmethod
     def check_job(self, key: Ints, ts: Ints, found: list[Ints]) -> bool:
-        """Tell whether a job over all these rows may have emitted this, with a watermark that went on meanwhile."""
+        """Return whether a job over all these rows may have emitted this, with a watermark that went on meanwhile."""
 
     def pillarbox_query(self, source: DataFrame) -> DataFrame:
         strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("ts")
@@ -156,7 +156,7 @@ class Work(ABC):
 
 
 def summary(columns: Sequence[Ints]) -> list[int]:
-    """Give the number of rows, the sum of the last column, and a checksum."""
+    """Return the number of rows, the sum of the last column, and a checksum."""
     return [len(columns[0]), int(columns[-1].sum()), int(np.sum(_weigh(columns)))]
 
 
@@ -182,7 +182,7 @@ class Data:
         self.keys = keys
 
     def batch(self, number: int) -> tuple[Ints, Ints]:
-        """Give keys and timestamps; the first one is small."""
+        """Return keys and timestamps; the first one is small."""
         rows = self.rows if number else self.warm_up_rows
         key = np.random.default_rng([1, number]).integers(0, self.keys, rows)
         # Not from 0 on, which for Spark is the watermark before there is one.
@@ -193,7 +193,7 @@ class Data:
         return key, ts
 
     def batches(self) -> Iterator[tuple[Ints, Ints]]:
-        """Give one after the other."""
+        """Return one after the other."""
         number = 0
         while True:
             yield self.batch(number)
@@ -210,7 +210,7 @@ class Data:
         return place
 
     def job(self, rows: int) -> tuple[Ints, Ints]:
-        """Give the first rows of the first full micro-batch."""
+        """Return the first rows of the first full micro-batch."""
         key, ts = self.batch(1)
         return key[:rows], ts[:rows]
 
@@ -377,7 +377,7 @@ def serve_bare(work: Work) -> None:
 
 @dataclass
 class Round:
-    """What was measured."""
+    """The measurements."""
 
     rows: int
     ms: float

@@ -63,7 +63,7 @@ Result = dict[str, Any]
 
 
 def command(name: str) -> str:
-    """Give what to type for a run."""
+    """Return the command of a run."""
     target, arguments = RUNS[name]
     in_memory = f"TMPDIR={MEMORY} " if name in IN_MEMORY and MEMORY.is_dir() else ""
     return f'{in_memory}make {target} ARGS="{arguments}"' if arguments else f"{in_memory}make {target}"
@@ -189,7 +189,7 @@ def draw_lines(
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Give a table in Markdown; all columns but the first are numbers."""
+    """Return a table in Markdown; all columns but the first are numbers."""
     lines = [head, ["---", *["---:"] * (len(head) - 1)], *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 

@@ -53,7 +53,7 @@ def machine() -> dict[str, Any]:
 
 
 def spark_version() -> str:
-    """Give pyspark's version."""
+    """Return pyspark's version."""
     import pyspark
 
     return str(pyspark.__version__)
@@ -69,7 +69,7 @@ def print_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
 
 
 def spread(values: Sequence[float], digits: int = 0) -> list[str]:
-    """Give median, lowest and highest as cells of a table."""
+    """Return median, lowest and highest as cells of a table."""
     return [f"{value:,.{digits}f}" for value in (statistics.median(values), min(values), max(values))]
 
 
@@ -82,7 +82,7 @@ def finish(name: str, ratio: float, **more: Any) -> None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Give the processes below one."""
+    """Return the processes below one."""
     found: list[int] = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
@@ -95,7 +95,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Give the processor time that a process and all below it have used, also those that have ended."""
+    """Return the processor time that a process and all below it have used, also those that have ended."""
     ticks = 0
     for each in (pid, *descendants(pid)):
         try:
@@ -107,7 +107,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def memory_kib(pid: int, *names: str) -> list[int]:
-    """Give lines of ``/proc/pid/status`` such as ``VmHWM``; nothing when the process has ended."""
+    """Return lines of ``/proc/pid/status`` such as ``VmHWM``; nothing when the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:
@@ -117,7 +117,7 @@ def memory_kib(pid: int, *names: str) -> list[int]:
 
 
 def is_python_worker(pid: int) -> bool:
-    """Tell whether a process is one of PySpark's workers: a child of its daemon."""
+    """Return whether a process is one of PySpark's workers: a child of its daemon."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
         parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -187,7 +187,7 @@ class SteppedQuery:
 
 
 def step_settings(directory: Path, memory: str) -> dict[str, str]:
-    """Give the settings for a session with a stepped query, with ``__`` for dots."""
+    """Return the settings for a session with a stepped query, with ``__`` for dots."""
     return {
         "spark__driver__memory": memory,
         "spark__local__dir": str(directory / "local"),
@@ -202,7 +202,7 @@ def step_settings(directory: Path, memory: str) -> dict[str, str]:
 
 
 def task_reports(progress: StreamingQueryProgress, level: int = 1) -> list[Row]:
-    """Give pillarbox's metrics of the subtasks of a level in a micro-batch: 0 for sources, 1 for keyed ones."""
+    """Return pillarbox's metrics of the subtasks of a level in a micro-batch: 0 for sources, 1 for keyed ones."""
     observed = [values for name, values in progress.observedMetrics.items() if name.startswith("pillarbox")]
     return [task for values in observed for task in values.tasks or () if task["level"] == level]
 

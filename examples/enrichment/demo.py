@@ -106,7 +106,7 @@ def follow(query: Any) -> Counter[str]:
 
 
 def counted(progress: Any) -> tuple[Counter[str], Counter[str]]:
-    """Give the sum and the maximum over all lookups and tasks of each counter in a micro-batch."""
+    """Return the sum and the maximum over all lookups and tasks of each counter in a micro-batch."""
     total: Counter[str] = Counter()
     most: Counter[str] = Counter()
     for metrics in progress["observedMetrics"].values():
@@ -153,7 +153,7 @@ def summary(found: list[Flight]) -> None:
 
 
 def late_by(flown: list[Flight], kind_of: Callable[[Flight], str | None], kinds: list[str]) -> dict[str, float]:
-    """Give the percentage of late departures of each kind, and how many departures there were."""
+    """Return the percentage of late departures of each kind, and the number of departures."""
     delays: dict[str | None, list[bool]] = defaultdict(list)
     for flight in flown:
         delays[kind_of(flight)].append(flight["dep_delay"] > LATE)
@@ -161,7 +161,7 @@ def late_by(flown: list[Flight], kind_of: Callable[[Flight], str | None], kinds:
 
 
 def weather_of(flight: Flight) -> str:
-    """Give the weather in words: the first that fits."""
+    """Return the weather in words: the first that fits."""
     if flight["visib"] is None or flight["precip"] is None:
         return "not recorded"
     if flight["visib"] < 3:
@@ -172,7 +172,7 @@ def weather_of(flight: Flight) -> str:
 
 
 def maker_of(flight: Flight) -> str:
-    """Give the manufacturer under one of the names that it has."""
+    """Return the manufacturer under one of the names that it has."""
     name: str = flight["manufacturer"]
     return next((maker for maker in ("AIRBUS", "MCDONNELL DOUGLAS") if name.startswith(maker)), name).title()
 
@@ -206,7 +206,7 @@ def check(found: dict[str, pa.Table], files: Path) -> bool:
 
 
 def pairs(found: pa.Table | None, wanted: pa.Table | None) -> list[tuple[Any, Any]]:
-    """Give what was found and what was wanted at each place of a file."""
+    """Return the row found and the row expected at each place of a file."""
     from itertools import zip_longest
 
     rows = [table.select(COLUMNS.names).to_pylist() if table is not None else [] for table in (found, wanted)]

@@ -23,7 +23,7 @@ PATIENTLY: dict[str, Any] = {"capacity": 100, "timeout": "1 minute", "retry": 8}
 
 
 def enrich(flights: DataFrame, service: str) -> DataFrame:
-    """Give the flights with eight more columns."""
+    """Return the flights with eight more columns."""
     flights = flights.withColumn("hour", F.date_trunc("hour", "departed"))
     with_weather = PF.async_map(
         flights,

@@ -1,4 +1,4 @@
-"""What is looked up: each lookup is an object with ``async def __call__``, and a connection pool while it is open.
+"""The lookups: each is an object with ``async def __call__``, and a connection pool while it is open.
 
 ``open`` and ``close`` run on the thread of the event loop that runs the requests: an aiohttp session belongs to its
 loop. They run once for as long as a task lives in its worker, so connections outlive micro-batches.
@@ -38,7 +38,7 @@ class HttpLookup(Function):
 
     Args:
         service: its address.
-        patience: seconds for one request; who has not answered by then is asked again.
+        patience: seconds for one request; without an answer by then it is asked again.
     """
 
     def __init__(self, service: str, patience: float = 2.0) -> None:
@@ -54,7 +54,7 @@ class HttpLookup(Function):
         await self.session.close()
 
     async def get(self, path: str) -> dict[str, Any]:
-        """Give the answer to a request. That there is none (404) is an answer; what else goes wrong raises."""
+        """Return the answer to a request. That there is none (404) is an answer; other errors raise."""
         async with self.session.get(path) as response:
             if response.status == 404:
                 return {}

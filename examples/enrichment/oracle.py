@@ -34,7 +34,7 @@ COLUMNS = pa.schema(
 
 
 def expected(files: Path) -> dict[str, pa.Table]:
-    """Give what is to come out for each file of flights, row for row."""
+    """Return the expected output for each file of flights, row for row."""
     weather = pd.read_csv(folder() / "weather.csv", float_precision="round_trip")
     weather["hour"] = pd.to_datetime(weather.pop("time_hour"), utc=True)
     planes = pd.read_csv(folder() / "planes.csv").rename(columns={"tailnum": "tail", "year": "built"})

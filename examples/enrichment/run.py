@@ -49,18 +49,18 @@ def write(table: pa.Table, folder: Path, batches: int) -> None:
 
 
 def flights_of(source: DataFrame) -> DataFrame:
-    """Give the flights, each with its file's name. (Heartbeats are for event time, which is of no use here.)"""
+    """Return the flights, each with its file's name. (Heartbeats are for event time, which is of no use here.)"""
     columns = ("departed", "carrier", "flight", "tail", "origin", "dest", "dep_delay")
     return source.where("kind = 'flight'").select(*columns, F.col("_metadata.file_name").alias("file"))
 
 
 def read_enriched(spark: SparkSession, folder: Path) -> dict[str, pa.Table]:
-    """Give what a streaming query has written."""
+    """Return the rows that a streaming query has written."""
     return by_file(spark.read.parquet(str(folder / "enriched")))
 
 
 def by_file(enriched: DataFrame) -> dict[str, pa.Table]:
-    """Give the rows that came of each file, in the order in which they came out."""
+    """Return the rows that came of each file, in the order in which they came out."""
     table = enriched.toArrow()
     names = table["file"].unique().to_pylist()
     return {name: table.filter(pa.compute.equal(table["file"], name)).drop(["file"]) for name in sorted(names)}

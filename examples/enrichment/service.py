@@ -40,7 +40,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Troubles:
-    """What is wrong with the service.
+    """The troubles of the service.
 
     Attributes:
         latency: milliseconds that half of the answers take at most; few take three times as long.
@@ -85,7 +85,7 @@ class Service:
         self.in_flight = self.in_flight_max = 0
 
     def app(self) -> web.Application:
-        """Give the routes, all but two with troubles on the way."""
+        """Return the routes, all but two with troubles on the way."""
         app = web.Application(middlewares=[self.with_troubles])
         app.add_routes(
             [
@@ -154,7 +154,7 @@ class Service:
         return response
 
     async def get_weather(self, request: web.Request) -> web.Response:
-        """Give the weather at an airport and hour."""
+        """Return the weather at an airport and hour."""
         if self.weather is None:
             from examples.enrichment.data import weather
 
@@ -162,7 +162,7 @@ class Service:
         return found(self.weather.get(request.match_info["place"]))
 
     async def get_aircraft(self, request: web.Request) -> web.Response:
-        """Give the facts about an aircraft."""
+        """Return the facts about an aircraft."""
         if self.aircraft is None:
             from examples.enrichment.data import aircraft
 
@@ -170,12 +170,12 @@ class Service:
         return found(self.aircraft.get(request.match_info["tail"]))
 
     async def get_square(self, request: web.Request) -> web.Response:
-        """Give a number's square."""
+        """Return a number's square."""
         number = int(request.match_info["number"])
         return web.json_response({"number": number, "square": number**2})
 
     async def get_stats(self, request: web.Request) -> web.Response:
-        """Give what was counted."""
+        """Return the counts."""
         return web.json_response(
             {
                 "requests": self.asked.total(),
@@ -195,7 +195,7 @@ class Service:
 
 
 def found(answer: dict[str, Any] | None) -> web.Response:
-    """Give an answer, or say that there is none."""
+    """Return an answer, or one that there is none."""
     return web.json_response(answer) if answer is not None else web.json_response(None, status=404)
 
 
@@ -261,7 +261,7 @@ class RunningService:
             answer.read()
 
     def stats(self) -> dict[str, Any]:
-        """Give what it has counted so far."""
+        """Return the counts so far."""
         with urlopen(f"{self.url}/stats", timeout=10) as answer:
             stats: dict[str, Any] = json.load(answer)
             return stats

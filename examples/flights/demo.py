@@ -80,7 +80,7 @@ def positive(text: str) -> int:
 
 
 def shown(path: Path) -> str:
-    """Give a path as short as possible."""
+    """Return a path as short as possible."""
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 

@@ -56,7 +56,7 @@ def main() -> int:
 def runs(
     table: pa.Table, folder: Path, parallelisms: list[int], batches: list[int]
 ) -> Iterator[tuple[str, int, int | str, Any]]:
-    """Give what to run. Streaming runs deal each slice out in another order."""
+    """Return the runs. Streaming runs deal each slice out in another order."""
     for parallelism in parallelisms:
         for count in batches:
             yield "local", parallelism, count, partial(run_local, table, count, parallelism)

@@ -40,7 +40,7 @@ SILENT_AFTER = 14 * 24 * 60 * MINUTE
 
 
 class Event(NamedTuple):
-    """What the program finds out."""
+    """A finding of the program."""
 
     kind: str
     at: datetime  # the late departure; the end of the two weeks; of other kinds, the flight's departure
@@ -69,7 +69,7 @@ class Flight(NamedTuple):
 
     @property
     def label(self) -> str:
-        """What people call it."""
+        """The flight's name for people."""
         return f"{self.carrier}{self.number} {self.origin}-{self.dest}"
 
 
@@ -87,7 +87,7 @@ class LastSeen(NamedTuple):
 
 
 def flight_of(row: Any, departed: int) -> Flight:
-    """Give what is worth keeping of a row."""
+    """Return the flight in a row."""
     return Flight(
         departed, row.carrier, row.flight, row.origin, row.dest, row.dep_delay, row.arr_delay, row.air_time
     )  # fmt: skip
@@ -99,7 +99,7 @@ def all_fields(flight: Flight) -> list[tuple[bool, Any]]:
 
 
 def instant(ms: int) -> datetime:
-    """Give event time as a datetime."""
+    """Return event time as a datetime."""
     return datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=ms)
 
 
@@ -179,7 +179,7 @@ class FollowAircraft(KeyedProcessFunction):
 
 
 def handed_on(before: Flight, after: Flight) -> int | None:
-    """Give the minutes of delay that an aircraft took from a flight to its next, or None."""
+    """Return the minutes of delay that an aircraft took from a flight to its next, or None."""
     if before.arr_delay is None or before.air_time is None or after.dep_delay is None:
         return None  # diverted: nobody knows when it landed
     landed = before.departed + before.air_time * MINUTE
@@ -191,7 +191,7 @@ def handed_on(before: Flight, after: Flight) -> int | None:
 
 
 def build(rows: DataStream) -> DataStream:
-    """Give the events of a stream of flights (and heartbeats)."""
+    """Return the events of a stream of flights (and heartbeats)."""
     by_departure = WatermarkStrategy.for_bounded_out_of_orderness("1 hour").with_timestamp_assigner("departed")
     flights = (
         rows.assign_timestamps_and_watermarks(by_departure)

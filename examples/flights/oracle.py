@@ -15,7 +15,7 @@ Outcome = tuple[Any, ...]
 
 
 def expected(rows: list[dict[str, Any]]) -> list[Outcome]:
-    """Give the events of all flights and of the time after them, in :func:`canonical` order."""
+    """Return the events of all flights and of the time after them, in :func:`canonical` order."""
     fleet: dict[str, list[dict[str, Any]]] = defaultdict(list)
     events: list[Outcome] = []
     for row in rows:
@@ -29,7 +29,7 @@ def expected(rows: list[dict[str, Any]]) -> list[Outcome]:
 
 
 def canonical(events: list[Any]) -> list[Outcome]:
-    """Give events, in whatever order they came, in one in which they can be compared."""
+    """Return events, in whatever order they came, in one in which they can be compared."""
     return sorted(map(tuple, events), key=lambda event: [(field is None, field) for field in event])
 
 

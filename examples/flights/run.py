@@ -92,12 +92,12 @@ def run_local(
 
 
 def read_events(spark: SparkSession, folder: Path) -> list[Outcome]:
-    """Give the events that a streaming query has written."""
+    """Return the events that a streaming query has written."""
     return collected(spark.read.parquet(str(folder / "events")))
 
 
 def collected(events: DataFrame) -> list[Outcome]:
-    """Give the rows of a DataFrame of events."""
+    """Return the rows of a DataFrame of events."""
     # By way of Arrow, instants keep their time zone; Spark's rows would have them in the driver's.
     rows: list[dict[str, Any]] = events.select(*Event._fields).toArrow().to_pylist()
     return canonical([tuple(row.values()) for row in rows])

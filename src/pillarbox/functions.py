@@ -1,4 +1,4 @@
-"""pillarbox for DataFrames: one call, a DataFrame in, a DataFrame out, no stream in sight."""
+"""pillarbox for DataFrames: one call turns a DataFrame into another one; there are no streams to build."""
 
 from __future__ import annotations
 
@@ -64,6 +64,15 @@ def async_map(
 
     Raises:
         ProgramError: a column is not there, or there twice; an option is invalid.
+
+    Example:
+        >>> import pillarbox.functions as PF
+        >>> async def score(card, amount):
+        ...     await asyncio.sleep(0.001)  # or a request
+        ...     return amount / 100
+        >>> payments = spark.sql("SELECT 'ann' AS card, 50 AS amount")
+        >>> PF.async_map(payments, score, "score DOUBLE", columns=["card", "amount"], capacity=200).collect()
+        [Row(card='ann', amount=50, score=0.5)]
     """
     from pyspark.sql.types import StructField, StructType
 

@@ -159,9 +159,9 @@ class StreamExecutionEnvironment:
         return self._max_parallelism or default_max_parallelism(self.get_parallelism())
 
     def measure_mailbox_latency(self, interval: DurationLike = "1 second") -> StreamExecutionEnvironment:
-        """Have each task measure how long timers, completed requests and checkpoints wait for their turn.
+        """Let each task measure how long timers, completed requests and checkpoints wait for their turn.
 
-        A task handles one run of records at a time; what comes meanwhile waits in its mailbox. While an epoch runs, a
+        A task handles one run of records at a time; mails wait in its mailbox meanwhile. While an epoch runs, a
         probe is put there at an interval, and ``TaskReport.mailbox_latency_ms`` says how long probes waited. Where it
         is long, functions take long for a run of records. It takes a timer thread in each task.
 
@@ -182,17 +182,24 @@ class StreamExecutionEnvironment:
         return self
 
     def set_partitions(self, partitions: int) -> StreamExecutionEnvironment:
-        """Set how many of Spark's partitions the subtasks lie in: that many run at a time.
+        """Set the number of Spark's partitions that the subtasks lie in: the number that run at a time.
 
         A checkpoint keeps its parallelism, and the partitions with which it was begun as well; but those of a stopped
         query can be changed by Spark's own repartitioning. So a program may begin with more subtasks than it needs now:
         they lie evenly in any number of partitions.
 
         Args:
-            partitions: from 1 to the parallelism, which is the default.
+            partitions: the number, from 1 to the parallelism, which is the default.
+
+        Returns:
+            The environment.
 
         Raises:
             ProgramError: ``partitions`` is no whole number from 1.
+
+        Example:
+            >>> env.set_parallelism(16).set_partitions(4).get_partitions()
+            4
         """
         if not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1:
             raise ProgramError(f"the number of partitions is a whole number from 1, not {shorten(partitions)}")
@@ -200,7 +207,12 @@ class StreamExecutionEnvironment:
         return self
 
     def get_partitions(self) -> int:
-        """Return how many of Spark's partitions the subtasks lie in."""
+        """Return the number of Spark's partitions that the subtasks lie in.
+
+        Example:
+            >>> env.set_parallelism(16).get_partitions()
+            16
+        """
         return self.get_parallelism() if self._partitions is None else self._partitions
 
     # -- sources --
