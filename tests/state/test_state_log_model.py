@@ -174,6 +174,10 @@ class Resident:
         elif kind != "read":
             getattr(self.space_state(kind), method)(*arguments)
 
+    @property
+    def num_rows(self):
+        return len([*self.backend.every_row(), *self.backend.spaces.every_row()])
+
     def space_state(self, kind):
         late = {"late map": MapStateDescriptor, "late list": ListStateDescriptor}.get(kind)
         if late is not None:
@@ -367,11 +371,9 @@ class StateLogMachine(RuleBasedStateMachine):
             len(c) for number, c in self.store.chunks.items() if number != META
         )
         assert len(resident.log._large) == sum(number < META for number in self.store.chunks)
-        backend = resident.backend
         collections = [each for slots in resident.log._collections._of.values() for each in slots.values()]
         assert all(0 <= entry < resident.log._entry for each in collections for entry in each.written())
-        assert backend.num_rows == len([*backend.rows, *backend.spaces._every_row()])
-        assert resident.log._ledger.current == backend.num_rows + sum(each.count for each in collections)
+        assert resident.log._ledger.current == resident.num_rows + sum(each.count for each in collections)
         assert resident.view() == model.view()
         assert resident.view_of_spaces() == model.view_of_spaces()
         resident.log._backend.take_changes()  # looking at what is not there has made rows
@@ -402,7 +404,7 @@ class StateLogMachine(RuleBasedStateMachine):
         self.epochs += 1
         self.check(resident, self.model)
         assert resident.log.version == self.epochs
-        assert resident.backend.num_rows == self.model.live
+        assert resident.num_rows == self.model.live
         # What cleaning promises of the number of chunks (of bytes: test_state_log_bounds.py). It takes some epochs to
         # catch up with one that removes much.
         self.most_live = max(resident.log._ledger.current, self.most_live - 1)

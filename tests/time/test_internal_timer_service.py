@@ -48,7 +48,7 @@ class Timers:
 
     def rows(self):
         """The rows by address."""
-        return {row[1]: row for row in self.backend.spaces._every_row()} or dict(self.backend.rows)
+        return {row[1]: row for row in self.backend.spaces.every_row()} or dict(self.backend.rows)
 
     def take(self):
         fired, self.fired = self.fired, []

@@ -139,11 +139,6 @@ class LoggedStateBackend(LoggedRows, Protocol):
         """The rows of keys; ``get`` makes none."""
         ...
 
-    @property
-    def num_rows(self) -> int:
-        """The number of rows of both kinds."""
-        ...
-
     def find(self, address: Any) -> list[Any] | None:
         """Return the row of an address."""
         ...

@@ -8,6 +8,7 @@ row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from operator import is_
 from typing import Any, NamedTuple
 
 from pillarbox.errors import OperatorError, shorten
@@ -128,7 +129,8 @@ class HeapKeyedStateBackend(HeapRows):
         """Create the row of a key; it stays only if it holds something when the epoch ends."""
         if not self.slots:
             return self.blank  # nothing can ever be in it
-        self.check_owner(key)
+        if self._owner is not None:
+            self.check_owner(key)
         row = self.blank.copy()
         self.rows[key] = row
         self.dirty[key] = row
@@ -159,7 +161,8 @@ class HeapKeyedStateBackend(HeapRows):
         row[0] = -2 - row[0]  # (the stale entry, in line: each key that an epoch touches comes by here)
         self.dirty[self.key] = row
 
-    def _every_row(self) -> Iterable[Row]:
+    def every_row(self) -> Iterable[Row]:
+        """Return all rows of keys."""
         return self.rows.values()
 
     # -- looking at it, for metrics and harnesses --
@@ -180,21 +183,12 @@ class HeapKeyedStateBackend(HeapRows):
         """Return the contents of a key's states that are not empty, by name: the very objects, to be looked at only."""
         return self.contents_of(self.rows.get(key, self.blank))
 
-    def contents_by_namespace(self, key: Any) -> dict[Any, dict[str, Any]]:
-        """Return the same for each namespace in which a key has state or timers."""
-        return {row[1][1]: self.spaces.contents_of(row) for row in self.spaces.rows_of(key)}
-
     def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:
         """Return the keys that take most memory, and about how many bytes each takes, without allocating much."""
         found = largest_rows(self.rows, count) + largest_rows(self.spaces.by_key, count)
         return sorted(found, key=lambda each: -each[1])[:count]
 
     # -- writing and restoring whole rows (the state log's side) --
-
-    @property
-    def num_rows(self) -> int:
-        """The number of rows of both kinds."""
-        return len(self.rows) + self.spaces.num_rows
 
     def find(self, address: Any) -> Row | None:
         """Return the row of an address."""
@@ -208,8 +202,9 @@ class HeapKeyedStateBackend(HeapRows):
         rows that it writes.
         """
         changed, self.dirty = self.dirty, {}
-        holds_something = self.holds_something
-        empty = [key for key, row in changed.items() if not holds_something(row)]
+        nothing = self.blank[1:]
+        # By identity: a state may hold what does not compare to a bool, such as a numpy array.
+        empty = [key for key, row in changed.items() if all(map(is_, row[1:], nothing))]
         removed = {key: stale_entry(changed[key][0]) for key in empty if changed[key][0] != NEW}
         for key in empty:
             del changed[key]

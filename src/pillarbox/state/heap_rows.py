@@ -104,7 +104,8 @@ class HeapRows:
         """Note that a namespace's row, unchanged so far in this epoch, is being changed."""
         raise NotImplementedError
 
-    def _every_row(self) -> Iterable[Row]:
+    def every_row(self) -> Iterable[Row]:
+        """Return all rows."""
         raise NotImplementedError
 
     # -- slots --
@@ -147,7 +148,7 @@ class HeapRows:
     def add_slot(self, spec: SlotSpec) -> int:
         """Give each row one more slot, and return its place."""
         self.slots.append(spec)
-        for row in self._every_row():
+        for row in self.every_row():
             row.append(None)
         self.blank = [*self.blank, None]
         return len(self.blank) - 1

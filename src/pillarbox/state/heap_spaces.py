@@ -23,7 +23,6 @@ class HeapSpaces(HeapRows):
     Attributes:
         by_key: a key's only row, or its rows by namespace: many keys have one, and a dictionary costs 200 bytes.
         row: that of the current key in the current namespace.
-        num_rows: how many there are.
     """
 
     row: Row
@@ -34,7 +33,6 @@ class HeapSpaces(HeapRows):
         super().__init__(backend.operator)
         self._backend = backend
         self.by_key: dict[Any, Row | dict[Any, Row]] = {}
-        self.num_rows: int = 0
         self._dirty: list[Row] = []
 
     @property
@@ -97,20 +95,16 @@ class HeapSpaces(HeapRows):
         found = self.by_key.get(key)
         if found is None:
             self.by_key[key] = row
-            self.num_rows += 1
         elif isinstance(found, dict):
-            self.num_rows += namespace not in found
             found[namespace] = row
         elif found[1][1] == namespace:
             self.by_key[key] = row
         else:
             self.by_key[key] = {found[1][1]: found, namespace: row}
-            self.num_rows += 1
 
     def _remove(self, row: Row) -> None:
         key, namespace, _ = row[1]
         found = self.by_key[key]
-        self.num_rows -= 1
         if isinstance(found, list):
             del self.by_key[key]
             return
@@ -118,7 +112,8 @@ class HeapSpaces(HeapRows):
         if len(found) == 1:
             self.by_key[key] = next(iter(found.values()))
 
-    def _every_row(self) -> Iterator[Row]:
+    def every_row(self) -> Iterator[Row]:
+        """Return all rows of namespaces."""
         for found in self.by_key.values():
             if isinstance(found, dict):
                 yield from found.values()

@@ -169,12 +169,15 @@ class Entries:
         stale: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.float64],
         batches: list[Batch],
+        *,
+        spaces: bool,
     ) -> None:
         self.keys: list[Any] = list(changed)
         self.rows: list[list[Any]] = list(changed.values())
-        of_spaces = np.fromiter(map(is_space, self.keys), np.bool_, len(self.keys))
-        self.own_keys: int = len(self.keys) - int(np.count_nonzero(of_spaces))
-        if 0 < self.own_keys < len(self.keys):
+        self.own_keys: int = len(self.keys)
+        if spaces:
+            of_spaces = np.fromiter(map(is_space, self.keys), np.bool_, len(self.keys))
+            self.own_keys -= int(np.count_nonzero(of_spaces))
             order = np.argsort(of_spaces, kind="stable")
             self.keys = [self.keys[index] for index in order.tolist()]
             self.rows = [self.rows[index] for index in order.tolist()]

@@ -428,7 +428,7 @@ class StateLog:
             order = collection.in_order(places)
             batches.append(batch_of(collection, order, [collection.entries[place] for place in order], scale))
             self._ledger.replace(batches[-1].older)
-        self._append(store, Entries(changed, older, sizes, batches), gone)
+        self._append(store, Entries(changed, older, sizes, batches, spaces=bool(self._backend.spaces.slots)), gone)
 
     def _sizes_of(self, rows: dict[Any, list[Any]]) -> npt.NDArray[np.float64]:
         """Return about how many bytes each row takes in the log."""
@@ -460,6 +460,7 @@ class StateLog:
             rows by address, and places of elements by their maps and lists.
         """
         rows, find, ledger = self._backend.rows, self._backend.find, self._ledger
+        spaces = bool(self._backend.spaces.slots)
         moved: dict[Any, list[Any]] = {}
         elements: dict[LargeCollection, list[int]] = {}
         changes = max(added, gone)
@@ -483,7 +484,7 @@ class StateLog:
                 self._cleaned += 1
                 if not slot:
                     row = rows.get(address)
-                    if row is None:
+                    if row is None and spaces:
                         row = find(address)
                     if row is None or row[0] != entry:
                         continue
