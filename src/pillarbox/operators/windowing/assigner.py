@@ -1,0 +1,116 @@
+"""What a window assigner is: it says which windows an element belongs to. Source of the behaviour: Flink's.
+
+An assigner is part of the program and keeps nothing itself. All times are epoch milliseconds.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pillarbox.errors import ProgramError
+from pillarbox.operators.functions import RuntimeContext
+from pillarbox.operators.windowing.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
+from pillarbox.operators.windowing.windows import TimeWindow
+
+__all__ = [
+    "EventTimeAssigner",
+    "MergeCallback",
+    "MergingWindowAssigner",
+    "ProcessingTimeAssigner",
+    "TimedAssigner",
+    "WindowAssigner",
+]
+
+
+class WindowAssigner(ABC):
+    """Assigns windows to elements.
+
+    Attributes:
+        window_type: the class of its windows: a ``NamedTuple``, as their fields are what is kept in the state.
+    """
+
+    class WindowAssignerContext(ABC):
+        """What an assigner may ask for."""
+
+        @abstractmethod
+        def get_current_processing_time(self) -> int:
+            """Return the wall clock's time, in epoch milliseconds."""
+
+        @abstractmethod
+        def get_runtime_context(self) -> RuntimeContext:
+            """Return where state of the current key is had from (of the key, not of a window)."""
+
+    window_type: Callable[..., Any] = TimeWindow
+
+    @abstractmethod
+    def assign_windows(self, element: Any, timestamp: int | None, context: WindowAssignerContext, /) -> Iterable[Any]:
+        """Return the windows of an element. If a window is in it twice, it gets the element twice.
+
+        Args:
+            timestamp: when the element happened, in epoch milliseconds; None if that is not known.
+        """
+
+    @abstractmethod
+    def get_default_trigger(self) -> Trigger:
+        """Return the trigger that is used unless the program names another one."""
+
+    @abstractmethod
+    def is_event_time(self) -> bool:
+        """Tell whether its windows end by event time."""
+
+
+class MergeCallback(ABC):
+    """Is told which windows become one."""
+
+    @abstractmethod
+    def merge(self, to_be_merged: Iterable[Any], merge_result: Any, /) -> None:
+        """Have windows replaced by the one that covers them all."""
+
+
+class MergingWindowAssigner(WindowAssigner):
+    """An assigner whose windows may merge, as sessions do."""
+
+    @abstractmethod
+    def merge_windows(self, windows: Iterable[Any], callback: MergeCallback, /) -> None:
+        """Tell ``callback`` which of a key's windows are to be merged, and into what."""
+
+
+class TimedAssigner(WindowAssigner):
+    """Windows of one of the clocks."""
+
+    @abstractmethod
+    def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
+        """Return when an element happened, by the windows' clock."""
+
+
+class EventTimeAssigner(TimedAssigner):
+    """Windows of event time."""
+
+    def get_default_trigger(self) -> Trigger:
+        return EventTimeTrigger.create()
+
+    def is_event_time(self) -> bool:
+        return True
+
+    def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
+        if timestamp is None:
+            raise ProgramError(
+                f"{type(self).__name__} got an element without a timestamp: put"
+                " assign_timestamps_and_watermarks(...) before the window, or use windows of processing time"
+            )
+        return timestamp
+
+
+class ProcessingTimeAssigner(TimedAssigner):
+    """Windows of processing time: by the clock of the machine when the element comes."""
+
+    def get_default_trigger(self) -> Trigger:
+        return ProcessingTimeTrigger.create()
+
+    def is_event_time(self) -> bool:
+        return False
+
+    def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
+        return context.get_current_processing_time()

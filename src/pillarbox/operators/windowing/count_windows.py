@@ -1,0 +1,110 @@
+"""Windows without a clock: the global one, and windows of a number of elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.operators.windowing.assigner import WindowAssigner
+from pillarbox.operators.windowing.triggers import CountTrigger, NeverTrigger, PurgingTrigger, Trigger
+from pillarbox.operators.windowing.windows import CountWindow, GlobalWindow
+from pillarbox.state import ValueStateDescriptor
+
+__all__ = ["CountSlidingWindowAssigner", "CountTumblingWindowAssigner", "GlobalWindows"]
+
+
+class GlobalWindows(WindowAssigner):
+    """One window a key, that never ends: give it a trigger."""
+
+    window_type = GlobalWindow
+
+    @staticmethod
+    def create() -> GlobalWindows:
+        """Return the assigner."""
+        return GlobalWindows()
+
+    def assign_windows(
+        self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
+    ) -> list[GlobalWindow]:
+        return [GlobalWindow()]
+
+    def get_default_trigger(self) -> Trigger:
+        return NeverTrigger()
+
+    def is_event_time(self) -> bool:
+        return False
+
+    def __repr__(self) -> str:
+        return "GlobalWindows()"
+
+
+def _count(value: int, asked_by: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ProgramError(f"{asked_by} is a number of elements from 1, not {shorten(value)}")
+    return value
+
+
+class _CountWindows(WindowAssigner):
+    """Windows of a number of elements of a key. The count is state of the key."""
+
+    window_type = CountWindow
+
+    def __init__(self, size: int, slide: int) -> None:
+        name = f"{type(self).__name__}.of()"
+        self.size = _count(size, f"{name}: the size")
+        self.slide = _count(slide, f"{name}: the slide")
+        self._counted = ValueStateDescriptor("window-count")
+
+    def assign_windows(
+        self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
+    ) -> Sequence[CountWindow]:
+        counted = context.get_runtime_context().get_state(self._counted)
+        place: int = counted.value() or 0
+        counted.update(place + 1)
+        # The windows that the element is in have the numbers first..last: number n holds the places from n * slide on.
+        last = place // self.slide
+        first = max(0, (place - self.size) // self.slide + 1)
+        return [CountWindow(number) for number in range(first, last + 1)]
+
+    def get_default_trigger(self) -> Trigger:
+        return PurgingTrigger.of(CountTrigger.of(self.size))
+
+    def is_event_time(self) -> bool:
+        return False
+
+
+class CountTumblingWindowAssigner(_CountWindows):
+    """Windows of ``size`` elements of a key, one after the other. One that is not full does not fire."""
+
+    @staticmethod
+    def of(size: int) -> CountTumblingWindowAssigner:
+        """Return the assigner.
+
+        Raises:
+            ProgramError: a size below 1.
+        """
+        return CountTumblingWindowAssigner(size, size)
+
+    def __repr__(self) -> str:
+        return f"CountTumblingWindowAssigner({self.size})"
+
+
+class CountSlidingWindowAssigner(_CountWindows):
+    """Windows of ``size`` elements of a key, that start every ``slide`` elements. Only full ones fire.
+
+    That is PyFlink's way. Java's also fires the first, smaller ones: a global window with ``CountTrigger.of(slide)``
+    and ``CountEvictor.of(size)``.
+    """
+
+    @staticmethod
+    def of(size: int, slide: int) -> CountSlidingWindowAssigner:
+        """Return the assigner.
+
+        Raises:
+            ProgramError: a size or slide below 1.
+        """
+        return CountSlidingWindowAssigner(size, slide)
+
+    def __repr__(self) -> str:
+        return f"CountSlidingWindowAssigner({self.size}, {self.slide})"

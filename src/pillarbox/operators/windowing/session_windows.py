@@ -1,0 +1,145 @@
+"""Sessions: windows of activity, which merge where they meet. Source of the behaviour: Flink's assigners."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.operators.windowing.assigner import (
+    EventTimeAssigner,
+    MergeCallback,
+    MergingWindowAssigner,
+    ProcessingTimeAssigner,
+    TimedAssigner,
+    WindowAssigner,
+)
+from pillarbox.operators.windowing.windows import TimeWindow
+from pillarbox.time.duration import DurationLike, positive_millis
+
+__all__ = [
+    "DynamicEventTimeSessionWindows",
+    "DynamicProcessingTimeSessionWindows",
+    "EventTimeSessionWindows",
+    "ProcessingTimeSessionWindows",
+    "SessionWindowTimeGapExtractor",
+]
+
+
+class SessionWindowTimeGapExtractor(ABC):
+    """Gives each element the gap that ends its session."""
+
+    @abstractmethod
+    def extract(self, element: Any, /) -> int:
+        """Return the gap in milliseconds; it has to be above zero."""
+
+
+class _Sessions(TimedAssigner, MergingWindowAssigner):
+    """Windows of activity: they end when nothing came for the gap."""
+
+    @abstractmethod
+    def _gap(self, element: Any) -> int:
+        """Return the gap after an element, in milliseconds."""
+
+    def assign_windows(
+        self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
+    ) -> list[TimeWindow]:
+        time = self._time(timestamp, context)
+        return [TimeWindow(time, time + self._gap(element))]
+
+    def merge_windows(self, windows: Iterable[TimeWindow], callback: MergeCallback, /) -> None:
+        # Windows that overlap or touch are one session.
+        group: list[TimeWindow] = []
+        cover: TimeWindow | None = None
+        for window in sorted(windows):
+            if cover is not None and cover.intersects(window):
+                group.append(window)
+                cover = cover.cover(window)
+                continue
+            if cover is not None and len(group) > 1:
+                callback.merge(group, cover)
+            group, cover = [window], window
+        if cover is not None and len(group) > 1:
+            callback.merge(group, cover)
+
+
+class _FixedGap(_Sessions):
+    """Sessions with one gap for all elements."""
+
+    def __init__(self, gap: DurationLike) -> None:
+        self.gap = positive_millis(gap, f"{type(self).__name__}.with_gap()")
+
+    def _gap(self, element: Any) -> int:
+        return self.gap
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.gap} ms)"
+
+
+class _DynamicGap(_Sessions):
+    """Sessions whose gap each element says itself."""
+
+    def __init__(self, extractor: SessionWindowTimeGapExtractor | Callable[[Any], int]) -> None:
+        extract = getattr(extractor, "extract", extractor)
+        if not callable(extract):
+            raise ProgramError(
+                f"{type(self).__name__}: with_dynamic_gap() takes a function or SessionWindowTimeGapExtractor, not"
+                f" {shorten(extractor)}"
+            )
+        self.extractor = extractor
+        self._extract: Callable[[Any], int] = extract
+
+    def _gap(self, element: Any) -> int:
+        return positive_millis(self._extract(element), "the gap of a session that the extractor returned")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({shorten(self.extractor)})"
+
+
+class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
+    """Sessions of event time: elements of a key that are less than a gap apart, or just a gap, are together."""
+
+    @staticmethod
+    def with_gap(gap: DurationLike) -> EventTimeSessionWindows:
+        """Return an assigner of sessions that end when no element came for ``gap``.
+
+        Raises:
+            ProgramError: a gap below one millisecond.
+        """
+        return EventTimeSessionWindows(gap)
+
+    @staticmethod
+    def with_dynamic_gap(
+        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
+    ) -> DynamicEventTimeSessionWindows:
+        """Return an assigner of sessions whose gap each element says itself, in milliseconds."""
+        return DynamicEventTimeSessionWindows(extractor)
+
+
+class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
+    """Sessions of processing time."""
+
+    @staticmethod
+    def with_gap(gap: DurationLike) -> ProcessingTimeSessionWindows:
+        """Return an assigner of sessions that end when no element came for ``gap``.
+
+        Raises:
+            ProgramError: a gap below one millisecond.
+        """
+        return ProcessingTimeSessionWindows(gap)
+
+    @staticmethod
+    def with_dynamic_gap(
+        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
+    ) -> DynamicProcessingTimeSessionWindows:
+        """Return an assigner of sessions whose gap each element says itself, in milliseconds."""
+        return DynamicProcessingTimeSessionWindows(extractor)
+
+
+class DynamicEventTimeSessionWindows(EventTimeAssigner, _DynamicGap):
+    """Sessions of event time whose gap each element says itself."""
+
+
+class DynamicProcessingTimeSessionWindows(ProcessingTimeAssigner, _DynamicGap):
+    """Sessions of processing time whose gap each element says itself."""

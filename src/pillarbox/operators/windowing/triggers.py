@@ -1,0 +1,473 @@
+"""Triggers: when a window's function is called. Source of the behaviour: Flink's triggers of the same names.
+
+One trigger object serves all windows of an operator, so it keeps nothing itself: what it has to remember of a window is
+state, which it asks its context for.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.state import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
+from pillarbox.time.duration import DurationLike, positive_millis
+
+__all__ = [
+    "ContinuousEventTimeTrigger",
+    "ContinuousProcessingTimeTrigger",
+    "CountTrigger",
+    "DeltaTrigger",
+    "EventTimeTrigger",
+    "NeverTrigger",
+    "ProcessingTimeTrigger",
+    "PurgingTrigger",
+    "Trigger",
+    "TriggerResult",
+]
+
+
+class TriggerResult(Enum):
+    """What is to be done with a window."""
+
+    CONTINUE = "nothing"
+    FIRE = "call the function, keep the elements"
+    PURGE = "drop the elements"
+    FIRE_AND_PURGE = "call the function, then drop the elements"
+
+    def is_fire(self) -> bool:
+        """Tell whether the window's function is to be called."""
+        return self is TriggerResult.FIRE or self is TriggerResult.FIRE_AND_PURGE
+
+    def is_purge(self) -> bool:
+        """Tell whether the window's elements are to be dropped."""
+        return self is TriggerResult.PURGE or self is TriggerResult.FIRE_AND_PURGE
+
+
+class Trigger(ABC):
+    """Decides when a window's function is called, and when its elements are dropped."""
+
+    class TriggerContext(ABC):
+        """Clocks, timers and state of the window at hand. All times are epoch milliseconds."""
+
+        @abstractmethod
+        def get_current_processing_time(self) -> int:
+            """Return the wall clock's time."""
+
+        @abstractmethod
+        def get_current_watermark(self) -> int:
+            """Return the operator's event-time clock: -2**63 before the first watermark."""
+
+        @abstractmethod
+        def register_event_time_timer(self, time: int, /) -> None:
+            """Call ``on_event_time`` for this window once the watermark reaches ``time``."""
+
+        @abstractmethod
+        def register_processing_time_timer(self, time: int, /) -> None:
+            """Call ``on_processing_time`` for this window once the wall clock has passed ``time``."""
+
+        @abstractmethod
+        def delete_event_time_timer(self, time: int, /) -> None:
+            """Remove such a timer; nothing happens when there is none."""
+
+        @abstractmethod
+        def delete_processing_time_timer(self, time: int, /) -> None:
+            """Remove such a timer; nothing happens when there is none."""
+
+        @abstractmethod
+        def get_partitioned_state(self, descriptor: StateDescriptor, /) -> Any:
+            """Return the state of a descriptor, of the current key and window."""
+
+    class OnMergeContext(TriggerContext):
+        """The context of the window that others were merged into."""
+
+        @abstractmethod
+        def merge_partitioned_state(self, descriptor: StateDescriptor, /) -> None:
+            """Move the state of a descriptor from the merged windows to this one: its elements are added up.
+
+            Raises:
+                ProgramError: it is a value or map state, which cannot be merged.
+            """
+
+    uses_processing_time: bool = False
+    """Whether it sets processing-time timers: a streaming query then runs epochs also when no data comes."""
+
+    @abstractmethod
+    def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext, /) -> TriggerResult:
+        """Decide for an element that was added to the window."""
+
+    @abstractmethod
+    def on_event_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
+        """Decide where event time has reached ``time``: a timer of this trigger, or that which ends the window."""
+
+    @abstractmethod
+    def on_processing_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
+        """Decide where the wall clock has reached ``time``: a timer of this trigger, or that which ends the window."""
+
+    def can_merge(self) -> bool:
+        """Tell whether it works with windows that merge: then it defines ``on_merge``."""
+        return False
+
+    def on_merge(self, window: Any, ctx: OnMergeContext, /) -> None:
+        """Carry state and timers of merged windows over to the window that holds them now."""
+        raise ProgramError(f"{type(self).__name__} cannot merge windows: define can_merge() and on_merge()")
+
+    @abstractmethod
+    def clear(self, window: Any, ctx: TriggerContext, /) -> None:
+        """Remove what is kept of a window that is over, or was merged into another: state and timers."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+class EventTimeTrigger(Trigger):
+    """Fires when the watermark reaches the end of the window; at once, if it is there already (T8)."""
+
+    @staticmethod
+    def create() -> EventTimeTrigger:
+        """Return the trigger."""
+        return EventTimeTrigger()
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        end = window.max_timestamp()
+        if end <= ctx.get_current_watermark():
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(end)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
+        # A merged window that is over already is fired by the element that comes next.
+        if window.max_timestamp() > ctx.get_current_watermark():
+            ctx.register_event_time_timer(window.max_timestamp())
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        ctx.delete_event_time_timer(window.max_timestamp())
+
+
+class ProcessingTimeTrigger(Trigger):
+    """Fires when the wall clock has passed the end of the window."""
+
+    uses_processing_time = True
+
+    @staticmethod
+    def create() -> ProcessingTimeTrigger:
+        """Return the trigger."""
+        return ProcessingTimeTrigger()
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        ctx.register_processing_time_timer(window.max_timestamp())
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return TriggerResult.FIRE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
+        if window.max_timestamp() > ctx.get_current_processing_time():
+            ctx.register_processing_time_timer(window.max_timestamp())
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        ctx.delete_processing_time_timer(window.max_timestamp())
+
+
+class NeverTrigger(Trigger):
+    """Never fires: of global windows, unless they are given another trigger."""
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
+        """Nothing is kept."""
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        """Nothing is kept."""
+
+
+def _sum(a: int, b: int) -> int:
+    return a + b
+
+
+class CountTrigger(Trigger):
+    """Fires each time that ``max_count`` elements have come to a window. What is left at its end is not fired."""
+
+    def __init__(self, max_count: int) -> None:
+        if isinstance(max_count, bool) or not isinstance(max_count, int) or max_count < 1:
+            raise ProgramError(f"CountTrigger.of() takes a number of elements from 1, not {shorten(max_count)}")
+        self.max_count = max_count
+        self._count = ReducingStateDescriptor("count", _sum)
+
+    @staticmethod
+    def of(max_count: int) -> CountTrigger:
+        """Return a trigger that fires at every ``max_count`` elements."""
+        return CountTrigger(max_count)
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        count = ctx.get_partitioned_state(self._count)
+        count.add(1)
+        if count.get() < self.max_count:
+            return TriggerResult.CONTINUE
+        count.clear()
+        return TriggerResult.FIRE
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
+        ctx.merge_partitioned_state(self._count)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        ctx.get_partitioned_state(self._count).clear()
+
+    def __repr__(self) -> str:
+        return f"CountTrigger.of({self.max_count})"
+
+
+class _ContinuousTrigger(Trigger):
+    """Fires at full intervals, counted from the epoch, as long as the window lasts."""
+
+    def __init__(self, interval: DurationLike) -> None:
+        self.interval = positive_millis(interval, f"{type(self).__name__}.of()")
+        # The next time to fire at. Where windows merge, the earliest counts.
+        self._next = ReducingStateDescriptor("fire-time", min)
+
+    def can_merge(self) -> bool:
+        return True
+
+    def _after(self, time: int) -> int:
+        return time - time % self.interval + self.interval
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}.of({self.interval} ms)"
+
+
+class ContinuousEventTimeTrigger(_ContinuousTrigger):
+    """Fires whenever event time has passed another full interval, and at the end of the window.
+
+    The first time is counted from the first element's timestamp. At the end of the data all intervals that are left are
+    fired, though nothing new came. (Intervals before 1970 begin below: PyFlink's way, Java's round up.)
+    """
+
+    @staticmethod
+    def of(interval: DurationLike) -> ContinuousEventTimeTrigger:
+        """Return a trigger that fires at every ``interval`` of event time."""
+        return ContinuousEventTimeTrigger(interval)
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        end = window.max_timestamp()
+        if end <= ctx.get_current_watermark():
+            return TriggerResult.FIRE
+        ctx.register_event_time_timer(end)
+        pending = ctx.get_partitioned_state(self._next)
+        if pending.get() is None:
+            if timestamp is None:
+                raise ProgramError(
+                    f"{self!r} got an element without a timestamp: put assign_timestamps_and_watermarks(...) before"
+                    " the window"
+                )
+            self._register(self._after(timestamp), window, ctx, pending)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        if time == window.max_timestamp():
+            return TriggerResult.FIRE
+        pending = ctx.get_partitioned_state(self._next)
+        if pending.get() != time:
+            return TriggerResult.CONTINUE
+        pending.clear()
+        self._register(time + self.interval, window, ctx, pending)
+        return TriggerResult.FIRE
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
+        ctx.merge_partitioned_state(self._next)
+        pending = ctx.get_partitioned_state(self._next).get()
+        if pending is not None:
+            ctx.register_event_time_timer(pending)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        pending = ctx.get_partitioned_state(self._next)
+        time = pending.get()
+        if time is not None:
+            ctx.delete_event_time_timer(time)
+            pending.clear()
+        ctx.delete_event_time_timer(window.max_timestamp())
+
+    def _register(self, time: int, window: Any, ctx: Trigger.TriggerContext, pending: Any) -> None:
+        time = min(time, window.max_timestamp())
+        pending.add(time)
+        ctx.register_event_time_timer(time)
+
+
+class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
+    """Fires whenever the wall clock has passed another full interval, as long as there is the window."""
+
+    uses_processing_time = True
+
+    @staticmethod
+    def of(interval: DurationLike) -> ContinuousProcessingTimeTrigger:
+        """Return a trigger that fires at every ``interval`` of processing time."""
+        return ContinuousProcessingTimeTrigger(interval)
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        pending = ctx.get_partitioned_state(self._next)
+        if pending.get() is None:
+            self._register(self._after(ctx.get_current_processing_time()), window, ctx, pending)
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        pending = ctx.get_partitioned_state(self._next)
+        if pending.get() != time:
+            return TriggerResult.CONTINUE
+        pending.clear()
+        self._register(time + self.interval, window, ctx, pending)
+        return TriggerResult.FIRE
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
+        # Timers of merged windows are gone with them.
+        ctx.merge_partitioned_state(self._next)
+        pending = ctx.get_partitioned_state(self._next).get()
+        if pending is not None:
+            ctx.register_processing_time_timer(pending)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        pending = ctx.get_partitioned_state(self._next)
+        time = pending.get()
+        if time is not None:
+            ctx.delete_processing_time_timer(time)
+            pending.clear()
+
+    def _register(self, time: int, window: Any, ctx: Trigger.TriggerContext, pending: Any) -> None:
+        time = min(time, window.max_timestamp())
+        pending.add(time)
+        ctx.register_processing_time_timer(time)
+
+
+class DeltaTrigger(Trigger):
+    """Fires when an element is further than a threshold from the one at which it fired last (or the first one)."""
+
+    def __init__(self, threshold: float, delta_function: Callable[[Any, Any], float]) -> None:
+        if not callable(delta_function):
+            raise ProgramError(f"DeltaTrigger.of() takes a function of two elements, not {shorten(delta_function)}")
+        self.threshold = threshold
+        self.delta_function = delta_function
+        self._last = ValueStateDescriptor("last-element")
+
+    @staticmethod
+    def of(threshold: float, delta_function: Callable[[Any, Any], float]) -> DeltaTrigger:
+        """Return a trigger that fires where ``delta_function(last, element)`` is above ``threshold``."""
+        return DeltaTrigger(threshold, delta_function)
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        last = ctx.get_partitioned_state(self._last)
+        before = last.value()
+        if before is None:
+            last.update(element)
+            return TriggerResult.CONTINUE
+        if self.delta_function(before, element) > self.threshold:
+            last.update(element)
+            return TriggerResult.FIRE
+        return TriggerResult.CONTINUE
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return TriggerResult.CONTINUE
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        ctx.get_partitioned_state(self._last).clear()
+
+    def __repr__(self) -> str:
+        return f"DeltaTrigger.of({self.threshold})"
+
+
+class PurgingTrigger(Trigger):
+    """Drops a window's elements whenever another trigger fires it. Per-window state stays until the window's end."""
+
+    def __init__(self, trigger: Trigger) -> None:
+        if not isinstance(trigger, Trigger):
+            raise ProgramError(f"PurgingTrigger.of() takes a trigger, not {shorten(trigger)}")
+        self.trigger = trigger
+        self.uses_processing_time = trigger.uses_processing_time
+
+    @staticmethod
+    def of(trigger: Trigger) -> PurgingTrigger:
+        """Return a trigger that fires as ``trigger`` does, and drops the elements each time."""
+        return PurgingTrigger(trigger)
+
+    def on_element(
+        self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
+    ) -> TriggerResult:
+        return self._purging(self.trigger.on_element(element, timestamp, window, ctx))
+
+    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return self._purging(self.trigger.on_event_time(time, window, ctx))
+
+    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
+        return self._purging(self.trigger.on_processing_time(time, window, ctx))
+
+    def can_merge(self) -> bool:
+        return self.trigger.can_merge()
+
+    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
+        self.trigger.on_merge(window, ctx)
+
+    def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
+        self.trigger.clear(window, ctx)
+
+    @staticmethod
+    def _purging(result: TriggerResult) -> TriggerResult:
+        return TriggerResult.FIRE_AND_PURGE if result.is_fire() else result
+
+    def __repr__(self) -> str:
+        return f"PurgingTrigger.of({self.trigger!r})"

@@ -1,0 +1,86 @@
+"""Where windows of a fixed length start: on the axis of milliseconds, or at midnight of a time zone."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.time.duration import DurationLike, to_millis
+
+__all__ = ["Days", "Milliseconds", "line", "offset_millis"]
+
+_DAY = 86_400_000
+_EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
+
+
+class Milliseconds:
+    """Starts of windows on the axis of epoch milliseconds."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def start(self, time: int, step: int) -> int:
+        """Return the last start at or before ``time``, of those that are ``step`` apart."""
+        return time - (time - self.offset) % step
+
+    def plus(self, start: int, length: int) -> int:
+        return start + length
+
+
+class Days:
+    """Starts of windows at local midnight (and an offset): days have 23, 24 or 25 hours."""
+
+    def __init__(self, zone: str, offset: int, asked_by: str) -> None:
+        try:
+            self._zone = ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+            raise ProgramError(
+                f"{asked_by}: time_zone is the name of a time zone, such as 'Europe/Berlin', not {shorten(zone)}"
+            ) from None
+        self.zone = zone
+        self.offset = offset
+        self._first = functools.lru_cache(maxsize=1024)(self._midnight)
+
+    def __reduce__(self) -> Any:
+        return Days, (self.zone, self.offset, "")
+
+    def _midnight(self, day: int) -> int:
+        wall = datetime.datetime.fromordinal(day) + datetime.timedelta(milliseconds=self.offset)
+        return int(wall.replace(tzinfo=self._zone).timestamp()) * 1000 + wall.microsecond // 1000
+
+    def _day(self, time: int) -> int:
+        wall = datetime.datetime.fromtimestamp(time // 1000, self._zone).replace(tzinfo=None)
+        day = (wall - datetime.timedelta(milliseconds=self.offset)).toordinal()
+        # Where the clocks are set at midnight, the clock on the wall may say another day than the one that has begun.
+        if time < self._first(day):
+            return day - 1
+        return day + 1 if time >= self._first(day + 1) else day
+
+    def start(self, time: int, step: int) -> int:
+        day = self._day(time)
+        return self._first(day - (day - _EPOCH_DAY) % (step // _DAY))
+
+    def plus(self, start: int, length: int) -> int:
+        return self._first(self._day(start) + length // _DAY)
+
+
+def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, int]) -> Milliseconds | Days:
+    if time_zone is None:
+        return Milliseconds(offset)
+    for name, length in lengths.items():
+        if length % _DAY:
+            raise ProgramError(
+                f"{asked_by}: with a time_zone the {name} is a number of whole days, not {length} ms: hours are as long"
+                " everywhere, so windows of less than a day need an offset at most"
+            )
+    return Days(time_zone, offset, asked_by)
+
+
+def offset_millis(asked_by: str, offset: DurationLike, step: int) -> int:
+    millis = to_millis(offset, f"{asked_by}: offset", allow_negative=True)
+    if abs(millis) >= step:
+        raise ProgramError(f"{asked_by}: the offset has to be smaller than {step} ms, not {shorten(offset)}")
+    return millis

@@ -1,0 +1,75 @@
+"""Windows: parts of a stream that are looked at by themselves.
+
+A window is a plain value: it is compared and hashed by what is in it, and its fields are what state and timers are
+kept under. So a window class of a user's own is a ``NamedTuple`` of numbers and text with a method
+``max_timestamp()``. Names and meaning are Flink's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from pillarbox.time.timestamps import MAX_WATERMARK
+
+__all__ = ["CountWindow", "GlobalWindow", "TimeWindow", "Window"]
+
+
+class Window(Protocol):
+    """What each window has: :class:`TimeWindow`, :class:`CountWindow`, :class:`GlobalWindow`, or a user's own class."""
+
+    def max_timestamp(self) -> int:
+        """Return the largest timestamp that belongs to the window, in epoch milliseconds.
+
+        The window's results carry it, and event time passes the window when the watermark reaches it.
+        """
+        ...
+
+
+class TimeWindow(NamedTuple):
+    """The time from ``start`` up to, and without, ``end``; both in epoch milliseconds.
+
+    Example:
+        >>> window = TimeWindow(0, 60_000)
+        >>> window.max_timestamp()
+        59999
+        >>> window.intersects(TimeWindow(60_000, 90_000))  # they touch
+        True
+    """
+
+    start: int
+    end: int
+
+    def max_timestamp(self) -> int:
+        """Return the last millisecond of the window: ``end - 1``."""
+        return self.end - 1
+
+    def intersects(self, other: TimeWindow, /) -> bool:
+        """Tell whether both windows overlap or touch, so that sessions of them are one."""
+        return self.start <= other.end and self.end >= other.start
+
+    def cover(self, other: TimeWindow, /) -> TimeWindow:
+        """Return the smallest window that holds both."""
+        return TimeWindow(min(self.start, other.start), max(self.end, other.end))
+
+
+class GlobalWindow(NamedTuple):
+    """The one window that holds everything and never ends."""
+
+    def max_timestamp(self) -> int:
+        """Return the end of event time."""
+        return MAX_WATERMARK
+
+
+class CountWindow(NamedTuple):
+    """A window of a number of records: the ``id``-th of its key, from 0."""
+
+    id: int
+
+    def max_timestamp(self) -> int:
+        """Return the end of event time: records end such a window, not the clock."""
+        return MAX_WATERMARK
+
+
+def namespace_of(window: Any) -> Any:
+    """Return what a window's state and timers are kept under: a plain tuple, which names no class in a checkpoint."""
+    return tuple(window)
