@@ -46,6 +46,8 @@ __all__ = [
     "T",
     "U",
     "V",
+    "WindowOut",
+    "WindowT",
 ]
 
 T = TypeVar("T", default=Any)
@@ -59,6 +61,9 @@ In = TypeVar("In", contravariant=True, default=Any)
 In1 = TypeVar("In1", contravariant=True, default=Any)
 In2 = TypeVar("In2", contravariant=True, default=Any)
 Out = TypeVar("Out", covariant=True, default=Any)
+# Of window functions: the windows that they take; of their contexts, the window at hand.
+WindowT = TypeVar("WindowT", contravariant=True, default=Any)
+WindowOut = TypeVar("WindowOut", covariant=True, default=Any)
 # Of streams: the records that are in them, and their keys. Of contexts: the key at hand.
 KeyOut = TypeVar("KeyOut", covariant=True, default=Any)
 T1 = TypeVar("T1", covariant=True, default=Any)

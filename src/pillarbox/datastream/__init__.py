@@ -6,6 +6,7 @@ from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.environment import StreamExecutionEnvironment
 from pillarbox.datastream.keyed_stream import KeyedStream
 from pillarbox.datastream.results import CollectedResults, DataStreamSink
+from pillarbox.datastream.windowed_stream import AllWindowedStream, WindowedStream
 from pillarbox.operators.async_io.cache import AsyncCache
 from pillarbox.operators.async_io.function import AsyncFailure, AsyncFunction
 from pillarbox.operators.async_io.retry import AsyncRetryPredicate, AsyncRetryStrategy
@@ -26,6 +27,7 @@ from pillarbox.operators.functions import (
 )
 
 __all__ = [
+    "AllWindowedStream",
     "AsyncCache",
     "AsyncDataStream",
     "AsyncFailure",
@@ -51,4 +53,5 @@ __all__ = [
     "StreamExecutionEnvironment",
     "TimeDomain",
     "TimerService",
+    "WindowedStream",
 ]

@@ -45,6 +45,9 @@ from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.process import ProcessOperator
 from pillarbox.operators.sinks import ColumnsOperator, PrintOperator
 from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from pillarbox.operators.windowing.assigner import WindowAssigner
+from pillarbox.operators.windowing.count_windows import count_windows
+from pillarbox.operators.windowing.windows import CountWindow
 from pillarbox.task.partitioner import KeyGroupPartitioner, RebalancePartitioner
 from pillarbox.time import WatermarkStrategy
 from pillarbox.time.duration import DurationLike
@@ -58,6 +61,7 @@ if TYPE_CHECKING:
     from pillarbox.datastream.connected_streams import ConnectedStreams
     from pillarbox.datastream.environment import StreamExecutionEnvironment
     from pillarbox.datastream.keyed_stream import KeyedStream
+    from pillarbox.datastream.windowed_stream import AllWindowedStream
 
 __all__ = ["DataStream"]
 
@@ -487,6 +491,41 @@ class DataStream(Generic[T1]):
         self._env._add(keyed)
         return KeyedStream(self._env, keyed, keying)
 
+    def window_all(self, assigner: WindowAssigner) -> AllWindowedStream[T1, Any]:
+        """Divide the whole stream into windows, in one subtask whatever the parallelism.
+
+        Args:
+            assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+
+        Raises:
+            ProgramError: it is no ``WindowAssigner``.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda number: number)
+            >>> numbers = env.from_collection([100, 900, 1_200]).assign_timestamps_and_watermarks(at)
+            >>> numbers.window_all(TumblingEventTimeWindows.of("1 second")).reduce(max).execute_and_collect()
+            [900, 1200]
+        """
+        from pillarbox.datastream.windowed_stream import AllWindowedStream
+
+        return AllWindowedStream(self.key_by(_one_key), assigner)
+
+    def count_window_all(self, size: int, slide: int | None = None) -> AllWindowedStream[T1, CountWindow]:
+        """Divide the whole stream into windows of a number of records, in one subtask. Only full windows fire.
+
+        Args:
+            size: how many records there are in a window.
+            slide: how many records after one window the next one begins; by default ``size``.
+
+        Raises:
+            ProgramError: a number below 1.
+
+        Example:
+            >>> env.from_collection([1, 2, 3, 4, 5]).count_window_all(3, 1).reduce(max).execute_and_collect()
+            [3, 4, 5]
+        """
+        return self.window_all(count_windows(size, slide))
+
     def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
         """Return a side output of the operator that makes this stream.
 
@@ -625,3 +664,8 @@ class DataStream(Generic[T1]):
             idle_timeout=idle_timeout,
         )
         return DataStream(self._env, self._env._add(step))
+
+
+def _one_key(value: object) -> int:
+    """Return the key that all records of a stream share where windows are over all of it."""
+    return 0

@@ -23,11 +23,15 @@ from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext, OperatorFactory, StreamOperator
 from pillarbox.operators.reduce import ReduceOperator
+from pillarbox.operators.windowing.assigner import WindowAssigner
+from pillarbox.operators.windowing.count_windows import count_windows
+from pillarbox.operators.windowing.windows import CountWindow
 from pillarbox.time.duration import DurationLike, positive_millis
 from pillarbox.types import SchemaLike
 
 if TYPE_CHECKING:
     from pillarbox.datastream.environment import StreamExecutionEnvironment
+    from pillarbox.datastream.windowed_stream import WindowedStream
 
 __all__ = ["KeyedStream"]
 
@@ -149,6 +153,44 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         millis = positive_millis(within, "deduplicate(): within")
         factory = OperatorFactory(partial(DeduplicateOperator, keying=self._keying, within=millis), keyed=True)
         return self._apply("deduplicate", None, factory)
+
+    def window(self, assigner: WindowAssigner) -> WindowedStream[T1, KeyOut, Any]:
+        """Divide the stream into windows.
+
+        Args:
+            assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+
+        Raises:
+            ProgramError: it is no ``WindowAssigner``.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> events = env.from_collection([("a", 1_000), ("b", 2_000), ("a", 3_000), ("a", 63_000)])
+            >>> keyed = events.assign_timestamps_and_watermarks(at).key_by(lambda event: event[0])
+            >>> windows = keyed.window(TumblingEventTimeWindows.of("1 minute"))
+            >>> windows.reduce(lambda a, b: (a[0], a[1] + b[1])).execute_and_collect()
+            [('a', 4000), ('b', 2000), ('a', 63000)]
+        """
+        from pillarbox.datastream.windowed_stream import WindowedStream
+
+        return WindowedStream(self, assigner)
+
+    def count_window(self, size: int, slide: int | None = None) -> WindowedStream[T1, KeyOut, CountWindow]:
+        """Divide the stream into windows of a number of records of a key. Only full windows fire.
+
+        Args:
+            size: how many records there are in a window.
+            slide: how many records after one window the next one begins; by default ``size``.
+
+        Raises:
+            ProgramError: a number below 1.
+
+        Example:
+            >>> words = env.from_collection(["to", "be", "or", "not", "to", "be"]).key_by(len)
+            >>> words.count_window(2).reduce(lambda a, b: f"{a} {b}").execute_and_collect()
+            ['to be', 'or to']
+        """
+        return self.window(count_windows(size, slide))
 
     def _plain_step(self) -> Transformation:
         return self._step.inputs[0]

@@ -44,6 +44,9 @@ class WindowAssigner(ABC):
 
     window_type: Callable[..., Any] = TimeWindow
 
+    def open(self, context: WindowAssignerContext, /) -> None:
+        """Declare the states that it keeps, before the first element."""
+
     @abstractmethod
     def assign_windows(self, element: Any, timestamp: int | None, context: WindowAssignerContext, /) -> Iterable[Any]:
         """Return the windows of an element. If a window is in it twice, it gets the element twice.

@@ -11,7 +11,13 @@ from pillarbox.operators.windowing.triggers import CountTrigger, NeverTrigger, P
 from pillarbox.operators.windowing.windows import CountWindow, GlobalWindow
 from pillarbox.state import ValueStateDescriptor
 
-__all__ = ["CountSlidingWindowAssigner", "CountTumblingWindowAssigner", "GlobalWindows"]
+__all__ = [
+    "CountSlidingWindowAssigner",
+    "CountTumblingWindowAssigner",
+    "CountWindowAssigner",
+    "GlobalWindows",
+    "count_windows",
+]
 
 
 class GlobalWindows(WindowAssigner):
@@ -45,7 +51,7 @@ def _count(value: int, asked_by: str) -> int:
     return value
 
 
-class _CountWindows(WindowAssigner):
+class CountWindowAssigner(WindowAssigner):
     """Windows of a number of elements of a key. The count is state of the key."""
 
     window_type = CountWindow
@@ -55,6 +61,9 @@ class _CountWindows(WindowAssigner):
         self.size = _count(size, f"{name}: the size")
         self.slide = _count(slide, f"{name}: the slide")
         self._counted = ValueStateDescriptor("window-count")
+
+    def open(self, context: WindowAssigner.WindowAssignerContext, /) -> None:
+        context.get_runtime_context().get_state(self._counted)
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
@@ -74,7 +83,7 @@ class _CountWindows(WindowAssigner):
         return False
 
 
-class CountTumblingWindowAssigner(_CountWindows):
+class CountTumblingWindowAssigner(CountWindowAssigner):
     """Windows of ``size`` elements of a key, one after the other. One that is not full does not fire."""
 
     @staticmethod
@@ -90,7 +99,7 @@ class CountTumblingWindowAssigner(_CountWindows):
         return f"CountTumblingWindowAssigner({self.size})"
 
 
-class CountSlidingWindowAssigner(_CountWindows):
+class CountSlidingWindowAssigner(CountWindowAssigner):
     """Windows of ``size`` elements of a key, that start every ``slide`` elements. Only full ones fire.
 
     That is PyFlink's way. Java's also fires the first, smaller ones: a global window with ``CountTrigger.of(slide)``
@@ -108,3 +117,10 @@ class CountSlidingWindowAssigner(_CountWindows):
 
     def __repr__(self) -> str:
         return f"CountSlidingWindowAssigner({self.size}, {self.slide})"
+
+
+def count_windows(size: int, slide: int | None) -> CountWindowAssigner:
+    """Return the assigner of ``count_window(size, slide)``."""
+    if slide is None:
+        return CountTumblingWindowAssigner.of(size)
+    return CountSlidingWindowAssigner.of(size, slide)

@@ -1,7 +1,7 @@
-"""Which windows of a key are one by now, and where their state lies. Source of the behaviour: Flink's ``MergingWindowSet``.
+"""Which windows of a key are one by now, and where their state lies (Flink's ``MergingWindowSet``).
 
-Merging windows never copies the state of the larger one: it stays where it was, under the window that was first, and
-the set knows that window of each one that is alive.
+State is not moved when a window grows: it stays under the window that was first, and the set knows that window of each
+one that is alive.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class MergingWindowSet:
         state, make = self._state, self._assigner.window_type
         if state.contains(tuple(window)):
             return window
-        known = [make(*namespace) for namespace in state.keys()]
+        known = [make(*namespace) for namespace in state]
         if not known:
             state.put(tuple(window), tuple(window))
             return window
@@ -72,7 +72,7 @@ class MergingWindowSet:
             if not others:
                 continue
             # The first one's state stays where it is, that of the others is merged into it.
-            places = [state.get(tuple(other)) for other in others]
+            places: list[Any] = [state.get(tuple(other)) for other in others]
             for other in others:
                 state.remove(tuple(other))
             state.put(tuple(merged), places[0])

@@ -91,8 +91,9 @@ class Trigger(ABC):
                 ProgramError: it is a value or map state, which cannot be merged.
             """
 
-    uses_processing_time: bool = False
-    """Whether it sets processing-time timers: a streaming query then runs epochs also when no data comes."""
+    uses_processing_time: bool | None = None
+    """Whether it sets processing-time timers, for which a streaming query runs epochs also when there is no data. None:
+    that is looked up in its code."""
 
     @abstractmethod
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext, /) -> TriggerResult:
@@ -124,6 +125,8 @@ class Trigger(ABC):
 
 class EventTimeTrigger(Trigger):
     """Fires when the watermark reaches the end of the window; at once, if it is there already (T8)."""
+
+    uses_processing_time = False
 
     @staticmethod
     def create() -> EventTimeTrigger:
@@ -193,6 +196,8 @@ class ProcessingTimeTrigger(Trigger):
 class NeverTrigger(Trigger):
     """Never fires: of global windows, unless they are given another trigger."""
 
+    uses_processing_time = False
+
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
     ) -> TriggerResult:
@@ -220,6 +225,8 @@ def _sum(a: int, b: int) -> int:
 
 class CountTrigger(Trigger):
     """Fires each time that ``max_count`` elements have come to a window. What is left at its end is not fired."""
+
+    uses_processing_time = False
 
     def __init__(self, max_count: int) -> None:
         if isinstance(max_count, bool) or not isinstance(max_count, int) or max_count < 1:
@@ -285,6 +292,8 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
     The first time is counted from the first element's timestamp. At the end of the data all intervals that are left are
     fired, though nothing new came. (Intervals before 1970 begin below: PyFlink's way, Java's round up.)
     """
+
+    uses_processing_time = False
 
     @staticmethod
     def of(interval: DurationLike) -> ContinuousEventTimeTrigger:
@@ -392,6 +401,8 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
 
 class DeltaTrigger(Trigger):
     """Fires when an element is further than a threshold from the one at which it fired last (or the first one)."""
+
+    uses_processing_time = False
 
     def __init__(self, threshold: float, delta_function: Callable[[Any, Any], float]) -> None:
         if not callable(delta_function):

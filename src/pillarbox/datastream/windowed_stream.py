@@ -1,0 +1,473 @@
+"""Streams that are divided into windows, as a user transforms them. Names and meaning are PyFlink's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pillarbox._generics import T1, Generic, KeyOut, U, WindowOut
+from pillarbox.datastream.code_search import mentions
+from pillarbox.datastream.data_stream import DataStream
+from pillarbox.datastream.given_functions import check_function
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.operators.functions import OutputTag, ReduceFunction, SideOutput, check_plain
+from pillarbox.operators.operator import OperatorFactory
+from pillarbox.operators.windowing.assigner import MergingWindowAssigner, WindowAssigner
+from pillarbox.operators.windowing.contents import Aggregate, AllElements, Fold, Folded, Reduce
+from pillarbox.operators.windowing.count_windows import CountWindowAssigner, GlobalWindows
+from pillarbox.operators.windowing.evictors import Evictor
+from pillarbox.operators.windowing.functions import (
+    AllWindowFunction,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
+from pillarbox.operators.windowing.operator import WindowOperator, WindowProgram
+from pillarbox.operators.windowing.triggers import Trigger
+from pillarbox.state import AggregateFunction
+from pillarbox.time.duration import DurationLike, to_millis
+from pillarbox.types import SchemaLike
+
+__all__ = ["AllWindowedStream", "WindowedStream"]
+
+
+class _Windowed(Generic[T1, WindowOut]):
+    """What both kinds of windowed streams have."""
+
+    # The window functions that the stream takes, by the method that takes them.
+    _applied: type
+    _processed: type
+
+    def __init__(self, stream: Any, assigner: WindowAssigner) -> None:
+        if not isinstance(assigner, WindowAssigner):
+            hint = f"an instance, as {assigner.__name__}.of(...) makes it" if isinstance(assigner, type) else "one"
+            raise ProgramError(
+                f"a window is made by a window assigner, such as TumblingEventTimeWindows.of('1 minute'), not by"
+                f" {shorten(assigner)}: pass {hint}"
+            )
+        self._stream = stream
+        self._assigner = assigner
+        self._trigger: Trigger = assigner.get_default_trigger()
+        self._evictor: Evictor | None = None
+        self._lateness = 0
+        self._late_tag: OutputTag[Any] | None = None
+
+    def _set_trigger(self, trigger: Trigger) -> None:
+        if not isinstance(trigger, Trigger):
+            raise ProgramError(f"trigger() takes a Trigger, such as CountTrigger.of(10), not {shorten(trigger)}")
+        if isinstance(self._assigner, MergingWindowAssigner) and not trigger.can_merge():
+            raise ProgramError(
+                f"{self._assigner!r} gives windows that merge, and {trigger!r} cannot merge: it has no on_merge()"
+            )
+        self._trigger = trigger
+
+    def _set_lateness(self, lateness: DurationLike) -> None:
+        millis = to_millis(lateness, "allowed_lateness()")
+        if not self._assigner.is_event_time():
+            raise ProgramError(
+                f"allowed_lateness() is for windows of event time: nothing is late for {self._assigner!r},"
+                " whose windows do not end by event time"
+            )
+        self._lateness = millis
+
+    def _set_late_tag(self, tag: OutputTag[Any]) -> None:
+        if not isinstance(tag, OutputTag):
+            raise ProgramError(f"side_output_late_data() takes an OutputTag, not {shorten(tag)}")
+        self._late_tag = tag
+
+    def _set_evictor(self, evictor: Evictor) -> None:
+        if not isinstance(evictor, Evictor):
+            raise ProgramError(f"evictor() takes an Evictor, such as CountEvictor.of(10), not {shorten(evictor)}")
+        self._evictor = evictor
+
+    def _reduce(self, func: Any, window_function: Any, output_type: Any) -> DataStream[Any]:
+        check_function(func, ReduceFunction, "reduce")
+        call = func.reduce if isinstance(func, ReduceFunction) else func
+        return self._fold("reduce", func, Reduce(call), window_function, output_type)
+
+    def _aggregate(self, func: Any, window_function: Any, output_type: Any) -> DataStream[Any]:
+        if not isinstance(func, AggregateFunction):
+            hint = f"an instance: {func.__name__}()" if isinstance(func, type) else "an AggregateFunction"
+            raise ProgramError(f"aggregate() got {shorten(func)}: pass {hint}")
+        if isinstance(self._assigner, MergingWindowAssigner) and type(func).merge is AggregateFunction.merge:
+            raise ProgramError(
+                f"{self._assigner!r} gives windows that merge, and {type(func).__name__} cannot merge accumulators:"
+                " define merge()"
+            )
+        return self._fold("aggregate", func, Aggregate(func), window_function, output_type)
+
+    def _fold(self, method: str, func: Any, fold: Fold, window_function: Any, output_type: Any) -> DataStream[Any]:
+        if window_function is not None and not isinstance(window_function, (self._applied, self._processed)):
+            raise self._wrong_function(f"{method}(window_function=...)", window_function)
+        contents = Folded(fold) if self._evictor is None else AllElements(fold, self._evictor)
+        return self._run(method, func, contents, window_function, output_type, (func, window_function))
+
+    def _whole(self, method: str, wanted: type, func: Any, output_type: Any) -> DataStream[Any]:
+        if not isinstance(func, wanted):
+            raise self._wrong_function(f"{method}()", func)
+        return self._run(method, func, AllElements(evictor=self._evictor), func, output_type, (func,))
+
+    def _wrong_function(self, method: str, func: Any) -> ProgramError:
+        name = self._processed.__name__ if "process" in method else self._applied.__name__
+        if isinstance(func, type):
+            return ProgramError(f"{method} got the class {func.__name__}: pass an instance: {func.__name__}()")
+        return ProgramError(f"{method} of {type(self).__name__} takes a {name}, not {shorten(func)}")
+
+    def _run(
+        self, method: str, func: Any, contents: Any, function: Any, output_type: Any, opened: tuple[Any, ...]
+    ) -> DataStream[Any]:
+        for called in ("apply", "process", "clear"):
+            if function is not None and hasattr(function, called):
+                check_plain(function, called, asked_by=f"{method}()", many=True)
+        program = WindowProgram(
+            self._assigner,
+            self._trigger,
+            contents,
+            function,
+            tuple(each for each in opened if each is not None),
+            self._lateness,
+            self._late_tag,
+        )
+        stream = self._stream
+        make = partial(WindowOperator, keying=stream._keying, program=program)
+        return stream._apply(  # type: ignore[no-any-return]
+            f"window.{method}",
+            func,
+            OperatorFactory(make, keyed=True),
+            output_type,
+            uses_processing_time=self._uses_processing_time(),
+        )
+
+    def _uses_processing_time(self) -> bool:
+        assigner, trigger = self._assigner, self._trigger
+        if not assigner.is_event_time() and not isinstance(assigner, (GlobalWindows, CountWindowAssigner)):
+            return True
+        declared = trigger.uses_processing_time
+        return mentions(trigger, "register_processing_time_timer") if declared is None else declared
+
+
+class WindowedStream(_Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
+    """A keyed stream of records of type ``T1``, divided into windows.
+
+    Made by ``KeyedStream.window`` and ``count_window``. Records are added to their windows as they come; a window's
+    trigger says when its function is called, by default at the window's end.
+    """
+
+    _applied = WindowFunction
+    _processed = ProcessWindowFunction
+
+    def trigger(self, trigger: Trigger) -> WindowedStream[T1, KeyOut, WindowOut]:
+        """Set when the function of a window is called, in place of the assigner's default.
+
+        Args:
+            trigger: one of pillarbox's triggers, or the program's own.
+
+        Raises:
+            ProgramError: it is no ``Trigger``; windows merge, and it cannot.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
+            >>> windows = numbers.window(GlobalWindows.create()).trigger(PurgingTrigger.of(CountTrigger.of(2)))
+            >>> windows.reduce(lambda a, b: a + b).execute_and_collect()
+            [1, 5]
+        """
+        self._set_trigger(trigger)
+        return self
+
+    def allowed_lateness(self, lateness: DurationLike) -> WindowedStream[T1, KeyOut, WindowOut]:
+        """Keep windows for a while after their end: each record that comes then fires them once more.
+
+        Args:
+            lateness: how long event time may be past the end of a window; as an int, milliseconds. 0 by default.
+
+        Raises:
+            ProgramError: it is no duration, or the windows are not of event time.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> events = env.from_collection([("a", 1_000), ("a", 2_000)]).assign_timestamps_and_watermarks(at)
+            >>> windows = events.key_by(lambda event: event[0]).window(TumblingEventTimeWindows.of("1 minute"))
+            >>> windows.allowed_lateness("5 seconds").reduce(max).execute_and_collect()
+            [('a', 2000)]
+        """
+        self._set_lateness(lateness)
+        return self
+
+    def side_output_late_data(self, tag: OutputTag[Any]) -> WindowedStream[T1, KeyOut, WindowOut]:
+        """Emit records that come too late for all of their windows to a side output; else they are dropped and counted.
+
+        Args:
+            tag: the side output: ``get_side_output(tag)`` of the resulting stream.
+
+        Raises:
+            ProgramError: ``tag`` is not an ``OutputTag``.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> events = env.from_collection([("a", 1_000)]).assign_timestamps_and_watermarks(at)
+            >>> windows = events.key_by(lambda event: event[0]).window(TumblingEventTimeWindows.of("1 minute"))
+            >>> latest = windows.side_output_late_data(OutputTag("late")).reduce(max)
+            >>> latest.get_side_output(OutputTag("late")).execute_and_collect()
+            []
+        """
+        self._set_late_tag(tag)
+        return self
+
+    def evictor(self, evictor: Evictor) -> WindowedStream[T1, KeyOut, WindowOut]:
+        """Take elements out of a window before or after its function is called.
+
+        The window then keeps all of its elements with their timestamps, also where ``reduce`` or ``aggregate`` folds
+        them: an element costs its size, and each firing folds all of them anew.
+
+        Args:
+            evictor: one of pillarbox's evictors, or the program's own.
+
+        Raises:
+            ProgramError: it is no ``Evictor``.
+
+        Example:
+            >>> numbers = env.from_collection(range(6)).key_by(lambda n: "all").window(GlobalWindows.create())
+            >>> last_two = numbers.trigger(CountTrigger.of(3)).evictor(CountEvictor.of(2))
+            >>> last_two.reduce(lambda a, b: a + b).execute_and_collect()
+            [3, 9]
+        """
+        self._set_evictor(evictor)
+        return self
+
+    def reduce(
+        self,
+        reduce_function: Callable[[T1, T1], T1] | ReduceFunction[T1],
+        window_function: WindowFunction[T1, Any, KeyOut, WindowOut]
+        | ProcessWindowFunction[T1, Any, KeyOut, WindowOut]
+        | None = None,
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[Any]:
+        """Fold the records of each window as they come: a window keeps one record.
+
+        Args:
+            reduce_function: ``f(result_so_far, record)``, or a ``ReduceFunction``.
+            window_function: gets the one result, with key and window; by default the result is emitted.
+            output_type: the columns of the results, for ``to_dataframe()``.
+
+        Raises:
+            ProgramError: a function is of another kind.
+
+        Example:
+            >>> words = env.from_collection(["to", "be", "to", "go"]).key_by(len).count_window(2)
+            >>> words.reduce(lambda a, b: a + b).execute_and_collect()
+            ['tobe', 'togo']
+        """
+        return self._reduce(reduce_function, window_function, output_type)
+
+    def aggregate(
+        self,
+        aggregate_function: AggregateFunction[T1, Any, U],
+        window_function: WindowFunction[U, Any, KeyOut, WindowOut]
+        | ProcessWindowFunction[U, Any, KeyOut, WindowOut]
+        | None = None,
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[Any]:
+        """Add the records of each window to an accumulator as they come: a window keeps one accumulator.
+
+        Args:
+            aggregate_function: makes accumulators, adds records, and returns results.
+            window_function: gets the one result, with key and window; by default the result is emitted.
+            output_type: the columns of the results, for ``to_dataframe()``.
+
+        Raises:
+            ProgramError: a function is of another kind; windows merge, and ``aggregate_function`` has no ``merge``.
+
+        Example:
+            >>> class Mean(AggregateFunction):
+            ...     def create_accumulator(self):
+            ...         return 0, 0
+            ...
+            ...     def add(self, value, accumulator):
+            ...         return accumulator[0] + value, accumulator[1] + 1
+            ...
+            ...     def get_result(self, accumulator):
+            ...         return accumulator[0] / accumulator[1]
+            >>> numbers = env.from_collection([1, 2, 3, 6]).key_by(lambda n: "all").count_window(2)
+            >>> numbers.aggregate(Mean()).execute_and_collect()
+            [1.5, 4.5]
+        """
+        return self._aggregate(aggregate_function, window_function, output_type)
+
+    def apply(
+        self, window_function: WindowFunction[T1, U, KeyOut, WindowOut], output_type: SchemaLike | None = None
+    ) -> DataStream[U]:
+        """Call a function with all records of each window.
+
+        Args:
+            window_function: gets key, window and records.
+            output_type: the columns of the results, for ``to_dataframe()``.
+
+        Raises:
+            ProgramError: ``window_function`` is no ``WindowFunction``.
+
+        Example:
+            >>> class Join(WindowFunction):
+            ...     def apply(self, key, window, inputs):
+            ...         yield f"{key}: {' '.join(inputs)}"
+            >>> words = env.from_collection(["to", "be", "or", "not"]).key_by(len).count_window(3)
+            >>> words.apply(Join()).execute_and_collect()
+            ['2: to be or']
+        """
+        return self._whole("apply", WindowFunction, window_function, output_type)
+
+    def process(
+        self,
+        process_window_function: ProcessWindowFunction[T1, U, KeyOut, WindowOut],
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[U | SideOutput]:
+        """Call a function with all records of each window, with state, clocks and side outputs at hand.
+
+        Args:
+            process_window_function: gets key, context and records.
+            output_type: the columns of the results, for ``to_dataframe()``.
+
+        Raises:
+            ProgramError: ``process_window_function`` is no ``ProcessWindowFunction``.
+
+        Example:
+            >>> class Span(ProcessWindowFunction):
+            ...     def process(self, key, context, elements):
+            ...         yield key, context.window().start, len(elements)
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> events = env.from_collection([("a", 1_000), ("a", 61_000), ("a", 62_000)])
+            >>> keyed = events.assign_timestamps_and_watermarks(at).key_by(lambda event: event[0])
+            >>> keyed.window(TumblingEventTimeWindows.of("1 minute")).process(Span()).execute_and_collect()
+            [('a', 0, 1), ('a', 60000, 2)]
+        """
+        return self._whole("process", ProcessWindowFunction, process_window_function, output_type)
+
+
+class AllWindowedStream(_Windowed[T1, WindowOut], Generic[T1, WindowOut]):
+    """A whole stream of records of type ``T1``, divided into windows: all of it goes through one subtask.
+
+    Made by ``DataStream.window_all`` and ``count_window_all``.
+    """
+
+    _applied = AllWindowFunction
+    _processed = ProcessAllWindowFunction
+
+    def trigger(self, trigger: Trigger) -> AllWindowedStream[T1, WindowOut]:
+        """Set when the function of a window is called: see :meth:`WindowedStream.trigger`.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).window_all(GlobalWindows.create())
+            >>> numbers.trigger(PurgingTrigger.of(CountTrigger.of(2))).reduce(max).execute_and_collect()
+            [1, 3]
+        """
+        self._set_trigger(trigger)
+        return self
+
+    def allowed_lateness(self, lateness: DurationLike) -> AllWindowedStream[T1, WindowOut]:
+        """Keep windows for a while after their end: see :meth:`WindowedStream.allowed_lateness`.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda number: number)
+            >>> numbers = env.from_collection([1, 2]).assign_timestamps_and_watermarks(at)
+            >>> windows = numbers.window_all(TumblingEventTimeWindows.of("1 second"))
+            >>> windows.allowed_lateness("1 second").reduce(max).execute_and_collect()
+            [2]
+        """
+        self._set_lateness(lateness)
+        return self
+
+    def side_output_late_data(self, tag: OutputTag[Any]) -> AllWindowedStream[T1, WindowOut]:
+        """Emit records that come too late to a side output: see :meth:`WindowedStream.side_output_late_data`.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda number: number)
+            >>> numbers = env.from_collection([1, 2]).assign_timestamps_and_watermarks(at)
+            >>> windows = numbers.window_all(TumblingEventTimeWindows.of("1 second"))
+            >>> latest = windows.side_output_late_data(OutputTag("late")).reduce(max)
+            >>> latest.get_side_output(OutputTag("late")).execute_and_collect()
+            []
+        """
+        self._set_late_tag(tag)
+        return self
+
+    def evictor(self, evictor: Evictor) -> AllWindowedStream[T1, WindowOut]:
+        """Take elements out of a window before or after its function is called: see :meth:`WindowedStream.evictor`.
+
+        Example:
+            >>> numbers = env.from_collection(range(6)).window_all(GlobalWindows.create())
+            >>> numbers.trigger(CountTrigger.of(3)).evictor(CountEvictor.of(1)).reduce(min).execute_and_collect()
+            [2, 5]
+        """
+        self._set_evictor(evictor)
+        return self
+
+    def reduce(
+        self,
+        reduce_function: Callable[[T1, T1], T1] | ReduceFunction[T1],
+        window_function: AllWindowFunction[T1, Any, WindowOut]
+        | ProcessAllWindowFunction[T1, Any, WindowOut]
+        | None = None,
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[Any]:
+        """Fold the records of each window as they come: see :meth:`WindowedStream.reduce`.
+
+        Example:
+            >>> env.from_collection([1, 2, 3, 4]).count_window_all(2).reduce(max).execute_and_collect()
+            [2, 4]
+        """
+        return self._reduce(reduce_function, window_function, output_type)
+
+    def aggregate(
+        self,
+        aggregate_function: AggregateFunction[T1, Any, U],
+        window_function: AllWindowFunction[U, Any, WindowOut]
+        | ProcessAllWindowFunction[U, Any, WindowOut]
+        | None = None,
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[Any]:
+        """Add the records of each window to an accumulator as they come: see :meth:`WindowedStream.aggregate`.
+
+        Example:
+            >>> class Total(AggregateFunction):
+            ...     def create_accumulator(self):
+            ...         return 0
+            ...
+            ...     def add(self, value, accumulator):
+            ...         return accumulator + value
+            ...
+            ...     def get_result(self, accumulator):
+            ...         return accumulator
+            >>> env.from_collection([1, 2, 3, 4]).count_window_all(2).aggregate(Total()).execute_and_collect()
+            [3, 7]
+        """
+        return self._aggregate(aggregate_function, window_function, output_type)
+
+    def apply(
+        self, window_function: AllWindowFunction[T1, U, WindowOut], output_type: SchemaLike | None = None
+    ) -> DataStream[U]:
+        """Call a function with all records of each window: see :meth:`WindowedStream.apply`.
+
+        Example:
+            >>> class Join(AllWindowFunction):
+            ...     def apply(self, window, inputs):
+            ...         yield " ".join(inputs)
+            >>> env.from_collection(["to", "be"]).count_window_all(2).apply(Join()).execute_and_collect()
+            ['to be']
+        """
+        return self._whole("apply", AllWindowFunction, window_function, output_type)
+
+    def process(
+        self,
+        process_window_function: ProcessAllWindowFunction[T1, U, WindowOut],
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[U | SideOutput]:
+        """Call a function with all records of each window, with state and clocks: see :meth:`WindowedStream.process`.
+
+        Example:
+            >>> class Number(ProcessAllWindowFunction):
+            ...     def process(self, context, elements):
+            ...         yield context.window().id, len(elements)
+            >>> env.from_collection(["to", "be"]).count_window_all(2).process(Number()).execute_and_collect()
+            [(0, 2)]
+        """
+        return self._whole("process", ProcessAllWindowFunction, process_window_function, output_type)

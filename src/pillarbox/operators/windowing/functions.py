@@ -1,0 +1,158 @@
+"""What a user implements to look at a window: window functions, with PyFlink's names, and their contexts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any
+
+from pillarbox._generics import Generic, In, Key, Out, V, WindowOut, WindowT
+from pillarbox.operators.functions import Function, OutputTag, SideOutput
+from pillarbox.state import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+
+__all__ = [
+    "AllWindowFunction",
+    "KeyedStateStore",
+    "ProcessAllWindowFunction",
+    "ProcessWindowFunction",
+    "WindowFunction",
+]
+
+
+class KeyedStateStore(ABC):
+    """Where a window function gets state from: of the window at hand, or of all windows of the key."""
+
+    @abstractmethod
+    def get_state(self, descriptor: ValueStateDescriptor[V], /) -> ValueState[V]:
+        """Return a value state."""
+
+    @abstractmethod
+    def get_list_state(self, descriptor: ListStateDescriptor[V], /) -> ListState[V]:
+        """Return a list state."""
+
+    @abstractmethod
+    def get_map_state(self, descriptor: MapStateDescriptor[Any, V], /) -> MapState[Any, V]:
+        """Return a map state."""
+
+    @abstractmethod
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor[V], /) -> ReducingState[V]:
+        """Return a reducing state."""
+
+    @abstractmethod
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[Any, Any, V], /) -> AggregatingState[Any, V]:
+        """Return an aggregating state."""
+
+
+class WindowContext(ABC, Generic[WindowOut]):
+    """The window at hand. All times are epoch milliseconds."""
+
+    @abstractmethod
+    def window(self) -> WindowOut:
+        """Return the window."""
+
+    @abstractmethod
+    def current_processing_time(self) -> int:
+        """Return the wall clock's time."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """Return the operator's event-time clock: -2**63 before the first watermark."""
+
+    @abstractmethod
+    def window_state(self) -> KeyedStateStore:
+        """Return the store of states that belong to this key and window.
+
+        They stay from one firing to the next. Remove them in ``clear``: what is left there would stay for ever.
+
+        Raises:
+            ProgramError: the windows may merge, so that nothing belongs to one of them.
+        """
+
+    @abstractmethod
+    def global_state(self) -> KeyedStateStore:
+        """Return the store of states that belong to this key, whatever the window. They stay when windows end."""
+
+    @abstractmethod
+    def output(self, tag: OutputTag[V], value: V, /) -> None:
+        """Emit a value to a side output, with the largest timestamp of the window.
+
+        Raises:
+            ProgramError: ``tag`` is not an ``OutputTag``.
+        """
+
+
+class WindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
+    """Turns the elements of a key's window into any number of results."""
+
+    @abstractmethod
+    def apply(self, key: Key, window: WindowT, inputs: Iterable[In], /) -> Iterable[Out | SideOutput] | None:
+        """Handle a window that fires.
+
+        Args:
+            key: the key.
+            window: the window.
+            inputs: its elements in the order in which they came; behind ``reduce`` or ``aggregate`` the one result.
+
+        Returns:
+            The results, or None; most functions ``yield`` them.
+        """
+
+
+class AllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
+    """Turns the elements of a window over a whole stream into any number of results."""
+
+    @abstractmethod
+    def apply(self, window: WindowT, inputs: Iterable[In], /) -> Iterable[Out | SideOutput] | None:
+        """Handle a window that fires: see :meth:`WindowFunction.apply`."""
+
+
+class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
+    """Turns the elements of a key's window into any number of results, with state and clocks at hand."""
+
+    class Context(WindowContext[WindowOut], Generic[WindowOut]):
+        """The window at hand; valid during the call only."""
+
+    @abstractmethod
+    def process(
+        self, key: Key, context: ProcessWindowFunction.Context[Any], elements: Iterable[In], /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a window that fires.
+
+        Args:
+            key: the key.
+            context: the window, clocks, state and side outputs.
+            elements: its elements in the order in which they came; behind ``reduce`` or ``aggregate`` the one result.
+
+        Returns:
+            The results, or None; most functions ``yield`` them. ``(tag, value)`` goes to a side output.
+        """
+
+    def clear(self, context: ProcessWindowFunction.Context[Any], /) -> None:
+        """Remove the states of a window that is over (``context.window_state()``)."""
+
+
+class ProcessAllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
+    """Turns the elements of a window over a whole stream into any number of results, with state and clocks at hand."""
+
+    class Context(WindowContext[WindowOut], Generic[WindowOut]):
+        """The window at hand; valid during the call only."""
+
+    @abstractmethod
+    def process(
+        self, context: ProcessAllWindowFunction.Context[Any], elements: Iterable[In], /
+    ) -> Iterable[Out | SideOutput] | None:
+        """Handle a window that fires: see :meth:`ProcessWindowFunction.process`."""
+
+    def clear(self, context: ProcessAllWindowFunction.Context[Any], /) -> None:
+        """Remove the states of a window that is over (``context.window_state()``)."""
