@@ -15,6 +15,8 @@ from pyspark.sql import SparkSession
 
 import pillarbox
 from pillarbox import (
+    AllWindowedStream,
+    WindowedStream,
     AsyncDataStream,
     ConnectedStreams,
     DataStream,
@@ -24,7 +26,15 @@ from pillarbox import (
 from pillarbox.testing import harness_for, row
 
 SOURCE = Path(pillarbox.__file__).parent
-STREAMS = (AsyncDataStream, ConnectedStreams, DataStream, KeyedStream, StreamExecutionEnvironment)
+STREAMS = (
+    AllWindowedStream,
+    AsyncDataStream,
+    ConnectedStreams,
+    DataStream,
+    KeyedStream,
+    StreamExecutionEnvironment,
+    WindowedStream,
+)
 
 
 def names(**more: Any) -> dict[str, Any]:

@@ -1,0 +1,140 @@
+"""Programs with windows of all kinds, triggers, lateness and sessions that merge."""
+
+from __future__ import annotations
+
+from pillarbox import (
+    AggregateFunction,
+    ContinuousEventTimeTrigger,
+    CountTrigger,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    OutputTag,
+    ProcessingTimeSessionWindows,
+    ProcessWindowFunction,
+    PurgingTrigger,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    ValueStateDescriptor,
+)
+from tests.programs import bounded, first, monotonous
+from tests.simulation.programs.program import FAR, SimulatedProgram, keyed_events
+
+LATE = OutputTag("late")
+
+
+class Contents(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        yield key, tuple(context.window()), sorted(value[2] for value in elements)
+
+
+class Total(AggregateFunction):
+    def create_accumulator(self):
+        return [0, 0]
+
+    def add(self, value, accumulator):
+        accumulator[0] += 1
+        accumulator[1] += value[2]
+        return accumulator
+
+    def get_result(self, accumulator):
+        return tuple(accumulator)
+
+    def merge(self, one, other):
+        return [one[0] + other[0], one[1] + other[1]]
+
+
+class Named(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        (total,) = elements
+        yield key, tuple(context.window()), total
+
+
+class Firings(Contents):
+    """Numbers the firings of a window, in state of the window."""
+
+    def process(self, key, context, elements):
+        fired = context.window_state().get_state(ValueStateDescriptor("fired"))
+        fired.update((fired.value() or 0) + 1)
+        for result in super().process(key, context, elements):
+            yield *result, fired.value()
+
+    def clear(self, context):
+        context.window_state().get_state(ValueStateDescriptor("fired")).clear()
+
+
+def tumbling(env, events):
+    timed = events.assign_timestamps_and_watermarks(bounded(100))
+    return timed.key_by(first).window(TumblingEventTimeWindows.of(150, 20)).process(Contents())
+
+
+def sliding(env, events):
+    timed = events.assign_timestamps_and_watermarks(bounded(100))
+    return timed.key_by(first).window(SlidingEventTimeWindows.of(300, 100)).aggregate(Total(), Named())
+
+
+def merging_sessions(env, events):
+    timed = events.assign_timestamps_and_watermarks(bounded(100))
+    return timed.key_by(first).window(EventTimeSessionWindows.with_gap(60)).aggregate(Total(), Named())
+
+
+def late_sessions(env, events):
+    timed = events.assign_timestamps_and_watermarks(monotonous())
+    windows = timed.key_by(first).window(EventTimeSessionWindows.with_gap(40)).allowed_lateness(30)
+    sessions = windows.side_output_late_data(LATE).process(Contents())
+    late = sessions.get_side_output(LATE).map(lambda value: ("late", value))
+    return sessions.union(late)
+
+
+def fired_again(env, events):
+    timed = events.assign_timestamps_and_watermarks(monotonous())
+    windows = timed.key_by(first).window(TumblingEventTimeWindows.of(100)).allowed_lateness(200)
+    return windows.process(Firings())
+
+
+def counted(env, events):
+    return events.key_by(first).count_window(3, 2).process(Contents())
+
+
+def counted_again(env, events):
+    windows = events.key_by(first).window(GlobalWindows.create()).trigger(PurgingTrigger.of(CountTrigger.of(4)))
+    return windows.process(Contents())
+
+
+def early_results(env, events):
+    timed = events.assign_timestamps_and_watermarks(bounded(100))
+    windows = timed.key_by(first).window(EventTimeSessionWindows.with_gap(200))
+    return windows.trigger(ContinuousEventTimeTrigger.of(70)).process(Contents())
+
+
+def windows_of_windows(env, events):
+    timed = events.assign_timestamps_and_watermarks(bounded(100))
+    totals = timed.key_by(first).window(TumblingEventTimeWindows.of(50)).aggregate(Total(), Named())
+    most = totals.window_all(TumblingEventTimeWindows.of(200))
+    return most.reduce(lambda one, other: max(one, other, key=lambda total: (total[2], total[0])))
+
+
+def sessions_by_the_clock(env, events):
+    return events.key_by(first).window(ProcessingTimeSessionWindows.with_gap(100)).process(Contents())
+
+
+def to_the_end(build, **options):
+    return SimulatedProgram(build, lambda rng: {"events": keyed_events(rng)}, bounded=True, **options)
+
+
+PROGRAMS: dict[str, SimulatedProgram] = {
+    "tumbling-windows": to_the_end(tumbling, cut_free=True),
+    "sliding-windows": to_the_end(sliding, cut_free=True),
+    "merging-sessions": to_the_end(merging_sessions, cut_free=True),
+    "late-sessions": to_the_end(late_sessions),
+    "windows-that-fire-again": to_the_end(fired_again),
+    "count-windows": to_the_end(counted, together={"events": first}),
+    "count-triggers": to_the_end(counted_again, together={"events": first}),
+    "early-results": to_the_end(early_results),
+    "windows-of-windows": to_the_end(windows_of_windows, cut_free=True),
+    "windows-of-a-stream-that-goes-on": SimulatedProgram(
+        tumbling, lambda rng: {"events": keyed_events(rng)}, last={"events": [("z", FAR, 0)]}, cut_free=True
+    ),
+    "sessions-by-the-clock": SimulatedProgram(
+        sessions_by_the_clock, lambda rng: {"events": keyed_events(rng, most=20)}, tail=(200, 200), timed=True
+    ),
+}

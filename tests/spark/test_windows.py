@@ -1,0 +1,135 @@
+"""Windows on a real local Spark: beside Spark's own, in batch and streaming, with a restart."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+
+from pillarbox import (
+    AggregateFunction,
+    EventTimeSessionWindows,
+    ProcessWindowFunction,
+    SlidingEventTimeWindows,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+    metrics,
+    start,
+)
+
+BY_AT = WatermarkStrategy.for_bounded_out_of_orderness("2 seconds").with_timestamp_assigner("at")
+COLUMNS = "key INT, start TIMESTAMP, end TIMESTAMP, n LONG, total LONG"
+
+
+class CountAndSum(AggregateFunction):
+    def create_accumulator(self):
+        return 0, 0
+
+    def add(self, row, accumulator):
+        return accumulator[0] + 1, accumulator[1] + row.amount
+
+    def get_result(self, accumulator):
+        return accumulator
+
+    def merge(self, one, other):
+        return one[0] + other[0], one[1] + other[1]
+
+
+class WithWindow(ProcessWindowFunction):
+    """Adds key and window, as Spark has them."""
+
+    def process(self, key, context, elements):
+        from datetime import datetime, timezone
+
+        ((n, total),) = elements
+        start, end = (datetime.fromtimestamp(edge / 1000, timezone.utc) for edge in context.window())
+        yield key, start, end, n, total
+
+
+def events(spark):
+    """500 rows in four minutes; each third one is up to two seconds early."""
+    at = F.col("id") * 480 - F.when(F.col("id") % 3 == 0, F.col("id") % 2000).otherwise(0)
+    return spark.range(500).select(
+        (F.col("id") % 7).cast("int").alias("key"),
+        F.timestamp_millis(at + 1_700_000_000_000).alias("at"),
+        F.col("id").alias("amount"),
+    )
+
+
+def windows(spark, df, assigner):
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+    timed = env.from_dataframe(df).assign_timestamps_and_watermarks(BY_AT)
+    stream = timed.key_by("key").window(assigner).aggregate(CountAndSum(), WithWindow()).uid("windows")
+    return stream.to_dataframe(COLUMNS)
+
+
+def sparks_own(df, window):
+    grouped = df.groupBy(window.alias("w"), "key").agg(F.count("*").alias("n"), F.sum("amount").alias("total"))
+    return grouped.select("key", "w.start", "w.end", "n", "total")
+
+
+KINDS = {
+    "tumbling": (TumblingEventTimeWindows.of("1 minute"), lambda: F.window("at", "1 minute")),
+    "tumbling with an offset": (
+        TumblingEventTimeWindows.of("1 minute", "10 seconds"),
+        lambda: F.window("at", "1 minute", None, "10 seconds"),
+    ),
+    "sliding": (SlidingEventTimeWindows.of("1 minute", "20 seconds"), lambda: F.window("at", "1 minute", "20 seconds")),
+    "sessions": (
+        EventTimeSessionWindows.with_gap("3300 milliseconds"),
+        lambda: F.session_window("at", "3300 milliseconds"),
+    ),
+}
+
+
+def counted(rows) -> Counter[Any]:
+    return Counter(map(tuple, rows))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_windows_equal_sparks_own_row_for_row(spark, kind):
+    assigner, window = KINDS[kind]
+    expected = counted(sparks_own(events(spark), window()).collect())
+    assert len(expected) > 20
+    assert counted(windows(spark, events(spark), assigner).collect()) == expected
+
+
+def test_windows_of_a_stream_go_on_after_a_restart(spark, tmp_path):
+    """Windows that were open when the query stopped have all of their elements, once."""
+    rows = events(spark)
+    last = spark.createDataFrame([(99, 1_800_000_000_000, 0)], "key INT, at LONG, amount LONG")
+    last = last.select("key", F.timestamp_millis("at").alias("at"), "amount")
+    for number, (low, high) in enumerate([(0, 100), (100, 250), (250, 400), (400, 500)]):
+        part = rows.where((F.col("amount") >= low) & (F.col("amount") < high)).coalesce(1)
+        part.write.parquet(str(tmp_path / "in" / f"part={number}"))
+    assigner, window = KINDS["sliding"]
+    expected = counted(sparks_own(rows, window()).collect())
+
+    def run(more: int) -> tuple[list[tuple[Any, ...]], list[Any]]:
+        source = spark.readStream.schema(rows.schema).option("maxFilesPerTrigger", 1)
+        df = windows(spark, source.parquet(str(tmp_path / "in" / "part=*")), assigner)
+        found: list[tuple[Any, ...]] = []
+        writer = df.writeStream.foreachBatch(lambda batch, number: found.extend(map(tuple, batch.collect())))
+        query = start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True))
+        query.awaitTermination()
+        assert len(query.recentProgress) >= more
+        return found, query.recentProgress
+
+    hidden = [hide(tmp_path / "in" / f"part={number}") for number in (2, 3)]
+    first, _ = run(2)
+    assert 0 < len(first) < len(expected)
+    for folder in hidden:
+        folder.rename(folder.with_name(folder.name.removeprefix(".")))
+    last.write.parquet(str(tmp_path / "in" / "part=4"))
+    second, progress = run(2)
+    assert counted(first + second) == expected
+    (task, *_) = [task for each in progress for task in metrics(each) if task.uid == "windows"]
+    assert task.counters["late_records_dropped"] == 0
+
+
+def hide(folder: Path) -> Path:
+    return folder.rename(folder.with_name(f".{folder.name}"))

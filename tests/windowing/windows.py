@@ -1,0 +1,34 @@
+"""Windowed streams by themselves, without a source: what the tests of windows share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pillarbox import ProcessWindowFunction, StreamExecutionEnvironment
+from pillarbox.task import ChainNode
+from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness
+
+__all__ = ["Contents", "key_of", "open_windows", "value_of"]
+
+
+def key_of(record: tuple[Any, Any]) -> Any:
+    return record[0]
+
+
+def value_of(record: tuple[Any, Any]) -> Any:
+    return record[1]
+
+
+class Contents(ProcessWindowFunction):
+    """Emits key, window, and what was in it."""
+
+    def process(self, key, context, elements):
+        yield key, tuple(context.window()), [value for _, value in elements]
+
+
+def open_windows(build: Callable[[Any], Any], **options: Any) -> KeyedOneInputStreamOperatorTestHarness:
+    """Return a harness of the operator that ``build`` makes of a stream keyed by :func:`key_of`."""
+    env = StreamExecutionEnvironment()
+    step = build(env.from_collection([]).key_by(key_of))._step
+    return KeyedOneInputStreamOperatorTestHarness(ChainNode(step.name, "windows", step.factory), **options)
