@@ -16,12 +16,12 @@ from pyspark.sql import SparkSession
 import pillarbox
 from pillarbox import (
     AllWindowedStream,
-    WindowedStream,
     AsyncDataStream,
     ConnectedStreams,
     DataStream,
     KeyedStream,
     StreamExecutionEnvironment,
+    WindowedStream,
 )
 from pillarbox.testing import harness_for, row
 

@@ -128,7 +128,7 @@ def test_windows_of_a_stream_go_on_after_a_restart(spark, tmp_path):
     second, progress = run(2)
     assert counted(first + second) == expected
     (task, *_) = [task for each in progress for task in metrics(each) if task.uid == "windows"]
-    assert task.counters["late_records_dropped"] == 0
+    assert task.counters["windows.late_records_dropped"] == 0
 
 
 def hide(folder: Path) -> Path:

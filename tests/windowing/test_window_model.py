@@ -240,6 +240,7 @@ def test_windows_do_what_the_model_does(kind, how, lateness, tagged, steps):
                 side = harness.get_side_output(LATE)
                 assert [value for _, value, _ in side] == model.late[lates:]
                 late += len(side)
+        harness.snapshot()
         dropped += harness.operator.context.counters[LATE_RECORDS_DROPPED]
         assert (late, dropped) == ((len(model.late), 0) if tagged else (0, len(model.late)))
         harness.clear_output()

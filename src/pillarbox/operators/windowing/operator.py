@@ -40,7 +40,7 @@ from pillarbox.time.timestamps import MAX_WATERMARK
 __all__ = ["LATE_RECORDS_DROPPED", "WindowOperator", "WindowProgram"]
 
 LATE_RECORDS_DROPPED = "late_records_dropped"
-"""The counter of records that came too late for all of their windows, and went nowhere."""
+"""The counter of the epoch's records that came too late for all of their windows, and went nowhere."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class WindowOperator(KeyedOperator):
         self._assigner_context = _AssignerContext(self._timers, RuntimeContext(context, self.keyed))
         self._window_context = _WindowContext(self.backend, self._timers, self._collector, self._merging is not None)
         self._call = _caller(program.function, self._window_context, self.backend)
-        context.counters.setdefault(LATE_RECORDS_DROPPED, 0)
+        self._dropped = 0
 
     def open(self) -> None:
         """Open the user's functions, and let the assigner declare what it counts."""
@@ -101,6 +101,11 @@ class WindowOperator(KeyedOperator):
         for function in self._program.opened:
             if isinstance(function, Function):
                 with_context(self.context, "close()", function.close)
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        """Note in the metrics how many records of the epoch were dropped; keyed state is all that there is."""
+        self.context.counters[LATE_RECORDS_DROPPED] = self._dropped
+        self._dropped = 0
 
     # -- records --
 
@@ -168,7 +173,7 @@ class WindowOperator(KeyedOperator):
     def _drop(self, value: Any, timestamp: int | None) -> None:
         tag = self._program.late_tag
         if tag is None:
-            self.context.counters[LATE_RECORDS_DROPPED] += 1
+            self._dropped += 1
         else:
             self._collector.collect_side(tag, value, timestamp)
 
