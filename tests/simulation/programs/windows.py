@@ -127,13 +127,13 @@ PROGRAMS: dict[str, SimulatedProgram] = {
     "sliding-windows": to_the_end(sliding, cut_free=True),
     "merging-sessions": to_the_end(merging_sessions, cut_free=True),
     "late-sessions": to_the_end(late_sessions),
-    "windows-that-fire-again": to_the_end(fired_again),
+    "firing-again": to_the_end(fired_again),
     "count-windows": to_the_end(counted, together={"events": first}),
     "count-triggers": to_the_end(counted_again, together={"events": first}),
     # When it fires first is counted from the first record that comes, so their order matters.
     "early-results": to_the_end(early_results, together={"events": first}),
-    "windows-of-windows": to_the_end(windows_of_windows, cut_free=True),
-    "windows-of-a-stream-that-goes-on": SimulatedProgram(
+    "stacked-windows": to_the_end(windows_of_windows, cut_free=True),
+    "unbounded-windows": SimulatedProgram(
         tumbling, lambda rng: {"events": keyed_events(rng)}, last={"events": [("z", FAR, 0)]}, cut_free=True
     ),
     "sessions-by-the-clock": SimulatedProgram(
