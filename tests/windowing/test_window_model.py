@@ -249,6 +249,6 @@ def test_windows_do_what_the_model_does(kind, how, lateness, tagged, steps):
         # Nothing is left of windows that are over.
         harness.snapshot()
         assert harness.num_event_time_timers() == 0
-        assert list(harness.operator.backend.get_keys()) == []
+        assert list(harness._backend.get_keys()) == []
     finally:
         harness.close()

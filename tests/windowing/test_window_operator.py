@@ -50,13 +50,13 @@ def push(harness, *records: tuple[Any, Any, int]) -> list[Any]:
     harness.clear_output()
     for key, value, time in records:
         harness.push((key, value), time)
-    return harness.get_output()
+    return list(harness.get_output())
 
 
 def advance(harness, watermark: int) -> list[Any]:
     harness.clear_output()
     harness.push_watermark(watermark)
-    return harness.get_output()
+    return list(harness.get_output())
 
 
 def summed(one, other):
@@ -97,7 +97,7 @@ def test_a_record_that_bridges_sessions_keeps_the_elements_of_all():
         ((key, window, values),) = advance(harness, 100)
         assert (key, window, sorted(values)) == ("a", (0, 13), [1, 2, 3, 4, 5])
         harness.snapshot()
-        assert list(harness.operator.backend.get_keys()) == []
+        assert list(harness._backend.get_keys()) == []
 
 
 class Merges(AggregateFunction):
@@ -145,7 +145,7 @@ def test_processing_time_windows_and_sessions():
         harness.advance_processing_time(6)
         assert harness.get_output() == [("a", (0, 22), [1, 1, 1])]
         harness.snapshot()
-        assert list(harness.operator.backend.get_keys()) == []
+        assert list(harness._backend.get_keys()) == []
 
 
 def test_windows_that_are_not_full_and_clocks_that_have_not_come_give_nothing_at_the_end():
@@ -178,7 +178,7 @@ def test_full_count_windows_leave_only_their_count():
     with open_windows(lambda s: s.count_window(2).process(Contents())) as harness:
         push(harness, *[("a", n, 0) for n in range(2000)])
         harness.snapshot()
-        assert harness.operator.backend.num_rows == 1
+        assert harness._backend.num_rows == 1
         assert harness.state_of("a") == {"window-count": 2000}
 
 
@@ -225,7 +225,7 @@ def test_continuous_triggers_fire_at_full_intervals_and_at_the_end():
         assert advance(harness, 13) == [("a", (0, 20), [1, 2])]
         assert advance(harness, 100) == [("a", (0, 20), [1, 2])] * 2  # at 18 and at the end
         harness.snapshot()
-        assert harness.num_event_time_timers() == 0 and list(harness.operator.backend.get_keys()) == []
+        assert harness.num_event_time_timers() == 0 and list(harness._backend.get_keys()) == []
 
 
 def test_a_continuous_trigger_of_processing_time():
@@ -254,7 +254,7 @@ def test_a_continuous_trigger_goes_on_where_sessions_merge():
         assert advance(harness, 30) == [("a", 7)]
         assert advance(harness, 1000) == [("a", 7)] * 2  # at 40, and at the end
         harness.snapshot()
-        assert harness.num_event_time_timers() == 0 and list(harness.operator.backend.get_keys()) == []
+        assert harness.num_event_time_timers() == 0 and list(harness._backend.get_keys()) == []
 
 
 def test_a_delta_trigger():
@@ -298,7 +298,7 @@ def test_a_users_own_trigger_with_state_over_a_restart():
         assert push(harness, ("a", 2, 2), ("a", 3, 3)) == [("a", (0, 10), [1, 2])]
         assert advance(harness, 9) == [("a", (0, 10), [1, 2, 3])]
         harness.snapshot()
-        assert list(harness.operator.backend.get_keys()) == []
+        assert list(harness._backend.get_keys()) == []
 
 
 class Quarter(NamedTuple):
@@ -418,8 +418,8 @@ def test_window_state_global_state_side_outputs_and_clear():
         assert advance(harness, 100) == [("a", 1, [0, 10], 100)]
         assert harness.get_side_output("ends") == [20]
         harness.snapshot()
-        assert harness.operator.backend.contents("a") == {"global/windows": [0, 10]}
-        assert harness.operator.backend.num_rows == 1
+        assert harness._backend.contents("a") == {"global/windows": [0, 10]}
+        assert harness._backend.num_rows == 1
 
 
 def test_window_functions_get_one_folded_element():
@@ -471,7 +471,7 @@ def test_functions_are_opened_and_closed():
     ],
 )
 def test_the_laws_of_operators(build):
-    script = [
+    script: list[StreamRecord | Watermark] = [
         StreamRecord(("a", 1), 3),
         StreamRecord(("b", 2), 4),
         StreamRecord(("a", 3), 9),

@@ -78,7 +78,7 @@ class WindowOperator(KeyedOperator):
         self._is_event_time = program.assigner.is_event_time()
         self._timers = self.time_services.get_internal_timer_service("window-timers", self, namespaced=True)
         self._state = self.backend.get_state(program.contents.descriptor, namespaced=True)
-        self._collector = Collector(self)
+        self._collector = Collector(context)
         self._merging: MergingWindowSet | None = None
         if isinstance(program.assigner, MergingWindowAssigner):
             windows = self.backend.get_state(MapStateDescriptor("merging-windows"))
