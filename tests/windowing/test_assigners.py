@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import pickle
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -25,6 +26,7 @@ from pillarbox import (
 )
 
 HOUR = 3_600_000
+NOT_A_FUNCTION: Any = 5
 times = st.integers(-(10**13), 10**13)
 sizes = st.integers(1, 10**8)
 
@@ -145,7 +147,7 @@ def test_an_assigner_is_part_of_the_program():
         (lambda: CumulativeEventTimeWindows.of(10, 3), r"10 ms is none of 3 ms"),
         (lambda: EventTimeSessionWindows.with_gap(0), r"EventTimeSessionWindows\.with_gap\(\) has to be at least one"),
         (
-            lambda: EventTimeSessionWindows.with_dynamic_gap(5),
+            lambda: EventTimeSessionWindows.with_dynamic_gap(NOT_A_FUNCTION),
             r"takes a function or SessionWindow.*, not 5",
         ),
         (lambda: TumblingEventTimeWindows.of("1 day", time_zone="Mars"), r"the name of a time zone.*not 'Mars'"),
