@@ -58,8 +58,8 @@ class CountWindowAssigner(WindowAssigner):
 
     def __init__(self, size: int, slide: int) -> None:
         name = f"{type(self).__name__}.of()"
-        self.size = _count(size, f"{name}: the size")
-        self.slide = _count(slide, f"{name}: the slide")
+        self.size: int = _count(size, f"{name}: the size")
+        self.slide: int = _count(slide, f"{name}: the slide")
         self._counted = ValueStateDescriptor("window-count")
 
     def open(self, context: WindowAssigner.WindowAssignerContext, /) -> None:

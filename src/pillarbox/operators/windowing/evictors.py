@@ -92,7 +92,7 @@ class TimeEvictor(_OneSided):
 
     def __init__(self, window_size: DurationLike, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
-        self.window_size = positive_millis(window_size, "TimeEvictor.of()")
+        self.window_size: int = positive_millis(window_size, "TimeEvictor.of()")
 
     @staticmethod
     def of(window_size: DurationLike, do_evict_after: bool = False) -> TimeEvictor:

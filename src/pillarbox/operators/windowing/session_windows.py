@@ -68,7 +68,7 @@ class _FixedGap(_Sessions):
     """Sessions with one gap for all elements."""
 
     def __init__(self, gap: DurationLike) -> None:
-        self.gap = positive_millis(gap, f"{type(self).__name__}.with_gap()")
+        self.gap: int = positive_millis(gap, f"{type(self).__name__}.with_gap()")
 
     def _gap(self, element: Any) -> int:
         return self.gap

@@ -34,8 +34,8 @@ class _Tumbling(TimedAssigner):
 
     def __init__(self, size: DurationLike, offset: DurationLike = 0, time_zone: str | None = None) -> None:
         name = f"{type(self).__name__}.of()"
-        self.size = positive_millis(size, f"{name}: the size")
-        self.offset = offset_millis(name, offset, self.size)
+        self.size: int = positive_millis(size, f"{name}: the size")
+        self.offset: int = offset_millis(name, offset, self.size)
         self.time_zone = time_zone
         self._line = line(name, self.offset, time_zone, {"size": self.size})
 
@@ -90,9 +90,9 @@ class _Sliding(TimedAssigner):
         self, size: DurationLike, slide: DurationLike, offset: DurationLike = 0, time_zone: str | None = None
     ) -> None:
         name = f"{type(self).__name__}.of()"
-        self.size = positive_millis(size, f"{name}: the size")
-        self.slide = positive_millis(slide, f"{name}: the slide")
-        self.offset = offset_millis(name, offset, self.slide)
+        self.size: int = positive_millis(size, f"{name}: the size")
+        self.slide: int = positive_millis(slide, f"{name}: the slide")
+        self.offset: int = offset_millis(name, offset, self.slide)
         self.time_zone = time_zone
         self._line = line(name, self.offset, time_zone, {"size": self.size, "slide": self.slide})
 
@@ -157,13 +157,13 @@ class _Cumulative(TimedAssigner):
         self, max_size: DurationLike, step: DurationLike, offset: DurationLike = 0, time_zone: str | None = None
     ) -> None:
         name = f"{type(self).__name__}.of()"
-        self.size = positive_millis(max_size, f"{name}: the largest size")
-        self.step = positive_millis(step, f"{name}: the step")
+        self.size: int = positive_millis(max_size, f"{name}: the largest size")
+        self.step: int = positive_millis(step, f"{name}: the step")
         if self.size % self.step:
             raise ProgramError(
                 f"{name}: the largest size has to be a multiple of the step: {self.size} ms is none of {self.step} ms"
             )
-        self.offset = offset_millis(name, offset, self.size)
+        self.offset: int = offset_millis(name, offset, self.size)
         self.time_zone = time_zone
         self._line = line(name, self.offset, time_zone, {"largest size": self.size, "step": self.step})
 

@@ -272,7 +272,7 @@ class _ContinuousTrigger(Trigger):
     """Fires at full intervals, counted from the epoch, as long as the window lasts."""
 
     def __init__(self, interval: DurationLike) -> None:
-        self.interval = positive_millis(interval, f"{type(self).__name__}.of()")
+        self.interval: int = positive_millis(interval, f"{type(self).__name__}.of()")
         # The next time to fire at. Where windows merge, the earliest counts.
         self._next = ReducingStateDescriptor("fire-time", min)
 
