@@ -23,6 +23,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     WindowedStream,
 )
+from pillarbox.datastream.stream import Stream
 from pillarbox.testing import harness_for, row
 
 SOURCE = Path(pillarbox.__file__).parent
@@ -32,6 +33,7 @@ STREAMS = (
     ConnectedStreams,
     DataStream,
     KeyedStream,
+    Stream,
     StreamExecutionEnvironment,
     WindowedStream,
 )

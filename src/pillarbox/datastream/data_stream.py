@@ -7,17 +7,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._generics import T1, T2, Generic, K, U, V
-from pillarbox.datastream.columns import check_column_names, check_key_columns, check_timestamp_column, key_types
-from pillarbox.datastream.given_functions import check_function, name_of
-from pillarbox.datastream.results import CollectedResults, DataStreamSink
+from pillarbox.datastream.columns import check_key_columns, check_timestamp_column, key_types
+from pillarbox.datastream.given_functions import check_function
+from pillarbox.datastream.stream import Stream
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
     KeyByTransformation,
     OperatorTransformation,
     PartitionTransformation,
     SideOutputTransformation,
-    SinkTransformation,
-    Transformation,
     UnionTransformation,
 )
 from pillarbox.operators.async_io.cache import AsyncCache
@@ -43,7 +41,6 @@ from pillarbox.operators.keys import Keying
 from pillarbox.operators.map import MapOperator
 from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.process import ProcessOperator
-from pillarbox.operators.sinks import ColumnsOperator, PrintOperator
 from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox.operators.windowing.assigner import WindowAssigner
 from pillarbox.operators.windowing.count_windows import count_windows
@@ -51,22 +48,19 @@ from pillarbox.operators.windowing.windows import CountWindow
 from pillarbox.task.partitioner import KeyGroupPartitioner, RebalancePartitioner
 from pillarbox.time import WatermarkStrategy
 from pillarbox.time.duration import DurationLike
-from pillarbox.types import RowEncoder, SchemaLike, TypeInformation, resolve_schema
+from pillarbox.types import SchemaLike, TypeInformation
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
     from typing_extensions import Unpack
 
     from pillarbox.datastream.connected_streams import ConnectedStreams
-    from pillarbox.datastream.environment import StreamExecutionEnvironment
     from pillarbox.datastream.keyed_stream import KeyedStream
     from pillarbox.datastream.windowed_stream import AllWindowedStream
 
 __all__ = ["DataStream"]
 
 
-class DataStream(Generic[T1]):
+class DataStream(Stream[T1], Generic[T1]):
     """A stream of records of type ``T1``.
 
     Made by the sources of a ``StreamExecutionEnvironment``, and by the methods of other streams. A method describes a
@@ -75,48 +69,6 @@ class DataStream(Generic[T1]):
     """
 
     _keying: Keying | None = None
-
-    def __init__(self, env: StreamExecutionEnvironment, step: Transformation) -> None:
-        self._env = env
-        self._step = step
-
-    # -- name and uid of the operator before --
-
-    def name(self, name: str) -> DataStream[T1]:
-        """Name the operator that makes this stream, for people: in plans, metrics and errors.
-
-        Example:
-            >>> _ = env.from_collection([1]).map(str).name("as text").print()
-            >>> "as text" in str(env.get_execution_graph())
-            True
-        """
-        self._step.name = name
-        return self
-
-    def uid(self, uid: str) -> DataStream[T1]:
-        """Set the uid that the operator's state is stored under.
-
-        Without one it is derived from the operator's place in the program. A uid lets the program change around it.
-
-        Args:
-            uid: unique in the program, and kept when the program changes.
-
-        Raises:
-            ProgramError: it is not a non-empty string, or no operator makes this stream.
-
-        Example:
-            >>> totals = env.from_collection([3, 4]).key_by(lambda n: "all").reduce(lambda a, b: a + b).uid("totals")
-            >>> totals.execute_and_collect()
-            [3, 7]
-        """
-        if not isinstance(self._step, OperatorTransformation):
-            raise ProgramError(f"uid({uid!r}) belongs to an operator; {self._step.name!r} is none")
-        if not isinstance(uid, str) or not uid:
-            raise ProgramError(f"a uid is a non-empty string, not {shorten(uid)}")
-        self._step.uid = uid
-        return self
-
-    # -- transformations --
 
     def map(self, func: Callable[[T1], U] | MapFunction[T1, U], output_type: SchemaLike | None = None) -> DataStream[U]:
         """Turn each record into one other.
@@ -548,121 +500,6 @@ class DataStream(Generic[T1]):
         if not isinstance(self._step, OperatorTransformation):
             raise ProgramError(f"{self._step.name!r} has no side outputs: ask the stream that process(...) returned")
         step = SideOutputTransformation(self._env._next(), f"side output {tag.tag_id}", [self._step], tag_id=tag.tag_id)
-        return DataStream(self._env, self._env._add(step))
-
-    # -- ends --
-
-    def print(self, sink_identifier: str = "") -> DataStreamSink:
-        """Print each record where it is processed; ``env.execute()`` runs it.
-
-        Args:
-            sink_identifier: printed before each record; so is the number of the subtask where there are several.
-
-        Example:
-            >>> _ = env.from_collection([1, 2]).print("numbers")
-            >>> env.execute()
-            numbers> 1
-            numbers> 2
-        """
-        sink = SinkTransformation(
-            self._env._next(),
-            "print",
-            [self._plain_step()],
-            factory=OperatorFactory(partial(PrintOperator, identifier=sink_identifier)),
-        )
-        self._env._add(sink)
-        self._env._sinks.append(sink)
-        return DataStreamSink(sink)
-
-    def execute_and_collect(
-        self, job_execution_name: str | None = None, limit: int | None = None
-    ) -> CollectedResults[T1]:
-        """Run the program that leads to this stream on its bounded sources, and return the records.
-
-        Args:
-            job_execution_name: accepted as in PyFlink, and not used.
-            limit: the maximum number of records to return; the program runs to its end all the same.
-
-        Raises:
-            OperatorError: a function raised.
-
-        Example:
-            >>> env.from_collection([1, 2, 3]).map(str).execute_and_collect(limit=2)
-            ['1', '2']
-        """
-        results = self._env._collect(self._plain_step())
-        return results if limit is None else CollectedResults(results[:limit])
-
-    def to_dataframe(self, schema: SchemaLike | None = None) -> DataFrame:
-        """Return the stream as a DataFrame, streaming if a source is: for any Spark sink, trigger or SQL.
-
-        Args:
-            schema: the columns: a DDL string, ``StructType``, ``Types``, dataclass or ``NamedTuple``; by default the
-                ``output_type`` of the operator before.
-
-        Raises:
-            ProgramError: the columns are not declared, or there is no Spark session.
-            TypeMismatchError: (while it runs) a record does not fit the columns.
-
-        Example:
-            >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
-            >>> doubled = env.from_dataframe(spark.range(3)).map(lambda row: 2 * row.id)
-            >>> sorted(doubled.to_dataframe("doubled LONG").collect())
-            [Row(doubled=0), Row(doubled=2), Row(doubled=4)]
-        """
-        from pillarbox.runtime.spark.plan import plan_output
-
-        if schema is None and self._step.output_type is None:
-            raise ProgramError(
-                f"to_dataframe() needs the columns, such as to_dataframe('card STRING, n LONG'): {self._step.name!r}"
-                " declares no output_type"
-            )
-        declared = resolve_schema(self._step.output_type if schema is None else schema)
-        spark = self._env._spark_session("to_dataframe()")
-        program = self._env._compile("to_dataframe", [self._columns_sink("output", declared)])
-        return plan_output(program, spark, declared)
-
-    def _columns_sink(self, output: str, schema: StructType) -> SinkTransformation:
-        from pillarbox.runtime.spark.session import time_zone
-
-        check_column_names(schema.names, f"output {output!r}")
-        encoder = RowEncoder(schema, self._plain_step().name, time_zone(self._env._session()))
-        sink = SinkTransformation(
-            self._env._next(),
-            output,
-            [self._plain_step()],
-            factory=OperatorFactory(partial(ColumnsOperator, encoder=encoder)),
-            output=output,
-        )
-        sink.uid = f"columns-{output}"
-        self._env._outputs[output] = sink
-        return sink
-
-    def _plain_step(self) -> Transformation:
-        """Return the step that makes this stream's records, however they are partitioned."""
-        return self._step
-
-    def _apply(
-        self,
-        kind: str,
-        func: Any,
-        factory: OperatorFactory,
-        output_type: Any = None,
-        *,
-        idle_timeout: int | None = None,
-        uses_processing_time: bool = False,
-        more_inputs: Sequence[Transformation] = (),
-    ) -> DataStream[Any]:
-        step = OperatorTransformation(
-            self._env._next(),
-            name_of(kind, func),
-            [self._step, *more_inputs],
-            output_type,
-            kind=kind,
-            factory=factory,
-            uses_processing_time=uses_processing_time,
-            idle_timeout=idle_timeout,
-        )
         return DataStream(self._env, self._env._add(step))
 
 
