@@ -8,7 +8,8 @@ set, which spares Spark's side a call to the Java side for each.
 Each side has a Spark of its own, with two cores and two subtasks, the same state store and as good as no sink.
 While one runs a micro-batch the other is held, in its ``foreachBatch`` function once the work is done; that time is
 taken off. Micro-batches without data and with 1,000 rows of different keys take turns, and so do the sides; what
-counts is the median of Spark's ``triggerExecution`` after the warm-up.
+counts is the median of Spark's ``triggerExecution`` after the warm-up. Beside it stands the processor time that Java
+and the Python workers take for an epoch, which depends less on other work of the machine.
 
 Spark's side is its row flavour. The results are checked: every micro-batch must give exactly the counts of its keys.
 
@@ -33,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.support import (
     Side,
     answer,
+    cpu_by_program,
     find_pillarbox,
     finish,
     print_table,
@@ -213,6 +215,7 @@ def compare(arguments: argparse.Namespace, directory: Path) -> None:
     for side in SIDES:
         (directory / side).mkdir()
         sides[side] = Side("--side", side, "--directory", str(directory / side), "--memory", arguments.memory)
+    cpu: dict[str, dict[str, list[dict[str, float]]]] = {side: {kind: [] for kind in KINDS} for side in SIDES}
     rounds = arguments.warm_up + arguments.epochs
     for index in range(rounds):
         # The first micro-batch with data has all keys.
@@ -232,7 +235,11 @@ def compare(arguments: argparse.Namespace, directory: Path) -> None:
                     for part in range(2):
                         table = pa.table({"key": some[part::2].astype(np.int32)})
                         pq.write_table(table, batch / f"{part}.parquet")
+                before = cpu_by_program(sides[side].pid)
                 sides[side].ask(what="step", batch=None if batch is None else str(batch))
+                if index >= arguments.warm_up:
+                    after = cpu_by_program(sides[side].pid)
+                    cpu[side][kind].append({program: after[program] - before[program] for program in before})
 
     wrong: list[str] = []
     times: dict[str, dict[str, list[dict[str, float]]]] = {}
@@ -269,6 +276,26 @@ def compare(arguments: argparse.Namespace, directory: Path) -> None:
             for side in sides
         ],
     )
+    used = {
+        side: {
+            kind: {
+                program: statistics.mean(each[program] for each in cpu[side][kind]) for program in ("java", "python")
+            }
+            for kind in KINDS
+        }
+        for side in sides
+    }
+    print_table(
+        ["processor time of an epoch, ms", "Java", "Python", "both"],
+        [
+            [
+                f"{KINDS[kind]}, {SIDES[side]}",
+                *(f"{value:,.0f}" for value in (*used[side][kind].values(), sum(used[side][kind].values()))),
+            ]
+            for kind in KINDS
+            for side in sides
+        ],
+    )
     medians = {side: {kind: statistics.median(values(side, kind)) for kind in KINDS} for side in sides}
     ratios = {kind: medians["pillarbox"][kind] / medians["spark"][kind] for kind in KINDS}
     lowest = {kind: min(values("pillarbox", kind)) / min(values("spark", kind)) for kind in KINDS}
@@ -283,6 +310,7 @@ def compare(arguments: argparse.Namespace, directory: Path) -> None:
         results_agree=not wrong,
         ratios={kind: round(value, 3) for kind, value in ratios.items()},
         ratios_of_lowest={kind: round(value, 3) for kind, value in lowest.items()},
+        cpu_ms={side: {kind: round(sum(used[side][kind].values())) for kind in KINDS} for side in sides},
         epoch_ms={side: {kind: round(value) for kind, value in kinds.items()} for side, kinds in medians.items()},
         rounds={side: {kind: [round(value) for value in values(side, kind)] for kind in KINDS} for side in sides},
         rows=arguments.rows,

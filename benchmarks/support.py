@@ -106,6 +106,19 @@ def cpu_seconds(pid: int) -> float:
     return ticks / _TICKS
 
 
+def cpu_by_program(pid: int) -> dict[str, float]:
+    """Return the processor time (ms) of the processes below one that live: Spark's Java, and its Python workers."""
+    times = {"java": 0.0, "python": 0.0}
+    for each in descendants(pid):
+        try:
+            program = Path(f"/proc/{each}/comm").read_text().strip()
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        times["java" if program == "java" else "python"] += sum(map(int, fields[11:13])) * 1000 / _TICKS
+    return times
+
+
 def memory_kib(pid: int, *names: str) -> list[int]:
     """Return lines of ``/proc/pid/status`` such as ``VmHWM``; nothing when the process has ended."""
     try:
