@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.graph import OperatorTransformation, SourceTransformation, Transformation
+from pillarbox.graph import DataFrameSource, OperatorTransformation, SourceTransformation, Transformation
 from pillarbox.types import TypeInformation, resolve_schema
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def check_timestamp_column(step: Transformation, column: str | None) -> None:
     Raises:
         ProgramError: it is not, or does not.
     """
-    if column is None or not isinstance(step, SourceTransformation) or step.dataframe is None:
+    if column is None or not isinstance(step, DataFrameSource):
         return
     from pyspark.sql.types import DateType, IntegerType, LongType, TimestampNTZType, TimestampType
 
@@ -63,7 +63,7 @@ def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> No
             raise ProgramError(
                 f"key_by(): there is no column {column!r} in {step.name!r}; the columns are {', '.join(step.columns)}"
             )
-        kind = None if step.dataframe is None else step.dataframe.schema[column].dataType
+        kind = step.dataframe.schema[column].dataType if isinstance(step, DataFrameSource) else None
         if kind is not None and not _can_be_key(kind):
             raise ProgramError(
                 f"key_by(): the column {column!r} of {step.name!r} is {kind.simpleString()}, which cannot be hashed:"
@@ -90,7 +90,7 @@ def key_types(step: Transformation, columns: tuple[str, ...] | None, declared: A
     # Neither changes records.
     while isinstance(step, OperatorTransformation) and step.kind in ("timestamps", "filter"):
         step = step.inputs[0]
-    if columns is None or not isinstance(step, SourceTransformation) or step.dataframe is None:
+    if columns is None or not isinstance(step, DataFrameSource):
         return None
     schema = step.dataframe.schema
     return [schema[column].dataType.simpleString() for column in columns] if set(columns) <= set(schema.names) else None

@@ -255,7 +255,7 @@ class DataStream(Stream[T1], Generic[T1]):
         return self._apply_async(func, options, output_type)
 
     def _apply_async(self, func: Any, options: AsyncOptions, output_type: Any = None) -> DataStream[Any]:
-        slots = 1 if options.job_rate_limit is None else self._env._task_slots()
+        slots = 1 if options.job_rate_limit is None else self._env._runtime.task_slots
         return self._apply(options.method, func, AsyncWaitOperator.factory(func, options, slots=slots), output_type)
 
     def process(

@@ -10,9 +10,17 @@ from pillarbox.datastream.columns import check_column_names
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.results import CollectedResults
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.graph import Program, SinkTransformation, SourceTransformation, Transformation, compile_program
+from pillarbox.graph import (
+    CollectionSource,
+    DataFrameSource,
+    Program,
+    SinkTransformation,
+    Transformation,
+    compile_program,
+)
 from pillarbox.rows import Row
-from pillarbox.runtime.local import LocalJob, Savepoint
+from pillarbox.runtime.base import Runtime
+from pillarbox.runtime.local import LocalJob, LocalRuntime, Savepoint
 from pillarbox.state.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
 from pillarbox.time import ProcessingTimeService
 from pillarbox.time.duration import DurationLike, positive_millis
@@ -97,32 +105,18 @@ class StreamExecutionEnvironment:
             >>> env.get_parallelism()
             1
         """
-        if self._parallelism is not None:
-            return self._parallelism
-        spark = self._session()
+        return self._runtime.parallelism if self._parallelism is None else self._parallelism
+
+    @property
+    def _runtime(self) -> Runtime:
+        """Where the program runs: in the session that it was given, or that of a DataFrame that it reads."""
+        frames = (step.dataframe for step in self._steps if isinstance(step, DataFrameSource))
+        spark = self._spark or next((frame.sparkSession for frame in frames), None)
         if spark is None:
-            return 1
-        from pillarbox.runtime.spark.session import default_parallelism
+            return LocalRuntime()
+        from pillarbox.runtime.spark.runtime import SparkRuntime
 
-        return default_parallelism(spark)
-
-    def _session(self) -> SparkSession | None:
-        frames = (step.dataframe for step in self._steps if isinstance(step, SourceTransformation))
-        return self._spark or next((frame.sparkSession for frame in frames if frame is not None), None)
-
-    def _spark_session(self, method: str) -> SparkSession:
-        """Return the session that the program runs in.
-
-        Raises:
-            ProgramError: there is none.
-        """
-        spark = self._session()
-        if spark is None:
-            raise ProgramError(
-                f"{method} makes a DataFrame, which takes a Spark session, and the program reads only collections: give"
-                " it one, get_execution_environment(spark)"
-            )
-        return spark
+        return SparkRuntime(spark)
 
     def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
         """Set the number of key groups: the maximum number of subtasks that the state can ever be spread over.
@@ -236,7 +230,7 @@ class StreamExecutionEnvironment:
         if not hasattr(df, "mapInArrow"):
             raise ProgramError(f"from_dataframe() takes a Spark DataFrame, not {shorten(df)}")
         check_column_names(df.columns, "from_dataframe()")
-        step = SourceTransformation(self._next(), name, [], dataframe=df, columns=tuple(df.columns))
+        step = DataFrameSource(self._next(), name, [], dataframe=df, columns=tuple(df.columns))
         return DataStream(self, self._add(step))
 
     @overload
@@ -270,7 +264,7 @@ class StreamExecutionEnvironment:
         if type_info is not None:
             convert = converter(type_info, "from_collection(): element")
             elements = [convert(element, position) for position, element in enumerate(elements)]
-        step = SourceTransformation(self._next(), "collection", [], type_info, collection=elements)
+        step = CollectionSource(self._next(), "collection", [], type_info, collection=elements)
         return DataStream(self, self._add(step))
 
     # -- running --
@@ -316,7 +310,7 @@ class StreamExecutionEnvironment:
         program = self._compile(job_name, self._sinks)
         # As in Flink: the next execute() runs the sinks that are added from here on.
         self._sinks = []
-        self._run(program)
+        self._runtime.collect(program)
 
     def local_job(
         self,
@@ -370,8 +364,6 @@ class StreamExecutionEnvironment:
             >>> type(writer).__name__
             'DataStreamWriter'
         """
-        from pillarbox.runtime.spark.plan import plan_for_each_batch
-
         if not outputs:
             raise ProgramError("for_each_batch() takes at least one output")
         for name in outputs:
@@ -382,26 +374,11 @@ class StreamExecutionEnvironment:
         schemas = {name: resolve_schema(schema) for name, (_, schema) in outputs.items()}
         sinks = [stream._columns_sink(name, schemas[name]) for name, (stream, _) in outputs.items()]
         program = self._compile("for_each_batch", sinks)
-        return plan_for_each_batch(program, self._spark_session("for_each_batch()"), schemas, function)
-
-    def _run(self, program: Program) -> dict[str, list[Any]]:
-        if all(source.dataframe is None for source in program.sources.values()):
-            with LocalJob(program) as job:
-                return job.run()
-        from pillarbox.runtime.spark.plan import collect_objects
-
-        return collect_objects(program, self._spark_session("execute()"))
+        return self._runtime.for_each_batch(program, schemas, function)
 
     def _collect(self, step: Transformation) -> CollectedResults[Any]:
         sink = SinkTransformation(self._next(), "collect", [step], uid="collect", output="collect")
-        return CollectedResults(self._run(self._compile("collect", [sink]))["collect"])
-
-    def _task_slots(self) -> int:
-        """Return the number of tasks of a source that run at a time."""
-        from pillarbox.runtime.spark.session import task_slots
-
-        spark = self._session()
-        return 1 if spark is None else task_slots(spark)
+        return CollectedResults(self._runtime.collect(self._compile("collect", [sink]))["collect"])
 
     def _compile(self, name: str, sinks: list[SinkTransformation]) -> Program:
         parallelism, max_parallelism = self.get_parallelism(), self.get_max_parallelism()

@@ -135,23 +135,18 @@ class Stream(Generic[T1]):
             >>> sorted(doubled.to_dataframe("doubled LONG").collect())
             [Row(doubled=0), Row(doubled=2), Row(doubled=4)]
         """
-        from pillarbox.runtime.spark.plan import plan_output
-
         if schema is None and self._step.output_type is None:
             raise ProgramError(
                 f"to_dataframe() needs the columns, such as to_dataframe('card STRING, n LONG'): {self._step.name!r}"
                 " declares no output_type"
             )
         declared = resolve_schema(self._step.output_type if schema is None else schema)
-        spark = self._env._spark_session("to_dataframe()")
         program = self._env._compile("to_dataframe", [self._columns_sink("output", declared)])
-        return plan_output(program, spark, declared)
+        return self._env._runtime.dataframe(program, declared)
 
     def _columns_sink(self, output: str, schema: StructType) -> SinkTransformation:
-        from pillarbox.runtime.spark.session import time_zone
-
         check_column_names(schema.names, f"output {output!r}")
-        encoder = RowEncoder(schema, self._plain_step().name, time_zone(self._env._session()))
+        encoder = RowEncoder(schema, self._plain_step().name, self._env._runtime.time_zone)
         sink = SinkTransformation(
             self._env._next(),
             output,

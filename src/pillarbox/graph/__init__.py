@@ -3,6 +3,8 @@
 from pillarbox.graph.program import Program, compile_program
 from pillarbox.graph.targets import CODES, output_target
 from pillarbox.graph.transformations import (
+    CollectionSource,
+    DataFrameSource,
     KeyByTransformation,
     OperatorTransformation,
     PartitionTransformation,
@@ -15,6 +17,8 @@ from pillarbox.graph.transformations import (
 
 __all__ = [
     "CODES",
+    "CollectionSource",
+    "DataFrameSource",
     "KeyByTransformation",
     "OperatorTransformation",
     "PartitionTransformation",

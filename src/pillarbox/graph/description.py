@@ -13,7 +13,7 @@ from typing import Any
 
 from pillarbox.errors import CheckpointMismatchError
 from pillarbox.graph.program import Program
-from pillarbox.graph.transformations import SourceTransformation
+from pillarbox.graph.transformations import DataFrameSource, SourceTransformation
 from pillarbox.state.key_note import key_change
 
 __all__ = ["Comparison", "compare", "describe_programs", "read_codes", "read_description"]
@@ -52,7 +52,7 @@ def _describe(program: Program) -> dict[str, Any]:
 
 
 def _columns(source: SourceTransformation) -> list[str] | None:
-    if source.dataframe is None:
+    if not isinstance(source, DataFrameSource):
         return None
     return [f"{field.name} {field.dataType.simpleString()}" for field in source.dataframe.schema.fields]
 

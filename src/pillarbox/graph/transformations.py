@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pillarbox.operators.keys import Keying
@@ -12,6 +12,8 @@ from pillarbox.state.key_note import KeyNote
 from pillarbox.task.partitioner import KeyGroupPartitioner, Partitioner
 
 __all__ = [
+    "CollectionSource",
+    "DataFrameSource",
     "KeyByTransformation",
     "OperatorTransformation",
     "PartitionTransformation",
@@ -41,17 +43,27 @@ class Transformation:
 
 @dataclass(eq=False)
 class SourceTransformation(Transformation):
-    """Rows of a DataFrame, or a collection.
+    """Where records come from.
 
     Attributes:
-        dataframe: the Spark DataFrame, or None.
-        collection: the records, or None.
         columns: names of the columns where there are some.
     """
 
-    dataframe: Any = None
-    collection: list[Any] | None = None
     columns: tuple[str, ...] | None = None
+
+
+@dataclass(eq=False)
+class DataFrameSource(SourceTransformation):
+    """Rows of a Spark DataFrame."""
+
+    dataframe: Any = None
+
+
+@dataclass(eq=False)
+class CollectionSource(SourceTransformation):
+    """The elements of a collection, in its order."""
+
+    collection: list[Any] = field(default_factory=list)
 
 
 @dataclass(eq=False)

@@ -7,14 +7,14 @@ state is committed when all tasks have come through, and the tasks are made anew
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pillarbox.elements import Buffer, Records, TaskReport, decode
-from pillarbox.errors import CheckpointMismatchError
-from pillarbox.graph import Program, output_target
+from pillarbox.errors import CheckpointMismatchError, ProgramError
+from pillarbox.graph import CollectionSource, Program, output_target
 from pillarbox.runtime.failures import failures_of
 from pillarbox.runtime.shipping import ship
 from pillarbox.state import MemoryChunkStore
@@ -22,7 +22,7 @@ from pillarbox.task import REPORT_TARGET, MultipleInputStreamTask, SourceStreamT
 from pillarbox.task.vertex import Vertex
 from pillarbox.time import ProcessingTimeService
 
-__all__ = ["EpochStore", "LocalJob", "Savepoint"]
+__all__ = ["EpochStore", "LocalJob", "LocalRuntime", "Savepoint"]
 
 Savepoint = dict[tuple[str, int], MemoryChunkStore]
 T = TypeVar("T")
@@ -182,7 +182,11 @@ class LocalJob:
 
     def run(self) -> dict[str, list[Any]]:
         """Run the program's collections to their end, in one epoch."""
-        inputs = {number: [[Records(list(source.collection or ()))]] for number, source in self.program.sources.items()}
+        inputs = {
+            number: [[Records(list(source.collection))]]
+            for number, source in self.program.sources.items()
+            if isinstance(source, CollectionSource)
+        }
         return self.run_epoch(inputs, bounded=True)
 
     def savepoint(self) -> Savepoint:
@@ -233,3 +237,39 @@ class LocalJob:
         if not task.restore(store):
             raise AssertionError("the local runtime's tasks are made anew after a failure")
         return task
+
+
+class LocalRuntime:
+    """Runs programs in this process; it knows no DataFrames."""
+
+    parallelism = 1
+    task_slots = 1
+    time_zone = "UTC"
+
+    def collect(self, program: Program) -> dict[str, list[Any]]:
+        """Run a program on its collections; return the records of each output."""
+        with LocalJob(program) as job:
+            return job.run()
+
+    def dataframe(self, program: Program, schema: Any) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ProgramError: always.
+        """
+        raise _takes_a_session("to_dataframe()")
+
+    def for_each_batch(self, program: Program, schemas: Any, function: Callable[..., None]) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ProgramError: always.
+        """
+        raise _takes_a_session("for_each_batch()")
+
+
+def _takes_a_session(method: str) -> ProgramError:
+    return ProgramError(
+        f"{method} makes a DataFrame, which takes a Spark session, and the program reads only collections: give"
+        " it one, get_execution_environment(spark)"
+    )

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from pillarbox.elements import Records, decode, dumps
 from pillarbox.errors import ProgramError
-from pillarbox.graph import Program, SourceTransformation, output_target
+from pillarbox.graph import CollectionSource, DataFrameSource, Program, SourceTransformation, output_target
 from pillarbox.runtime.shipping import ShippedVertex, ship
 from pillarbox.runtime.spark.batch_host import BatchTaskHost
 from pillarbox.runtime.spark.failures import unwrapped_failures
@@ -45,7 +45,7 @@ class _Plan:
     def __init__(self, program: Program, spark: SparkSession) -> None:
         self.program = program
         self.session = spark
-        dataframes = [source.dataframe for source in program.sources.values() if source.dataframe is not None]
+        dataframes = [source.dataframe for source in program.sources.values() if isinstance(source, DataFrameSource)]
         self.is_streaming = any(df.isStreaming for df in dataframes)
         check_session(spark, streaming=self.is_streaming)
         if self.is_streaming and not all(df.isStreaming for df in dataframes):
@@ -121,14 +121,15 @@ class _Plan:
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _dataframe(self, source: SourceTransformation) -> tuple[DataFrame, bool]:
-        if source.dataframe is not None:
+        if isinstance(source, DataFrameSource):
             return source.dataframe, False
+        assert isinstance(source, CollectionSource)
         if self.is_streaming:
             raise ProgramError(
                 f"the program reads a streaming DataFrame and the collection {source.name!r}: a collection has no share"
                 " in later epochs; keep it in a function instead"
             )
-        rows = [(dumps(value),) for value in source.collection or ()]
+        rows = [(dumps(value),) for value in source.collection]
         return self.session.createDataFrame(rows, "record BINARY").coalesce(1), True
 
     def _shuffled(self, buffers: DataFrame) -> DataFrame:

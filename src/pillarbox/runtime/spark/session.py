@@ -199,9 +199,9 @@ def task_slots(spark: SparkSession) -> int:
     return cores
 
 
-def time_zone(spark: SparkSession | None) -> str:
+def time_zone(spark: SparkSession) -> str:
     """Return the time zone of a session, in which naive datetimes are meant."""
-    return "UTC" if spark is None else spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
+    return spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
 
 
 # The environment belongs to the whole application, and queries that end have their functions closed from other threads.
