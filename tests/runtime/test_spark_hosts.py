@@ -197,6 +197,15 @@ def test_full_collections_take_a_small_share_of_the_time(worker, clock, monkeypa
     assert len(full) > 10
 
 
+def test_what_a_source_has_loaded_is_left_out_of_collections(worker):
+    """PySpark collects all garbage after each task, which would take longer than the task."""
+    env = StreamExecutionEnvironment().set_parallelism(1)
+    query = Query(env, env.from_collection([]).map(lambda row: row.value))
+    gc.unfreeze()
+    assert query.run_batch([1, 2]) == [1, 2]
+    assert gc.get_freeze_count() > 10_000
+
+
 def test_an_error_in_close_is_logged(worker, caplog):
     class Fails(MapFunction):
         def map(self, value):
