@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from pillarbox.runtime.spark.start import _PROVIDER
 
 pytestmark = pytest.mark.spark
 
+HERE = Path(__file__).resolve().parent
 SUBTASKS = 8
 KEYS = 40
 
@@ -110,12 +112,13 @@ def test_eight_subtasks_in_two_partitions(home):
     assert home.run(partitions=3) == counts(4)
 
 
-def test_an_older_checkpoint_goes_on_with_its_codes(home, monkeypatch):
-    with monkeypatch.context() as patch:
-        # As versions wrote it that had no other codes; without a note, and with heads that say nothing of codes.
-        patch.setattr(Description, "codes", lambda description: 1)
-        assert home.run(subtasks=3) == counts(1)
-    shutil.rmtree(home.checkpoint / "pillarbox", ignore_errors=True)
+def test_an_older_checkpoint_goes_on_with_its_codes(home):
+    """It was written by the last version that had no other codes: this program's first run, with three subtasks."""
+    with zipfile.ZipFile(HERE.parent / "data" / "spark-checkpoint-codes-1.zip") as written:
+        written.extractall(home.checkpoint)
+    read = home.checkpoint / "sources" / "0" / "0"  # which file there was
+    read.write_text(read.read_text().replace("file:///in", (home.folder / "in").as_uri()))
+    home.parts = 1
     assert home.run(subtasks=3) == counts(2)
     assert home.run(subtasks=3, start=pillarbox.start) == counts(3)
     assert Description(home.spark, str(home.checkpoint)).codes() == 1
