@@ -14,8 +14,11 @@ HOME = Path(__file__).parents[1]
 PREAMBLE = """\
 from pyspark.sql import SparkSession
 
+from pillarbox import StreamExecutionEnvironment
+
 spark = SparkSession.builder.getOrCreate()
 payments = spark.table("payments")
+env = StreamExecutionEnvironment.get_execution_environment(spark)
 """
 
 

@@ -92,6 +92,18 @@ def test_every_public_name_has_a_docstring():
     assert without == []
 
 
+def test_every_method_of_a_public_class_has_a_docstring():
+    """Its own, or that of the interface."""
+    without = [
+        f"{name}.{method}"
+        for name in pillarbox.__all__
+        if inspect.isclass(kind := getattr(pillarbox, name)) and not issubclass(kind, tuple)
+        for method, member in inspect.getmembers(kind, inspect.isroutine)
+        if not method.startswith("_") and not inspect.getdoc(member)
+    ]
+    assert without == []
+
+
 def test_every_method_of_streams_has_an_example():
     without = [
         f"{kind.__name__}.{name}"

@@ -129,8 +129,10 @@ def describe(error: BaseException) -> str:
 
 
 def causes_of(error: BaseException) -> list[BaseException]:
-    """Return an error, and all that Python tells of with it: what it was raised from, or while which other one was
-    handled, and the errors that it groups; each once, also where one is its own cause."""
+    """Return an error and all that Python shows with it; each once, also where one is its own cause.
+
+    These are the error that it was raised from, or that was being handled meanwhile, and the errors that it groups.
+    """
     found: list[BaseException] = []
     pending: list[object] = [error]
     while pending:

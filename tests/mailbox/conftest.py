@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """What the mailbox tests share: other threads that are always joined."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The mailbox executor: M9."""
 
 from __future__ import annotations

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Mailbox metrics: M15, by a clock that is set by hand."""
 
 from __future__ import annotations

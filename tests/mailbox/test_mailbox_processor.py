@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The mailbox processor: M1 (re-binding) and M10 to M14."""
 
 from __future__ import annotations

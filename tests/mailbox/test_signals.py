@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Mails from signal handlers, wherever they interrupt the mailbox: real signals, thousands of them.
 
 Each test runs a process of its own, because only a main thread handles signals, and because a mailbox that fails here

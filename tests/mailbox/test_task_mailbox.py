@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The task mailbox: M1 and M3 to M8."""
 
 from __future__ import annotations

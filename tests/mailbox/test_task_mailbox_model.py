@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The task mailbox against three plain lists (M3 to M7)."""
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import runpy
@@ -16,7 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import pillarbox
-from tests.docs import HOME, blocks
+from pillarbox import StreamExecutionEnvironment
+from tests.docs import HOME, blocks, programs
 
 README = HOME / "README.md"
 FIRST_PROGRAM = HOME / "examples" / "first_program.py"
@@ -72,6 +74,24 @@ def test_readme_programs_do_what_readme_says(spark: SparkSession, service: str, 
     assert [tuple(row) for row in alerts.collect()] == [tuple(row) for row in first["found"].collect()]
     scores = {(row.card, row.amount): row.score for row in names["scored"].collect()}
     assert scores == {(row.card, row.amount): row.amount / 100 for row in first["payments"].collect()}
+
+
+def test_programs_of_the_docs_run(spark: SparkSession):
+    payments = spark.sql("SELECT 'ann' AS card, 1000L AS at, 5.0D AS amount")
+    pages = {page: found for page, found in programs().items() if page != "README.md"}
+    assert pages
+    for page, found in pages.items():
+        names: dict[str, Any] = {"__name__": "__main__", "spark": spark, "payments": payments}
+        names["env"] = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+        for number, source in enumerate(found):
+            *statements, last = ast.parse(source).body
+            place = f"{page}, program {number}"
+            exec(compile(ast.Module(statements, []), place, "exec"), names)
+            if isinstance(last, ast.Expr):
+                frame = eval(compile(ast.Expression(last.value), place, "eval"), names)
+                assert frame.collect(), place
+            else:
+                exec(compile(ast.Module([last], []), place, "exec"), names)
 
 
 def test_the_first_program_is_readmes():

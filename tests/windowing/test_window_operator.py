@@ -534,11 +534,11 @@ def minute():
         (lambda: minute().side_output_late_data("late"), r"takes an OutputTag, not 'late'"),
         (
             lambda: keyed().window(EventTimeSessionWindows.with_gap(5)).trigger(DeltaTrigger.of(1, max)),
-            r"gives windows that merge, and DeltaTrigger\.of\(1\) cannot merge",
+            r"makes windows that merge, and DeltaTrigger\.of\(1\) cannot merge",
         ),
         (
             lambda: keyed().window(EventTimeSessionWindows.with_gap(5)).aggregate(NoMerge()),
-            r"gives windows that merge, and NoMerge cannot merge accumulators: define merge\(\)",
+            r"makes windows that merge, and NoMerge cannot merge accumulators: define merge\(\)",
         ),
         (lambda: minute().reduce(NoMerge()), r"reduce\(\) got .*give it a function or ReduceFunction"),
         (lambda: minute().aggregate(max), r"aggregate\(\) got .*an AggregateFunction"),

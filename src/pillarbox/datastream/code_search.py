@@ -23,8 +23,10 @@ _MOST_ELEMENTS = 100
 
 
 def uses_processing_time(function: object) -> bool:
-    """Return whether a function declares that it sets processing-time timers; where it declares nothing, whether its
-    code, or a helper that it reaches, names the method for that.
+    """Return whether a function sets processing-time timers.
+
+    It may declare so; where it declares nothing, its code, and that of the helpers that it reaches, is searched for the
+    name of the method.
 
     Raises:
         ProgramError: it declares something that is no bool.

@@ -369,7 +369,7 @@ class DataStream(Stream[T1], Generic[T1]):
             raise ProgramError(f"{method}() takes a stream of the same StreamExecutionEnvironment")
 
     def rebalance(self) -> DataStream[T1]:
-        """Spread the stream evenly over the subtasks of the next operators, whatever is in its records.
+        """Spread the stream evenly over the subtasks of the next operators, regardless of its records.
 
         They run with the program's parallelism, behind a shuffle. Use it before slow operators where the source has few
         partitions, or partitions of different sizes. The order of records is kept between each pair of subtasks.
@@ -444,7 +444,7 @@ class DataStream(Stream[T1], Generic[T1]):
         return KeyedStream(self._env, keyed, keying)
 
     def window_all(self, assigner: WindowAssigner) -> AllWindowedStream[T1, Any]:
-        """Divide the whole stream into windows, in one subtask whatever the parallelism.
+        """Divide the whole stream into windows, in one subtask at any parallelism.
 
         Args:
             assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.

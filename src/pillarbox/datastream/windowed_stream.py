@@ -33,7 +33,7 @@ __all__ = ["AllWindowedStream", "WindowedStream"]
 
 
 class _Windowed(Generic[T1, WindowOut]):
-    """What both kinds of windowed streams have."""
+    """The common part of both kinds of windowed streams."""
 
     # The window functions that the stream takes, by the method that takes them.
     _applied: type
@@ -58,7 +58,7 @@ class _Windowed(Generic[T1, WindowOut]):
             raise ProgramError(f"trigger() takes a Trigger, such as CountTrigger.of(10), not {shorten(trigger)}")
         if isinstance(self._assigner, MergingWindowAssigner) and not trigger.can_merge():
             raise ProgramError(
-                f"{self._assigner!r} gives windows that merge, and {trigger!r} cannot merge: it has no on_merge()"
+                f"{self._assigner!r} makes windows that merge, and {trigger!r} cannot merge: it has no on_merge()"
             )
         self._trigger = trigger
 
@@ -92,7 +92,7 @@ class _Windowed(Generic[T1, WindowOut]):
             raise ProgramError(f"aggregate() got {shorten(func)}: pass {hint}")
         if isinstance(self._assigner, MergingWindowAssigner) and type(func).merge is AggregateFunction.merge:
             raise ProgramError(
-                f"{self._assigner!r} gives windows that merge, and {type(func).__name__} cannot merge accumulators:"
+                f"{self._assigner!r} makes windows that merge, and {type(func).__name__} cannot merge accumulators:"
                 " define merge()"
             )
         return self._fold("aggregate", func, Aggregate(func), window_function, output_type)

@@ -69,7 +69,7 @@ def value_of_hash(hashed: int, upper: int) -> int:
 def subtask_codes(vertex: int, parallelism: int) -> list[int]:
     """Return the codes of a vertex's subtasks: their hashes are consecutive numbers.
 
-    Subtask 0 has the vertex's number, whatever the parallelism, as it had in the scheme of before: so a program that is
+    Subtask 0 has the vertex's number at any parallelism, as it had in the scheme of before: so a program that is
     started on a checkpoint of another parallelism, or with other codes, meets the state there, and is refused.
     """
     first = spark_hash(vertex)

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """Flink's mailbox: everything that touches a task happens in one thread, one thing at a time.
 
 The lowest floor of pillarbox. It knows nothing of streams: there is a :class:`TaskMailbox` into

@@ -22,10 +22,10 @@ class PeriodTimer(Protocol):
     """
 
     def mark_start(self) -> None:
-        """A period begins now."""
+        """Begin a period."""
 
     def mark_end(self) -> None:
-        """The period that was begun ends now."""
+        """End the period that was begun."""
 
 
 @final

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """A mail: one action that waits for its turn in the mailbox thread."""
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class MailOptions:
 
     @staticmethod
     def urgent() -> MailOptions:
-        """The mail overtakes all that are not urgent. Urgent mails keep their order.
+        """Let the mail overtake all that are not urgent. Urgent mails keep their order.
 
         For what must not wait behind a long batch, such as an unaligned checkpoint.
         """
@@ -45,7 +44,7 @@ class MailOptions:
 
     @staticmethod
     def deferrable() -> MailOptions:
-        """The mail may wait until no operator is in the middle of a record.
+        """Let the mail wait until no operator is in the middle of a record.
 
         It is not run by :meth:`MailboxExecutor.yield_` and :meth:`MailboxExecutor.try_yield`, so
         that a blocked operator (and the checkpoint behind it) gets free as soon as possible.

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The face of a mailbox towards operators: put actions in, yield to others."""
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class RejectedExecutionError(RuntimeError):
 
 @final
 class _FutureCommand(Future[T]):
-    """A future that computes itself when it is called. (Java's ``FutureTask``.)"""
+    """A future that computes itself when it is called: Java's ``FutureTask``."""
 
     def __init__(self, command: Callable[[], T]) -> None:
         super().__init__()

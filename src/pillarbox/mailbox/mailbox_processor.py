@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The loop that drives a task: mails, then one default action, and so on."""
 
 from __future__ import annotations
@@ -98,15 +97,15 @@ class MailboxProcessor:
 
     @property
     def metrics(self) -> MailboxMetrics:
-        """What is measured about mailbox and loop."""
+        """The measurements of mailbox and loop."""
         return self._metrics
 
     def get_main_mailbox_executor(self) -> MailboxExecutor:
-        """An executor of the lowest priority: for the task itself, not for operators."""
+        """Return an executor of the lowest priority: for the task itself, not for operators."""
         return self.get_mailbox_executor(MIN_PRIORITY)
 
     def get_mailbox_executor(self, priority: int) -> MailboxExecutor:
-        """An executor whose mails have ``priority``, the chain index of an operator."""
+        """Return an executor whose mails have ``priority``, the chain index of an operator."""
         return MailboxExecutor(self._mailbox, priority, self)
 
     def is_mailbox_thread(self) -> bool:

@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """How a mailbox is doing: counts, latency, idle time."""
 
 from __future__ import annotations

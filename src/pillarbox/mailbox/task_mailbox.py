@@ -1,4 +1,3 @@
-# SPDX-License-Identifier: Apache-2.0
 """The mailbox of one task: many threads put, one thread takes."""
 
 from __future__ import annotations
@@ -248,7 +247,7 @@ class TaskMailbox:
         return bool(self._batch or self._urgent)
 
     def try_take_from_batch(self) -> Mail | None:
-        """The next mail of the batch, or ``None`` where the batch is used up.
+        """Return the next mail of the batch, or ``None`` if the batch is used up.
 
         Urgent mails come first, whenever they were put. An urgent mail that finds the batch empty
         pulls the queue behind it into the batch, as in Flink (FLINK-39898): else a steady flow of
@@ -265,7 +264,7 @@ class TaskMailbox:
         return self._poll_batch()
 
     def try_take(self, priority: int = MIN_PRIORITY) -> Mail | None:
-        """The first mail whose priority is at least ``priority``, or ``None``.
+        """Return the first mail whose priority is at least ``priority``, or ``None``.
 
         Raises:
             WrongThreadError: not called from the mailbox thread.
@@ -274,7 +273,7 @@ class TaskMailbox:
         return self._try_take(lambda mail: mail.priority >= priority)
 
     def take(self, priority: int = MIN_PRIORITY) -> Mail:
-        """The first mail whose priority is at least ``priority``; waits until there is one.
+        """Return the first mail whose priority is at least ``priority``; wait until there is one.
 
         Signals are handled while it waits (in the main thread), so Ctrl-C ends it.
 

@@ -89,9 +89,10 @@ class FunctionOperator(StreamOperator):
 
 
 class Pass:
-    """A pass of user code over values: ``with operator.each(records) as values: for value in values: ...``
+    """A pass of user code over values.
 
-    What the block raises comes out as an error that names operator, key and record.
+    Used as ``with operator.each(records) as values: for value in values: ...``; an error in the block is raised as one
+    that names operator, key and record.
 
     Args:
         values: all of them.

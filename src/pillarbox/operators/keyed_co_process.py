@@ -17,8 +17,10 @@ __all__ = ["KeyedCoProcessOperator"]
 
 
 class KeyedCoProcessOperator(KeyedProcessOperator):
-    """Applies ``process_element1`` to the records of the first stream, ``process_element2`` to those of the second, and
-    ``on_timer`` to timers, with the key's state at hand. Event time is the least of both streams'.
+    """Applies a ``KeyedCoProcessFunction``, with the key's state at hand.
+
+    ``process_element1`` gets the records of the first stream, ``process_element2`` those of the second, ``on_timer``
+    timers. Event time is the minimum of both streams'.
 
     Args:
         keyings: how records of the first and of the second stream get their keys.

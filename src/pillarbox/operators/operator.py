@@ -155,8 +155,10 @@ class StreamOperator:
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
-        """What takes the records of each stream that the operator reads. Watermarks and changes between idle and active
-        are the operator's own: of several streams, the least watermark."""
+        """The inputs for the records of each stream that the operator reads.
+
+        Watermarks and changes between idle and active go to the operator itself: of several streams, the minimum.
+        """
         return (self,)
 
     def open(self) -> None:
@@ -203,10 +205,10 @@ class StreamOperator:
         return None
 
     def restore_state(self, state: Any) -> None:
-        """Take back what ``snapshot_state`` gave; None at the first start."""
+        """Restore the state that ``snapshot_state`` returned; None at the first start."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
-        """An epoch has been committed."""
+        """Note that an epoch has been committed."""
 
 
 @dataclass(frozen=True)

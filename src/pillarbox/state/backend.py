@@ -22,7 +22,7 @@ class SlotSpec(NamedTuple):
 
 
 class KeyedStateBackend(KeyContext, Protocol):
-    """All keyed state of one operator in one subtask, and its timers. (Flink's ``KeyedStateBackend``.)
+    """All keyed state of one operator in one subtask, and its timers: Flink's ``KeyedStateBackend``.
 
     States and timers are those of the current key, or of the current key in the current namespace. They are declared
     before :meth:`seal`. List, reducing and aggregating states of namespaces have
@@ -38,8 +38,11 @@ class KeyedStateBackend(KeyContext, Protocol):
 
     @property
     def rows(self) -> Mapping[Any, Any]:
-        """``rows[key]`` is the row of a key, made where there is none. ``row = rows[key]`` and ``key = key`` are
-        :meth:`set_current_key` in line, for loops over records of operators that use no namespaces."""
+        """The rows by key: ``rows[key]`` is made where there is none.
+
+        ``row = rows[key]`` and ``key = key`` are :meth:`set_current_key` in line, for loops over records of operators
+        that use no namespaces.
+        """
 
     @property
     def is_declared(self) -> bool:
@@ -70,7 +73,7 @@ class KeyedStateBackend(KeyContext, Protocol):
         """
 
     def set_current_namespace(self, namespace: Any) -> None:
-        """Make ``namespace`` the current one of the current key. (Flink's ``InternalKvState.setCurrentNamespace``.)
+        """Make ``namespace`` the current one of the current key, as Flink's ``InternalKvState.setCurrentNamespace``.
 
         Raises:
             ProgramError: it is no int, text, or tuple of such.

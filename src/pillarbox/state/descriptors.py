@@ -143,8 +143,16 @@ class AggregateFunction(ABC, Generic[In, Acc, Out]):
         ...     def get_result(self, accumulator):
         ...         total, count = accumulator
         ...         return total / count
-        >>> AggregatingStateDescriptor("mean", Mean())
-        AggregatingStateDescriptor('mean')
+        >>> class MeanSoFar(MapFunction[float, float]):
+        ...     def open(self, runtime_context):
+        ...         self.mean = runtime_context.get_aggregating_state(AggregatingStateDescriptor("mean", Mean()))
+        ...
+        ...     def map(self, number):
+        ...         self.mean.add(number)
+        ...         return self.mean.get()
+        >>> numbers = env.from_collection([1, 2, 6]).key_by(lambda number: "all")
+        >>> numbers.map(MeanSoFar()).execute_and_collect()
+        [1.0, 1.5, 3.0]
     """
 
     @abstractmethod
@@ -191,7 +199,21 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, Acc, U]):
 
 
 class ValueState(ABC, Generic[V]):
-    """One value of the current key."""
+    """One value (of type ``V``) of the current key; ``RuntimeContext.get_state`` returns it.
+
+    Example:
+        >>> class Count(MapFunction[str, int]):
+        ...     def open(self, runtime_context):
+        ...         self.count = runtime_context.get_state(ValueStateDescriptor[int]("count"))
+        ...
+        ...     def map(self, word):
+        ...         count = (self.count.value() or 0) + 1
+        ...         self.count.update(count)
+        ...         return count
+        >>> words = env.from_collection(["to", "be", "to"]).key_by(lambda word: word)
+        >>> words.map(Count()).execute_and_collect()
+        [1, 1, 2]
+    """
 
     @abstractmethod
     def value(self) -> V | None:
@@ -199,7 +221,11 @@ class ValueState(ABC, Generic[V]):
 
     @abstractmethod
     def update(self, value: V | None) -> None:
-        """Set the value; None clears it. A mutable value that was changed in place must be updated too."""
+        """Set the value; None clears the state. A mutable value that was changed in place must be updated, too.
+
+        Args:
+            value: anything that can be pickled. A value that cannot be is an ``OperatorError`` where the epoch ends.
+        """
 
     @abstractmethod
     def clear(self) -> None:
@@ -207,7 +233,23 @@ class ValueState(ABC, Generic[V]):
 
 
 class ListState(ABC, Generic[V]):
-    """A list of the current key."""
+    """A list (of elements of type ``V``) of the current key; ``RuntimeContext.get_list_state`` returns it.
+
+    Iterating over the state iterates over its elements.
+
+    Example:
+        >>> class LastThree(MapFunction[int, list[int]]):
+        ...     def open(self, runtime_context):
+        ...         self.recent = runtime_context.get_list_state(ListStateDescriptor[int]("recent"))
+        ...
+        ...     def map(self, number):
+        ...         self.recent.add(number)
+        ...         self.recent.update(list(self.recent)[-3:])
+        ...         return list(self.recent)
+        >>> numbers = env.from_collection([1, 2, 3, 4]).key_by(lambda number: "all")
+        >>> numbers.map(LastThree()).execute_and_collect()
+        [[1], [1, 2], [1, 2, 3], [2, 3, 4]]
+    """
 
     @abstractmethod
     def get(self) -> Iterable[V]:
@@ -257,7 +299,7 @@ class MapState(ABC, Generic[K, V]):
 
     @abstractmethod
     def remove(self, key: K) -> None:
-        """Remove ``key``; nothing happens when it is absent."""
+        """Remove ``key``, if it is there."""
 
     @abstractmethod
     def contains(self, key: K) -> bool:
@@ -302,7 +344,20 @@ class MapState(ABC, Generic[K, V]):
 
 
 class ReducingState(ABC, Generic[V]):
-    """A folded value of the current key."""
+    """A folded value (of type ``V``) of the current key; ``RuntimeContext.get_reducing_state`` returns it.
+
+    Example:
+        >>> class Highest(MapFunction[int, int]):
+        ...     def open(self, runtime_context):
+        ...         self.highest = runtime_context.get_reducing_state(ReducingStateDescriptor[int]("highest", max))
+        ...
+        ...     def map(self, number):
+        ...         self.highest.add(number)
+        ...         return self.highest.get()
+        >>> numbers = env.from_collection([3, 8, 5]).key_by(lambda number: "all")
+        >>> numbers.map(Highest()).execute_and_collect()
+        [3, 8, 8]
+    """
 
     @abstractmethod
     def get(self) -> V | None:
@@ -318,7 +373,10 @@ class ReducingState(ABC, Generic[V]):
 
 
 class AggregatingState(ABC, Generic[In, Out]):
-    """An accumulator of the current key."""
+    """An accumulator of the current key: ``In`` goes in, ``Out`` is the result.
+
+    ``RuntimeContext.get_aggregating_state`` returns it; see :class:`AggregateFunction`.
+    """
 
     @abstractmethod
     def get(self) -> Out | None:

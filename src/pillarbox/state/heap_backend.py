@@ -86,7 +86,7 @@ class HeapKeyedStateBackend(HeapRows):
         return timers
 
     def add_slot(self, spec: SlotSpec) -> int:
-        """Give each row one more slot, and return its place."""
+        """Add a slot to each row, and return its place."""
         blank = self.blank
         slot = super().add_slot(spec)
         if self.row is blank:

@@ -111,7 +111,7 @@ class HeapRows:
     # -- slots --
 
     def declare(self, descriptor: StateDescriptor, *, late: bool = False) -> Any:
-        """Return the state that a descriptor declares; the same name gives the same state.
+        """Return the state that a descriptor declares; the same name means the same state.
 
         Args:
             late: it may be asked for at any time; else only before rows are read.
@@ -146,7 +146,7 @@ class HeapRows:
         return make(self, slot, descriptor)
 
     def add_slot(self, spec: SlotSpec) -> int:
-        """Give each row one more slot, and return its place."""
+        """Add a slot to each row, and return its place."""
         self.slots.append(spec)
         for row in self.every_row():
             row.append(None)

@@ -77,7 +77,7 @@ class _HeapValueState(_HeapState, ValueState[Any]):
 
 
 class _HeapMergingState(_HeapState):
-    """A state whose contents in several namespaces can become one. (Flink's ``InternalMergingState``.)"""
+    """A state whose contents in several namespaces can become one: Flink's ``InternalMergingState``."""
 
     __slots__ = ()
 

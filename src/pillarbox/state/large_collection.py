@@ -76,7 +76,7 @@ class Elements(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """What an entry of the log holds: a row (slot 0), or an element of a map or list of it."""
+    """The content of an entry of the log: a row (slot 0), or an element of a map or list of it."""
 
     address: Any
     slot: int = 0
@@ -191,7 +191,7 @@ class LargeList:
 
 
 class LargeMap:
-    """Ordinals count up as keys come, so sorting by them gives the order of the dict."""
+    """Ordinals count up as keys come, so sorting by them restores the order of the dict."""
 
     def __init__(self, address: Any, slot: int, live: LiveMap) -> None:
         self.address = address
@@ -280,7 +280,7 @@ class LargeMap:
         stays = {key: ordinal for ordinal, _, key, _ in elements}
         for key, entry in went:
             place = self.place_of(key, entry)
-            # What has only another value keeps its place in the dict.
+            # A key with a new value keeps its place in the dict.
             if place is not None and stays.get(key) != self._ordinals[place]:
                 self._remove(key)
                 dict.__delitem__(live, key)

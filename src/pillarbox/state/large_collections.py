@@ -112,7 +112,7 @@ class LargeCollections:
     def grow(
         self, changed: dict[Any, list[Any]], sizes: npt.NDArray[np.float64], scale: float
     ) -> Iterator[tuple[int, Any, list[Batch]]]:
-        """Have maps and lists that became large leave their rows: return whose, and their elements.
+        """Move maps and lists that became large out of their rows: return whose, and their elements.
 
         Args:
             changed: the rows that changed, by address.

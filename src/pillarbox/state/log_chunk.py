@@ -88,7 +88,7 @@ class Chunk:
         return self.current + len(self.removed)
 
     def put(self, index: int, value: Any) -> None:
-        """Have another value in the place of an entry's row or element."""
+        """Replace the row or element of an entry."""
         if index < len(self.rows):
             self.rows[index] = value
             return
@@ -153,7 +153,7 @@ class Chunk:
 
 
 class Entries:
-    """What an epoch appends: rows of keys, rows of namespaces, then elements of large maps and lists.
+    """The entries that an epoch appends: rows of keys, rows of namespaces, then elements of large maps and lists.
 
     Attributes:
         keys: the addresses of the rows.

@@ -39,7 +39,7 @@ _MAGIC = b"pillarbox"
 _VERSIONED = len(_MAGIC) + 2
 _CHECKED = _VERSIONED + 4
 
-# What the slots of a row hold: name and kind of each.
+# The slots of a row: name and kind of each.
 Layout = list[tuple[str, str]]
 
 

@@ -230,7 +230,7 @@ class StateLog:
                 rows.apply(addresses, found, [])
                 applied += addresses
             self._backend.apply([], [], chunk.removed)
-        # What was put out of date, and has not come anew, is gone.
+        # Entries that were replaced, and not written anew, are gone.
         find = self._backend.find
         gone = [
             address
@@ -506,7 +506,7 @@ class StateLog:
         return moved, elements
 
     def _append(self, store: ChunkStore, entries: Entries, removed: npt.NDArray[np.int64]) -> None:
-        # What cleaning moves, and what is large, stays where it is.
+        # Entries that cleaning moves, and large ones, stay where they are.
         for index, entry in enumerate(entries.so_far()) if self._large else ():
             if entry in self._large:
                 entries.large[index] = self._large.pop(entry)
@@ -639,7 +639,7 @@ class StateLog:
 
 
 class Layouts:
-    """What the slots of rows of one kind hold, from which chunk on."""
+    """The slots of rows of one kind, and the chunk that they begin with."""
 
     def __init__(self, rows: LoggedRows) -> None:
         self._rows = rows

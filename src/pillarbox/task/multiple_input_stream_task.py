@@ -109,18 +109,20 @@ class MultipleInputStreamTask(StreamTask):
 
     @property
     def next_wake_up(self) -> int | None:
-        """When the task has something to do even without input: its earliest processing-time timer, or the end of a
-        source's idle timeout (epoch ms)."""
+        """The time (epoch ms) when the task has work even without input.
+
+        It is that of its earliest processing-time timer, or the end of a source's idle timeout.
+        """
         times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
         times += [self.gate.next_idle(self.clock.current_processing_time())]
         times += [operator.next_wake_up for operator in self.chain.operators]
         return min((time for time in times if time is not None), default=None)
 
     def run_epoch(self, buffers: Iterable[Iterable[Buffer]], store: ChunkStore | None) -> Iterator[list[Buffer]]:
-        """Work off one epoch's buffers; return the output, in parts. State goes to ``store``; without one (a batch),
-        this is the only epoch, and its state is not kept.
+        """Process one epoch's buffers; return the output, in parts.
 
-        The task must have been restored from the same store.
+        State goes to ``store``; without one (a batch), this is the only epoch, and its state is not kept. The task must
+        have been restored from the same store.
 
         Raises:
             TaskStateError: the task has not been restored, is in an epoch, or has ended.

@@ -34,11 +34,10 @@ __all__ = ["OperatorChain", "as_mail"]
 
 
 class OperatorChain:
-    """A tree of operators: node 0 is the head. Made and opened from the tail to the head, finished from the head to the
-    tail.
+    """A tree of operators: node 0 is the head.
 
-    Each operator has its own mailbox executor, with its index in the chain as priority. Only the mailbox thread
-    may touch a chain.
+    They are made and opened from the tail to the head, and finished from the head to the tail. Each operator has its
+    own mailbox executor, with its index in the chain as priority. Only the mailbox thread may touch a chain.
 
     Args:
         backend: keyed state, for the operator at the head; None where it has none.
@@ -84,7 +83,7 @@ class OperatorChain:
         return self.operators[0]
 
     def timer_services(self) -> Iterable[InternalTimerService]:
-        """The timers of the keyed operator at the head; none where there is no such operator."""
+        """Return the timers of the keyed operator at the head; none where there is no such operator."""
         return () if self._keyed is None else self._keyed.timers.services()
 
     def set_subtask(self, subtask: int) -> None:
@@ -250,10 +249,10 @@ class _Wiring:
 
 
 class _Meeting:
-    """Where several streams of one chain meet, in a union or at the inputs of one operator: event time is the least of
-    theirs.
+    """The place where several streams of one chain meet: a union, or the inputs of one operator.
 
-    In Flink they would come in by several channels, and the valve of the input would see to that.
+    Event time is the minimum of theirs. In Flink they would come in by several channels, and the input's valve would
+    take care of that.
     """
 
     def __init__(self, target: Input, branches: int) -> None:

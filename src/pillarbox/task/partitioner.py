@@ -71,8 +71,10 @@ class _ToTheOnlyTarget:
 
 
 class KeyGroupPartitioner(Partitioner):
-    """By key: all records of a key go to the subtask that owns the key's group (Flink's
-    ``KeyGroupStreamPartitioner``)."""
+    """By key: all records of a key go to the subtask that owns the key's group.
+
+    Flink's ``KeyGroupStreamPartitioner``.
+    """
 
     def __init__(self, keying: Keying) -> None:
         self.keying = keying

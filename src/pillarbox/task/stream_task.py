@@ -70,7 +70,7 @@ class EpochPhase(Enum):
 
 
 class StreamTask(ABC):
-    """What source tasks and tasks behind a shuffle share.
+    """The common part of source tasks and tasks behind a shuffle.
 
     Args:
         clock: processing time; the system's when None.
@@ -137,8 +137,10 @@ class StreamTask(ABC):
 
     @contextmanager
     def _working(self, begin: TaskEvent, end: TaskEvent) -> Iterator[None]:
-        """Work in the operators, in the calling thread. What comes out of the block, or is reported meanwhile, ends the
-        task, and comes out of here: the first of them."""
+        """Work in the operators, in the calling thread.
+
+        The first error that the block raises, or that is reported meanwhile, ends the task and is raised from here.
+        """
         self.life.begin(begin)
         cause: BaseException | None = None
         try:

@@ -241,8 +241,10 @@ class ProgramTestHarness:
 
 
 def program_of(build: Build, parallelism: int) -> tuple[Program, dict[str, int | None]]:
-    """Return the program that ``build`` builds, as :class:`ProgramTestHarness` has it, and for each of its sources the
-    vertex that reads it: None where no output depends on it."""
+    """Return the program that ``build`` builds, and the number of the vertex that reads each source.
+
+    It is None for a source on which no output depends.
+    """
     parameters = list(inspect.signature(build).parameters.values())[1:]
     names = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
     if not names:

@@ -71,9 +71,13 @@ def _times(count: int, unit: int) -> int:
 
 
 class Duration(_Millis):
-    """An amount of time (PyFlink's ``pyflink.common.Duration``), in whole milliseconds.
+    """An amount of time, in whole milliseconds (PyFlink's ``pyflink.common.Duration``).
 
-    The ``of_*`` methods raise ``ProgramError`` where they are given anything but a whole number.
+    The ``of_*`` methods raise ``ProgramError`` for anything but a whole number.
+
+    Example:
+        >>> Duration.of_seconds(5)
+        Duration(5000 ms)
     """
 
     __slots__ = ()
@@ -119,8 +123,12 @@ class Duration(_Millis):
 class Time(_Millis):
     """An amount of time for window sizes and offsets (PyFlink's ``pyflink.common.Time``).
 
-    An offset may be negative: ``Time.hours(-8)``. The static methods raise ``ProgramError`` where
-    they are given anything but a whole number.
+    An offset may be negative: ``Time.hours(-8)``. The static methods raise ``ProgramError`` for anything but a whole
+    number.
+
+    Example:
+        >>> Time.minutes(10)
+        Time(600000 ms)
     """
 
     __slots__ = ()
@@ -159,7 +167,7 @@ class Time(_Millis):
 
 
 DurationLike = datetime.timedelta | int | str | Duration | Time
-"""What is accepted wherever a duration is asked."""
+"""The ways to write a duration."""
 
 
 def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = False) -> int:

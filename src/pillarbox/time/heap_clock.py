@@ -151,4 +151,4 @@ class HeapTimerService(ProcessingTimeService):
 
 
 def _nothing(timestamp: int) -> None:
-    """The callback of a timer that is over."""
+    """Do nothing: the callback of a timer that is over."""

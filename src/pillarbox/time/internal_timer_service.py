@@ -44,8 +44,10 @@ class KeyedTimers(Protocol):
 
 
 class KeyContext(Protocol):
-    """What a timer service needs of the keyed state: the current key, and timers. (In Flink as well it is the keyed
-    backend that makes the queues of timers.)"""
+    """The keyed state as a timer service needs it: the current key, and timers.
+
+    In Flink as well it is the keyed backend that makes the queues of timers.
+    """
 
     operator: str
     key: Any

@@ -49,14 +49,14 @@ class WatermarkOutput(ABC):
 
     @abstractmethod
     def emit_watermark(self, timestamp_ms: int) -> None:
-        """Say that no record with a timestamp of at most ``timestamp_ms`` is expected any more.
+        """Declare that no record with a timestamp of at most ``timestamp_ms`` is expected any more.
 
         What is not above the last watermark has no effect; any other also ends idleness.
         """
 
     @abstractmethod
     def mark_idle(self) -> None:
-        """Say that downstream must not wait for this stream's watermarks for the time being."""
+        """Declare that downstream must not wait for this stream's watermarks for the time being."""
 
     @abstractmethod
     def mark_active(self) -> None:
@@ -81,7 +81,7 @@ class WatermarkGenerator(ABC):
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
-        """Called at an interval, and after each run of records: the place to emit from."""
+        """Emit a watermark, if there is a new one; called at an interval, and after each run of records."""
 
     def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
         """See the largest timestamp of a run of records. Only called where ``batchable`` is True.

@@ -1,15 +1,10 @@
-"""``WatermarkStrategy``: where the timestamps of a stream come from and how its watermarks are
-made.
+"""``WatermarkStrategy``: the source of a stream's timestamps and watermarks.
 
-PyFlink's class of the same name, with Python manners: durations as ``timedelta`` or ``"5
-seconds"``, functions and column names as timestamp assigners, and one's own generators. Example:
+PyFlink's class of the same name, with Python manners: durations as ``timedelta`` or ``"5 seconds"``, functions and
+column names as timestamp assigners, and one's own generators.
 
-    WatermarkStrategy.for_bounded_out_of_orderness("5 seconds") \\
-        .with_timestamp_assigner("created_at") \\
-        .with_idleness("1 minute")
-
-A strategy is part of the program: it is built by the user, pickled, and read by the tasks. It never
-changes, so any thread may use it.
+A strategy is part of the program: it is built by the user, pickled, and read by the tasks. It never changes, so any
+thread may use it.
 """
 
 from __future__ import annotations
@@ -40,14 +35,19 @@ __all__ = ["WatermarkStrategy"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WatermarkStrategy:
-    """How a stream gets timestamps and watermarks.
+    """The source of a stream's timestamps and watermarks.
 
-    Made by the ``for_*`` methods and :meth:`no_watermarks`, refined by the ``with_*`` methods, each
-    of which gives a new strategy.
+    Made by the ``for_*`` methods and :meth:`no_watermarks`, refined by the ``with_*`` methods, each of which returns a
+    new strategy.
+
+    Example:
+        >>> late_by = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds")
+        >>> late_by.with_timestamp_assigner("created_at").with_idleness("1 minute").idle_timeout
+        60000
 
     Attributes:
         generator_factory: makes the watermark generator of a subtask; use :meth:`create_generator`.
-        timestamp_assigner: gives each record its timestamp, and raises ``TypeError`` for what is
+        timestamp_assigner: returns each record's timestamp, and raises ``TypeError`` where there is
             none; None: records keep the timestamps that they have.
         timestamp_column: the column that ``timestamp_assigner`` reads, where it is one: columnar
             data can be stamped without it, in one go.
@@ -61,12 +61,12 @@ class WatermarkStrategy:
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
-        """For timestamps that never go down within a partition: watermarks follow closely."""
+        """Return a strategy for timestamps that never go down within a partition: watermarks follow closely."""
         return WatermarkStrategy(AscendingTimestampsWatermarks)
 
     @staticmethod
     def for_bounded_out_of_orderness(max_out_of_orderness: DurationLike) -> WatermarkStrategy:
-        """For records that come out of order, but at most ``max_out_of_orderness`` late.
+        """Return a strategy for records that come out of order, but at most ``max_out_of_orderness`` late.
 
         Args:
             max_out_of_orderness: after a record of time T, none older than T minus this is
@@ -80,12 +80,12 @@ class WatermarkStrategy:
 
     @staticmethod
     def no_watermarks() -> WatermarkStrategy:
-        """For programs in processing time only: event time stands still until the input ends."""
+        """Return a strategy for processing time only: event time stands still until the input ends."""
         return WatermarkStrategy(NoWatermarksGenerator)
 
     @staticmethod
     def for_generator(factory: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
-        """For one's own generator.
+        """Return a strategy with a generator of one's own.
 
         Args:
             factory: called once in each subtask; a class without constructor arguments will do.
@@ -113,8 +113,8 @@ class WatermarkStrategy:
 
         Args:
             assigner: a :class:`TimestampAssigner`; a function ``f(value)`` or ``f(value,
-                record_timestamp)``; or the name of a column. What it gives is epoch milliseconds as
-                int, or a datetime.
+                record_timestamp)``; or the name of a column. The timestamp is an int (epoch
+                milliseconds) or a datetime.
 
         Raises:
             ProgramError: it is none of these, or the column's name is empty.
@@ -146,7 +146,7 @@ class WatermarkStrategy:
                 has to see to that.
 
         Raises:
-            TypeError: the factory gave something else than a watermark generator.
+            TypeError: the factory returned something else.
         """
         generator = self.generator_factory()
         if not isinstance(generator, WatermarkGenerator):

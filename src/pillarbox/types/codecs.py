@@ -39,7 +39,7 @@ _Kinds = tuple[type, ...]
 
 
 def _check_kinds(values: Sequence[Any], allowed: _Kinds, refused: _Kinds = ()) -> None:
-    """Raise a TypeError unless all values are of `allowed` and not `refused` types, or None."""
+    """Raise a TypeError unless all values are of ``allowed`` and not ``refused`` types, or None."""
     for kind in set(map(type, values)):
         if kind is not _NoneType and (not issubclass(kind, allowed) or issubclass(kind, refused)):
             raise TypeError(f"it is of type {kind.__name__}")
@@ -52,14 +52,14 @@ class Codec(ABC):
         self.declared = declared
         self.arrow = arrow
         self.expects = expects
-        """What to give, for error messages: "an int"."""
+        """The values that fit, for error messages: "an int"."""
 
     @abstractmethod
     def convert(self, values: Sequence[Any]) -> pa.Array:
-        """The values as an array of type `arrow`; raises one of `MISFITS` if one does not fit."""
+        """Return the values as an array of type ``arrow``; raises one of ``MISFITS`` if one does not fit."""
 
     def parts(self, value: Any) -> Iterable[tuple[str, Slot, Any]]:
-        """The values inside `value`: path from here, slot, value. For error messages."""
+        """Return the values inside ``value``: path from here, slot, value. For error messages."""
         return ()
 
 
@@ -77,7 +77,7 @@ class Slot:
         return array
 
     def culprit(self, path: str, value: Any) -> tuple[str, Slot, Any, Exception] | None:
-        """The innermost part of `value` that does not fit; None if all of it does."""
+        """Return the innermost part of ``value`` that does not fit, or None if all of it does."""
         try:
             self.convert([value])
         except MISFITS as error:
@@ -275,7 +275,7 @@ class StructCodec(Codec):
             yield f".{name}", slot, column[0]
 
     def columns(self, values: Sequence[Any]) -> list[Sequence[Any]]:
-        """One sequence of values for each field; raises a TypeError for values of another shape."""
+        """Return one sequence of values for each field; raises a TypeError for values of another shape."""
         kinds = set(map(type, values))
         if len(kinds) == 1:
             return self._splitter(kinds.pop())(values)
@@ -357,11 +357,11 @@ class StructCodec(Codec):
 
 
 def _no_value(record: object) -> None:
-    """The value of a field that a dataclass lacks, and that may be null."""
+    """Return None, the value of a field that a dataclass lacks and that may be null."""
 
 
 def _metadata(field: spark.StructField) -> dict[bytes, bytes] | None:
-    """A field's metadata where Spark looks for it."""
+    """Return a field's metadata in the place where Spark looks for it."""
     import json
 
     if not field.metadata:
@@ -387,7 +387,7 @@ _PLAIN: dict[type[spark.DataType], tuple[pa.DataType, str, _Kinds]] = {
 
 
 def codec_for(declared: spark.DataType, zone: dt.tzinfo, path: str) -> Codec:
-    """The codec for a declared type; `path` says where it stands, for the error message."""
+    """Return the codec for a declared type; ``path`` says where it stands, for the error message."""
     kind = type(declared)
     if kind in _INTEGERS:
         arrow, bits = _INTEGERS[kind]
@@ -429,7 +429,7 @@ def codec_for(declared: spark.DataType, zone: dt.tzinfo, path: str) -> Codec:
 
 
 def time_zone(name: str) -> dt.tzinfo:
-    """The time zone that Spark calls `name`: a region, or an offset such as +01:00 or GMT+1."""
+    """Return the time zone that Spark calls ``name``: a region, or an offset such as +01:00 or GMT+1."""
     if name in ("UTC", "Z", "GMT", "Etc/UTC"):
         return dt.timezone.utc
     offset = re.fullmatch(r"(?:UTC|GMT|UT)?([+-])(\d{1,2})(?::(\d{2}))?(?::(\d{2}))?", name)

@@ -21,7 +21,7 @@ class RowEncoder:
     A record may be
 
     - a tuple or list, by position;
-    - a `Row`, a named tuple, or a PySpark `Row`: by name if it has just the declared names, in
+    - a ``Row``, a named tuple, or a PySpark ``Row``: by name if it has just the declared names, in
       any order, else by position;
     - a dict, by name; a key that is not declared is an error, and a missing one is null;
     - a dataclass instance, by name, with the same rules;
@@ -35,13 +35,13 @@ class RowEncoder:
     It is fastest when all records of a batch are of one type.
 
     Args:
-        schema: The declared columns, at least one.
-        operator: The name of the operator whose records these are, for error messages.
-        timezone: The session's time zone, as in `spark.sql.session.timeZone`.
+        schema: the declared columns, at least one.
+        operator: the name of the operator whose records these are, for error messages.
+        timezone: the session's time zone, as in ``spark.sql.session.timeZone``.
 
     Raises:
-        ProgramError: A column's type cannot be made from Python values, or there are no columns.
-        ConfigurationError: The time zone is not known.
+        ProgramError: a column's type cannot be made from Python values, or there are no columns.
+        ConfigurationError: the time zone is not known.
     """
 
     def __init__(self, schema: spark.StructType, operator: str, timezone: str = "UTC") -> None:
@@ -54,7 +54,7 @@ class RowEncoder:
             [Slot(codec_for(f.dataType, time_zone(timezone), f.name), f.nullable) for f in schema],
         )
         self.arrow_schema: pa.Schema = pa.schema(self._row.fields)
-        """The columns as Spark's `mapInArrow` wants them; timestamps are in UTC."""
+        """The columns as Spark's ``mapInArrow`` wants them; timestamps are in UTC."""
         self._single = len(schema.fields) == 1
         self._composite: tuple[type, ...] = (tuple, list, dict)
         if self._single and isinstance(schema.fields[0].dataType, spark.ArrayType):
@@ -66,10 +66,10 @@ class RowEncoder:
         return RowEncoder, self._arguments
 
     def encode(self, values: list[Any]) -> pa.RecordBatch:
-        """The records as one batch, in their order.
+        """Return the records as one batch, in their order.
 
         Raises:
-            TypeMismatchError: A record or one of its values does not fit.
+            TypeMismatchError: a record or one of its values does not fit.
         """
         try:
             arrays = self._row.convert_columns(self._columns(values))
@@ -92,7 +92,7 @@ class RowEncoder:
         return not (issubclass(kind, self._composite) or dataclasses.is_dataclass(kind))
 
     def _explained(self, values: list[Any], cause: Exception) -> TypeMismatchError:
-        """The error for the first value that does not fit."""
+        """Return the error for the first value that does not fit."""
         for value in values:
             try:
                 columns = self._columns([value])

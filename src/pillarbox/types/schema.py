@@ -1,4 +1,4 @@
-"""The columns that a user declares: a DDL string, a `StructType`, one of `Types`, a dataclass or a named tuple."""
+"""The columns that a user declares: a DDL string, a ``StructType``, one of ``Types``, a dataclass or a named tuple."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pillarbox.types.type_information import DECIMAL, TypeInformation
 __all__ = ["SchemaLike", "resolve_schema"]
 
 SchemaLike: typing.TypeAlias = str | spark.StructType | TypeInformation[Any] | type[Any]
-"""The ways to declare columns: see `resolve_schema`."""
+"""The ways to declare columns: see ``resolve_schema``."""
 
 _TYPE_OF: dict[Any, spark.DataType] = {
     int: spark.LongType(),
@@ -42,19 +42,19 @@ def resolve_schema(declared: object) -> spark.StructType:
     """Return the columns that a user declared.
 
     Args:
-        declared: One of
+        declared: one of
 
-            - a DDL string, `"tail STRING, delay INT"`; Spark parses it, which needs a session;
-            - a `StructType`, which is returned as it is;
-            - `Types.ROW(...)`, `Types.ROW_NAMED(...)`, `Types.TUPLE(...)`, or another of `Types`,
-              which makes one column `f0`;
-            - a dataclass or a `typing.NamedTuple`, whose fields are the columns. A field may be
-              null only where its annotation says so (`str | None`, `Optional[str]`).
+            - a DDL string, ``"tail STRING, delay INT"``; Spark parses it, which needs a session;
+            - a ``StructType``, which is returned as it is;
+            - ``Types.ROW(...)``, ``Types.ROW_NAMED(...)``, ``Types.TUPLE(...)``, or another of ``Types``,
+              which makes one column ``f0``;
+            - a dataclass or a ``typing.NamedTuple``, whose fields are the columns. A field may be
+              null only where its annotation says so (``str | None``, ``Optional[str]``).
 
     Raises:
-        ProgramError: It is none of these; a field's annotation has no Spark type; the DDL string cannot be parsed;
+        ProgramError: it is none of these; a field's annotation has no Spark type; the DDL string cannot be parsed;
             or there is no column.
-        ConfigurationError: A DDL string was given, but no Spark session is active.
+        ConfigurationError: a DDL string was given, but no Spark session is active.
     """
     schema = _resolved(declared)
     if not schema.fields:
@@ -101,14 +101,14 @@ def _parsed(ddl: str) -> spark.StructType:
 
 
 def _is_record_class(declared: object) -> typing.TypeGuard[type]:
-    """Return whether `declared` is a dataclass or a named tuple (the class, not an instance)."""
+    """Return whether ``declared`` is a dataclass or a named tuple (the class, not an instance)."""
     return isinstance(declared, type) and (
         dataclasses.is_dataclass(declared) or (issubclass(declared, tuple) and hasattr(declared, "_fields"))
     )
 
 
 def _struct_of(record: type, inside: tuple[type, ...]) -> spark.StructType:
-    """Return the columns of a dataclass or named tuple that is nested in the classes `inside`."""
+    """Return the columns of a dataclass or named tuple that is nested in the classes ``inside``."""
     if record in inside:
         raise ProgramError(
             f"{record.__name__} contains itself, which columns cannot; "

@@ -25,12 +25,19 @@ class AsyncCache:
     kinds are shared, so they are not to be changed.
 
     Attributes:
-        max_size: the most results; the one used longest ago goes first.
-        ttl: how long a result is good; None: as long as there is room.
-        key: gives the key of a record: a function, or names of columns; None: the record itself.
+        max_size: the maximum number of results; the least recently used one goes first.
+        ttl: how long a result is valid (an int: milliseconds); None: as long as there is room.
+        key: a function that returns the key of a record, or names of columns; None: the record itself is the key.
 
     Raises:
         ProgramError: (when made) one of them is invalid.
+
+    Example:
+        >>> async def price(article):
+        ...     return article, len(article)
+        >>> articles = env.from_collection(["pear", "fig", "pear"])
+        >>> articles.map_async(price, cache=AsyncCache(max_size=100, ttl="1 hour")).execute_and_collect()
+        [('pear', 4), ('fig', 3), ('pear', 4)]
     """
 
     max_size: int = 10_000
@@ -137,5 +144,5 @@ class ResultCache:
 
 
 def copies(results: Sequence[Any]) -> list[Any]:
-    """Return results of one's own: what is kept is nobody's to change."""
+    """Return copies of results: those that are kept must not change."""
     return [settled(result) for result in results]

@@ -1,4 +1,4 @@
-"""What a window assigner is: it says which windows an element belongs to. Source of the behaviour: Flink's.
+"""The window assigner: it says which windows an element belongs to. Source of the behaviour: Flink's.
 
 An assigner is part of the program and keeps nothing itself. All times are epoch milliseconds.
 """
@@ -32,7 +32,7 @@ class WindowAssigner(ABC):
     """
 
     class WindowAssignerContext(ABC):
-        """What an assigner may ask for."""
+        """The context of an assigner: the clock."""
 
         @abstractmethod
         def get_current_processing_time(self) -> int:
@@ -61,7 +61,7 @@ class WindowAssigner(ABC):
 
     @abstractmethod
     def is_event_time(self) -> bool:
-        """Tell whether its windows end by event time."""
+        """Return whether its windows end by event time."""
 
 
 class MergeCallback(ABC):
@@ -69,7 +69,7 @@ class MergeCallback(ABC):
 
     @abstractmethod
     def merge(self, to_be_merged: Iterable[Any], merge_result: Any, /) -> None:
-        """Have windows replaced by the one that covers them all."""
+        """Replace windows by the one that covers them all."""
 
 
 class MergingWindowAssigner(WindowAssigner):
@@ -77,7 +77,7 @@ class MergingWindowAssigner(WindowAssigner):
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[Any], callback: MergeCallback, /) -> None:
-        """Tell ``callback`` which of a key's windows are to be merged, and into what."""
+        """Tell ``callback`` which of a key's windows are to be merged, and into which one."""
 
 
 class TimedAssigner(WindowAssigner):

@@ -1,4 +1,4 @@
-"""What a window keeps of its elements, and what its function gets of them: all, one folded value, or evicted ones."""
+"""The contents of a window, kept and passed to its function: all elements, one folded value, or evicted ones."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Folded(Contents):
     """Elements are folded as they come: a window keeps one value."""
 
     def __init__(self, fold: Fold) -> None:
-        self.descriptor = fold.descriptor()
+        self.descriptor: StateDescriptor = fold.descriptor()
 
     def add(self, state: Any, value: Any, timestamp: int | None) -> None:
         """Fold an element in."""
@@ -125,7 +125,7 @@ class AllElements(Contents):
     """
 
     def __init__(self, fold: Fold | None = None, evictor: Evictor | None = None) -> None:
-        self.descriptor = ListStateDescriptor(_NAME)
+        self.descriptor: StateDescriptor = ListStateDescriptor(_NAME)
         self.fold = fold
         self.evictor = evictor
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pillarbox.errors import ProgramError, shorten
@@ -23,7 +23,7 @@ __all__ = [
 class GlobalWindows(WindowAssigner):
     """One window a key, that never ends: give it a trigger."""
 
-    window_type = GlobalWindow
+    window_type: Callable[..., Any] = GlobalWindow
 
     @staticmethod
     def create() -> GlobalWindows:
@@ -54,7 +54,7 @@ def _count(value: int, asked_by: str) -> int:
 class CountWindowAssigner(WindowAssigner):
     """Windows of a number of elements of a key. The count is state of the key."""
 
-    window_type = CountWindow
+    window_type: Callable[..., Any] = CountWindow
 
     def __init__(self, size: int, slide: int) -> None:
         name = f"{type(self).__name__}.of()"

@@ -1,4 +1,4 @@
-"""What a user implements to look at a window: window functions, with PyFlink's names, and their contexts."""
+"""Window functions, which users implement, with PyFlink's names, and their contexts."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class WindowContext(ABC, Generic[WindowOut]):
 
     @abstractmethod
     def global_state(self) -> KeyedStateStore:
-        """Return the store of states that belong to this key, whatever the window. They stay when windows end."""
+        """Return the store of states that belong to this key, in all windows. They stay when windows end."""
 
     @abstractmethod
     def output(self, tag: OutputTag[V], value: V, /) -> None:

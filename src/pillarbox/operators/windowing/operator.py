@@ -45,7 +45,7 @@ LATE_RECORDS_DROPPED = "late_records_dropped"
 
 @dataclass(frozen=True)
 class WindowProgram:
-    """What a window operator does.
+    """The parts of a window operator.
 
     Attributes:
         assigner: which windows an element belongs to.

@@ -28,7 +28,7 @@ __all__ = [
 
 
 class SessionWindowTimeGapExtractor(ABC):
-    """Gives each element the gap that ends its session."""
+    """Computes the gap after each element that ends its session."""
 
     @abstractmethod
     def extract(self, element: Any, /) -> int:

@@ -30,7 +30,7 @@ __all__ = [
 
 
 class TriggerResult(Enum):
-    """What is to be done with a window."""
+    """The answers of a trigger: the action on a window."""
 
     CONTINUE = "nothing"
     FIRE = "call the function, keep the elements"
@@ -38,11 +38,11 @@ class TriggerResult(Enum):
     FIRE_AND_PURGE = "call the function, then drop the elements"
 
     def is_fire(self) -> bool:
-        """Tell whether the window's function is to be called."""
+        """Return whether the window's function is called."""
         return self is TriggerResult.FIRE or self is TriggerResult.FIRE_AND_PURGE
 
     def is_purge(self) -> bool:
-        """Tell whether the window's elements are to be dropped."""
+        """Return whether the window's elements are dropped."""
         return self is TriggerResult.PURGE or self is TriggerResult.FIRE_AND_PURGE
 
 
@@ -108,7 +108,7 @@ class Trigger(ABC):
         """Decide where the wall clock has reached ``time``: a timer of this trigger, or that which ends the window."""
 
     def can_merge(self) -> bool:
-        """Tell whether it works with windows that merge: then it defines ``on_merge``."""
+        """Return whether it works with windows that merge: then it defines ``on_merge``."""
         return False
 
     def on_merge(self, window: Any, ctx: OnMergeContext, /) -> None:
@@ -126,7 +126,7 @@ class Trigger(ABC):
 class EventTimeTrigger(Trigger):
     """Fires when the watermark reaches the end of the window; at once, if it is there already (T8)."""
 
-    uses_processing_time = False
+    uses_processing_time: bool | None = False
 
     @staticmethod
     def create() -> EventTimeTrigger:
@@ -163,7 +163,7 @@ class EventTimeTrigger(Trigger):
 class ProcessingTimeTrigger(Trigger):
     """Fires when the wall clock has passed the end of the window."""
 
-    uses_processing_time = True
+    uses_processing_time: bool | None = True
 
     @staticmethod
     def create() -> ProcessingTimeTrigger:
@@ -196,7 +196,7 @@ class ProcessingTimeTrigger(Trigger):
 class NeverTrigger(Trigger):
     """Never fires: of global windows, unless they are given another trigger."""
 
-    uses_processing_time = False
+    uses_processing_time: bool | None = False
 
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
@@ -226,7 +226,7 @@ def _sum(a: int, b: int) -> int:
 class CountTrigger(Trigger):
     """Fires each time that ``max_count`` elements have come to a window. What is left at its end is not fired."""
 
-    uses_processing_time = False
+    uses_processing_time: bool | None = False
 
     def __init__(self, max_count: int) -> None:
         if isinstance(max_count, bool) or not isinstance(max_count, int) or max_count < 1:
@@ -293,7 +293,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
     fired, though nothing new came. (Intervals before 1970 begin below: PyFlink's way, Java's round up.)
     """
 
-    uses_processing_time = False
+    uses_processing_time: bool | None = False
 
     @staticmethod
     def of(interval: DurationLike) -> ContinuousEventTimeTrigger:
@@ -353,7 +353,7 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     """Fires whenever the wall clock has passed another full interval, as long as there is the window."""
 
-    uses_processing_time = True
+    uses_processing_time: bool | None = True
 
     @staticmethod
     def of(interval: DurationLike) -> ContinuousProcessingTimeTrigger:
@@ -402,7 +402,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
 class DeltaTrigger(Trigger):
     """Fires when an element is further than a threshold from the one at which it fired last (or the first one)."""
 
-    uses_processing_time = False
+    uses_processing_time: bool | None = False
 
     def __init__(self, threshold: float, delta_function: Callable[[Any, Any], float]) -> None:
         if not callable(delta_function):
@@ -449,7 +449,7 @@ class PurgingTrigger(Trigger):
         if not isinstance(trigger, Trigger):
             raise ProgramError(f"PurgingTrigger.of() takes a trigger, not {shorten(trigger)}")
         self.trigger = trigger
-        self.uses_processing_time = trigger.uses_processing_time
+        self.uses_processing_time: bool | None = trigger.uses_processing_time
 
     @staticmethod
     def of(trigger: Trigger) -> PurgingTrigger:

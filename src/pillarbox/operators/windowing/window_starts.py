@@ -68,6 +68,17 @@ class Days:
 
 
 def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, int]) -> Milliseconds | Days:
+    """Return the starts of windows.
+
+    Args:
+        asked_by: the method that they are for, for errors.
+        offset: their distance from the epoch, or from midnight, in milliseconds.
+        time_zone: the time zone of the midnights; None: starts lie on the axis of milliseconds.
+        lengths: lengths in milliseconds, by name, that have to be whole days where there is a time zone.
+
+    Raises:
+        ProgramError: one of them is not, or the time zone is not known.
+    """
     if time_zone is None:
         return Milliseconds(offset)
     for name, length in lengths.items():
@@ -80,6 +91,11 @@ def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, i
 
 
 def offset_millis(asked_by: str, offset: DurationLike, step: int) -> int:
+    """Return an offset in milliseconds.
+
+    Raises:
+        ProgramError: it is no duration, or not smaller than ``step`` (ms).
+    """
     millis = to_millis(offset, f"{asked_by}: offset", allow_negative=True)
     if abs(millis) >= step:
         raise ProgramError(f"{asked_by}: the offset has to be smaller than {step} ms, not {shorten(offset)}")

@@ -15,7 +15,7 @@ __all__ = ["CountWindow", "GlobalWindow", "TimeWindow", "Window"]
 
 
 class Window(Protocol):
-    """What each window has: :class:`TimeWindow`, :class:`CountWindow`, :class:`GlobalWindow`, or a user's own class."""
+    """A window: :class:`TimeWindow`, :class:`CountWindow`, :class:`GlobalWindow`, or of a user's own class."""
 
     def max_timestamp(self) -> int:
         """Return the largest timestamp that belongs to the window, in epoch milliseconds.
@@ -44,7 +44,7 @@ class TimeWindow(NamedTuple):
         return self.end - 1
 
     def intersects(self, other: TimeWindow, /) -> bool:
-        """Tell whether both windows overlap or touch, so that sessions of them are one."""
+        """Return whether both windows overlap or touch, so that sessions of them are one."""
         return self.start <= other.end and self.end >= other.start
 
     def cover(self, other: TimeWindow, /) -> TimeWindow:

@@ -105,7 +105,7 @@ class _Plan:
         return self._mapped(sent, _unchanged, schema)
 
     def _mapped(self, rows: DataFrame, host: Any, schema: str | StructType) -> DataFrame:
-        """Map rows by a function that works in the pool of sources, as whatever is not stateful does."""
+        """Map rows by a function that works in the pool of sources, as all that is not stateful does."""
         with worker_pool(self.session, None):
             return rows.mapInArrow(host, schema)
 
@@ -150,8 +150,10 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Metrics:
-    """How the metrics of a streaming program's tasks leave its plan: rows of their own behind each level, which are
-    observed and dropped there. So they are in no shuffle, whose data are the same where a task is tried again.
+    """The way of a streaming program's task metrics out of its plan.
+
+    They are rows of their own behind each level, which are observed and dropped there. So they are in no shuffle, whose
+    data are the same if a task is retried.
 
     Attributes:
         name: of those of the last level, which is that of the program; the names of others begin with it.

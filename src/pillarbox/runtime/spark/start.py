@@ -221,7 +221,7 @@ def _codes_in(description: Description, planned: list[PlannedProgram]) -> int:
 
 @contextmanager
 def _codes_known(spark: SparkSession, codes: int) -> Iterator[None]:
-    """Have the tasks of a query that is started meanwhile know by which scheme of codes they find their state."""
+    """Tell the tasks of a query that is started meanwhile the scheme of codes by which they find their state."""
     context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
     if codes == CODES or context is None:
         yield

@@ -1,5 +1,7 @@
-"""What a ``DataStreamWriter`` was told, which it does not tell: classic ones have private fields, Spark Connect's a
-message."""
+"""The options of a ``DataStreamWriter``, which it has no methods for.
+
+Classic writers have private fields, those of Spark Connect a message.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,7 @@ def is_available_now(writer: Any) -> bool:
 
 
 def checkpoint_of(writer: Any, start: Callable[..., Any], *args: Any, **options: Any) -> str | None:
-    """Return where the checkpoint will be of the query that ``start(*args, **options)`` starts; None: Spark makes a new
-    place for it.
+    """Return the checkpoint location of the query that ``start(*args, **options)`` starts, or None for a new one.
 
     Args:
         start: ``start`` or ``toTable`` of the writer.
