@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import io
 import pickle
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 __all__ = [
+    "Allowed",
     "Fields",
     "MissingGlobalError",
+    "RefusedGlobalError",
     "StandIn",
     "loads",
+    "loads_allowed",
+    "loads_allowed_with_stand_ins",
     "loads_plain",
     "loads_with_stand_ins",
     "make",
@@ -75,6 +80,14 @@ class MissingGlobalError(Exception):
     """A pickle names something that is not there: ``args`` are its module, its name, and why."""
 
 
+class RefusedGlobalError(Exception):
+    """A pickle names something that it may not: ``args`` are its module and its name."""
+
+
+# By module and name, what makes the object that a pickle gets in its place; anew for each pickle.
+Allowed = dict[tuple[str, str], Callable[[], Any]]
+
+
 class StandIn:
     """Stands for an object whose class is missing; it cannot be pickled."""
 
@@ -119,6 +132,30 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f"it names {module}.{name}, and has to be plain data")
 
 
+class _AllowingUnpickler(pickle.Unpickler):
+    """Imports nothing: what a pickle gets was made beforehand."""
+
+    def __init__(self, payload: bytes | memoryview, allowed: Mapping[tuple[str, str], Callable[[], Any]]) -> None:
+        super().__init__(io.BytesIO(payload))
+        self._allowed = allowed
+        self._made: dict[tuple[str, str], Any] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        where = (module, name)
+        if where not in self._made:
+            make = self._allowed.get(where)
+            self._made[where] = self.refused(module, name) if make is None else make()
+        return self._made[where]
+
+    def refused(self, module: str, name: str) -> Any:
+        raise RefusedGlobalError(module, name)
+
+
+class _AllowingUnpicklerWithStandIns(_AllowingUnpickler):
+    def refused(self, module: str, name: str) -> Any:
+        return type("StandIn", (StandIn,), {})
+
+
 def loads(payload: bytes | memoryview) -> Any:
     """Unpickle a value of a checkpoint.
 
@@ -144,3 +181,19 @@ def loads_plain(payload: bytes | memoryview) -> Any:
         pickle.UnpicklingError: it names a class or a function, so reading it could run code.
     """
     return _PlainUnpickler(io.BytesIO(payload)).load()
+
+
+def loads_allowed(payload: bytes | memoryview, allowed: Mapping[tuple[str, str], Callable[[], Any]]) -> Any:
+    """Unpickle a value that may name these things only; nothing is imported.
+
+    Raises:
+        RefusedGlobalError: it names something else. Nothing of it was called.
+    """
+    return _AllowingUnpickler(payload, allowed).load()
+
+
+def loads_allowed_with_stand_ins(
+    payload: bytes | memoryview, allowed: Mapping[tuple[str, str], Callable[[], Any]]
+) -> Any:
+    """Unpickle with a :class:`StandIn` in the place of each thing that may not be named."""
+    return _AllowingUnpicklerWithStandIns(payload, allowed).load()

@@ -314,10 +314,10 @@ def test_kinds_that_came_later_are_refused():
     task = Task().put(1, a=1).commit()
     in_head = task.store.copy()
     payload = in_head.chunks[META]
-    body = pickle.dumps({**pickle.loads(payload[15:]), "types": {}}, 5)
+    body = pickle.dumps({**pickle.loads(payload[15:]), "unheard_of": {}}, 5)
     in_head.chunks[META] = payload[:11] + zlib.crc32(body).to_bytes(4, "little") + body
     with pytest.raises(
-        CheckpointMismatchError, match="holds 'types', which this version of pillarbox does not know: upd"
+        CheckpointMismatchError, match="holds 'unheard_of', which this version of pillarbox does not know: upd"
     ):
         Task(in_head)
     in_chunk = task.store.copy()

@@ -120,6 +120,10 @@ class LoggedRows(Protocol):
         """Return for each slot its position in written rows (0 where they have none); None: they are the same."""
         ...
 
+    def declared_types(self) -> Iterable[tuple[SlotSpec, tuple[Any, ...]]]:
+        """Return what is declared of the types of states, as far as they were asked for: of maps two."""
+        ...
+
     def load(self, addresses: list[Any], rows: list[list[Any]]) -> None:
         """Take over rows, each once, during a cold start."""
 

@@ -32,7 +32,12 @@ __all__ = [
 
 
 class StateDescriptor:
-    """Name and kind of a state. ``type_info`` arguments are accepted as in PyFlink and not needed."""
+    """Name and kind of a state. ``type_info`` arguments may be left out, as in PyFlink.
+
+    They are ``Types``, or a class: a dataclass, a ``typing.NamedTuple``, ``int`` and so on. Where the types of the key
+    and of all states of an operator are declared and plain, its state is plain data in the checkpoint
+    (docs/security.md), and a value of another type is refused in the epoch that writes it.
+    """
 
     kind = "state"
 
@@ -40,6 +45,11 @@ class StateDescriptor:
         if not isinstance(name, str) or not name:
             raise ProgramError(f"a state's name is a non-empty string, not {shorten(name)}")
         self.name = name
+
+    @property
+    def declared_types(self) -> tuple[Any, ...]:
+        """What is declared of the types of values: of a map two; None where nothing is."""
+        return (None,)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -50,7 +60,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[V]):
 
     Args:
         name: unique among the states of a function; the state is stored under it.
-        value_type_info: the value's type, as in PyFlink; it is not needed.
+        value_type_info: the value's type, as in PyFlink; it may be left out.
 
     Example:
         >>> ValueStateDescriptor[int]("count")
@@ -59,9 +69,14 @@ class ValueStateDescriptor(StateDescriptor, Generic[V]):
 
     kind = "value"
 
-    def __init__(self, name: str, value_type_info: TypeInformation[V] | None = None) -> None:
+    def __init__(self, name: str, value_type_info: TypeInformation[V] | type[V] | None = None) -> None:
         super().__init__(name)
         self.value_type_info = value_type_info
+
+    @property
+    def declared_types(self) -> tuple[Any, ...]:
+        """What is declared of the types of values."""
+        return (self.value_type_info,)
 
 
 class ListStateDescriptor(StateDescriptor, Generic[V]):
@@ -69,14 +84,19 @@ class ListStateDescriptor(StateDescriptor, Generic[V]):
 
     Args:
         name: unique among the states of a function; the state is stored under it.
-        elem_type_info: the elements' type, as in PyFlink; it is not needed.
+        elem_type_info: the elements' type, as in PyFlink; it may be left out.
     """
 
     kind = "list"
 
-    def __init__(self, name: str, elem_type_info: TypeInformation[V] | None = None) -> None:
+    def __init__(self, name: str, elem_type_info: TypeInformation[V] | type[V] | None = None) -> None:
         super().__init__(name)
         self.elem_type_info = elem_type_info
+
+    @property
+    def declared_types(self) -> tuple[Any, ...]:
+        """What is declared of the types of values."""
+        return (self.elem_type_info,)
 
 
 class MapStateDescriptor(StateDescriptor, Generic[K, V]):
@@ -84,8 +104,8 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
 
     Args:
         name: unique among the states of a function; the state is stored under it.
-        key_type_info: the type of the map's keys, as in PyFlink; it is not needed.
-        value_type_info: the type of its values; it is not needed.
+        key_type_info: the type of the map's keys, as in PyFlink; it may be left out.
+        value_type_info: the type of its values; it may be left out.
     """
 
     kind = "map"
@@ -93,12 +113,17 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
     def __init__(
         self,
         name: str,
-        key_type_info: TypeInformation[K] | None = None,
-        value_type_info: TypeInformation[V] | None = None,
+        key_type_info: TypeInformation[K] | type[K] | None = None,
+        value_type_info: TypeInformation[V] | type[V] | None = None,
     ) -> None:
         super().__init__(name)
         self.key_type_info = key_type_info
         self.value_type_info = value_type_info
+
+    @property
+    def declared_types(self) -> tuple[Any, ...]:
+        """What is declared of the types of values."""
+        return (self.key_type_info, self.value_type_info)
 
 
 class ReducingStateDescriptor(StateDescriptor, Generic[V]):
@@ -107,18 +132,26 @@ class ReducingStateDescriptor(StateDescriptor, Generic[V]):
     Args:
         name: unique among the states of a function; the state is stored under it.
         reduce_function: ``f(folded, added)``, or a ``ReduceFunction``.
-        type_info: the value's type, as in PyFlink; it is not needed.
+        type_info: the value's type, as in PyFlink; it may be left out.
     """
 
     kind = "reducing"
 
     def __init__(
-        self, name: str, reduce_function: Callable[[V, V], V] | Reduces[V], type_info: TypeInformation[V] | None = None
+        self,
+        name: str,
+        reduce_function: Callable[[V, V], V] | Reduces[V],
+        type_info: TypeInformation[V] | type[V] | None = None,
     ) -> None:
         super().__init__(name)
         function: Any = reduce_function
         self.reduce_function: Callable[[V, V], V] = getattr(function, "reduce", function)
         self.type_info = type_info
+
+    @property
+    def declared_types(self) -> tuple[Any, ...]:
+        """What is declared of the types of values."""
+        return (self.type_info,)
 
 
 class Reduces(Protocol[T]):
@@ -182,7 +215,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, Acc, U]):
     Args:
         name: unique among the states of a function; the state is stored under it.
         agg_function: folds values into the accumulator.
-        state_type_info: the accumulator's type, as in PyFlink; it is not needed.
+        state_type_info: the accumulator's type, as in PyFlink; it may be left out.
     """
 
     kind = "aggregating"
@@ -191,11 +224,16 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, Acc, U]):
         self,
         name: str,
         agg_function: AggregateFunction[T, Acc, U],
-        state_type_info: TypeInformation[Acc] | None = None,
+        state_type_info: TypeInformation[Acc] | type[Acc] | None = None,
     ) -> None:
         super().__init__(name)
         self.agg_function = agg_function
         self.state_type_info = state_type_info
+
+    @property
+    def declared_types(self) -> tuple[Any, ...]:
+        """What is declared of the types of values."""
+        return (self.state_type_info,)
 
 
 class ValueState(ABC, Generic[V]):

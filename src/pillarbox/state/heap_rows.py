@@ -85,6 +85,7 @@ class HeapRows:
         self.nowhere: NoRow = NoRow(self)
         self.row: Row = self.nowhere
         self._states: dict[str, Any] = {}
+        self._declared: dict[str, tuple[Any, ...]] = {}
         self._sealed = False
 
     @property
@@ -143,6 +144,7 @@ class HeapRows:
             slot = self.slots.index(SlotSpec(name, kind)) + self._lead
         else:
             raise self._other_kind(SlotSpec(name, kind), descriptor.kind)
+        self._declared[name] = descriptor.declared_types
         return make(self, slot, descriptor)
 
     def add_slot(self, spec: SlotSpec) -> int:
@@ -156,6 +158,10 @@ class HeapRows:
     def seal(self) -> None:
         """End the declaring of states, but for those that may come late."""
         self._sealed = True
+
+    def declared_types(self) -> Iterable[tuple[SlotSpec, tuple[Any, ...]]]:
+        """Return what is declared of the types of states, as far as they were asked for: of maps two."""
+        return [(slot, self._declared[slot.name]) for slot in self.slots if slot.name in self._declared]
 
     def spec_of(self, slot: int) -> SlotSpec:
         """Return what is in a place of the rows."""

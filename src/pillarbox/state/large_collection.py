@@ -67,6 +67,12 @@ class Elements(NamedTuple):
     keys: list[Any] | None
     values: list[Any]
 
+    def chosen(self, current: npt.NDArray[np.bool_]) -> Elements:
+        """Return some of the elements."""
+        those = current.tolist()
+        keys = None if self.keys is None else list(compress(self.keys, those))
+        return self._replace(ordinals=self.ordinals[current], keys=keys, values=list(compress(self.values, those)))
+
     def names(self) -> Sequence[Any]:
         """Return what each element is found by: a map's key, or a position."""
         if self.keys is not None:

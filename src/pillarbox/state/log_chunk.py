@@ -14,14 +14,23 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._unpickle import MissingGlobalError, StandIn, loads, loads_with_stand_ins
+from pillarbox._unpickle import (
+    Allowed,
+    MissingGlobalError,
+    RefusedGlobalError,
+    StandIn,
+    loads,
+    loads_allowed,
+    loads_allowed_with_stand_ins,
+    loads_with_stand_ins,
+)
 from pillarbox.elements import dumps
 from pillarbox.errors import CheckpointMismatchError, describe, shorten
 from pillarbox.state.addresses import is_space, space_address
 from pillarbox.state.chunk_store import ChunkStore
 from pillarbox.state.large_collection import Elements, LargeCollection
 from pillarbox.state.large_collections import Batch
-from pillarbox.state.log_head import Layout, LogIdentity, Mark, damaged, newer, unreadable
+from pillarbox.state.log_head import Layout, LogIdentity, Mark, damaged, newer, refused, unreadable
 
 __all__ = ["Chunk", "Entries", "large_element", "large_row", "read_chunk", "read_large"]
 
@@ -257,13 +266,19 @@ def _unpacked_ordinals(packed: tuple[int, int, bytes], count: int) -> npt.NDArra
 
 
 def read_chunk(
-    store: ChunkStore, number: int, mark: Mark | None, identity: LogIdentity, layouts: tuple[Layout, Layout]
+    store: ChunkStore,
+    number: int,
+    mark: Mark | None,
+    identity: LogIdentity,
+    layouts: tuple[Layout, Layout],
+    allowed: Allowed | None = None,
 ) -> tuple[Chunk, Mark]:
     """Return a chunk, and its mark.
 
     Args:
         mark: the size and digest that it must have; None where that is not known: in logs of format 1.
         layouts: what the slots of rows hold, of those of keys and of those of namespaces, for people.
+        allowed: what it may name; None: anything.
 
     Raises:
         CheckpointMismatchError: it is missing, or not as it was written; or something in it cannot be read.
@@ -271,11 +286,13 @@ def read_chunk(
     payload = store.get(number)
     if payload is None:
         raise _missing(identity, f"chunk {number} of the state", mark)
-    content = _checked(payload, mark, identity, f"chunk {number} of the state", layouts)
+    content = _checked(payload, mark, identity, f"chunk {number} of the state", layouts, allowed)
     mark = mark or Mark.of(payload, 0)
     if type(content) is tuple:  # format 1
         keys, rows, removed, replaced = content
         return Chunk(keys, rows, np.array(replaced, np.int64), removed=removed), mark
+    if not isinstance(content, dict):
+        raise damaged(identity, f"chunk {number} of the state", "it is no dictionary")
     unknown = sorted(content.keys() - _KNOWN)
     if unknown:
         raise newer(identity, unknown[0])
@@ -310,7 +327,9 @@ def read_chunk(
     return chunk, mark
 
 
-def read_large(store: ChunkStore, number: int, mark: Mark, identity: LogIdentity) -> dict[str, Any]:
+def read_large(
+    store: ChunkStore, number: int, mark: Mark, identity: LogIdentity, allowed: Allowed | None = None
+) -> dict[str, Any]:
     """Return what has a value of its own: ``row``, with ``slots``, which says what its slots hold; or ``element``.
 
     Raises:
@@ -319,7 +338,8 @@ def read_large(store: ChunkStore, number: int, mark: Mark, identity: LogIdentity
     payload = store.get(number)
     if payload is None:
         raise _missing(identity, f"large row {-number} of the state", mark)
-    content: dict[str, Any] = _checked(payload, mark, identity, f"large row {-number} of the state", ([], []))
+    what = f"large row {-number} of the state"
+    content: dict[str, Any] = _checked(payload, mark, identity, what, ([], []), allowed)
     return content
 
 
@@ -334,15 +354,22 @@ def large_element(value: Any) -> bytes:
 
 
 def _checked(
-    payload: bytes, mark: Mark | None, identity: LogIdentity, what: str, layouts: tuple[Layout, Layout]
+    payload: bytes,
+    mark: Mark | None,
+    identity: LogIdentity,
+    what: str,
+    layouts: tuple[Layout, Layout],
+    allowed: Allowed | None,
 ) -> Any:
     if mark is not None and not mark.fits(payload):
         length = f", {len(payload)} bytes where {mark.size} were" if len(payload) != mark.size else ""
         raise damaged(identity, f"{what}, of epoch {mark.epoch},", f"its digest does not fit{length}")
     try:
-        return loads(payload)
+        return loads(payload) if allowed is None else loads_allowed(payload, allowed)
     except MissingGlobalError as error:
         raise unreadable(identity, _where(payload, *layouts), error) from error
+    except RefusedGlobalError as error:
+        raise refused(identity, _where(payload, *layouts, allowed), error) from error
     except Exception as error:
         if mark is None:
             raise damaged(identity, what, describe(error)) from error
@@ -360,10 +387,10 @@ def _missing(identity: LogIdentity, what: str, mark: Mark | None) -> CheckpointM
     )
 
 
-def _where(payload: bytes, layout: Layout, space_layout: Layout) -> str:
-    """Return which state of which key holds a value whose class is missing."""
+def _where(payload: bytes, layout: Layout, space_layout: Layout, allowed: Allowed | None = None) -> str:
+    """Return which state of which key holds a value whose class is missing, or not allowed."""
     try:
-        content = loads_with_stand_ins(payload)
+        content = loads_with_stand_ins(payload) if allowed is None else loads_allowed_with_stand_ins(payload, allowed)
         if not isinstance(content, dict):
             keys, rows = content[:2]
             found = _where_in_rows(keys, rows, layout)

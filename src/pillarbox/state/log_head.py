@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import pickle
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from pillarbox._unpickle import MissingGlobalError, loads, loads_plain
+from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError, loads, loads_plain
 from pillarbox.elements import dumps
 from pillarbox.errors import CheckpointMismatchError, describe
 from pillarbox.state.key_note import KeyNote, key_change
@@ -27,6 +28,7 @@ __all__ = [
     "check_key",
     "damaged",
     "read_head",
+    "refused",
     "write_head",
 ]
 
@@ -111,6 +113,7 @@ class LogHead:
         newest: what the newest chunk has to be; None where it is of format 1, or there is none.
         large: how many large rows have been written: they have the numbers -1, -2, ...
         task: the task's own state besides the rows, pickled.
+        types: the declared types of states, by name of slot, where the operator's are all plain.
     """
 
     operator: str
@@ -132,10 +135,11 @@ class LogHead:
     task: bytes = field(default=b"", repr=False)
     space_layouts: list[tuple[int, Layout]] = field(default_factory=list)
     codes: int = 0
+    types: dict[str, str] = field(default_factory=dict)
 
 
 # Fields that are written only if they say something: earlier versions do not know them.
-_OPTIONAL = frozenset({"codes", "space_layouts"})
+_OPTIONAL = frozenset({"types", "codes", "space_layouts"})
 _FIELDS = frozenset(each.name for each in fields(LogHead))
 
 
@@ -150,7 +154,7 @@ def write_head(head: LogHead) -> bytes:
     return _MAGIC + FORMAT.to_bytes(2, "little") + zlib.crc32(body).to_bytes(4, "little") + body
 
 
-def read_head(payload: bytes, identity: LogIdentity) -> LogHead:
+def read_head(payload: bytes, identity: LogIdentity, load: Callable[[bytes], Any] = loads) -> LogHead:
     """Return the head of the log of ``identity``.
 
     Raises:
@@ -165,11 +169,13 @@ def read_head(payload: bytes, identity: LogIdentity) -> LogHead:
             f" pillarbox reads up to {FORMAT}: update pillarbox, or start from a new checkpoint"
         )
     try:
-        content = _content_1(payload) if written == 1 else _content(payload)
+        content = _content_1(payload, load) if written == 1 else _content(payload)
     except _DamagedError as error:
         raise damaged(identity, "the head of the state", str(error)) from error
     except MissingGlobalError as error:
         raise unreadable(identity, "state of the operators in its task", error) from error
+    except RefusedGlobalError as error:
+        raise refused(identity, "its head", error) from error
     unknown = sorted(content.keys() - _FIELDS)
     if unknown:
         raise newer(identity, unknown[0])
@@ -195,11 +201,11 @@ def _content(payload: bytes) -> dict[str, Any]:
     return content
 
 
-def _content_1(payload: bytes) -> dict[str, Any]:
+def _content_1(payload: bytes, load: Callable[[bytes], Any]) -> dict[str, Any]:
     """Return the content of a head of format 1: a pickled object of a private class."""
     try:
-        content = dict(vars(loads(payload[_VERSIONED:])))
-    except MissingGlobalError:
+        content = dict(vars(load(payload[_VERSIONED:])))
+    except (MissingGlobalError, RefusedGlobalError):
         raise
     except Exception as error:
         raise _DamagedError(describe(error)) from error
@@ -220,6 +226,16 @@ def newer(identity: LogIdentity, what: str) -> CheckpointMismatchError:
     return CheckpointMismatchError(
         f"{identity}: the checkpoint holds {what!r}, which this version of pillarbox does not know: update pillarbox,"
         " or start from a new checkpoint"
+    )
+
+
+def refused(identity: LogIdentity, what: str, error: RefusedGlobalError) -> CheckpointMismatchError:
+    """Return the error that says that a value is of no type that the program declares."""
+    module, name = error.args
+    return CheckpointMismatchError(
+        f"{identity}: the checkpoint holds, in {what}, {module}.{name}, which is none of the types that the program"
+        " declares; nothing of it was run. If the program wrote it when it declared other types, declare these, or none"
+        " for that state; else somebody else has written it: start from an older copy, or from a new checkpoint"
     )
 
 

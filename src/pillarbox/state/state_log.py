@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._unpickle import MissingGlobalError, loads
+from pillarbox._unpickle import Allowed, MissingGlobalError, RefusedGlobalError, loads
 from pillarbox.elements import dumps
 from pillarbox.errors import OperatorError, describe
 from pillarbox.state.addresses import is_space, said
@@ -47,9 +47,11 @@ from pillarbox.state.log_head import (
     check_key,
     damaged,
     read_head,
+    refused,
     unreadable,
     write_head,
 )
+from pillarbox.state.plain_states import PlainStates, reason_for_pickles
 from pillarbox.state.sizes import sizes_of
 
 __all__ = ["StateLog", "Sync"]
@@ -92,9 +94,13 @@ class StateLog:
         bytes_written: payload bytes put into the store by the last commit.
     """
 
-    def __init__(self, identity: LogIdentity, backend: LoggedStateBackend) -> None:
+    def __init__(self, identity: LogIdentity, backend: LoggedStateBackend, *, own_state: bool = True) -> None:
         self._identity = identity
         self._backend = backend
+        self._own_state = own_state
+        self._plain: PlainStates | None = None
+        # Slots whose values were written when the program did not declare these types.
+        self._unchecked: set[str] = set()
         self.bytes_written: int = 0
         self.version: int = 0
         self.task_state: dict[str, Any] = {}
@@ -128,8 +134,10 @@ class StateLog:
         Raises:
             CheckpointMismatchError: the store holds other state, or not the bytes that were written.
         """
+        if not self._stamps:
+            self._plain = None if self.reason_for_pickles is not None else PlainStates(self._backend)
         payload = store.get(META)
-        head = None if payload is None else read_head(payload, self._identity)
+        head = None if payload is None else read_head(payload, self._identity, self._load_pickle)
         stamp = head.stamps[-1] if head is not None and head.stamps else None
         mine = self._stamps[-1] if self._stamps else None
         if mine == stamp:
@@ -143,8 +151,20 @@ class StateLog:
         self._catch_up(store, head)
         return Sync.CAUGHT_UP
 
+    @property
+    def reason_for_pickles(self) -> str | None:
+        """Why the operator's state is pickled; None: it is plain, as the types say that the program declares."""
+        if self._own_state:
+            return "an operator behind it keeps records of its own, such as requests that are carried"
+        return reason_for_pickles(self._identity.key, self._backend)
+
+    def _load_pickle(self, payload: bytes) -> Any:
+        return loads(payload) if self._plain is None else self._plain.loads(payload)
+
     def _load(self, store: ChunkStore, head: LogHead) -> None:
         self._take_over_layouts(head)
+        if self._plain is not None:
+            self._unchecked = {name for name, kind in self._plain.types.items() if head.types.get(name) != kind}
         current = np.ones(head.entries, np.bool_)
         place = head.entries
         oldest = head.entry - head.entries
@@ -176,10 +196,13 @@ class StateLog:
                 self._read_elements(chunk, oldest + place, chosen)
                 # What is out of date is freed now, and its memory used for the next chunk, while it is in the cache.
                 for rows, addresses, found in self._of_each_kind(chunk, chosen):
+                    if self._plain is not None and self._unchecked:
+                        self._plain.check(addresses, found, self._unchecked)
                     rows.load(addresses, found)
                 chunk.rows = []
             if place:
                 raise damaged(self._identity, "the state", f"{place} of its {head.entries} entries are missing")
+            self._unchecked = set()
             wrong = self._collections.load()
             if wrong is not None:
                 raise damaged(self._identity, "the state", wrong)
@@ -250,7 +273,11 @@ class StateLog:
 
     def _read(self, store: ChunkStore, number: int, mark: Mark | None) -> tuple[Chunk, Mark]:
         layouts = self._layouts.at(number), self._space_layouts.at(number)
-        return read_chunk(store, number, mark, self._identity, layouts)
+        return read_chunk(store, number, mark, self._identity, layouts, self._allowed)
+
+    @property
+    def _allowed(self) -> Allowed | None:
+        return None if self._plain is None else self._plain.allowed
 
     def _take_over_layouts(self, head: LogHead) -> None:
         self._layouts.take_over(head.layouts)
@@ -298,7 +325,7 @@ class StateLog:
         for index, (number, mark) in chunk.large.items():
             if not current[index]:
                 continue
-            content = read_large(store, number, mark, self._identity)
+            content = read_large(store, number, mark, self._identity, self._allowed)
             self._keep_large(start + index, number, mark)
             if index >= len(chunk.keys):
                 chunk.put(index, content["element"])
@@ -322,6 +349,9 @@ class StateLog:
         at = len(chunk.keys)
         for found in chunk.elements:
             part = slice(at, at := at + len(found.values))
+            if self._plain is not None and self._unchecked:
+                spec = self._collections.spec(found.address, found.slot)
+                self._plain.check_elements(spec, found.chosen(current[part]))
             self._collections.find(found, np.arange(start + part.start, start + part.stop), current[part])
 
     @staticmethod
@@ -344,9 +374,11 @@ class StateLog:
 
     def _take_over(self, head: LogHead) -> None:
         try:
-            self.task_state = loads(head.task) if head.task else {}
+            self.task_state = self._load_pickle(head.task) if head.task else {}
         except MissingGlobalError as error:
             raise unreadable(self._identity, "records that an operator had not finished", error) from error
+        except RefusedGlobalError as error:
+            raise refused(self._identity, "records that an operator had not finished", error) from error
         self.version = head.version
         self._stamps = head.stamps
         self._following = head.following
@@ -395,6 +427,7 @@ class StateLog:
             newest=self._newest,
             large=self._larges,
             task=dumps(task_state),
+            types={} if self._plain is None else self._plain.types,
         )
         self._put(store, META, write_head(head))
 
@@ -406,6 +439,11 @@ class StateLog:
         for index, address, grown in collections.grow(changed, sizes, scale):
             batches += grown
             sizes[index : index + 1] = self._sizes_of({address: changed[address]})
+        if self._plain is not None:
+            self._plain.check(changed, collections.slim(changed, changed.values()))
+            for batch in batches:
+                spec = collections.spec(batch.elements.address, batch.elements.slot)
+                self._plain.check_elements(spec, batch.elements)
         older = stale_entries([row[0] for row in changed.values()])
         gone = np.array([*removed.values(), *elements_gone], np.int64)
         stale = np.concatenate([older, gone, *(batch.older for batch in batches)])

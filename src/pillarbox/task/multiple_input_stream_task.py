@@ -61,7 +61,8 @@ class MultipleInputStreamTask(StreamTask):
         identity = LogIdentity(
             vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program, vertex.key, vertex.codes
         )
-        self.log: StateLog = StateLog(identity, self.backend)
+        own_state = any(node.factory.stateful for node in vertex.nodes)
+        self.log: StateLog = StateLog(identity, self.backend, own_state=own_state)
         self.gate: InputGate = InputGate(vertex.name, vertex.inputs)
         self._store: ChunkStore | None = None
         self._sync = Sync.IN_STEP
@@ -84,6 +85,7 @@ class MultipleInputStreamTask(StreamTask):
                 if first:
                     self.chain.open()
                     self.backend.seal()
+                    self._tell_of_pickles()
                 self.metrics.state.mark_start()
                 self._sync = Sync.IN_STEP if store is None else self.log.sync(store)
                 self.metrics.state.mark_end()
@@ -98,6 +100,13 @@ class MultipleInputStreamTask(StreamTask):
             self.cancel()
             return False
         return True
+
+    def _tell_of_pickles(self) -> None:
+        """Log whether the state is plain data; subtask 0 speaks for all."""
+        if self.subtask == 0 and self.backend.is_declared:
+            reason = self.log.reason_for_pickles
+            said = "plain data, of the declared types" if reason is None else f"pickles: {reason}"
+            _log.info("operator %r: the state in the checkpoint is %s", self.chain.head.name, said)
 
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:
         self.coordinator.restored(self.log.version)
