@@ -1,4 +1,7 @@
-"""The programs in README and docs: ``python -m tests.docs FOLDER`` writes them there, for type checkers."""
+"""The programs in README and docs: ``python -m tests.docs FOLDER`` writes them there, for type checkers.
+
+They are the code blocks marked ``python``; a fragment that cannot run by itself is marked ``py``.
+"""
 
 from __future__ import annotations
 
