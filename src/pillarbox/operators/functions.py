@@ -12,25 +12,12 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pillarbox._generics import Acc, Generic, In, In1, In2, K, Key, KeyOut, Out, T, U, V
+from pillarbox._generics import Generic, In, In1, In2, Key, KeyOut, Out, T, V
 from pillarbox._unpickle import make
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.state import (
-    AggregatingState,
-    AggregatingStateDescriptor,
-    ListState,
-    ListStateDescriptor,
-    MapState,
-    MapStateDescriptor,
-    ReducingState,
-    ReducingStateDescriptor,
-    StateDescriptor,
-    ValueState,
-    ValueStateDescriptor,
-)
+from pillarbox.operators.contexts import RuntimeContext, TimerService
 
 if TYPE_CHECKING:
-    from pillarbox.operators.operator import KeyedContext, OperatorContext
     from pillarbox.types import TypeInformation
 
 __all__ = [
@@ -99,66 +86,6 @@ class TimeDomain(Enum):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         return make, ("TimeDomain", self.value)
-
-
-class RuntimeContext:
-    """The task as a function sees it in ``open()``: its name, its place among the subtasks, and keyed state."""
-
-    def __init__(self, context: OperatorContext, keyed: KeyedContext | None = None) -> None:
-        self._context = context
-        self._keyed = keyed
-
-    def get_task_name(self) -> str:
-        """Return the operator's name."""
-        return self._context.name
-
-    def get_index_of_this_subtask(self) -> int:
-        """Return the index of this parallel instance, from 0."""
-        return self._context.subtask
-
-    def get_number_of_parallel_subtasks(self) -> int:
-        """Return the number of parallel instances (0 where only Spark knows: before the first shuffle)."""
-        return self._context.parallelism
-
-    def get_task_name_with_subtasks(self) -> str:
-        """Return name, index and number as Flink prints them, counted from 1."""
-        return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism or '?'})"
-
-    def get_state(self, descriptor: ValueStateDescriptor[V]) -> ValueState[V]:
-        """Return the keyed value state of a descriptor."""
-        return self._declared(descriptor, "get_state", ValueStateDescriptor)  # type: ignore[no-any-return]
-
-    def get_list_state(self, descriptor: ListStateDescriptor[V]) -> ListState[V]:
-        """Return the keyed list state of a descriptor."""
-        return self._declared(descriptor, "get_list_state", ListStateDescriptor)  # type: ignore[no-any-return]
-
-    def get_map_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
-        """Return the keyed map state of a descriptor."""
-        return self._declared(descriptor, "get_map_state", MapStateDescriptor)  # type: ignore[no-any-return]
-
-    def get_reducing_state(self, descriptor: ReducingStateDescriptor[V]) -> ReducingState[V]:
-        """Return the keyed reducing state of a descriptor."""
-        return self._declared(descriptor, "get_reducing_state", ReducingStateDescriptor)  # type: ignore[no-any-return]
-
-    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[T, Acc, U]) -> AggregatingState[T, U]:
-        """Return the keyed aggregating state of a descriptor."""
-        return self._declared(descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
-
-    def _declared(self, descriptor: StateDescriptor, method: str, wanted: type[StateDescriptor]) -> Any:
-        if not isinstance(descriptor, wanted):
-            raise ProgramError(
-                f"operator {self._context.name!r}: {method}() takes a {wanted.__name__}, not {shorten(descriptor)}:"
-                f" declare the state with {method}({wanted.__name__}(...))"
-            )
-        return self._keyed_state(descriptor)
-
-    def _keyed_state(self, descriptor: StateDescriptor) -> Any:
-        if self._keyed is None:
-            raise ProgramError(
-                f"operator {self._context.name!r} asks for the keyed state {descriptor.name!r}, but its stream has"
-                " no key: put key_by(...) directly before it, and give process() a KeyedProcessFunction"
-            )
-        return self._keyed.backend.get_state(descriptor)
 
 
 class Function:
@@ -269,34 +196,6 @@ class ReduceFunction(Function, ABC, Generic[T]):
             value1: the result so far of the key; at first, its first record.
             value2: the record at hand.
         """
-
-
-class TimerService(ABC):
-    """Time, and timers of the current key. All times are epoch milliseconds (T1)."""
-
-    @abstractmethod
-    def current_processing_time(self) -> int:
-        """Return the wall clock's time."""
-
-    @abstractmethod
-    def current_watermark(self) -> int:
-        """Return the operator's event-time clock: -2**63 before the first watermark."""
-
-    @abstractmethod
-    def register_event_time_timer(self, timestamp: int) -> None:
-        """Call ``on_timer`` once when the watermark reaches ``timestamp``."""
-
-    @abstractmethod
-    def delete_event_time_timer(self, timestamp: int) -> None:
-        """Remove such a timer; nothing happens when there is none."""
-
-    @abstractmethod
-    def register_processing_time_timer(self, timestamp: int) -> None:
-        """Call ``on_timer`` once when the wall clock has passed ``timestamp``."""
-
-    @abstractmethod
-    def delete_processing_time_timer(self, timestamp: int) -> None:
-        """Remove such a timer; nothing happens when there is none."""
 
 
 # A record of a side output, as a function yields it.

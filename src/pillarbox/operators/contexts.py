@@ -1,0 +1,161 @@
+"""The objects by which functions reach their task: the runtime context with keyed state, and the timer service."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._generics import Acc, K, T, U, V
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.state import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+
+if TYPE_CHECKING:
+    from pillarbox.operators.operator import KeyedContext, OperatorContext
+
+__all__ = ["RuntimeContext", "TimerService"]
+
+
+class RuntimeContext:
+    """The task as a function sees it in ``open()``: its name, its place among the subtasks, and keyed state.
+
+    The ``get_*state`` methods declare a state. They raise ``ProgramError`` for a descriptor of another kind, for a name
+    that is declared with another kind already, and on a stream without key.
+
+    Example:
+        >>> class Which(MapFunction[str, str]):
+        ...     def open(self, runtime_context):
+        ...         self.place = runtime_context.get_task_name_with_subtasks()
+        ...
+        ...     def map(self, word):
+        ...         return f"{word} in {self.place}"
+        >>> words = env.from_collection(["to"]).key_by(lambda word: word)
+        >>> words.map(Which()).name("which").execute_and_collect()
+        ['to in which (1/1)']
+    """
+
+    def __init__(self, context: OperatorContext, keyed: KeyedContext | None = None) -> None:
+        self._context = context
+        self._keyed = keyed
+
+    def get_task_name(self) -> str:
+        """Return the operator's name."""
+        return self._context.name
+
+    def get_index_of_this_subtask(self) -> int:
+        """Return the index of this parallel instance, from 0."""
+        return self._context.subtask
+
+    def get_number_of_parallel_subtasks(self) -> int:
+        """Return the number of parallel instances (0 where only Spark knows: before the first shuffle)."""
+        return self._context.parallelism
+
+    def get_task_name_with_subtasks(self) -> str:
+        """Return name, index and number as Flink prints them, counted from 1."""
+        return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism or '?'})"
+
+    def get_state(self, descriptor: ValueStateDescriptor[V]) -> ValueState[V]:
+        """Return the value state that a descriptor declares: one value per key."""
+        return self._declared(descriptor, "get_state", ValueStateDescriptor)  # type: ignore[no-any-return]
+
+    def get_list_state(self, descriptor: ListStateDescriptor[V]) -> ListState[V]:
+        """Return the list state that a descriptor declares: a list per key."""
+        return self._declared(descriptor, "get_list_state", ListStateDescriptor)  # type: ignore[no-any-return]
+
+    def get_map_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
+        """Return the map state that a descriptor declares: a map per key."""
+        return self._declared(descriptor, "get_map_state", MapStateDescriptor)  # type: ignore[no-any-return]
+
+    def get_reducing_state(self, descriptor: ReducingStateDescriptor[V]) -> ReducingState[V]:
+        """Return the reducing state that a descriptor declares: a folded value per key."""
+        return self._declared(descriptor, "get_reducing_state", ReducingStateDescriptor)  # type: ignore[no-any-return]
+
+    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[T, Acc, U]) -> AggregatingState[T, U]:
+        """Return the aggregating state that a descriptor declares: an accumulator per key."""
+        return self._declared(descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
+
+    def _declared(self, descriptor: StateDescriptor, method: str, wanted: type[StateDescriptor]) -> Any:
+        if not isinstance(descriptor, wanted):
+            raise ProgramError(
+                f"operator {self._context.name!r}: {method}() takes a {wanted.__name__}, not {shorten(descriptor)}:"
+                f" declare the state with {method}({wanted.__name__}(...))"
+            )
+        return self._keyed_state(descriptor)
+
+    def _keyed_state(self, descriptor: StateDescriptor) -> Any:
+        if self._keyed is None:
+            raise ProgramError(
+                f"operator {self._context.name!r} asks for the keyed state {descriptor.name!r}, but its stream has"
+                " no key: put key_by(...) directly before it, and give process() a KeyedProcessFunction"
+            )
+        return self._keyed.backend.get_state(descriptor)
+
+
+class TimerService(ABC):
+    """Time, and timers of the current key. All times are epoch milliseconds (T1).
+
+    A key has one timer for each time and clock: registering it again changes nothing. Timers are part of the state.
+
+    Example:
+        >>> class Remind(KeyedProcessFunction[str, str, tuple[str, int]]):
+        ...     def process_element(self, task, ctx):
+        ...         now = ctx.timer_service().current_processing_time()
+        ...         ctx.timer_service().register_processing_time_timer(now + 60_000)
+        ...
+        ...     def on_timer(self, timestamp, ctx):
+        ...         yield ctx.get_current_key(), timestamp
+        >>> with harness_for(Remind(), key_by=lambda task: task, processing_time=1_000) as harness:
+        ...     harness.push("tea")
+        ...     harness.set_processing_time(70_000)
+        ...     harness.get_output()
+        [('tea', 61000)]
+    """
+
+    @abstractmethod
+    def current_processing_time(self) -> int:
+        """Return the wall clock's time."""
+
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """Return the operator's event-time clock: -2**63 before the first watermark."""
+
+    @abstractmethod
+    def register_event_time_timer(self, timestamp: int) -> None:
+        """Register a timer: ``on_timer`` is called once, when the watermark reaches ``timestamp``.
+
+        Args:
+            timestamp: epoch milliseconds. A timer that the watermark has passed already fires with the next watermark.
+
+        Raises:
+            ProgramError: the stream has no key.
+        """
+
+    @abstractmethod
+    def delete_event_time_timer(self, timestamp: int) -> None:
+        """Delete the event-time timer of the current key at ``timestamp`` (epoch ms), if there is one."""
+
+    @abstractmethod
+    def register_processing_time_timer(self, timestamp: int) -> None:
+        """Register a timer: ``on_timer`` is called once, when the wall clock has passed ``timestamp``.
+
+        Args:
+            timestamp: epoch milliseconds. A timer that is past already fires soon.
+
+        Raises:
+            ProgramError: the stream has no key.
+        """
+
+    @abstractmethod
+    def delete_processing_time_timer(self, timestamp: int) -> None:
+        """Delete the processing-time timer of the current key at ``timestamp`` (epoch ms), if there is one."""
