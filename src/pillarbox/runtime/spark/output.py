@@ -7,9 +7,10 @@ level, and go no further.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from types import UnionType
-from typing import Protocol, get_args, get_type_hints
+from typing import get_args, get_type_hints
 
 import pyarrow as pa
 
@@ -30,14 +31,32 @@ BUFFER_SCHEMA = "target LONG, channel LONG, seq LONG, payload BINARY"
 _BUFFER_FIELDS = [("target", pa.int64()), ("channel", pa.int64()), ("seq", pa.int64()), ("payload", pa.binary())]
 
 
-class Output(Protocol):
+# Buffers share an Arrow batch, as each of these has its price, but only up to about this many bytes: a task may hand
+# over very much at once.
+_BATCH_BYTES = 4 * 1024 * 1024
+
+
+class Output(ABC):
     """Turns what a task hands over into Arrow batches; it travels to the workers with the level's host."""
 
-    def __call__(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
-        """Return the batches, at most one unless they are very large."""
+    def __call__(self, buffers: Iterable[Buffer]) -> Iterator[pa.RecordBatch]:
+        """Return the batches."""
+        portion: list[Buffer] = []
+        size = 0
+        for buffer in buffers:
+            portion.append(buffer)
+            size += len(buffer.payload)
+            if size >= _BATCH_BYTES:
+                yield from self._batches(portion)
+                portion, size = [], 0
+        yield from self._batches(portion)
+
+    @abstractmethod
+    def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
+        """Return the buffers as one batch, if they have any rows."""
 
 
-class BufferOutput:
+class BufferOutput(Output):
     """Buffers for the next level, as rows.
 
     Args:
@@ -48,8 +67,7 @@ class BufferOutput:
         self._has_reports = report is not None
         self._schema = pa.schema(_BUFFER_FIELDS if report is None else [*_BUFFER_FIELDS, (report, pa.string())])
 
-    def __call__(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
-        """Return the buffers as one batch."""
+    def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
         rows: list[tuple[object, ...]] = [buffer for buffer in buffers if buffer.target != REPORT_TARGET]
         if self._has_reports:
             rows = [(*row, None) for row in rows]
@@ -59,11 +77,11 @@ class BufferOutput:
             yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-class ColumnOutput:
+class ColumnOutput(Output):
     """The typed columns of a program's outputs.
 
     A row has either the columns of one output or a task's metrics. One output has its columns at the top; of several,
-    each has a struct column with its name.
+    each has a struct column with its name. Buffers for others are left out.
 
     Args:
         outputs: name and columns of each output, by its code.
@@ -80,15 +98,13 @@ class ColumnOutput:
             fields += [pa.field(name, pa.struct(nullable))] if self._nested else nullable
         self._schema = pa.schema(fields if report is None else [*fields, (report, pa.string())])
 
-    def __call__(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
-        """Return the rows of all buffers of outputs; others are passed over."""
+    def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
         batches = [self._decoded(buffer) for buffer in buffers if buffer.target in self._outputs]
         if self._report is not None:
             reports = pa.array(list(_reports(buffers)), pa.string())
             if len(reports):
                 batches.append(self._batch(len(reports), {self._report: reports}))
         if len(batches) > 1:
-            # Each batch costs more than a copy of its rows does.
             batches = pa.Table.from_batches(batches).combine_chunks().to_batches()
         yield from batches
 
