@@ -165,7 +165,7 @@ def loads(payload: bytes | memoryview) -> Any:
     try:
         return pickle.loads(payload)
     except (ImportError, AttributeError):
-        # What has moved is known to this one. It costs a call for each name, so it is the second.
+        # This one knows moved names. It costs a call for each name, so it is the second.
         return _Unpickler(io.BytesIO(payload)).load()
 
 

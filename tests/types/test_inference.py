@@ -154,6 +154,7 @@ def test_async_functions_tell_their_results():
 def declare(runtime_context: RuntimeContext) -> None:
     """States know their values."""
     assert_type(runtime_context.get_state(ValueStateDescriptor("v", Types.LONG())), ValueState[int])
+    assert_type(runtime_context.get_state(ValueStateDescriptor("v", int)), ValueState[int])
     assert_type(runtime_context.get_state(ValueStateDescriptor("v")), ValueState[Any])
     assert_type(runtime_context.get_list_state(ListStateDescriptor[str]("l")), ListState[str])
     assert_type(runtime_context.get_map_state(MapStateDescriptor[str, int]("m")), MapState[str, int])

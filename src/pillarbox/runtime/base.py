@@ -1,4 +1,4 @@
-"""What a program asks of the place where it runs, while it is built and when it is run."""
+"""The place where a program runs, as the program needs it: while it is built, and when it is run."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class StateDescriptor:
 
     @property
     def declared_types(self) -> tuple[Any, ...]:
-        """What is declared of the types of values: of a map two; None where nothing is."""
+        """The declared types of values: of a map two; None where none is declared."""
         return (None,)
 
     def __repr__(self) -> str:
@@ -75,7 +75,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[V]):
 
     @property
     def declared_types(self) -> tuple[Any, ...]:
-        """What is declared of the types of values."""
+        """The declared types of values."""
         return (self.value_type_info,)
 
 
@@ -95,7 +95,7 @@ class ListStateDescriptor(StateDescriptor, Generic[V]):
 
     @property
     def declared_types(self) -> tuple[Any, ...]:
-        """What is declared of the types of values."""
+        """The declared types of values."""
         return (self.elem_type_info,)
 
 
@@ -122,7 +122,7 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
 
     @property
     def declared_types(self) -> tuple[Any, ...]:
-        """What is declared of the types of values."""
+        """The declared types of values."""
         return (self.key_type_info, self.value_type_info)
 
 
@@ -150,7 +150,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[V]):
 
     @property
     def declared_types(self) -> tuple[Any, ...]:
-        """What is declared of the types of values."""
+        """The declared types of values."""
         return (self.type_info,)
 
 
@@ -232,7 +232,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, Acc, U]):
 
     @property
     def declared_types(self) -> tuple[Any, ...]:
-        """What is declared of the types of values."""
+        """The declared types of values."""
         return (self.state_type_info,)
 
 

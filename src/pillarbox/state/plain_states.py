@@ -54,7 +54,7 @@ class PlainStates:
         return loads_allowed(payload, self.allowed)
 
     def check(self, addresses: Iterable[Any], rows: Iterable[list[Any]], only: Iterable[str] | None = None) -> None:
-        """Look whether keys and states of rows are of their types.
+        """Check that keys and states of rows are of their types.
 
         Args:
             only: the slots to look at, by name, without keys; None: all of them, and the keys.
@@ -89,7 +89,7 @@ class PlainStates:
                     self._refuse(spec, declared, of, column)
 
     def check_elements(self, spec: SlotSpec, elements: Elements) -> None:
-        """Look whether elements of a large map or list are of their type.
+        """Check that elements of a large map or list are of their type.
 
         Raises:
             TypeMismatchError: one is not.

@@ -119,7 +119,8 @@ class MapOf(PlainType):
 
     def __init__(self, key: PlainType, value: PlainType, kinds: frozenset[type] = frozenset({dict})) -> None:
         super().__init__(f"MAP({key.name}, {value.name})", [key, value])
-        self.key, self.value = key, value
+        self.key: PlainType = key
+        self.value: PlainType = value
         self._kinds = kinds
 
     def _fits(self, values: list[Any], kinds: set[type]) -> bool:

@@ -89,7 +89,7 @@ def _size(value: Any, depth: int) -> float:
     if isinstance(value, (type, FunctionType, ModuleType)):
         return _NAME
     attributes = getattr(value, "__dict__", None)
-    # What is no Python object within tells its size, arrays for one.
+    # Objects without Python objects within, such as arrays, know their size.
     own = float(sys.getsizeof(value, 64))
     return own + (_sum(chain.from_iterable(attributes.items()), 2 * len(attributes), depth) if attributes else 0.0)
 

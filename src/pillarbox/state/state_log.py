@@ -70,7 +70,7 @@ _SPARE_CHUNKS = 64
 _MANY_OBJECTS = 100_000
 # How many epochs back a resident task can prove that it is an ancestor of what the store holds.
 _HISTORY = 64
-# What an epoch has written tells how exactly sizes were reckoned, from this many bytes on.
+# From this number of bytes on, the writes of an epoch show how exact the estimates of sizes were.
 _CALIBRATING = 4096
 # So many removed keys fit into a chunk: each takes a byte or two.
 _MOST_REMOVED = 256 * 1024
@@ -194,7 +194,7 @@ class StateLog:
                 self._ledger.load(self._filed(number, oldest + place, chunk, own), written.size, own, chosen)
                 self._read_large(store, chunk, oldest + place, chosen)
                 self._read_elements(chunk, oldest + place, chosen)
-                # What is out of date is freed now, and its memory used for the next chunk, while it is in the cache.
+                # Outdated rows are freed now, and their memory is used for the next chunk, while it is in the cache.
                 for rows, addresses, found in self._of_each_kind(chunk, chosen):
                     if self._plain is not None and self._unchecked:
                         self._plain.check(addresses, found, self._unchecked)
@@ -284,7 +284,7 @@ class StateLog:
         self._space_layouts.take_over(head.space_layouts)
 
     def _fit(self, chunk: Chunk, number: int) -> None:
-        """Give the rows of a chunk the shape that the program's have."""
+        """Bring the rows of a chunk into the shape of the program's."""
         rows, own = chunk.rows, chunk.own_keys
         positions = self._layouts.positions(number)
         if positions is not None:

@@ -88,7 +88,7 @@ class TimerQueue:
             if bucket:
                 return
         elif bucket is not owner and bucket != owner:
-            # What is not in a bucket is in the run, unless the run is past that time.
+            # Timers that are not in a bucket are in the run, unless the run is past that time.
             if self._head is not None and timestamp >= self._head[0]:
                 self._deleted.add((timestamp, owner))
                 self._pass_deleted()

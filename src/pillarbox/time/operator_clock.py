@@ -135,7 +135,7 @@ class ProcessingTimeServiceImpl(ProcessingTimeService):
         self._inner = inner
         self._defer = defer
         self._lock = threading.Lock()
-        # What counts as running: timers that have fired and whose mail has not run to its end yet.
+        # These count as running: timers that have fired and whose mail has not run to its end yet.
         self._life = ServiceLife(self._lock)
 
     @property

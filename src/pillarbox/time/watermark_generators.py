@@ -77,14 +77,14 @@ class WatermarkGenerator(ABC):
 
     @abstractmethod
     def on_event(self, event: Any, timestamp: int, output: WatermarkOutput) -> None:
-        """See a record and its timestamp (epoch milliseconds); may emit a watermark right away."""
+        """Handle a record and its timestamp (epoch milliseconds); may emit a watermark right away."""
 
     @abstractmethod
     def on_periodic_emit(self, output: WatermarkOutput) -> None:
         """Emit a watermark, if there is a new one; called at an interval, and after each run of records."""
 
     def on_batch(self, max_timestamp: int, output: WatermarkOutput) -> None:
-        """See the largest timestamp of a run of records. Only called where ``batchable`` is True.
+        """Handle the largest timestamp of a run of records. Only called where ``batchable`` is True.
 
         Raises:
             NotImplementedError: the generator calls itself batchable but is not.

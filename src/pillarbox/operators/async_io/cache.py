@@ -103,7 +103,7 @@ class ResultCache:
         return None if kept is None else copies(kept)
 
     def join(self, request: Request, key: Any) -> bool:
-        """Have a request lead, or follow the one that leads for its key; tell whether it leads: it is to be asked."""
+        """Let a request lead, or follow the one that leads for its key; return whether it leads, and so is to be asked."""
         leader = self._leaders.setdefault(key, request)
         if leader is request:
             request.key = key
