@@ -25,6 +25,7 @@ from pillarbox.operators.windowing.functions import (
 )
 from pillarbox.operators.windowing.operator import WindowOperator, WindowProgram
 from pillarbox.operators.windowing.triggers import Trigger
+from pillarbox.operators.windowing.tumbling_operator import TumblingWindowOperator
 from pillarbox.state import AggregateFunction
 from pillarbox.time.duration import DurationLike, to_millis
 from pillarbox.types import SchemaLike
@@ -130,7 +131,8 @@ class _Windowed(Generic[T1, WindowOut]):
             self._late_tag,
         )
         stream = self._stream
-        make = partial(WindowOperator, keying=stream._keying, program=program)
+        kind = TumblingWindowOperator if TumblingWindowOperator.does(program) else WindowOperator
+        make = partial(kind, keying=stream._keying, program=program)
         return stream._apply(  # type: ignore[no-any-return]
             f"window.{method}",
             func,

@@ -26,7 +26,8 @@ class KeyedStateBackend(KeyContext, Protocol):
 
     States and timers are those of the current key, or of the current key in the current namespace. They are declared
     before :meth:`seal`. List, reducing and aggregating states of namespaces have
-    ``merge_namespaces(target, sources)``.
+    ``merge_namespaces(target, sources)``; reducing and aggregating ones ``fold(value)``, which adds a value that is not
+    None and returns whether it was the first.
 
     Attributes:
         operator: the operator's name, for errors.
@@ -77,6 +78,16 @@ class KeyedStateBackend(KeyContext, Protocol):
 
         Raises:
             ProgramError: it is no int, text, or tuple of such.
+        """
+
+    def select(self, key: Any, namespace: Any) -> None:
+        """Make ``key`` and ``namespace`` the current ones, for states and timers of namespaces alone.
+
+        That is :meth:`set_current_key` and :meth:`set_current_namespace` in one step, for loops over records.
+
+        Raises:
+            OperatorError: the key belongs to another subtask.
+            ProgramError: the namespace is no int, text, or tuple of such.
         """
 
     def get_namespaces(self) -> list[Any]:

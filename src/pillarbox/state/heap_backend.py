@@ -121,6 +121,18 @@ class HeapKeyedStateBackend(HeapRows):
         """Make ``namespace`` the current one of the current key."""
         self.spaces.row = self.spaces.row_in(namespace)
 
+    def select(self, key: Any, namespace: Any) -> None:
+        """Make ``key`` and ``namespace`` the current ones, for states and timers of namespaces alone."""
+        self.key = key
+        self.row = self.nowhere
+        spaces = self.spaces
+        # (row_in, in line for what is nearly always so.)
+        found = spaces.by_key.get(key)
+        if type(found) is list and found[1][1] == namespace:
+            spaces.row = found
+        else:
+            spaces.row = spaces.row_in(namespace)
+
     def get_namespaces(self) -> list[Any]:
         """Return the namespaces in which the current key has state or timers."""
         return self.spaces.namespaces_of(self.key)

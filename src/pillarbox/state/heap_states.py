@@ -217,8 +217,17 @@ class _HeapReducingState(_HeapMergingState, ReducingState[Any]):
         if value is None:
             self.clear()
             return
-        present = self._backend.row[self._slot]
-        self._set(value if present is None else self._reduce(present, value))
+        self.fold(value)
+
+    def fold(self, value: Any) -> bool:
+        """Fold a value in that is not None; return whether it is the first."""
+        backend, slot = self._backend, self._slot
+        row = backend.row
+        present = row[slot]
+        row[slot] = value if present is None else self._reduce(present, value)
+        if row[0] >= 0:
+            backend.touch()
+        return present is None
 
 
 class _HeapAggregatingState(_HeapMergingState, AggregatingState[Any, Any]):
@@ -239,10 +248,18 @@ class _HeapAggregatingState(_HeapMergingState, AggregatingState[Any, Any]):
         if value is None:
             self.clear()
             return
-        accumulator = self._backend.row[self._slot]
-        if accumulator is None:
-            accumulator = self._function.create_accumulator()
-        self._set(self._function.add(value, accumulator))
+        self.fold(value)
+
+    def fold(self, value: Any) -> bool:
+        """Add a value that is not None; return whether it is the first."""
+        backend, slot = self._backend, self._slot
+        row = backend.row
+        present = row[slot]
+        function = self._function
+        row[slot] = function.add(value, function.create_accumulator() if present is None else present)
+        if row[0] >= 0:
+            backend.touch()
+        return present is None
 
 
 # By kind.
