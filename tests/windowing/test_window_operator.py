@@ -41,6 +41,7 @@ from pillarbox import (
     WindowAssigner,
     WindowFunction,
 )
+from pillarbox.operators.windowing.tumbling_operator import TumblingWindowOperator
 from pillarbox.testing import StreamRecord, Watermark, check_operator
 from tests.windowing.windows import Contents, open_windows
 
@@ -607,3 +608,49 @@ def test_windows_over_all_of_a_stream_and_behind_each_other():
     assert most.execute_and_collect() == [("b", 2), ("a", 23)]
     timed = sums.key_by(lambda r: r[0]).process(Most())
     assert sorted(timed.execute_and_collect()) == [("a", 1, 9), ("a", 23, 19), ("b", 2, 9)]
+
+
+# -- the quick way --
+
+
+@pytest.mark.parametrize("lateness", [0, 7])
+def test_tumbling_windows_are_the_same_state_on_both_ways(lateness):
+    """What the loop for ordinary windows wrote is what the general operator goes on with, and the other way round."""
+
+    def quick(stream):
+        return stream.window(TumblingEventTimeWindows.of(10)).allowed_lateness(lateness).reduce(summed)
+
+    def general(stream):
+        windows = stream.window(TumblingEventTimeWindows.of(10)).allowed_lateness(lateness)
+        return windows.trigger(ByHand()).reduce(summed)
+
+    script: list[tuple[Any, int | None]] = [
+        (("a", 1), 3),
+        (("b", 2), 14),
+        (None, 9),
+        (("a", 4), 5),
+        (("a", 8), 12),
+        (None, 15),
+        (("b", 16), 11),
+        (None, 40),
+    ]
+    outcomes = []
+    for ways in [(quick, quick), (general, general), (quick, general), (general, quick)]:
+        snapshot = None
+        out: list[Any] = []
+        for number, (record, time) in enumerate(script):
+            with open_windows(ways[number % 2], snapshot=snapshot) as harness:
+                if record is None:
+                    harness.push_watermark(time or 0)
+                else:
+                    harness.push(record, time)
+                out += sorted(harness.get_records())
+                snapshot = harness.snapshot()
+                assert isinstance(harness.operator, TumblingWindowOperator) == (ways[number % 2] is quick)
+        outcomes.append(out)
+    assert outcomes[0] == outcomes[1] == outcomes[2] == outcomes[3]
+    assert len(outcomes[0]) == (4 if lateness else 3)
+
+
+class ByHand(EventTimeTrigger):
+    """The default trigger, but not it: the operator asks it about each element."""
