@@ -44,6 +44,10 @@ class Store:
 
     def seal(self) -> None: ...
 
+    def select(self, key, namespace):
+        self.set_current_key(key)
+        self.set_current_namespace(namespace)
+
     def set_current_namespace(self, namespace: Any) -> None:
         raise NotImplementedError
 
