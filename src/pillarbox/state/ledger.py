@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,15 +43,15 @@ class ChunkOnFile(NamedTuple):
     entries: int
     sizes: npt.NDArray[np.float32] | None
 
-    def owners(self, start: int) -> Iterator[Owner]:
-        """Return what the entries hold, from one on."""
-        for address in self.rows[start:]:
-            yield Owner(address)
+    def owners(self, start: int) -> Iterator[tuple[Any, int, Any]]:
+        """Return what the entries hold, from one on, each as the fields of an :class:`Owner`."""
+        # There may be millions to look at, so no object is made for each in Python.
+        parts = [zip(self.rows[start:], repeat(0), repeat(None))]
         start = max(0, start - len(self.rows))
         for address, slot, names in self.elements:
-            for name in names[start:]:
-                yield Owner(address, slot, name)
+            parts.append(zip(repeat(address), repeat(slot), names[start:]))
             start = max(0, start - len(names))
+        return chain.from_iterable(parts)
 
     def owner(self, index: int) -> Owner:
         """Return what an entry holds, counted from the first one of the chunk."""
