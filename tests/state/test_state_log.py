@@ -158,11 +158,11 @@ def test_layouts_are_forgotten_with_their_chunks(monkeypatch):
     monkeypatch.setattr(state_log, "_SLACK_BYTES", 100)
     store = written(count=3)
     task = Task(store, b="value", a="value")
-    assert len(task.log._layouts._layouts) == 1
+    assert len(task.log._layouts.keys._layouts) == 1
     for epoch in range(30):
         task.put(epoch % 3, a=epoch, b=epoch)
         task.commit()
-    assert len(task.log._layouts._layouts) == 1
+    assert len(task.log._layouts.keys._layouts) == 1
     again = Task(store, b="value", a="value")
     assert again.get("a") == again.get("b") == {0: 27, 1: 28, 2: 29}
 

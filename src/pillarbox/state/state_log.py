@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import gc
 import secrets
-from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from itertools import compress
 from typing import Any
@@ -31,7 +30,7 @@ from pillarbox._unpickle import Allowed, MissingGlobalError, RefusedGlobalError,
 from pillarbox.elements import dumps
 from pillarbox.errors import OperatorError, describe
 from pillarbox.state.addresses import is_space, said
-from pillarbox.state.backend import LoggedRows, LoggedStateBackend, SlotSpec
+from pillarbox.state.backend import LoggedStateBackend
 from pillarbox.state.chunk_store import ChunkStore
 from pillarbox.state.heap_rows import stale_entries
 from pillarbox.state.large_collection import LargeCollection, Owner
@@ -40,7 +39,6 @@ from pillarbox.state.ledger import CLEANED, ChunkOnFile, Ledger
 from pillarbox.state.log_chunk import Chunk, Entries, large_element, large_row, read_chunk, read_large
 from pillarbox.state.log_head import (
     META,
-    Layout,
     LogHead,
     LogIdentity,
     Mark,
@@ -51,6 +49,7 @@ from pillarbox.state.log_head import (
     unreadable,
     write_head,
 )
+from pillarbox.state.log_layouts import Layouts, as_written
 from pillarbox.state.plain_states import PlainStates, reason_for_pickles
 from pillarbox.state.sizes import sizes_of
 
@@ -118,7 +117,6 @@ class StateLog:
         self._large: dict[int, tuple[int, Mark]] = {}
         self._larges = 0
         self._layouts = Layouts(backend)
-        self._space_layouts = Layouts(backend.spaces)
         # How many bytes were written for each one that was reckoned with beforehand.
         self._scale = 1.0
 
@@ -162,7 +160,7 @@ class StateLog:
         return loads(payload) if self._plain is None else self._plain.loads(payload)
 
     def _load(self, store: ChunkStore, head: LogHead) -> None:
-        self._take_over_layouts(head)
+        self._layouts.take_over(head)
         if self._plain is not None:
             self._unchecked = {name for name, kind in self._plain.types.items() if head.types.get(name) != kind}
         current = np.ones(head.entries, np.bool_)
@@ -190,12 +188,12 @@ class StateLog:
                 current[older[older >= 0]] = False  # others are in chunks that are gone
                 chosen = current[place : place + chunk.current]
                 own = chunk.own(written.size)
-                self._fit(chunk, number)
+                self._layouts.fit(chunk, number)
                 self._ledger.load(self._filed(number, oldest + place, chunk, own), written.size, own, chosen)
                 self._read_large(store, chunk, oldest + place, chosen)
                 self._read_elements(chunk, oldest + place, chosen)
                 # Outdated rows are freed now, and their memory is used for the next chunk, while it is in the cache.
-                for rows, addresses, found in self._of_each_kind(chunk, chosen):
+                for rows, addresses, found in self._layouts.of_each_kind(chunk, chosen):
                     if self._plain is not None and self._unchecked:
                         self._plain.check(addresses, found, self._unchecked)
                     rows.load(addresses, found)
@@ -221,7 +219,7 @@ class StateLog:
     def _catch_up(self, store: ChunkStore, head: LogHead) -> None:
         chunks: list[tuple[int, Chunk, Mark]] = []
         mark = head.newest
-        self._take_over_layouts(head)
+        self._layouts.take_over(head)
         for number in reversed(range(self._following, head.following)):
             chunk, written = self._read(store, number, mark)
             mark = chunk.before
@@ -244,12 +242,12 @@ class StateLog:
             self._ledger.replace(self._entry - chunk.replaced)
             at = self._entry - start
             chosen = current[at : at + chunk.current]
-            self._fit(chunk, number)
+            self._layouts.fit(chunk, number)
             self._read_large(store, chunk, self._entry, chosen)
             self._read_elements(chunk, self._entry, chosen)
             own = chunk.own(written.size)
             self._remember(self._filed(number, self._entry, chunk, own), written.size, chunk.current, own)
-            for rows, addresses, found in self._of_each_kind(chunk, chosen):
+            for rows, addresses, found in self._layouts.of_each_kind(chunk, chosen):
                 rows.apply(addresses, found, [])
                 applied += addresses
             self._backend.apply([], [], chunk.removed)
@@ -272,53 +270,11 @@ class StateLog:
         self._take_over(head)
 
     def _read(self, store: ChunkStore, number: int, mark: Mark | None) -> tuple[Chunk, Mark]:
-        layouts = self._layouts.at(number), self._space_layouts.at(number)
-        return read_chunk(store, number, mark, self._identity, layouts, self._allowed)
+        return read_chunk(store, number, mark, self._identity, self._layouts.at(number), self._allowed)
 
     @property
     def _allowed(self) -> Allowed | None:
         return None if self._plain is None else self._plain.allowed
-
-    def _take_over_layouts(self, head: LogHead) -> None:
-        self._layouts.take_over(head.layouts)
-        self._space_layouts.take_over(head.space_layouts)
-
-    def _fit(self, chunk: Chunk, number: int) -> None:
-        """Bring the rows of a chunk into the shape of the program's."""
-        rows, own = chunk.rows, chunk.own_keys
-        positions = self._layouts.positions(number)
-        if positions is not None:
-            rows[:own] = [row if row is None else _rearranged(row, positions) for row in rows[:own]]
-        space_positions = None
-        if chunk.spaces or chunk.elements:
-            space_positions = self._space_layouts.positions(number)
-        if chunk.spaces:
-            if space_positions is not None:
-                rows[own:] = [row if row is None else _rearranged(row, space_positions) for row in rows[own:]]
-            for address, row in zip(chunk.keys[own:], rows[own:]):
-                if row is not None:
-                    row.insert(1, address)
-        if chunk.apart or chunk.elements:
-            slots, space_slots = _places(positions, 1), _places(space_positions, 2)
-            for index, counts in chunk.apart.items():
-                of = space_slots if chunk.is_space(index) else slots
-                chunk.apart[index] = {of(slot): count for slot, count in counts.items()}
-            chunk.elements = [
-                found._replace(slot=(space_slots if is_space(found.address) else slots)(found.slot))
-                for found in chunk.elements
-            ]
-
-    def _of_each_kind(
-        self, chunk: Chunk, chosen: npt.NDArray[np.bool_]
-    ) -> Iterator[tuple[LoggedRows, list[Any], list[list[Any]]]]:
-        """Return the chosen rows of a chunk with their addresses: those of keys, and those of namespaces."""
-        selected, own = chosen.tolist(), chunk.own_keys
-        if not chunk.spaces:
-            yield self._backend, list(compress(chunk.keys, selected)), list(compress(chunk.rows, selected))
-            return
-        for rows, part in ((self._backend, slice(own)), (self._backend.spaces, slice(own, None))):
-            those = selected[part]
-            yield rows, list(compress(chunk.keys[part], those)), list(compress(chunk.rows[part], those))
 
     def _read_large(self, store: ChunkStore, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
         """Put the large rows and elements of a chunk, so far as they are current, into their places."""
@@ -330,16 +286,8 @@ class StateLog:
             if index >= len(chunk.keys):
                 chunk.put(index, content["element"])
                 continue
-            of_space = chunk.is_space(index)
-            rows: LoggedRows = self._backend.spaces if of_space else self._backend
-            slots = _specs(content["slots"])
-            rows.adopt_slots(slots)
-            positions = rows.positions(slots)
-            row = content["row"] if positions is None else _rearranged(content["row"], positions)
+            row = chunk.rows[index] = self._layouts.fit_large(chunk, index, content)
             row[0] = start + index
-            if of_space:
-                row.insert(1, chunk.keys[index])
-            chunk.rows[index] = row
 
     def _read_elements(self, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
         """Take up the elements of a chunk, and how many its rows have, so far as they are current."""
@@ -399,8 +347,6 @@ class StateLog:
         self.bytes_written = 0
         changed, removed = self._backend.take_changes()
         self._layouts.note(self._following)
-        if self._backend.spaces.slots:
-            self._space_layouts.note(self._following)
         self._write_changes(store, changed, removed)
         self.version += 1
         self.task_state = task_state
@@ -414,8 +360,8 @@ class StateLog:
             subtask=mine.subtask,
             program=mine.program,
             key=mine.key,
-            layouts=self._layouts.written(first),
-            space_layouts=self._space_layouts.written(first),
+            layouts=self._layouts.keys.written(first),
+            space_layouts=self._layouts.spaces.written(first),
             codes=0 if mine.codes in (None, 1) else mine.codes,
             version=self.version,
             stamps=self._stamps,
@@ -584,7 +530,7 @@ class StateLog:
         rows = self._collections.slim(keys, rows)
         chunk = Chunk(
             keys,
-            rows[:own] + list(map(_as_written, rows[own:])),
+            rows[:own] + list(map(as_written, rows[own:])),
             self._entry - stale[stale >= 0],
             self.version + 1,
             self._newest,
@@ -624,9 +570,9 @@ class StateLog:
         try:
             if index < len(entries.rows):
                 of_space = is_space(entries.keys[index])
-                layout = (self._space_layouts if of_space else self._layouts).newest
+                layout = self._layouts.newest(of_space=of_space)
                 (row,) = self._collections.slim([entries.keys[index]], [entries.rows[index]])
-                payload = large_row(layout, _as_written(row) if of_space else row)
+                payload = large_row(layout, as_written(row) if of_space else row)
             else:
                 ((_, _, found),) = entries.elements(index, index + 1)
                 payload = large_element(found.values[0])
@@ -674,67 +620,3 @@ class StateLog:
     def chunks(self) -> int:
         """The number of chunks in the log."""
         return len(self._ledger.chunks)
-
-
-class Layouts:
-    """The slots of rows of one kind, and the chunk that they begin with."""
-
-    def __init__(self, rows: LoggedRows) -> None:
-        self._rows = rows
-        self._layouts: list[tuple[int, Layout]] = []
-
-    def take_over(self, layouts: list[tuple[int, Layout]]) -> None:
-        """Take what a head says, and have room for it in the program's rows.
-
-        Raises:
-            CheckpointMismatchError: the program does not declare what there is.
-        """
-        for _, layout in layouts:
-            self._rows.adopt_slots(_specs(layout))
-        self._layouts = layouts
-
-    @property
-    def newest(self) -> Layout:
-        """The layout of what is written now."""
-        return self._layouts[-1][1]
-
-    def at(self, number: int) -> Layout:
-        """Return the layout of a chunk."""
-        first: Layout = self._layouts[0][1] if self._layouts else []
-        return next((layout for start, layout in reversed(self._layouts) if start <= number), first)
-
-    def positions(self, number: int) -> list[int] | None:
-        """Return the position of each of the program's slots in the rows of a chunk; None: they are the same."""
-        return self._rows.positions(_specs(self.at(number)))
-
-    def note(self, following: int) -> None:
-        """Take the program's slots for the layout from a chunk on."""
-        layout = [(slot.name, slot.kind) for slot in self._rows.slots]
-        if not self._layouts or self.newest != layout:
-            self._layouts = [*self._layouts, (following, layout)]
-
-    def written(self, first: int) -> list[tuple[int, Layout]]:
-        """Return what the head says where this chunk is the first one."""
-        while len(self._layouts) > 1 and self._layouts[1][0] <= first:
-            self._layouts = self._layouts[1:]
-        return self._layouts
-
-
-def _specs(layout: Layout) -> list[SlotSpec]:
-    return [SlotSpec(*slot) for slot in layout]
-
-
-def _as_written(row: list[Any]) -> list[Any]:
-    """Return a namespace's row without its address."""
-    return [row[0], *row[2:]]
-
-
-def _rearranged(row: list[Any], positions: Sequence[int]) -> list[Any]:
-    return [row[0], *(row[position] if position else None for position in positions)]
-
-
-def _places(positions: Sequence[int] | None, lead: int) -> Callable[[int], int]:
-    """Return what tells the place in the program's rows of a slot in written ones, which count from 1."""
-    if positions is None:
-        return lambda slot: slot + lead - 1
-    return {written: place for place, written in enumerate(positions, lead)}.__getitem__
