@@ -425,3 +425,57 @@ def _small(monkeypatch, request):
 
 TestLargeCollections = LargeCollectionsMachine.TestCase
 TestLargeCollections.settings = settings(max_examples=80, stateful_step_count=30)
+
+
+def test_large_maps_and_lists_of_namespaces():
+    """A window's contents, for one; and the rows of namespaces have other layouts than those of keys."""
+
+    class Windows:
+        def __init__(self, store):
+            self.store = store
+            self.backend = HeapKeyedStateBackend("op")
+            self.backend.get_state(MapStateDescriptor("other"))
+            self.contents = self.backend.get_state(ListStateDescriptor("contents"), namespaced=True)
+            self.counts = self.backend.get_state(MapStateDescriptor("counts"), namespaced=True)
+            self.backend.seal()
+            self.log = StateLog(LogIdentity("op", 0, 1, 128), self.backend)
+            self.sync = self.log.sync(store)
+
+        def at(self, namespace):
+            self.backend.set_current_key("k")
+            self.backend.set_current_namespace(namespace)
+            return self
+
+        def commit(self):
+            self.log.commit(self.store, {})
+            return self.log.bytes_written
+
+        def view(self, namespace):
+            self.at(namespace)
+            return list(self.contents), list(self.counts.items())
+
+    windows = Windows(MemoryChunkStore())
+    windows.at((0, 10)).contents.add_all(range(50_000))
+    windows.counts.put_all({n: n for n in range(50_000)})
+    windows.at((10, 20)).contents.add("x")
+    windows.commit()
+    late = Windows(windows.store)
+    windows.at((0, 10)).contents.add("new")
+    windows.counts.remove(7)
+    assert windows.commit() < 2_000
+    windows.at((10, 20)).contents.add_all(range(20_000))
+    windows.commit()
+    for each in (windows, late, Windows(windows.store)):
+        assert each.log.sync(windows.store) in (Sync.IN_STEP, Sync.CAUGHT_UP)
+        assert each.view((0, 10)) == ([*range(50_000), "new"], [(n, n) for n in range(50_000) if n != 7])
+        assert each.view((10, 20)) == (["x", *range(20_000)], [])
+    windows.at((10, 20)).contents.merge_namespaces((0, 10), [(10, 20)])
+    windows.commit()
+    for each in (windows, late, Windows(windows.store)):
+        assert each.log.sync(windows.store) in (Sync.IN_STEP, Sync.CAUGHT_UP)
+        assert each.view((0, 10))[0] == [*range(50_000), "new", "x", *range(20_000)]
+        assert each.view((10, 20)) == ([], [])
+    windows.at((0, 10)).contents.clear()
+    windows.counts.clear()
+    windows.commit()
+    assert not list(Windows(windows.store).backend.get_keys())
