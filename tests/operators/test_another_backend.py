@@ -44,7 +44,7 @@ class Store:
 
     def seal(self) -> None: ...
 
-    def select(self, key, namespace):
+    def select(self, key: Any, namespace: Any) -> None:
         self.set_current_key(key)
         self.set_current_namespace(namespace)
 
