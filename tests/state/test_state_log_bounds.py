@@ -9,7 +9,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pillarbox.state import (
@@ -125,6 +125,7 @@ def _a_64th():
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(PHASES, st.integers(0, 2**32))
+@example([("new", 1, 1, [0]), ("new", 12, 26, [0, 1000]), ("new", 1, 3, [0, 60000]), ("gone", 10, 24, [0])], 0)
 def test_the_log_and_what_an_epoch_writes_are_bounded_in_bytes(phases, seed):
     order = random.Random(seed)
     bounds = Bounds()

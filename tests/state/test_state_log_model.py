@@ -408,7 +408,7 @@ class StateLogMachine(RuleBasedStateMachine):
         # What cleaning promises of the number of chunks (of bytes: test_state_log_bounds.py). It takes some epochs to
         # catch up with one that removes much.
         self.most_live = max(resident.log._ledger.current, self.most_live - 1)
-        assert resident.log.chunks <= SPARE_CHUNKS + GATHERING * self.most_live // CHUNK_ROWS + 4 + len(operations)
+        assert resident.log.chunks <= SPARE_CHUNKS + GATHERING * (self.most_live // CHUNK_ROWS + 4) + len(operations)
 
     @rule(index=st.integers(0, 1), operations=st.lists(EITHER, min_size=1, max_size=6))
     def lost_epoch(self, index, operations):

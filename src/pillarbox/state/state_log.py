@@ -394,11 +394,13 @@ class StateLog:
         gone = np.array([*removed.values(), *elements_gone], np.int64)
         stale = np.concatenate([older, gone, *(batch.older for batch in batches)])
         stale = stale[stale >= 0]
+        large = self._ledger.large
         for entry in stale.tolist() if self._large else ():
             number = self._forget_large(entry)
             if number is not None:
                 store.remove(number)
-        bytes_gone = self._ledger.replace(stale)
+        # Large values go at once; what the log may take shrinks by twice as much, so cleaning has to make up for it.
+        bytes_gone = self._ledger.replace(stale) + large - self._ledger.large
         added = float(sizes.sum()) + sum(float(batch.sizes.sum()) for batch in batches)
         moved, elements = self._clean(store, added, bytes_gone)
         if moved:
