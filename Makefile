@@ -37,10 +37,11 @@ equality: setup ## Run the flights every way there is, and compare each with the
 .PHONY: test
 test: export HYPOTHESIS_PROFILE ?= ci
 test: export SPARK_VERSIONS ?= 4.1
-test: lint types ## Everything: lint, types and all tests (what CI runs); PROCESSES=2 share the test files
+test: PROCESSES ?= 2
+test: lint types ## Everything: lint, types and all tests (what CI runs), in PROCESSES=2 (0: in one, as they come)
 	@scripts/setup.sh spark $(SPARK_VERSIONS)
 	@scripts/setup.sh worker
-	@$(RUN) $(BIN)/python -m pytest $(if $(PROCESSES),-n $(PROCESSES) --dist loadfile --no-loadscope-reorder) $(ARGS)
+	@$(RUN) $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 .PHONY: test-versions
 test-versions: export SPARK_VERSIONS ?= 4.1 4.2
