@@ -83,7 +83,7 @@ types: setup ## Check types: of all code, of programs as users write them, and t
 	@$(BIN)/python -m tests.docs build/programs
 	@$(BIN)/python -m mypy $(CODE) build/programs
 	@$(BIN)/basedpyright --pythonpath $(BIN)/python
-	@$(BIN)/basedpyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes pillarbox >build/types.txt || { cat build/types.txt; exit 1; }
+	@PYTHONPATH=src $(BIN)/basedpyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes pillarbox >build/types.txt || { cat build/types.txt; exit 1; }
 	@grep 'completeness' build/types.txt
 
 .PHONY: bench-mailbox
