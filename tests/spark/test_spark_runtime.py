@@ -19,6 +19,7 @@ from pillarbox import (
     ProcessFunction,
     ProgramError,
     StreamExecutionEnvironment,
+    Types,
     ValueStateDescriptor,
     WatermarkStrategy,
     metrics,
@@ -30,7 +31,8 @@ class CountPerKey(KeyedProcessFunction):
     """Counts records; on a timer at the end of each minute emits (key, minute end, count so far)."""
 
     def open(self, runtime_context):
-        self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
+        # With the type of the key column, all types are known: the state is plain.
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
 
     def process_element(self, value, ctx):
         self.seen.update((self.seen.value() or 0) + 1)
@@ -146,6 +148,12 @@ def test_streaming_with_two_levels_equals_batch_and_keeps_state_over_epochs(spar
     every = [report for p in progress for report in metrics(p)]
     assert sum(report.records_in for report in every if report.uid == "counts") == 1001
     assert sum(report.records_in for report in every if report.level == 0) == 1001
+    # Started again, with one more event.
+    more = spark.createDataFrame([(0, 10**9 + 120_000, "more")], data.schema)
+    more.write.mode("append").parquet(str(tmp_path / "in"))
+    stream = spark.readStream.schema(data.schema).parquet(str(tmp_path / "in"))
+    rows, _ = run(program(stream), tmp_path / "checkpoint")
+    assert [(row.group, row.total) for row in rows] == [(0, last[0] + 1)]
 
 
 def test_a_program_without_shuffle_is_one_pass(spark):

@@ -25,6 +25,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     TypeMismatchError,
     Types,
+    WatermarkStrategy,
 )
 from pillarbox.elements import Records
 from pillarbox.state import (
@@ -486,22 +487,38 @@ class Sum(KeyedProcessFunction):
 
     def process_element(self, value, ctx):
         self.sum.update((self.sum.value() or 0) + value[1])
+        ctx.timer_service().register_event_time_timer(value[2] + 5)
         yield self.sum.value()
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), timestamp
+
+
+def sums(key_type, savepoint=None):
+    env = StreamExecutionEnvironment.get_execution_environment()
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value[2])
+    values = env.from_collection([]).assign_timestamps_and_watermarks(times.with_idleness("1 hour"))
+    out = values.key_by(lambda value: value[0], key_type=key_type).process(Sum()).uid("sum").map(str)
+    return env.local_job(out=out, savepoint=savepoint)
+
+
+def push(job, *values):
+    (source,) = job.program.sources
+    return job.run_epoch({source: [[Records(list(values))]]})["out"]
 
 
 @pytest.mark.parametrize("key_type", [Types.STRING(), None])
 def test_a_program_whose_types_are_declared_has_plain_state(key_type, caplog):
-    env = StreamExecutionEnvironment.get_execution_environment()
-    sums = env.from_collection([]).key_by(lambda value: value[0], key_type=key_type).process(Sum()).uid("sum")
-    with caplog.at_level("INFO", "pillarbox"), env.local_job(out=sums) as job:
-        (source,) = job.program.sources
-        assert job.run_epoch({source: [[Records([("a", 1), ("a", 2)])]]})["out"] == [1, 3]
-        (store,) = job.savepoint().values()
-        assert types_in_head(store) == ({"state/sum": "LONG"} if key_type else None)
+    with caplog.at_level("INFO", "pillarbox"), sums(key_type) as job:
+        assert push(job, ("a", 1, 10), ("a", 2, 11)) == ["1", "3"]
+        savepoint = job.savepoint()
+    assert types_in_head(next(iter(savepoint.values()))) == ({"state/sum": "LONG"} if key_type else None)
+    said = "plain data, of the declared types" if key_type else "pickles: the type of its key is not known"
+    assert f"the state in the checkpoint is {said}" in caplog.text
+    with sums(key_type, savepoint) as job:
+        assert push(job, ("a", 3, 20)) == ["6", "('a', 15)", "('a', 16)"]
         if key_type:
             with pytest.raises(
                 TypeMismatchError, match="the value state 'sum' of key 'a' does not fit its declared type"
             ):
-                job.run_epoch({source: [[Records([("a", 0.5)])]]})
-    said = "plain data, of the declared types" if key_type else "pickles: the type of its key is not known"
-    assert f"the state in the checkpoint is {said}" in caplog.text
+                push(job, ("a", 0.5, 21))
