@@ -99,13 +99,19 @@ class Trigger(ABC):
     def on_element(self, element: Any, timestamp: int | None, window: Any, ctx: TriggerContext, /) -> TriggerResult:
         """Decide for an element that was added to the window."""
 
-    @abstractmethod
     def on_event_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide where event time has reached ``time``: a timer of this trigger, or that which ends the window."""
+        """Decide where event time has reached ``time``: a timer of this trigger, or that which ends the window.
 
-    @abstractmethod
+        By default nothing is done.
+        """
+        return TriggerResult.CONTINUE
+
     def on_processing_time(self, time: int, window: Any, ctx: TriggerContext, /) -> TriggerResult:
-        """Decide where the wall clock has reached ``time``: a timer of this trigger, or that which ends the window."""
+        """Decide where the wall clock has reached ``time``: a timer of this trigger, or that which ends the window.
+
+        By default nothing is done.
+        """
+        return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
         """Return whether it works with windows that merge: then it defines ``on_merge``."""
@@ -145,9 +151,6 @@ class EventTimeTrigger(Trigger):
     def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
         return TriggerResult.FIRE if time == window.max_timestamp() else TriggerResult.CONTINUE
 
-    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
     def can_merge(self) -> bool:
         return True
 
@@ -176,9 +179,6 @@ class ProcessingTimeTrigger(Trigger):
         ctx.register_processing_time_timer(window.max_timestamp())
         return TriggerResult.CONTINUE
 
-    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
     def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
         return TriggerResult.FIRE
 
@@ -201,12 +201,6 @@ class NeverTrigger(Trigger):
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
     ) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
-    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
-    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
         return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
@@ -248,12 +242,6 @@ class CountTrigger(Trigger):
             return TriggerResult.CONTINUE
         count.clear()
         return TriggerResult.FIRE
-
-    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
-    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
-        return TriggerResult.CONTINUE
 
     def can_merge(self) -> bool:
         return True
@@ -327,9 +315,6 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
         self._register(time + self.interval, window, ctx, pending)
         return TriggerResult.FIRE
 
-    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
         ctx.merge_partitioned_state(self._next)
         pending = ctx.get_partitioned_state(self._next).get()
@@ -366,9 +351,6 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
         pending = ctx.get_partitioned_state(self._next)
         if pending.get() is None:
             self._register(self._after(ctx.get_current_processing_time()), window, ctx, pending)
-        return TriggerResult.CONTINUE
-
-    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
@@ -427,12 +409,6 @@ class DeltaTrigger(Trigger):
         if self.delta_function(before, element) > self.threshold:
             last.update(element)
             return TriggerResult.FIRE
-        return TriggerResult.CONTINUE
-
-    def on_event_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
-        return TriggerResult.CONTINUE
-
-    def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
         return TriggerResult.CONTINUE
 
     def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
