@@ -13,6 +13,7 @@ import pytest
 import pillarbox
 
 SOURCE = Path(pillarbox.__file__).parent
+LONGEST = 500
 # From the lowest to the highest, as docs/architecture.md has them. Those of one floor may know each other.
 FLOORS = [
     ("mailbox", "_unpickle", "_generics"),
@@ -77,6 +78,12 @@ def test_no_floor_knows_a_higher_one():
         < floor_of(module)
     ]
     assert looks_up == []
+
+
+def test_no_file_is_too_long():
+    """A file has one concept; where it takes more than this, there are several in it."""
+    lines = {path.relative_to(SOURCE): len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")}
+    assert {str(path): count for path, count in lines.items() if count > LONGEST} == {}
 
 
 def test_the_public_names():

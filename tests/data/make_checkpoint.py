@@ -38,7 +38,7 @@ from pillarbox import (
 )
 from pillarbox.elements import Records
 from pillarbox.runtime.local import LocalJob, Savepoint
-from pillarbox.state import MemoryChunkStore, large_collections, state_log
+from pillarbox.state import MemoryChunkStore, large_collections, log_limits
 from pillarbox.state.log_head import FORMAT
 from pillarbox.time import ManualProcessingTimeService
 
@@ -257,9 +257,9 @@ def make(kind: str = "") -> Savepoint:
     savepoint: Savepoint | None = None
     with pytest.MonkeyPatch.context() as patch:
         # Chunks of few rows: the log has several, and has been cleaned; and some rows are large.
-        patch.setattr(state_log, "_CHUNK_ROWS", 8)
-        patch.setattr(state_log, "_CHUNK_BYTES", 2_500)
-        patch.setattr(state_log, "_SLACK_BYTES", 500)
+        patch.setattr(log_limits, "CHUNK_ROWS", 8)
+        patch.setattr(log_limits, "CHUNK_BYTES", 2_500)
+        patch.setattr(log_limits, "SLACK_BYTES", 500)
         if kind == "elements":
             patch.setattr(large_collections, "_LARGE", 40)
         for later in (False, True):

@@ -22,7 +22,7 @@ from pillarbox.state import (
     StateLog,
     Sync,
     ValueStateDescriptor,
-    state_log,
+    log_limits,
 )
 from pillarbox.state.log_head import FORMAT
 from pillarbox.time import ManualProcessingTimeService
@@ -149,10 +149,10 @@ def make() -> MemoryChunkStore:
     """Write the log."""
     store = MemoryChunkStore()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state_log, "_CHUNK_ROWS", 8)
-        patch.setattr(state_log, "_CHUNK_BYTES", 2_500)
-        patch.setattr(state_log, "_SLACK_BYTES", 500)
-        patch.setattr(state_log, "_SPARE_CHUNKS", 4)
+        patch.setattr(log_limits, "CHUNK_ROWS", 8)
+        patch.setattr(log_limits, "CHUNK_BYTES", 2_500)
+        patch.setattr(log_limits, "SLACK_BYTES", 500)
+        patch.setattr(log_limits, "SPARE_CHUNKS", 4)
         for epoch in operations():
             windows = Windows(store)
             for operation in epoch:

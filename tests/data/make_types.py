@@ -27,7 +27,7 @@ from pillarbox.state import (
     StateLog,
     ValueStateDescriptor,
     large_collections,
-    state_log,
+    log_limits,
 )
 from pillarbox.state.key_note import KeyNote
 from pillarbox.state.log_head import FORMAT
@@ -126,7 +126,7 @@ def make() -> MemoryChunkStore:
     """Run the epochs up to the checkpoint."""
     typed = Typed(MemoryChunkStore())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state_log, "_CHUNK_ROWS", 8)
+        patch.setattr(log_limits, "CHUNK_ROWS", 8)
         patch.setattr(large_collections, "_LARGE", 200)
         for key, states, windows in contents():
             typed.put(key, states, windows)

@@ -36,7 +36,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox.state import state_log
+from pillarbox.state import log_limits
 from pillarbox.time import system_clock
 from tests.faults.clock import SetClock
 
@@ -118,10 +118,10 @@ NO_FAULTS = Faults("/nowhere")
 
 if os.environ.get("PILLARBOX_FAULT_SMALL_LOG"):
     # Chunks are cleaned, and resident tasks left behind, within a few epochs.
-    state_log._CHUNK_ROWS = 4
-    state_log._SLACK_BYTES = 200
-    state_log._SPARE_CHUNKS = 4
-    state_log._HISTORY = 3
+    log_limits.CHUNK_ROWS = 4
+    log_limits.SLACK_BYTES = 200
+    log_limits.SPARE_CHUNKS = 4
+    log_limits.HISTORY = 3
 
 if said := os.environ.get("PILLARBOX_FAULT_CLOCK"):
     # As tasks see it: their processing time is ahead of the machine's by what the file says.

@@ -14,6 +14,7 @@ from pillarbox.operators.async_io.in_flight import InFlight
 from pillarbox.operators.async_io.request import Request
 from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox.state import HeapKeyedStateBackend, StateLog, Sync, state_log
+from pillarbox.state.log_reader import LogReader
 from pillarbox.state.timers import HeapTimers
 from pillarbox.task.input_gate import InputGate, _Channel
 
@@ -60,15 +61,16 @@ def _carried_requests_begin_anew(patch: pytest.MonkeyPatch) -> None:
 
 
 def _catching_up_skips_a_chunk(patch: pytest.MonkeyPatch) -> None:
-    before = StateLog._catch_up
+    before = LogReader.catch_up
 
-    def catch_up(log: StateLog, store: Any, head: Any) -> None:
-        if head.following > log._following:
-            log._following += 1
-            log._newest = None
-        before(log, store, head)
+    def catch_up(reader: LogReader) -> None:
+        contents = reader._contents
+        if reader._head.following > contents.following:
+            contents.following += 1
+            contents.newest = None
+        before(reader)
 
-    patch.setattr(StateLog, "_catch_up", catch_up)
+    patch.setattr(LogReader, "catch_up", catch_up)
 
 
 def _removed_keys_live_on(patch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from pillarbox.elements import Records
 from pillarbox.graph import Program
 from pillarbox.operators.async_io import host
 from pillarbox.runtime.local import Savepoint
-from pillarbox.state import state_log
+from pillarbox.state import log_limits
 from pillarbox.task import input_gate, record_writer, stream_task
 from pillarbox.testing.program_harness import PatientJob, program_of
 from pillarbox.time import ManualProcessingTimeService
@@ -108,12 +108,12 @@ def small_limits(rng: random.Random, *, history: int) -> list[tuple[Any, str, An
         (record_writer, "_BUFFER_RECORDS", rng.choice([1, 3, 1000])),
         (record_writer, "_QUEUE_BYTES", rng.choice([1, 200, 10**6])),
         (input_gate, "_MEMORY_BOUND", rng.choice([1, 10**6])),
-        (state_log, "_CHUNK_ROWS", rng.choice([1, 4, 4096])),
-        (state_log, "_CHUNK_BYTES", rng.choice([64, 10**6])),
-        (state_log, "_SPARE_CHUNKS", rng.choice([0, 4, 64])),
-        (state_log, "_GATHERING", rng.choice([1, 16])),
-        (state_log, "_SLACK_BYTES", rng.choice([0, 500, 10**6])),
-        (state_log, "_HISTORY", history),
+        (log_limits, "CHUNK_ROWS", rng.choice([1, 4, 4096])),
+        (log_limits, "CHUNK_BYTES", rng.choice([64, 10**6])),
+        (log_limits, "SPARE_CHUNKS", rng.choice([0, 4, 64])),
+        (log_limits, "GATHERING", rng.choice([1, 16])),
+        (log_limits, "SLACK_BYTES", rng.choice([0, 500, 10**6])),
+        (log_limits, "HISTORY", history),
     ]
 
 

@@ -36,7 +36,7 @@ from pillarbox.state import (
     StateLog,
     Sync,
     ValueStateDescriptor,
-    state_log,
+    log_limits,
 )
 from pillarbox.state.log_head import FORMAT, META, read_head
 from tests.data import make_checkpoint as golden
@@ -322,7 +322,7 @@ def test_kinds_that_came_later_are_refused():
         Task(in_head)
     in_chunk = task.store.copy()
     in_chunk.chunks[1] = chunk = pickle.dumps({**pickle.loads(in_chunk.chunks[1]), "later": ()}, 5)
-    head = read_head(payload, task.log._identity)
+    head = read_head(payload, task.log.contents.identity)
     body = pickle.dumps({**pickle.loads(payload[15:]), "newest": (len(chunk), zlib.crc32(chunk), 1)}, 5)
     assert head.newest is not None
     in_chunk.chunks[META] = payload[:11] + zlib.crc32(body).to_bytes(4, "little") + body
@@ -444,8 +444,8 @@ def test_all_that_was_written_is_read_back(log):
 def test_a_large_row_outlives_states_that_are_added(log):
     """It lies where it lay, also when cleaning has moved its entry."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state_log, "_SPARE_CHUNKS", 1)
-        patch.setattr(state_log, "_GATHERING", 1)
+        patch.setattr(log_limits, "SPARE_CHUNKS", 1)
+        patch.setattr(log_limits, "GATHERING", 1)
         more = Task(log.store, states=("c", "b", "a"))
         for epoch in range(8):
             more.put("hot", c=epoch).commit()

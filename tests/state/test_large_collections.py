@@ -26,7 +26,7 @@ from pillarbox.state import (
     Sync,
     ValueStateDescriptor,
     large_collections,
-    state_log,
+    log_limits,
 )
 from pillarbox.state.log_head import META
 
@@ -162,7 +162,7 @@ def test_a_large_map_is_bounded_while_it_changes():
         assert cost < 40_000
     live = len(pickle.dumps((dict(states["map"].items()), list(states["list"])), 5))
     assert size(task.store) < 2 * live + 4 * 1024 * 1024
-    collection = task.log._collections.get("k", 2)
+    collection = task.log.contents.collections.get("k", 2)
     assert collection is not None and len(collection.entries) <= 101 * 50  # places are used again
     assert Task(task.store).view() == task.view()
 
@@ -179,7 +179,7 @@ def test_a_program_without_large_maps_and_lists_writes_nothing_new():
     for number, payload in task.store.chunks.items():
         if number > META:
             assert not {"apart", "elements", "element_weights"} & pickle.loads(payload).keys()
-    assert not task.log._collections._of
+    assert not task.log.contents.collections._of
 
 
 def test_it_leaves_its_row_when_it_grows_and_comes_back_when_it_shrinks():
@@ -188,18 +188,18 @@ def test_it_leaves_its_row_when_it_grows_and_comes_back_when_it_shrinks():
     states["value"].update("v")
     states["map"].put_all({n: n for n in range(100)})
     task.commit()
-    assert not task.log._collections._of
+    assert not task.log.contents.collections._of
     for n in range(100, 10_000):
         states["map"].put(n, n)
         states["list"].add(n)
     task.commit()
-    assert set(task.log._collections._of["k"]) == {2, 3}
+    assert set(task.log.contents.collections._of["k"]) == {2, 3}
     assert Task(task.store).view() == task.view()
     for n in range(9_950):
         states["map"].remove(n)
     states["list"].update([1, 2, 3])
     task.commit()
-    assert not task.log._collections._of
+    assert not task.log.contents.collections._of
     assert type(task.backend.rows["k"][2]) is dict
     assert task.view() == Task(task.store).view() == {"k": ("v", [(n, n) for n in range(9_950, 10_000)], [1, 2, 3])}
 
@@ -380,11 +380,11 @@ class LargeCollectionsMachine(RuleBasedStateMachine):
             if any(value not in (None, {}, []) for value in states.values())
         }
         assert task.view() == model
-        assert len(task.log._large) == sum(number < META for number in self.store.chunks)
-        collections = [each for slots in task.log._collections._of.values() for each in slots.values()]
+        assert len(task.log.contents.large) == sum(number < META for number in self.store.chunks)
+        collections = [each for slots in task.log.contents.collections._of.values() for each in slots.values()]
         rows = [row for row in task.backend.rows.values() if any(value is not None for value in row[1:])]
-        assert task.log._ledger.current == len(rows) + sum(each.count for each in collections)
-        assert task.log._ledger.log_bytes == size(self.store) - len(self.store.chunks.get(META, b""))
+        assert task.log.contents.ledger.current == len(rows) + sum(each.count for each in collections)
+        assert task.log.contents.ledger.log_bytes == size(self.store) - len(self.store.chunks.get(META, b""))
 
     def work(self, task, model, operations):
         for operation in operations:
@@ -415,12 +415,12 @@ def _small(monkeypatch, request):
     if request.cls is None:
         return
     monkeypatch.setattr(large_collections, "_LARGE", 100)
-    monkeypatch.setattr(state_log, "_CHUNK_ROWS", 5)
-    monkeypatch.setattr(state_log, "_SPARE_CHUNKS", 4)
-    monkeypatch.setattr(state_log, "_GATHERING", 2)
-    monkeypatch.setattr(state_log, "_SLACK_BYTES", 100)
-    monkeypatch.setattr(state_log, "_CHUNK_BYTES", 250)
-    monkeypatch.setattr(state_log, "_HISTORY", 4)
+    monkeypatch.setattr(log_limits, "CHUNK_ROWS", 5)
+    monkeypatch.setattr(log_limits, "SPARE_CHUNKS", 4)
+    monkeypatch.setattr(log_limits, "GATHERING", 2)
+    monkeypatch.setattr(log_limits, "SLACK_BYTES", 100)
+    monkeypatch.setattr(log_limits, "CHUNK_BYTES", 250)
+    monkeypatch.setattr(log_limits, "HISTORY", 4)
 
 
 TestLargeCollections = LargeCollectionsMachine.TestCase

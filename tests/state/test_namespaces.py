@@ -23,7 +23,7 @@ from pillarbox.state import (
     StateLog,
     Sync,
     ValueStateDescriptor,
-    state_log,
+    log_limits,
 )
 from pillarbox.state.key_groups import key_group, subtask_of
 from pillarbox.state.log_head import META
@@ -175,7 +175,7 @@ def test_a_row_is_there_as_long_as_it_has_state_or_a_timer():
     assert windows.held("k") == {FIRST: {}}
     windows.timers.advance_watermark(9)
     windows.commit()
-    assert windows.num_rows == 0 == windows.log._ledger._rows.sum()
+    assert windows.num_rows == 0 == windows.log.contents.ledger._rows.sum()
     assert Windows(windows.store).num_rows == 0
 
 
@@ -303,17 +303,17 @@ def test_only_the_namespaces_that_changed_are_written():
 
 
 def test_the_rows_of_keys_come_before_those_of_namespaces_also_when_cleaning_moves_some(monkeypatch):
-    monkeypatch.setattr(state_log, "_CHUNK_ROWS", 4)
-    monkeypatch.setattr(state_log, "_SLACK_BYTES", 100)
-    monkeypatch.setattr(state_log, "_SPARE_CHUNKS", 2)
-    monkeypatch.setattr(state_log, "_GATHERING", 2)
+    monkeypatch.setattr(log_limits, "CHUNK_ROWS", 4)
+    monkeypatch.setattr(log_limits, "SLACK_BYTES", 100)
+    monkeypatch.setattr(log_limits, "SPARE_CHUNKS", 2)
+    monkeypatch.setattr(log_limits, "GATHERING", 2)
     windows = Windows(own=True)
     for epoch in range(30):
         for key in (epoch % 7, epoch % 5, 7):
             windows.at(key, (epoch % 3, 5)).contents.update([epoch] * 5)
             windows.own.update((key, epoch))
         windows.commit()
-    assert windows.log._ledger.chunks[0].number > 1
+    assert windows.log.contents.ledger.chunks[0].number > 1
     again = Windows(windows.store, own=True)
     for key in range(8):
         assert again.held(key) == windows.held(key)

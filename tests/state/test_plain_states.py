@@ -316,7 +316,7 @@ def test_elements_of_large_maps_and_lists_are_looked_at():
     task["a"]["m"].put_all({str(n): n for n in range(10_000)})
     task["a"]["l"].add_all(range(10_000))
     task.commit()
-    assert task.log._collections.get("a", 1) is not None
+    assert task.log.contents.collections.get("a", 1) is not None
     again = Task(task.store, **states)
     assert again["a"]["m"].get("77") == list(again["a"]["l"])[77] == 77
     for change, what in (
@@ -378,7 +378,7 @@ def test_types_are_in_the_head():
         "state/p": f"{__name__}.Payment",
         "state/l": "LIST(DOUBLE)",
     }
-    assert read_head(task.store.chunks[META], task.log._identity).types == types_in_head(task.store)
+    assert read_head(task.store.chunks[META], task.log.contents.identity).types == types_in_head(task.store)
 
 
 def test_operators_that_keep_records_are_pickled():

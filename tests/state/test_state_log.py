@@ -21,7 +21,7 @@ from pillarbox.state import (
     StateLog,
     Sync,
     ValueStateDescriptor,
-    state_log,
+    log_limits,
 )
 from pillarbox.state.log_head import FORMAT, META
 
@@ -154,15 +154,15 @@ def test_an_added_state_starts_empty(states):
 
 
 def test_layouts_are_forgotten_with_their_chunks(monkeypatch):
-    monkeypatch.setattr(state_log, "_CHUNK_ROWS", 2)
-    monkeypatch.setattr(state_log, "_SLACK_BYTES", 100)
+    monkeypatch.setattr(log_limits, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(log_limits, "SLACK_BYTES", 100)
     store = written(count=3)
     task = Task(store, b="value", a="value")
-    assert len(task.log._layouts.keys._layouts) == 1
+    assert len(task.log.contents.layouts.keys._layouts) == 1
     for epoch in range(30):
         task.put(epoch % 3, a=epoch, b=epoch)
         task.commit()
-    assert len(task.log._layouts.keys._layouts) == 1
+    assert len(task.log.contents.layouts.keys._layouts) == 1
     again = Task(store, b="value", a="value")
     assert again.get("a") == again.get("b") == {0: 27, 1: 28, 2: 29}
 
@@ -223,9 +223,9 @@ def test_removed_and_set_again_across_epochs():
 
 def test_rows_that_cleaning_moved_and_that_change_again(monkeypatch):
     """Their first entries are still in the chunk that is being cleaned, and out of date twice over."""
-    monkeypatch.setattr(state_log, "_CHUNK_ROWS", 64)
-    monkeypatch.setattr(state_log, "_GATHERING", 10**6)
-    monkeypatch.setattr(state_log, "_SLACK_BYTES", 100)
+    monkeypatch.setattr(log_limits, "CHUNK_ROWS", 64)
+    monkeypatch.setattr(log_limits, "GATHERING", 10**6)
+    monkeypatch.setattr(log_limits, "SLACK_BYTES", 100)
     task = Task(MemoryChunkStore(), a="value")
     expected = {}
     being_cleaned = 0
@@ -239,7 +239,7 @@ def test_rows_that_cleaning_moved_and_that_change_again(monkeypatch):
         task.put(key, a=epoch)
         task.commit()
         assert Task(task.store, a="value").get("a") == expected
-        being_cleaned += 1 in task.store.chunks and task.log._cleaned > 0
+        being_cleaned += 1 in task.store.chunks and task.log.contents.cleaned > 0
     assert being_cleaned > 1, being_cleaned
 
 
@@ -340,7 +340,7 @@ def test_an_uncommitted_first_epoch_is_noticed():
 
 
 def test_a_resident_that_is_too_far_behind_is_made_anew(monkeypatch):
-    monkeypatch.setattr(state_log, "_HISTORY", 3)
+    monkeypatch.setattr(log_limits, "HISTORY", 3)
     store = written()
     late = Task(store, a="value")
     busy = Task(store, a="value")
@@ -377,8 +377,8 @@ def test_catching_up_reads_only_what_is_new():
 
 def test_a_resident_whose_chunks_are_gone_is_made_anew(monkeypatch):
     """It knows where it stands, but what it missed has been cleaned away."""
-    monkeypatch.setattr(state_log, "_CHUNK_ROWS", 2)
-    monkeypatch.setattr(state_log, "_SLACK_BYTES", 100)
+    monkeypatch.setattr(log_limits, "CHUNK_ROWS", 2)
+    monkeypatch.setattr(log_limits, "SLACK_BYTES", 100)
     store = written(count=2)
     late, busy = Task(store, a="value"), Task(store, a="value")
     for epoch in range(30):

@@ -22,7 +22,7 @@ from pillarbox.state import (
     Sync,
     ValueStateDescriptor,
     large_collections,
-    state_log,
+    log_limits,
 )
 from pillarbox.state.log_head import META
 
@@ -116,9 +116,9 @@ PHASES = st.lists(
 @pytest.fixture(autouse=True, scope="module")
 def _a_64th():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state_log, "_CHUNK_BYTES", MIB // 2)
-        patch.setattr(state_log, "_SLACK_BYTES", MIB)
-        patch.setattr(state_log, "_CHUNK_ROWS", 64)
+        patch.setattr(log_limits, "CHUNK_BYTES", MIB // 2)
+        patch.setattr(log_limits, "SLACK_BYTES", MIB)
+        patch.setattr(log_limits, "CHUNK_ROWS", 64)
         patch.setattr(large_collections, "_LARGE", LARGE)
         yield
 

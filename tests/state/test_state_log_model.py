@@ -25,7 +25,7 @@ from pillarbox.state import (
     Sync,
     ValueStateDescriptor,
     large_collections,
-    state_log,
+    log_limits,
 )
 from pillarbox.state.key_note import KeyNote
 from pillarbox.state.log_head import META
@@ -375,17 +375,17 @@ class StateLogMachine(RuleBasedStateMachine):
         spaces = [chunk.get("spaces", [[]])[0] for chunk in chunks]
         groups = [group for chunk in chunks for group in chunk.get("elements", ())]
         rows = sum(map(len, spaces)) + sum(len(chunk["keys"]) for chunk in chunks)
-        assert resident.log._entries == rows + sum(len(group[4]) for group in groups)
-        assert resident.log._ledger.log_bytes == sum(
+        assert resident.log.contents.entries == rows + sum(len(group[4]) for group in groups)
+        assert resident.log.contents.ledger.log_bytes == sum(
             len(c) for number, c in self.store.chunks.items() if number != META
         )
-        assert len(resident.log._large) == sum(number < META for number in self.store.chunks)
-        collections = [each for slots in resident.log._collections._of.values() for each in slots.values()]
-        assert all(0 <= entry < resident.log._entry for each in collections for entry in each.written())
-        assert resident.log._ledger.current == resident.num_rows + sum(each.count for each in collections)
+        assert len(resident.log.contents.large) == sum(number < META for number in self.store.chunks)
+        collections = [each for slots in resident.log.contents.collections._of.values() for each in slots.values()]
+        assert all(0 <= entry < resident.log.contents.entry for each in collections for entry in each.written())
+        assert resident.log.contents.ledger.current == resident.num_rows + sum(each.count for each in collections)
         assert resident.view() == model.view()
         assert resident.view_of_spaces() == model.view_of_spaces()
-        resident.log._backend.take_changes()  # looking at what is not there has made rows
+        resident.log.contents.backend.take_changes()  # looking at what is not there has made rows
         for service, of_spaces in ((resident.timers, False), (resident.windows, True)):
             event, processing = (
                 [timer for timer in timers if (timer[2] is not None) == of_spaces]
@@ -416,7 +416,7 @@ class StateLogMachine(RuleBasedStateMachine):
         assert resident.num_rows == self.model.live
         # What cleaning promises of the number of chunks (of bytes: test_state_log_bounds.py). It takes some epochs to
         # catch up with one that removes much.
-        self.most_live = max(resident.log._ledger.current, self.most_live - 1)
+        self.most_live = max(resident.log.contents.ledger.current, self.most_live - 1)
         # An operation may change several elements, and an epoch that changes nothing cleans a chunk or two.
         self.most_added = max(len(operations), self.most_added - 1)
         assert resident.log.chunks <= SPARE_CHUNKS + GATHERING * (self.most_live // CHUNK_ROWS + 4) + self.most_added
@@ -464,12 +464,12 @@ class StateLogMachine(RuleBasedStateMachine):
 def _small_chunks():
     """With small bounds, a short run of the machine reaches all that happens to logs of millions of rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(state_log, "_CHUNK_ROWS", CHUNK_ROWS)
-        patch.setattr(state_log, "_SPARE_CHUNKS", SPARE_CHUNKS)
-        patch.setattr(state_log, "_GATHERING", GATHERING)
-        patch.setattr(state_log, "_SLACK_BYTES", 100)
-        patch.setattr(state_log, "_CHUNK_BYTES", CHUNK_BYTES)
-        patch.setattr(state_log, "_HISTORY", HISTORY)
+        patch.setattr(log_limits, "CHUNK_ROWS", CHUNK_ROWS)
+        patch.setattr(log_limits, "SPARE_CHUNKS", SPARE_CHUNKS)
+        patch.setattr(log_limits, "GATHERING", GATHERING)
+        patch.setattr(log_limits, "SLACK_BYTES", 100)
+        patch.setattr(log_limits, "CHUNK_BYTES", CHUNK_BYTES)
+        patch.setattr(log_limits, "HISTORY", HISTORY)
         patch.setattr(large_collections, "_LARGE", LARGE)
         yield
 

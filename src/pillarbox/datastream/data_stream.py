@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._generics import T1, T2, Generic, K, U, V
 from pillarbox.datastream.columns import check_key_columns, check_timestamp_column, key_types
-from pillarbox.datastream.given_functions import check_function
+from pillarbox.datastream.given_functions import check_function, check_requests
 from pillarbox.datastream.stream import Stream
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
@@ -19,8 +19,6 @@ from pillarbox.graph import (
     UnionTransformation,
 )
 from pillarbox.operators.async_io.cache import AsyncCache
-from pillarbox.operators.async_io.function import AsyncFunction
-from pillarbox.operators.async_io.host import is_generator_function
 from pillarbox.operators.async_io.operator import AsyncWaitOperator
 from pillarbox.operators.async_io.options import AsyncKeywords, AsyncOptions, OnBarrier, OnFailure
 from pillarbox.operators.async_io.retry import AsyncRetryStrategy
@@ -226,18 +224,7 @@ class DataStream(Stream[T1], Generic[T1]):
             >>> cards.map_async(score, capacity=200, timeout="2 seconds").execute_and_collect()
             [('ann', 3), ('robert', 6)]
         """
-        if isinstance(func, AsyncFunction):
-            raise ProgramError(
-                f"map_async() got {type(func).__name__}, an AsyncFunction: give it to AsyncDataStream.ordered_wait() or"
-                " unordered_wait(); map_async() takes a function that returns one result"
-            )
-        if not callable(func) or isinstance(func, type):
-            raise ProgramError(f"map_async() got {shorten(func)}: give it a function, such as an async def")
-        if is_generator_function(func):
-            raise ProgramError(
-                f"map_async() got {shorten(func)}, which yields: give it a function that returns one result; for any"
-                " number there is AsyncDataStream with an AsyncFunction"
-            )
+        check_requests(func)
         options = AsyncOptions(
             "map_async",
             capacity=capacity,

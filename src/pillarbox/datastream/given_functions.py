@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pillarbox.errors import ProgramError, shorten
+from pillarbox.operators.async_io.function import AsyncFunction
+from pillarbox.operators.async_io.host import is_generator_function
 from pillarbox.operators.functions import Function, check_plain
 
-__all__ = ["check_function", "name_of"]
+__all__ = ["check_function", "check_requests", "name_of"]
 
 
 def name_of(kind: str, func: Any) -> str:
@@ -35,3 +37,23 @@ def check_function(func: Any, interface: type, method: str, called: str | None =
         hint = f"an instance: {func.__name__}()" if forgotten else f"a function or {interface.__name__}"
         raise ProgramError(f"{method}() got {shorten(func)}: give it {hint}")
     check_plain(func, called or method, asked_by=f"{method}()", many=many)
+
+
+def check_requests(func: Any) -> None:
+    """Refuse what ``map_async`` cannot call for one result.
+
+    Raises:
+        ProgramError: it is no function, or one of another kind.
+    """
+    if isinstance(func, AsyncFunction):
+        raise ProgramError(
+            f"map_async() got {type(func).__name__}, an AsyncFunction: give it to AsyncDataStream.ordered_wait() or"
+            " unordered_wait(); map_async() takes a function that returns one result"
+        )
+    if not callable(func) or isinstance(func, type):
+        raise ProgramError(f"map_async() got {shorten(func)}: give it a function, such as an async def")
+    if is_generator_function(func):
+        raise ProgramError(
+            f"map_async() got {shorten(func)}, which yields: give it a function that returns one result; for any"
+            " number there is AsyncDataStream with an AsyncFunction"
+        )

@@ -1,0 +1,18 @@
+"""The limits of a state log: how large chunks get, how long the log, and how far back it knows its versions."""
+
+from __future__ import annotations
+
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "GATHERING", "HISTORY", "SLACK_BYTES", "SPARE_CHUNKS"]
+
+CHUNK_BYTES = 512 * 1024
+CHUNK_ROWS = 4096
+# The log may take this many bytes more than twice the current rows before it is cleaned. With what is left of chunks
+# that are being cleaned, and with what is only estimated, it stays within 4 MiB.
+SLACK_BYTES = 1024 * 1024
+# Epochs that touch few keys write small chunks. They are gathered when there are more than this many for each full
+# chunk of live rows, and some to spare: that costs an epoch up to this part of a full chunk. Leaving them would cost a
+# cold start its reads.
+GATHERING = 16
+SPARE_CHUNKS = 64
+# How many epochs back a resident task can prove that it is an ancestor of what the store holds.
+HISTORY = 64

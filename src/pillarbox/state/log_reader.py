@@ -1,0 +1,198 @@
+"""Reading a state log: a cold start reads all of it, a task that missed epochs the chunks that it has not seen.
+
+All entries of the log are numbered, and a chunk names those that its own take the place of. A cold start reads the
+chunks from the newest to the oldest, so it knows of each entry whether it is out of date without a look at its key.
+The head says what the newest chunk has to be, and each chunk what the one before it has to be: what is read is what was
+written, or an error.
+
+Only the mailbox thread may do it.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox.state.addresses import is_space
+from pillarbox.state.chunk_store import ChunkStore
+from pillarbox.state.large_collection import Owner
+from pillarbox.state.log_chunk import Chunk, read_chunk, read_large
+from pillarbox.state.log_contents import LogContents, filed
+from pillarbox.state.log_head import LogHead, Mark, damaged
+
+__all__ = ["LogReader"]
+
+# From this number of new objects on, a cold start has the collector take them for old ones.
+_MANY_OBJECTS = 100_000
+
+
+class LogReader:
+    """Reads from a store what its head knows of.
+
+    Args:
+        contents: what the task knows of its log so far: it is brought up to the head, and its backend with it.
+    """
+
+    def __init__(self, contents: LogContents, store: ChunkStore, head: LogHead) -> None:
+        self._contents = contents
+        self._store = store
+        self._head = head
+        # Slots whose values were written when the program did not declare these types.
+        self._unchecked: set[str] = set()
+
+    def load(self) -> None:
+        """Read all of it, into a backend that is empty.
+
+        Raises:
+            CheckpointMismatchError: it is other state, or not what was written.
+        """
+        head, contents = self._head, self._contents
+        backend, identity, layouts, plain = contents.backend, contents.identity, contents.layouts, contents.plain
+        layouts.take_over(head)
+        if plain is not None:
+            self._unchecked = {name for name, kind in plain.types.items() if head.types.get(name) != kind}
+        current = np.ones(head.entries, np.bool_)
+        place = head.entries
+        oldest = head.entry - head.entries
+        if self._store.get(head.following) is not None:
+            raise damaged(identity, "the state", f"its head does not know of chunk {head.following}")
+        # Millions of new, live objects: the cycle collector would only walk over them, again and again; and once more
+        # for each generation that they pass, if freezing did not make them old at once. Garbage that is there grows old
+        # with them, out of the collector's sight; so few objects, which are no burden, stay young.
+        collecting = gc.isenabled()
+        gc.disable()
+        try:
+            mark = head.newest
+            newest: Mark | None = None
+            for number in reversed(range(head.first, head.following)):
+                chunk, written = self._read(number, mark)
+                mark = chunk.before
+                if newest is None:
+                    newest = written
+                place -= chunk.count
+                if place < 0:
+                    raise damaged(identity, "the state", f"it has more than its {head.entries} entries")
+                older = place - chunk.replaced
+                current[older[older >= 0]] = False  # others are in chunks that are gone
+                chosen = current[place : place + chunk.current]
+                own = chunk.own(written.size)
+                layouts.fit(chunk, number)
+                contents.ledger.load(filed(number, oldest + place, chunk, own), written.size, own, chosen)
+                self._read_large(chunk, oldest + place, chosen)
+                self._read_elements(chunk, oldest + place, chosen)
+                # Outdated rows are freed now, and their memory is used for the next chunk, while it is in the cache.
+                for rows, addresses, found in layouts.of_each_kind(chunk, chosen):
+                    if plain is not None and self._unchecked:
+                        plain.check(addresses, found, self._unchecked)
+                    rows.load(addresses, found)
+                chunk.rows = []
+            if place:
+                raise damaged(identity, "the state", f"{place} of its {head.entries} entries are missing")
+            wrong = contents.collections.load()
+            if wrong is not None:
+                raise damaged(identity, "the state", wrong)
+            contents.ledger.end_loading()
+            backend.end_loading()
+        finally:
+            if gc.get_count()[0] > _MANY_OBJECTS:
+                gc.freeze()
+                gc.unfreeze()
+            if collecting:
+                gc.enable()
+        contents.entries = head.entries
+        contents.take_over(head)
+        contents.newest = newest
+
+    def catch_up(self) -> None:
+        """Read the chunks that were added since, into rows and timers that are live.
+
+        Raises:
+            CheckpointMismatchError: it is not what was written.
+        """
+        head, contents = self._head, self._contents
+        backend, ledger, identity, layouts = contents.backend, contents.ledger, contents.identity, contents.layouts
+        chunks: list[tuple[int, Chunk, Mark]] = []
+        mark = head.newest
+        layouts.take_over(head)
+        for number in reversed(range(contents.following, head.following)):
+            chunk, written = self._read(number, mark)
+            mark = chunk.before
+            chunks.append((number, chunk, written))
+        if mark is not None and chunks and contents.newest is not None and mark != contents.newest:
+            raise damaged(identity, f"chunk {contents.following} of the state", "it is another log's")
+        start = contents.entry
+        current = np.ones(sum(chunk.count for _, chunk, _ in chunks), np.bool_)
+        replaced: list[tuple[int, Owner]] = []
+        at = 0
+        for _, chunk, _ in reversed(chunks):
+            older = at - chunk.replaced
+            current[older[older >= 0]] = False
+            replaced += ledger.owners_of(start + older[older < 0])
+            at += chunk.count
+        for entry, _ in replaced if contents.large else ():
+            contents.forget_large(entry)
+        applied: list[Any] = []
+        for number, chunk, written in reversed(chunks):
+            entry = contents.entry
+            ledger.replace(entry - chunk.replaced)
+            chosen = current[entry - start : entry - start + chunk.current]
+            layouts.fit(chunk, number)
+            self._read_large(chunk, entry, chosen)
+            self._read_elements(chunk, entry, chosen)
+            contents.add(number, chunk, written.size)
+            for rows, addresses, found in layouts.of_each_kind(chunk, chosen):
+                rows.apply(addresses, found, [])
+                applied += addresses
+            backend.apply([], [], chunk.removed)
+        # Entries that were replaced, and not written anew, are gone.
+        find = backend.find
+        gone = [
+            address
+            for entry, (address, slot, _) in replaced
+            if not slot and (row := find(address)) is not None and row[0] == entry
+        ]
+        backend.apply([], [], [address for address in gone if not is_space(address)])
+        backend.spaces.apply([], [], [address for address in gone if is_space(address)])
+        for address in gone:
+            contents.collections.remove(address)
+        wrong = contents.collections.merge(applied, [each for each in replaced if each[1].slot])
+        if wrong is not None:
+            raise damaged(identity, "the state", wrong)
+        while ledger.chunks and ledger.chunks[0].number < head.first:
+            contents.drop_oldest()
+        contents.take_over(head)
+
+    def _read(self, number: int, mark: Mark | None) -> tuple[Chunk, Mark]:
+        contents = self._contents
+        return read_chunk(self._store, number, mark, contents.identity, contents.layouts.at(number), contents.allowed)
+
+    def _read_large(self, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
+        """Put the large rows and elements of a chunk, so far as they are current, into their places."""
+        contents = self._contents
+        for index, (number, mark) in chunk.large.items():
+            if not current[index]:
+                continue
+            content = read_large(self._store, number, mark, contents.identity, contents.allowed)
+            contents.keep_large(start + index, number, mark)
+            if index >= len(chunk.keys):
+                chunk.put(index, content["element"])
+                continue
+            row = chunk.rows[index] = contents.layouts.fit_large(chunk, index, content)
+            row[0] = start + index
+
+    def _read_elements(self, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
+        """Take up the elements of a chunk, and how many its rows have, so far as they are current."""
+        collections, plain = self._contents.collections, self._contents.plain
+        for index, counts in chunk.apart.items():
+            if current[index]:
+                collections.expect(chunk.keys[index], counts)
+        at = len(chunk.keys)
+        for found in chunk.elements:
+            part = slice(at, at := at + len(found.values))
+            if plain is not None and self._unchecked:
+                spec = collections.spec(found.address, found.slot)
+                plain.check_elements(spec, found.chosen(current[part]))
+            collections.find(found, np.arange(start + part.start, start + part.stop), current[part])
