@@ -20,7 +20,7 @@ from pillarbox import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
-from pillarbox.operators.windowing.operator import LATE_RECORDS_DROPPED
+from pillarbox.operators.windowing.base_operator import LATE_RECORDS_DROPPED
 from tests.windowing.windows import Contents, open_windows
 
 LATE = OutputTag("late")

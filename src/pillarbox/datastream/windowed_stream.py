@@ -14,6 +14,7 @@ from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.functions import OutputTag, ReduceFunction, SideOutput, check_plain
 from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.windowing.assigner import MergingWindowAssigner, WindowAssigner
+from pillarbox.operators.windowing.base_operator import WindowProgram
 from pillarbox.operators.windowing.contents import Aggregate, AllElements, Fold, Folded, Reduce
 from pillarbox.operators.windowing.count_windows import CountWindowAssigner, GlobalWindows
 from pillarbox.operators.windowing.evictors import Evictor
@@ -23,7 +24,7 @@ from pillarbox.operators.windowing.functions import (
     ProcessWindowFunction,
     WindowFunction,
 )
-from pillarbox.operators.windowing.operator import WindowOperator, WindowProgram
+from pillarbox.operators.windowing.operator import WindowOperator
 from pillarbox.operators.windowing.triggers import Trigger
 from pillarbox.operators.windowing.tumbling_operator import TumblingWindowOperator
 from pillarbox.state import AggregateFunction

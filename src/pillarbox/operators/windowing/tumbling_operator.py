@@ -12,11 +12,9 @@ import numpy as np
 
 from pillarbox.elements import Records
 from pillarbox.operators.function_operator import Pass
-from pillarbox.operators.keys import Keying
-from pillarbox.operators.operator import OperatorContext
+from pillarbox.operators.windowing.base_operator import WindowProgram
 from pillarbox.operators.windowing.contents import Folded
-from pillarbox.operators.windowing.functions import ProcessAllWindowFunction, ProcessWindowFunction
-from pillarbox.operators.windowing.operator import WindowOperator, WindowProgram
+from pillarbox.operators.windowing.operator import WindowOperator
 from pillarbox.operators.windowing.time_windows import TumblingEventTimeWindows
 from pillarbox.operators.windowing.triggers import EventTimeTrigger
 from pillarbox.operators.windowing.windows import TimeWindow
@@ -31,13 +29,6 @@ class TumblingWindowOperator(WindowOperator):
     """Folds each record into the one window that it belongs to."""
 
     _assigner: TumblingEventTimeWindows
-
-    def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
-        super().__init__(context, keying, program)
-        function = program.function
-        self._clears = isinstance(function, (ProcessWindowFunction, ProcessAllWindowFunction)) and (
-            type(function).clear not in (ProcessWindowFunction.clear, ProcessAllWindowFunction.clear)
-        )
 
     @staticmethod
     def does(program: WindowProgram) -> bool:
@@ -59,7 +50,7 @@ class TumblingWindowOperator(WindowOperator):
         values = records.values
         pending = iter(values)
         select, fold, register = self.backend.select, self._state.fold, self._timers.event_timers.register
-        lateness = self._program.lateness
+        lateness = self._lateness
         with Pass(self, values, pending, pending) as elements:
             for value, key, window in zip(elements, self.keying.keys_of(records), windows):
                 select(key, window)
@@ -95,18 +86,11 @@ class TumblingWindowOperator(WindowOperator):
             if timestamp == end:
                 value = self._state.get()
                 if value is not None:
-                    self._emit(window, end, (value,))
-            if timestamp == end + self._program.lateness:
+                    self._emit(window, (value,))
+            if timestamp == end + self._lateness:
                 if self._clears:
                     self._end(window, window)
                 else:
                     self._state.clear()
         except BaseException as error:
             self._timer_failed("event time", timestamp, window, error)
-
-    def _emit(self, window: TimeWindow, end: int, elements: tuple[Any, ...]) -> None:
-        """Call the window function, and take its results."""
-        self._window_context.enter(window, end)
-        results = self._call(elements)
-        if results is not None:
-            self._collector.collect(results, end)

@@ -1,0 +1,183 @@
+"""The common part of all operators of windows: the user's functions, late elements, results, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from pillarbox.errors import raise_from_user_code, shorten
+from pillarbox.operators.collector import Collector
+from pillarbox.operators.functions import Function, OutputTag, RuntimeContext
+from pillarbox.operators.keyed import KeyedOperator
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.operator import OperatorContext
+from pillarbox.operators.user_code import with_context
+from pillarbox.operators.windowing.assigner import WindowAssigner
+from pillarbox.operators.windowing.contents import Contents
+from pillarbox.operators.windowing.contexts import AssignerContext, FiringContext
+from pillarbox.operators.windowing.functions import (
+    AllWindowFunction,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
+from pillarbox.operators.windowing.triggers import Trigger
+from pillarbox.state import KeyedStateBackend
+from pillarbox.time.timestamps import MAX_WATERMARK
+
+__all__ = ["LATE_RECORDS_DROPPED", "BaseWindowOperator", "WindowProgram"]
+
+LATE_RECORDS_DROPPED = "late_records_dropped"
+"""The counter of the epoch's records that came too late for all of their windows, and went nowhere."""
+
+
+@dataclass(frozen=True)
+class WindowProgram:
+    """The parts of a window operator.
+
+    Attributes:
+        assigner: which windows an element belongs to.
+        trigger: when their function is called.
+        contents: what they keep of their elements.
+        function: the user's window function; None: the contents are the result.
+        opened: functions that are opened and closed with the operator.
+        lateness: how long a window stays behind its end, in milliseconds of event time.
+        late_tag: the side output for what comes too late; None: it is dropped, and counted.
+    """
+
+    assigner: WindowAssigner
+    trigger: Trigger
+    contents: Contents
+    function: Any = None
+    opened: tuple[Any, ...] = field(default=())
+    lateness: int = 0
+    late_tag: OutputTag[Any] | None = None
+
+    @property
+    def clears(self) -> bool:
+        """Whether the window function is to be told of the end of each window: it has a ``clear`` of its own."""
+        return isinstance(self.function, (ProcessWindowFunction, ProcessAllWindowFunction)) and (
+            type(self.function).clear not in (ProcessWindowFunction.clear, ProcessAllWindowFunction.clear)
+        )
+
+
+class BaseWindowOperator(KeyedOperator):
+    """Calls a window function with the elements of windows.
+
+    Args:
+        timers: the name of its timers.
+        namespaced: whether they are timers of windows; else of keys.
+        merging: whether windows may merge, so that nothing belongs to one of them.
+    """
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        keying: Keying,
+        program: WindowProgram,
+        timers: str,
+        *,
+        namespaced: bool = False,
+        merging: bool = False,
+    ) -> None:
+        super().__init__(context, program.function, "", keying)
+        self._program = program
+        self._assigner = program.assigner
+        self._lateness = program.lateness
+        self._is_event_time = program.assigner.is_event_time()
+        self._timers = self.time_services.get_internal_timer_service(timers, self, namespaced=namespaced)
+        self._collector = Collector(context)
+        self._assigner_context = AssignerContext(self._timers, RuntimeContext(context, self.keyed))
+        self._window_context = FiringContext(self.backend, self._timers, self._collector, merging)
+        self._call = _caller(program.function, self._window_context, self.backend)
+        self._clears = program.clears
+        self._dropped = 0
+
+    def open(self) -> None:
+        """Open the user's functions, and let the assigner declare what it counts."""
+        for function in self._program.opened:
+            if isinstance(function, Function):
+                with_context(self.context, "open()", function.open, RuntimeContext(self.context, self.keyed))
+        self._assigner.open(self._assigner_context)
+
+    def close(self) -> None:
+        """Close the user's functions."""
+        for function in self._program.opened:
+            if isinstance(function, Function):
+                with_context(self.context, "close()", function.close)
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        """Note in the metrics how many records of the epoch were dropped; keyed state is all that there is."""
+        self.context.counters[LATE_RECORDS_DROPPED] = self._dropped
+        self._dropped = 0
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None:
+        """Handle a timer of event time."""
+        raise NotImplementedError
+
+    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
+        """Handle a timer of processing time, and hand on what it has emitted."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Hand on what timers have emitted."""
+        self._collector.flush()
+
+    # -- late elements --
+
+    def _cleanup_time(self, window: Any) -> int:
+        """Return when a window is over: it has ended, and the allowed lateness has passed."""
+        end: int = window.max_timestamp()
+        return min(end + self._lateness, MAX_WATERMARK) if self._is_event_time else end
+
+    def _is_over(self, window: Any) -> bool:
+        return self._is_event_time and self._cleanup_time(window) <= self._timers.current_watermark
+
+    def _drop_if_late(self, value: Any, timestamp: int | None) -> None:
+        """Take note of an element that no window takes: one that is in no window at all may still not be late."""
+        if not self._is_event_time or timestamp is None or timestamp + self._lateness > self._timers.current_watermark:
+            return
+        tag = self._program.late_tag
+        if tag is None:
+            self._dropped += 1
+        else:
+            self._collector.collect_side(tag, value, timestamp)
+
+    # -- results --
+
+    def _emit(self, window: Any, elements: tuple[Any, ...]) -> None:
+        """Call the window function with a window's elements, and take its results."""
+        timestamp = window.max_timestamp()
+        self._window_context.enter(window, timestamp)
+        results = self._call(elements)
+        if results is not None:
+            self._collector.collect(results, timestamp)
+
+    def _tell_of_end(self, window: Any) -> None:
+        """Let the window function remove the states of a window that is over."""
+        self._window_context.enter(window, window.max_timestamp())
+        self._program.function.clear(self._window_context)
+
+    def _timer_failed(self, clock: str, timestamp: int, what: Any, error: BaseException) -> NoReturn:
+        key = self.backend.key
+        raise_from_user_code(
+            error,
+            f"operator {self.name!r} failed in the {clock} timer at {timestamp} of {what} of key {shorten(key)}",
+            operator=self.name,
+            subtask=self.context.subtask,
+            key=key,
+        )
+
+
+def _caller(function: Any, context: FiringContext, backend: KeyedStateBackend) -> Callable[[tuple[Any, ...]], Any]:
+    """Return what a window's elements are given to."""
+    if function is None:
+        return lambda elements: elements
+    if isinstance(function, WindowFunction):
+        return lambda elements: function.apply(backend.key, context.window(), elements)
+    if isinstance(function, AllWindowFunction):
+        return lambda elements: function.apply(context.window(), elements)
+    if isinstance(function, ProcessWindowFunction):
+        return lambda elements: function.process(backend.key, context, elements)
+    return lambda elements: function.process(context, elements)
