@@ -31,7 +31,8 @@ FLOORS = [
 PUBLIC = {
     "AggregateFunction", "AggregatingState", "AggregatingStateDescriptor", "AllWindowFunction", "AllWindowedStream",
     "AsyncCache", "AsyncDataStream", "AsyncFailure", "AsyncFunction", "AsyncRetryPredicate", "AsyncRetryStrategy",
-    "CheckpointMismatchError", "ConfigurationError", "ConnectedStreams", "ContinuousEventTimeTrigger",
+    "CheckpointMismatchError", "CoFlatMapFunction", "CoMapFunction", "CoProcessFunction", "ConfigurationError",
+    "ConnectedStreams", "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger", "CountEvictor", "CountSlidingWindowAssigner", "CountTrigger",
     "CountTumblingWindowAssigner", "CountWindow", "CumulativeEventTimeWindows", "CumulativeProcessingTimeWindows",
     "DataStream", "DeltaEvictor", "DeltaTrigger", "Duration", "DynamicEventTimeSessionWindows",

@@ -10,11 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
     KeyedCoProcessFunction,
+    OutputTag,
     ProgramError,
     StreamExecutionEnvironment,
     Types,
     ValueStateDescriptor,
+    WatermarkStrategy,
 )
 from pillarbox.testing import ProgramTestHarness, row
 from tests.programs import Paid, paid
@@ -162,6 +167,113 @@ def test_requests_are_carried_behind_a_rebalance():
     assert sorted(stream.map_async(slow, on_barrier="carry").execute_and_collect()) == list(range(0, 20, 2))
 
 
+class Labels(CoMapFunction):
+    def map1(self, value):
+        return ("first", value) if value % 2 else None
+
+    def map2(self, value):
+        return "second", value
+
+
+class Yields(CoMapFunction):
+    def map1(self, value):
+        yield value
+
+    def map2(self, value):
+        return value
+
+
+class Repeats(CoFlatMapFunction):
+    def flat_map1(self, value):
+        return [value] * (value % 3)
+
+    def flat_map2(self, value):
+        if value % 2:
+            yield -value
+
+
+class SideBySide(CoProcessFunction):
+    def process_element1(self, value, ctx):
+        yield value, ctx.timestamp()
+
+    def process_element2(self, value, ctx):
+        ctx.output(OutputTag("second"), (value, ctx.timestamp()))
+
+
+@given(st.lists(st.integers(0, 50)), st.lists(st.integers(0, 50)), PARALLELISM, st.integers(1, 3))
+def test_two_streams_without_key(first, second, parallelism, partitions):
+    """Each record is handled once, by the method of its stream, also if an epoch is run again."""
+
+    def build(env, first, second):
+        both = first.connect(second)
+        by_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value)
+        times = first.assign_timestamps_and_watermarks(by_time).connect(second).process(SideBySide())
+        return {
+            "map": both.map(Labels()),
+            "flat_map": both.flat_map(Repeats()),
+            "process": times,
+            "side": times.get_side_output(OutputTag("second")),
+        }
+
+    with ProgramTestHarness(build, parallelism=parallelism) as harness:
+        for name, values in (("first", first), ("second", second)):
+            for number, value in enumerate(values):
+                harness.push(name, value, partition=number % partitions)
+        harness.fail_epoch()
+        out = harness.run_epoch()
+        assert all(not values for values in harness.end_input().values())
+    assert Counter(out["map"]) == Counter(
+        [("first", value) for value in first if value % 2] + [("second", value) for value in second]
+    )
+    assert Counter(out["flat_map"]) == Counter(
+        [value for value in first for _ in range(value % 3)] + [-value for value in second if value % 2]
+    )
+    assert Counter(out["process"]) == Counter((value, value) for value in first)
+    assert Counter(out["side"]) == Counter((value, None) for value in second)
+
+
+def test_keyed_streams_share_the_state_of_a_map():
+    class Balance(CoMapFunction):
+        def open(self, runtime_context):
+            self.balance = runtime_context.get_state(ValueStateDescriptor("balance"))
+
+        def add(self, event):
+            self.balance.update((self.balance.value() or 0) + event.amount)
+            return event.name, self.balance.value()
+
+        map1 = map2 = add
+
+    def build(env, paid_in, paid_out):
+        return paid_in.connect(paid_out).key_by("name", "name").map(Balance())
+
+    with ProgramTestHarness(build, parallelism=3) as harness:
+        harness.push("paid_in", row(name="ann", amount=50), row(name="bob", amount=7))
+        harness.run_epoch()
+        harness.fail_epoch()
+        harness.push("paid_out", row(name="ann", amount=-20))
+        assert harness.run_epoch()["output"] == [("ann", 30)]
+
+
+def test_an_operator_of_two_inputs_sees_the_streams_of_one_chain_together():
+    """Also where both come from one source: they meet in one operator, whose attributes both methods see."""
+
+    class Seen(CoFlatMapFunction):
+        def __init__(self):
+            self.seen = [0, 0]
+
+        def flat_map1(self, value):
+            self.seen[0] += 1
+
+        def flat_map2(self, value):
+            self.seen[1] += 1
+            yield tuple(self.seen)
+
+    numbers = StreamExecutionEnvironment().set_parallelism(1).from_collection([1, 2, 3])
+    seen = numbers.connect(numbers.map(str)).flat_map(Seen()).execute_and_collect()
+    assert sorted(second for _, second in seen) == [1, 2, 3]
+    assert all(first == 3 for first, _ in seen) or all(first == 0 for first, _ in seen)
+
+
 def test_what_cannot_be_connected_is_refused():
     env = StreamExecutionEnvironment()
     one, two = env.from_collection([1]), env.from_collection([2])
@@ -169,6 +281,12 @@ def test_what_cannot_be_connected_is_refused():
         one.connect(5)  # type: ignore[arg-type]
     with pytest.raises(ProgramError, match="of the same StreamExecutionEnvironment"):
         one.connect(StreamExecutionEnvironment().from_collection([1]))
+    with pytest.raises(ProgramError, match="give it a CoMapFunction"):
+        one.connect(two).map(lambda value: value)  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match=r"give it an instance: Labels\(\)"):
+        one.connect(two).map(Labels)  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match="whose map1 yields"):
+        one.connect(two).map(Yields())
     with pytest.raises(ProgramError, match="the first one has no key"):
         one.connect(two).process(Paid())
     with pytest.raises(ProgramError, match="the second one has no key"):

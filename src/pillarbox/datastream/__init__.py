@@ -10,11 +10,16 @@ from pillarbox.datastream.windowed_stream import AllWindowedStream, WindowedStre
 from pillarbox.operators.async_io.cache import AsyncCache
 from pillarbox.operators.async_io.function import AsyncFailure, AsyncFunction
 from pillarbox.operators.async_io.retry import AsyncRetryPredicate, AsyncRetryStrategy
+from pillarbox.operators.co_functions import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedCoProcessFunction,
+)
 from pillarbox.operators.functions import (
     FilterFunction,
     FlatMapFunction,
     Function,
-    KeyedCoProcessFunction,
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
@@ -34,6 +39,9 @@ __all__ = [
     "AsyncFunction",
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
+    "CoFlatMapFunction",
+    "CoMapFunction",
+    "CoProcessFunction",
     "CollectedResults",
     "ConnectedStreams",
     "DataStream",

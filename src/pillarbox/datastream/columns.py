@@ -7,13 +7,19 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.graph import DataFrameSource, OperatorTransformation, SourceTransformation, Transformation
+from pillarbox.graph import (
+    DataFrameSource,
+    OperatorTransformation,
+    PartitionTransformation,
+    SourceTransformation,
+    Transformation,
+)
 from pillarbox.types import TypeInformation, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
-__all__ = ["check_column_names", "check_key_columns", "check_timestamp_column", "key_types"]
+__all__ = ["check_column_names", "check_field", "check_key_columns", "check_timestamp_column", "key_types"]
 
 
 def check_column_names(names: Sequence[str], where: str) -> None:
@@ -71,6 +77,30 @@ def check_key_columns(step: Transformation, columns: Sequence[str] | None) -> No
             )
 
 
+def check_field(step: Transformation, field: int | str, method: str) -> None:
+    """Check that the column by which ``method`` folds records is there, as far as ``step`` shows.
+
+    Raises:
+        ProgramError: it is not.
+    """
+    source = _source_of(step)
+    columns = source.columns if isinstance(source, SourceTransformation) else None
+    if columns is None or (field in columns if isinstance(field, str) else field < len(columns)):
+        return
+    raise ProgramError(
+        f"{method}(): there is no column {field!r} in {source.name!r}; the columns are {', '.join(columns)}"
+    )
+
+
+def _source_of(step: Transformation) -> Transformation:
+    """Return the step that has made the records: those between do not change them."""
+    while isinstance(step, PartitionTransformation) or (
+        isinstance(step, OperatorTransformation) and step.kind in ("timestamps", "filter")
+    ):
+        step = step.inputs[0]
+    return step
+
+
 def _can_be_key(kind: DataType) -> bool:
     from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
@@ -87,9 +117,7 @@ def key_types(step: Transformation, columns: tuple[str, ...] | None, declared: A
         return [field.dataType.simpleString() for field in resolve_schema(declared).fields]
     if declared is not None:
         raise ProgramError(f"key_by(): key_type is one of Types, such as Types.STRING(), not {shorten(declared)}")
-    # Neither changes records.
-    while isinstance(step, OperatorTransformation) and step.kind in ("timestamps", "filter"):
-        step = step.inputs[0]
+    step = _source_of(step)
     if columns is None or not isinstance(step, DataFrameSource):
         return None
     schema = step.dataframe.schema

@@ -7,12 +7,26 @@ from functools import partial
 from typing import Any
 
 from pillarbox._generics import T1, T2, Generic, U
+from pillarbox.datastream.code_search import uses_processing_time
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.keyed_stream import KeyedStream
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.graph import KeyByTransformation
-from pillarbox.operators.functions import KeyedCoProcessFunction, KeySelector, check_plain
-from pillarbox.operators.keyed_co_process import KeyedCoProcessOperator
+from pillarbox.graph import KeyByTransformation, PartitionTransformation
+from pillarbox.operators.co_functions import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedCoProcessFunction,
+)
+from pillarbox.operators.functions import Function, KeySelector, check_plain
+from pillarbox.operators.operator import OperatorFactory
+from pillarbox.operators.two_inputs import (
+    CoFlatMapOperator,
+    CoMapOperator,
+    CoProcessOperator,
+    KeyedCoProcessOperator,
+    Keyings,
+)
 from pillarbox.state.key_note import are_other_types
 from pillarbox.types import SchemaLike
 
@@ -22,8 +36,8 @@ __all__ = ["ConnectedStreams"]
 class ConnectedStreams(Generic[T1, T2]):
     """Two streams, of records of types ``T1`` and ``T2``, for an operator that handles both.
 
-    PyFlink's class of this name, made by ``DataStream.connect``. Both streams are keyed, before they are connected or
-    by :meth:`key_by`: records with the same key meet in the same subtask, and in the same state.
+    PyFlink's class of this name, made by ``DataStream.connect``. Where both streams are keyed, before they are
+    connected or by :meth:`key_by`, records with the same key meet in the same subtask, and in the same state.
     """
 
     def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
@@ -58,20 +72,75 @@ class ConnectedStreams(Generic[T1, T2]):
         """
         return ConnectedStreams(self._first.key_by(first_key), self._second.key_by(second_key))
 
+    def map(self, func: CoMapFunction[T1, T2, U], output_type: SchemaLike | None = None) -> DataStream[U]:
+        """Turn each record of both streams into at most one other: None is not emitted, as in PyFlink.
+
+        Streams that are not partitioned, by key or otherwise, are rebalanced: see ``DataStream.rebalance``.
+
+        Args:
+            func: its ``map1`` gets the records of the first stream, ``map2`` those of the second. Where both streams
+                have keys, it has keyed state, which both share.
+            output_type: the columns of the results, for ``to_dataframe()``.
+
+        Raises:
+            ProgramError: ``func`` is no such function; the keys are of different types.
+
+        Example:
+            >>> class AsText(CoMapFunction[int, str, str]):
+            ...     def map1(self, number):
+            ...         return f"number {number}"
+            ...
+            ...     def map2(self, text):
+            ...         return text
+            >>> numbers, texts = env.from_collection([1]), env.from_collection(["two"])
+            >>> sorted(numbers.connect(texts).map(AsText()).execute_and_collect())
+            ['number 1', 'two']
+        """
+        self._check(func, CoMapFunction, "map", ("map1", "map2"))
+        return self._apply_function("map", CoMapOperator, func, output_type)
+
+    def flat_map(self, func: CoFlatMapFunction[T1, T2, U], output_type: SchemaLike | None = None) -> DataStream[U]:
+        """Turn each record of both streams into any number of others.
+
+        Streams that are not partitioned, by key or otherwise, are rebalanced: see ``DataStream.rebalance``.
+
+        Args:
+            func: its ``flat_map1`` gets the records of the first stream, ``flat_map2`` those of the second. Where both
+                streams have keys, it has keyed state, which both share.
+            output_type: the columns of the results, for ``to_dataframe()``.
+
+        Raises:
+            ProgramError: ``func`` is no such function; the keys are of different types.
+
+        Example:
+            >>> class Words(CoFlatMapFunction[str, int, str]):
+            ...     def flat_map1(self, line):
+            ...         yield from line.split()
+            ...
+            ...     def flat_map2(self, number):
+            ...         yield str(number)
+            >>> lines, numbers = env.from_collection(["to be"]), env.from_collection([2])
+            >>> sorted(lines.connect(numbers).flat_map(Words()).execute_and_collect())
+            ['2', 'be', 'to']
+        """
+        self._check(func, CoFlatMapFunction, "flat_map", ("flat_map1", "flat_map2"))
+        return self._apply_function("flat_map", CoFlatMapOperator, func, output_type)
+
     def process(
         self,
-        func: KeyedCoProcessFunction[Any, T1, T2, U],
+        func: KeyedCoProcessFunction[Any, T1, T2, U] | CoProcessFunction[T1, T2, U],
         output_type: SchemaLike | None = None,
         *,
         processing_time: bool | None = None,
     ) -> DataStream[U]:
-        """Handle the records of both streams, with keyed state, timers and side outputs.
+        """Handle the records of both streams, with side outputs and, where both have keys, keyed state and timers.
 
-        Event time is the minimum of both streams': timers wait for the slower one.
+        Event time is the minimum of both streams': timers wait for the slower one. Streams that are not partitioned, by
+        key or otherwise, are rebalanced: see ``DataStream.rebalance``.
 
         Args:
             func: its ``process_element1`` gets the records of the first stream, ``process_element2`` those of the
-                second.
+                second. A ``KeyedCoProcessFunction`` needs keys; a ``CoProcessFunction`` runs without state or timers.
             output_type: the columns of the results, for ``to_dataframe()``.
             processing_time: as in ``KeyedStream.process``.
 
@@ -95,30 +164,70 @@ class ConnectedStreams(Generic[T1, T2]):
             >>> paid_in.connect(paid_out).process(Balance()).execute_and_collect()
             [50, 70, 40]
         """
-        if not isinstance(func, KeyedCoProcessFunction):
-            hint = f"an instance: {func.__name__}()" if isinstance(func, type) else "a KeyedCoProcessFunction"
-            raise ProgramError(f"process() of connected streams got {shorten(func)}: give it {hint}")
-        for method in ("process_element1", "process_element2", "on_timer"):
-            check_plain(func, method, asked_by="process()", many=True)
+        methods = ("process_element1", "process_element2")
+        if isinstance(func, CoProcessFunction):
+            self._check(func, CoProcessFunction, "process", methods)
+            return self._apply("process", func, OperatorFactory(partial(CoProcessOperator, function=func)), output_type)
+        self._check(func, KeyedCoProcessFunction, "process", (*methods, "on_timer"))
+        for stream, which in ((self._first, "first"), (self._second, "second")):
+            if not isinstance(stream, KeyedStream):
+                raise ProgramError(
+                    f"process() of connected streams: the {which} one has no key, so it is not known which of its"
+                    " records belong together with those of the other: connect(...).key_by(first_key, second_key), or"
+                    " give it a CoProcessFunction, which has no state"
+                )
+        first, second = self._keyings("process")
+        assert first is not None and second is not None
+        make = partial(KeyedCoProcessOperator, function=func, keyings=(first, second))
+        return self._apply(
+            "process",
+            func,
+            OperatorFactory(make, keyed=True),
+            output_type,
+            uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
+        )
+
+    def _check(self, func: Any, interface: type[Function], method: str, called: Sequence[str]) -> None:
+        if not isinstance(func, interface):
+            forgotten = isinstance(func, type) and issubclass(func, Function)
+            hint = f"an instance: {func.__name__}()" if forgotten else f"a {interface.__name__}"
+            raise ProgramError(f"{method}() of connected streams got {shorten(func)}: give it {hint}")
+        for name in called:
+            check_plain(func, name, asked_by=f"{method}()", many=method != "map")
+
+    def _apply_function(
+        self, kind: str, operator: type[CoFlatMapOperator], func: Any, output_type: Any
+    ) -> DataStream[Any]:
+        keyings = self._keyings(kind)
+        factory = OperatorFactory(partial(operator, function=func, keyings=keyings), keyed=keyings[0] is not None)
+        return self._apply(kind, func, factory, output_type)
+
+    def _keyings(self, method: str) -> Keyings:
+        """Return how both streams get their keys; None for both where one has none."""
         first, second = self._first, self._second
         if not isinstance(first, KeyedStream) or not isinstance(second, KeyedStream):
-            which = "first" if not isinstance(first, KeyedStream) else "second"
-            raise ProgramError(
-                f"process() of connected streams: the {which} one has no key, so it is not known which of its records"
-                " belong together with those of the other: connect(...).key_by(first_key, second_key)"
-            )
-        _check_key_types(first, second)
-        keyings = (first._keying, second._keying)
-        make = partial(KeyedCoProcessOperator, function=func, keyings=keyings)
-        return first._process(func, make, output_type, processing_time, [second._step])
+            return None, None
+        _check_key_types(first, second, method)
+        return first._keying, second._keying
+
+    def _apply(
+        self, kind: str, func: Any, factory: OperatorFactory, output_type: Any, *, uses_processing_time: bool = False
+    ) -> DataStream[Any]:
+        first, second = (
+            stream if isinstance(stream._step, PartitionTransformation) else stream.rebalance()
+            for stream in (self._first, self._second)
+        )
+        return first._apply(
+            kind, func, factory, output_type, uses_processing_time=uses_processing_time, more_inputs=[second._step]
+        )
 
 
-def _check_key_types(first: KeyedStream[Any, Any], second: KeyedStream[Any, Any]) -> None:
+def _check_key_types(first: KeyedStream[Any, Any], second: KeyedStream[Any, Any], method: str) -> None:
     """Refuse keys that can never be equal, as far as their types are known."""
     steps = [stream._step for stream in (first, second)]
     one, other = (step.key_types if isinstance(step, KeyByTransformation) else None for step in steps)
     if one is not None and other is not None and (len(one) != len(other) or are_other_types(one, other)):
         raise ProgramError(
-            f"process() of connected streams: the keys of the first are {', '.join(one).upper()}, those of the second"
+            f"{method}() of connected streams: the keys of the first are {', '.join(one).upper()}, those of the second"
             f" {', '.join(other).upper()}: they are never equal, so no records would meet; key both by the same type"
         )

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._generics import T1, Generic, KeyOut, U
 from pillarbox.datastream.code_search import uses_processing_time
+from pillarbox.datastream.columns import check_field
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.given_functions import check_function
 from pillarbox.graph import KeyByTransformation, Transformation
 from pillarbox.operators.deduplicate import DeduplicateOperator
+from pillarbox.operators.field_aggregation import FieldAggregation, Method
 from pillarbox.operators.functions import (
     KeyedProcessFunction,
     ProcessFunction,
@@ -21,7 +23,7 @@ from pillarbox.operators.functions import (
 )
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
-from pillarbox.operators.operator import OperatorContext, OperatorFactory, StreamOperator
+from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.reduce import ReduceOperator
 from pillarbox.operators.windowing.assigner import WindowAssigner
 from pillarbox.operators.windowing.count_windows import count_windows
@@ -89,24 +91,12 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         if isinstance(func, KeyedProcessFunction):
             check_plain(func, "on_timer", asked_by="process()", many=True)
         make = partial(KeyedProcessOperator, function=func, keying=self._keying)
-        return self._process(func, make, output_type, processing_time)
-
-    def _process(
-        self,
-        func: Any,
-        make: Callable[[OperatorContext], StreamOperator],
-        output_type: Any,
-        processing_time: bool | None,
-        more_inputs: Sequence[Transformation] = (),
-    ) -> DataStream[Any]:
-        """Return the results of a function with timers, on this stream or also on more of them."""
         return self._apply(
             "process",
             func,
             OperatorFactory(make, keyed=True),
             output_type,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
-            more_inputs=more_inputs,
         )
 
     def reduce(
@@ -129,6 +119,108 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         check_function(func, ReduceFunction, "reduce")
         factory = OperatorFactory(partial(ReduceOperator, function=func, keying=self._keying), keyed=True)
         return self._apply("reduce", func, factory, output_type)
+
+    def sum(self, position_to_sum: int | str = 0) -> DataStream[T1]:
+        """Add up a field of the records of each key; the new sum is emitted after every record.
+
+        It is in the first record of the key: the other fields are those of that record, as in Flink.
+
+        Args:
+            position_to_sum: the field to add up: a position, in tuples and rows, or a name, in rows, dictionaries and
+                objects. Position 0 of a number is the number itself.
+
+        Raises:
+            ProgramError: it is neither a position nor a name, or there is no such column.
+
+        Example:
+            >>> amounts = env.from_collection([("a", 3), ("b", 5), ("a", 4)]).key_by(lambda pair: pair[0])
+            >>> amounts.sum(1).execute_and_collect()
+            [('a', 3), ('b', 5), ('a', 7)]
+        """
+        return self._fold_field("sum", position_to_sum)
+
+    def min(self, position_to_min: int | str = 0) -> DataStream[T1]:
+        """Keep the minimum of a field of the records of each key; it is emitted after every record.
+
+        It is in the first record of the key: the other fields are those of that record, as in Flink.
+        :meth:`min_by` keeps the whole record.
+
+        Args:
+            position_to_min: the field whose minimum is kept: a position, in tuples and rows, or a name, in rows,
+                dictionaries and objects. Position 0 of a number is the number itself.
+
+        Raises:
+            ProgramError: it is neither a position nor a name, or there is no such column.
+
+        Example:
+            >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
+            >>> trips.min(1).execute_and_collect()
+            [('a', 3, 'x'), ('a', 2, 'x')]
+        """
+        return self._fold_field("min", position_to_min)
+
+    def max(self, position_to_max: int | str = 0) -> DataStream[T1]:
+        """Keep the maximum of a field of the records of each key; it is emitted after every record.
+
+        It is in the first record of the key: the other fields are those of that record, as in Flink.
+        :meth:`max_by` keeps the whole record.
+
+        Args:
+            position_to_max: the field whose maximum is kept: a position, in tuples and rows, or a name, in rows,
+                dictionaries and objects. Position 0 of a number is the number itself.
+
+        Raises:
+            ProgramError: it is neither a position nor a name, or there is no such column.
+
+        Example:
+            >>> env.from_collection([3, 8, 5]).key_by(lambda n: "all").max().execute_and_collect()
+            [3, 8, 8]
+        """
+        return self._fold_field("max", position_to_max)
+
+    def min_by(self, position_to_min_by: int | str = 0) -> DataStream[T1]:
+        """Keep the record of each key with the smallest field; it is emitted after every record.
+
+        Of records with equal fields it is the earliest.
+
+        Args:
+            position_to_min_by: the field that is compared: a position, in tuples and rows, or a name, in rows,
+                dictionaries and objects. Position 0 of a number is the number itself.
+
+        Raises:
+            ProgramError: it is neither a position nor a name, or there is no such column.
+
+        Example:
+            >>> trips = env.from_collection([("a", 3, "x"), ("a", 2, "y")]).key_by(lambda trip: trip[0])
+            >>> trips.min_by(1).execute_and_collect()
+            [('a', 3, 'x'), ('a', 2, 'y')]
+        """
+        return self._fold_field("min_by", position_to_min_by)
+
+    def max_by(self, position_to_max_by: int | str = 0) -> DataStream[T1]:
+        """Keep the record of each key with the largest field; it is emitted after every record.
+
+        Of records with equal fields it is the earliest.
+
+        Args:
+            position_to_max_by: the field that is compared: a position, in tuples and rows, or a name, in rows,
+                dictionaries and objects. Position 0 of a number is the number itself.
+
+        Raises:
+            ProgramError: it is neither a position nor a name, or there is no such column.
+
+        Example:
+            >>> words = env.from_collection([{"word": "to", "n": 2}, {"word": "be", "n": 1}]).key_by(lambda w: "all")
+            >>> words.max_by("n").execute_and_collect()
+            [{'word': 'to', 'n': 2}, {'word': 'to', 'n': 2}]
+        """
+        return self._fold_field("max_by", position_to_max_by)
+
+    def _fold_field(self, method: Method, field: int | str) -> DataStream[T1]:
+        function = FieldAggregation(method, field)
+        check_field(self._step, field, method)
+        factory = OperatorFactory(partial(ReduceOperator, function=function, keying=self._keying), keyed=True)
+        return self._apply(method, None, factory)
 
     def deduplicate(self, within: DurationLike) -> DataStream[T1]:
         """Drop records whose key was seen before.

@@ -35,7 +35,7 @@ class FilterOperator(FunctionOperator):
         self.output.process_records(Records(kept, None if timestamps is None else list(compress(timestamps, keep))))
 
     def _judge(self, records: Records) -> list[bool]:
-        with self.each(records) as values:
+        with self.each(records, self.keying) as values:
             keep = list(map(self.call, values))
             if len(keep) < len(records):
                 raise RuntimeError("the function raised StopIteration")  # which ends a map() without a word

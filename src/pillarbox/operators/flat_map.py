@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
@@ -22,12 +23,15 @@ class FlatMapOperator(FunctionOperator):
 
     def process_records(self, records: Records) -> None:
         """Apply the function to a run."""
+        self.process_run(records, self.keying, self.call)
+
+    def process_run(self, records: Records, keying: Keying | None, call: Callable[..., Any]) -> None:
+        """Apply ``call`` to a run, each record under its key."""
         timestamps = records.timestamps
-        call = self.call
         out: list[Any] = []
         out_timestamps: list[int | None] | None = None if timestamps is None else []
         stamps = iter(timestamps) if timestamps is not None else repeat(None)
-        with self.each(records) as values:
+        with self.each(records, keying) as values:
             for value, timestamp in zip(values, stamps):
                 results = call(value)
                 if results is None:

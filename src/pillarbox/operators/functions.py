@@ -12,7 +12,7 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from pillarbox._generics import Generic, In, In1, In2, Key, KeyOut, Out, T, V
+from pillarbox._generics import Generic, In, Key, KeyOut, Out, T, V
 from pillarbox._unpickle import make
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.contexts import RuntimeContext, TimerService
@@ -25,7 +25,6 @@ __all__ = [
     "FlatMapFunction",
     "Function",
     "KeySelector",
-    "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "MapFunction",
     "OutputTag",
@@ -322,49 +321,6 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
             As ``process_element``. Records emitted in event time carry ``timestamp`` as their event time, those in
             processing time none, as in Flink.
         """
-        return None
-
-
-class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
-    """Handles the records of two keyed streams, with keyed state and timers that both share.
-
-    Example:
-        >>> class Join(KeyedCoProcessFunction[str, Row, Row, tuple[str, int]]):
-        ...     def open(self, runtime_context):
-        ...         self.name = runtime_context.get_state(ValueStateDescriptor[str]("name"))
-        ...
-        ...     def process_element1(self, customer, ctx):
-        ...         self.name.update(customer.name)
-        ...
-        ...     def process_element2(self, order, ctx):
-        ...         yield self.name.value() or "unknown", order.total
-        >>> with harness_for(Join(), key_by=("id", "customer")) as harness:
-        ...     harness.push1(row(id="c1", name="Ann"))
-        ...     harness.push2(row(customer="c1", total=30))
-        ...     harness.push2(row(customer="c2", total=5))
-        ...     harness.get_output()
-        [('Ann', 30), ('unknown', 5)]
-    """
-
-    Context = KeyedProcessFunction.Context
-    OnTimerContext = KeyedProcessFunction.OnTimerContext
-
-    @abstractmethod
-    def process_element1(
-        self, value: In1, ctx: KeyedProcessFunction.Context[Key], /
-    ) -> Iterable[Out | SideOutput] | None:
-        """Handle a record of the first stream; as ``KeyedProcessFunction.process_element``."""
-
-    @abstractmethod
-    def process_element2(
-        self, value: In2, ctx: KeyedProcessFunction.Context[Key], /
-    ) -> Iterable[Out | SideOutput] | None:
-        """Handle a record of the second stream; as ``KeyedProcessFunction.process_element``."""
-
-    def on_timer(
-        self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /
-    ) -> Iterable[Out | SideOutput] | None:
-        """Handle a timer, whichever stream's record set it; as ``KeyedProcessFunction.on_timer``."""
         return None
 
 

@@ -89,9 +89,10 @@ class KeyedProcessOperator(KeyedOperator):
 
     def process_records(self, records: Records) -> None:
         """Process a run, each record under its key."""
-        self._process(records, self.keying, self.call)
+        self.process_run(records, self.keying, self.call)
 
-    def _process(self, records: Records, keying: Keying, call: Callable[..., Any]) -> None:
+    def process_run(self, records: Records, keying: Keying, call: Callable[..., Any]) -> None:
+        """Apply ``call`` to a run, each record under its key."""
         backend, ctx, collector = self.backend, self._ctx, self._collector
         rows = backend.rows
         values = records.values

@@ -24,7 +24,7 @@ class MapOperator(FunctionOperator):
         call = self.call
         out: list[Any] = []
         append = out.append
-        with self.each(records) as values:
+        with self.each(records, self.keying) as values:
             for value in values:
                 result = call(value)
                 # At once: the next call may change the result of this one.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import repeat
 from typing import Any
 
@@ -10,6 +11,7 @@ from pillarbox.errors import ProgramError
 from pillarbox.operators.collector import Collector
 from pillarbox.operators.function_operator import FunctionOperator
 from pillarbox.operators.functions import OutputTag, ProcessFunction, TimerService
+from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
 from pillarbox.time.timestamps import MIN_TIMESTAMP
 
@@ -70,9 +72,13 @@ class ProcessOperator(FunctionOperator):
 
     def process_records(self, records: Records) -> None:
         """Process a run."""
-        call, ctx, collector = self.call, self._ctx, self._collector
+        self.process_run(records, None, self.call)
+
+    def process_run(self, records: Records, keying: Keying | None, call: Callable[..., Any]) -> None:
+        """Apply ``call`` to a run; there are no keys."""
+        ctx, collector = self._ctx, self._collector
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
-        with self.each(records) as values:
+        with self.each(records, keying) as values:
             for value, timestamp in zip(values, stamps):
                 ctx.current = timestamp
                 results = call(value, ctx)

@@ -25,7 +25,7 @@ class ReduceOperator(KeyedOperator):
         """Fold the records of a run into the state of their keys."""
         call, state = self.call, self._state
         out: list[Any] = []
-        with self.each(records) as values:
+        with self.each(records, self.keying) as values:
             for value in values:
                 previous = state.value()
                 reduced = value if previous is None else call(previous, value)

@@ -86,6 +86,7 @@ from pillarbox.testing.operator_harness import (
     OneInputStreamOperatorTestHarness,
     OperatorSnapshot,
     StreamRecord,
+    TwoInputStreamOperatorTestHarness,
 )
 from pillarbox.testing.program_harness import ProgramSnapshot, ProgramTestHarness
 from pillarbox.time import ManualProcessingTimeService
@@ -101,6 +102,7 @@ __all__ = [
     "ProgramSnapshot",
     "ProgramTestHarness",
     "StreamRecord",
+    "TwoInputStreamOperatorTestHarness",
     "Watermark",
     "WatermarkStatus",
     "check_operator",

@@ -10,31 +10,42 @@ from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.async_io.function import AsyncFunction
 from pillarbox.operators.async_io.operator import AsyncWaitOperator
 from pillarbox.operators.async_io.options import AsyncOptions
+from pillarbox.operators.co_functions import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedCoProcessFunction,
+)
 from pillarbox.operators.filter import FilterOperator
 from pillarbox.operators.flat_map import FlatMapOperator
 from pillarbox.operators.functions import (
     FilterFunction,
     FlatMapFunction,
     Function,
-    KeyedCoProcessFunction,
     KeyedProcessFunction,
     KeySelector,
     MapFunction,
     ProcessFunction,
     ReduceFunction,
 )
-from pillarbox.operators.keyed_co_process import KeyedCoProcessOperator
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.map import MapOperator
 from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.process import ProcessOperator
 from pillarbox.operators.reduce import ReduceOperator
+from pillarbox.operators.two_inputs import (
+    CoFlatMapOperator,
+    CoMapOperator,
+    CoProcessOperator,
+    KeyedCoProcessOperator,
+)
 from pillarbox.task.vertex import ChainNode
 from pillarbox.testing.operator_harness import (
     KeyedOneInputStreamOperatorTestHarness,
     KeyedTwoInputStreamOperatorTestHarness,
     OneInputStreamOperatorTestHarness,
+    TwoInputStreamOperatorTestHarness,
 )
 
 __all__ = ["Key", "ProcessFunctionTestHarnesses", "harness_for"]
@@ -50,6 +61,10 @@ _EITHER: dict[type[Function], type[MapOperator | FlatMapOperator | FilterOperato
     MapFunction: MapOperator,
     FlatMapFunction: FlatMapOperator,
     FilterFunction: FilterOperator,
+}
+_TWO_INPUTS: dict[type[Function], type[CoFlatMapOperator]] = {
+    CoMapFunction: CoMapOperator,
+    CoFlatMapFunction: CoFlatMapOperator,
 }
 _KEYED: dict[type[Function], type[KeyedProcessOperator | ReduceOperator]] = {
     KeyedProcessFunction: KeyedProcessOperator,
@@ -109,6 +124,14 @@ def harness_for(
 
 @overload
 def harness_for(
+    function: CoMapFunction | CoFlatMapFunction | CoProcessFunction,
+    key_by: tuple[Key, Key] | None = None,
+    **options: Any,
+) -> TwoInputStreamOperatorTestHarness: ...
+
+
+@overload
+def harness_for(
     function: KeyedProcessFunction | ReduceFunction, key_by: Key, **options: Any
 ) -> KeyedOneInputStreamOperatorTestHarness: ...
 
@@ -124,22 +147,18 @@ def harness_for(
 
     Args:
         function: a map, flat map, filter, process or async function (ordered, with a timeout of 5 seconds by the
-            harness's clock); with ``key_by`` also a keyed process or reduce function; with it, map, flat map and filter
-            functions have keyed state.
-        key_by: what ``DataStream.key_by`` takes: a function, or names of columns; of a ``KeyedCoProcessFunction``, a
-            tuple of two such, for the first and the second stream.
+            harness's clock), or one of two streams; with ``key_by`` also a keyed process or reduce function; with it,
+            map, flat map and filter functions have keyed state.
+        key_by: what ``DataStream.key_by`` takes: a function, or names of columns; of a function of two streams, a tuple
+            of two such, for the first and the second stream.
         options: as :class:`OneInputStreamOperatorTestHarness` takes them: ``processing_time``, ``snapshot``, ...
 
     Raises:
         ProgramError: the function is of no such kind, or is a keyed one without ``key_by``.
     """
     name = type(function).__name__
-    if isinstance(function, KeyedCoProcessFunction):
-        if not isinstance(key_by, tuple) or len(key_by) != 2:
-            raise ProgramError(
-                f"{name} runs on two keyed streams: give harness_for(...) key_by=(first_key, second_key)"
-            )
-        return ProcessFunctionTestHarnesses.for_keyed_co_process_function(function, *key_by, **options)
+    if isinstance(function, (KeyedCoProcessFunction, CoProcessFunction, *_TWO_INPUTS)):
+        return _two_inputs(function, name, key_by, options)
     keying = None if key_by is None else Keying(key_by, name)
     for kind, keyed in _KEYED.items():
         if isinstance(function, kind):
@@ -159,3 +178,19 @@ def harness_for(
         f"harness_for() got {shorten(function)}: give it an instance of a function class such as MapFunction or"
         " KeyedProcessFunction; plain functions are tested by calling them, or in a ProgramTestHarness"
     )
+
+
+def _two_inputs(function: Function, name: str, key_by: Any, options: dict[str, Any]) -> Any:
+    pair = isinstance(key_by, tuple) and len(key_by) == 2
+    if not pair and (key_by is not None or isinstance(function, KeyedCoProcessFunction)):
+        raise ProgramError(f"{name} runs on two streams: give harness_for(...) key_by=(first_key, second_key)")
+    if isinstance(function, KeyedCoProcessFunction):
+        return ProcessFunctionTestHarnesses.for_keyed_co_process_function(function, *key_by, **options)
+    if isinstance(function, CoProcessFunction):
+        factory = OperatorFactory(partial(CoProcessOperator, function=function))
+        return TwoInputStreamOperatorTestHarness(ChainNode(name, name, factory), **options)
+    operator = next(operator for kind, operator in _TWO_INPUTS.items() if isinstance(function, kind))
+    keyings = (Keying(key_by[0], name), Keying(key_by[1], name)) if pair else (None, None)
+    factory = OperatorFactory(partial(operator, function=function, keyings=keyings), keyed=pair)
+    harness = KeyedTwoInputStreamOperatorTestHarness if pair else TwoInputStreamOperatorTestHarness
+    return harness(ChainNode(name, name, factory), **options)

@@ -34,6 +34,7 @@ __all__ = [
     "OperatorSnapshot",
     "StreamElement",
     "StreamRecord",
+    "TwoInputStreamOperatorTestHarness",
 ]
 
 
@@ -419,8 +420,8 @@ class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return copy.deepcopy(self._backend.contents(key))
 
 
-class KeyedTwoInputStreamOperatorTestHarness(KeyedOneInputStreamOperatorTestHarness):
-    """Runs an operator on two connected keyed streams.
+class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
+    """Runs an operator on two connected streams.
 
     ``push_watermark`` advances the event time of both streams: an operator knows the least of theirs.
     """
@@ -455,6 +456,13 @@ class KeyedTwoInputStreamOperatorTestHarness(KeyedOneInputStreamOperatorTestHarn
 
     process_element1 = push1
     process_element2 = push2
+
+    def __enter__(self) -> TwoInputStreamOperatorTestHarness:
+        return self
+
+
+class KeyedTwoInputStreamOperatorTestHarness(TwoInputStreamOperatorTestHarness, KeyedOneInputStreamOperatorTestHarness):
+    """Runs an operator on two connected keyed streams: with keyed state and timers, and a look into both."""
 
     def __enter__(self) -> KeyedTwoInputStreamOperatorTestHarness:
         return self

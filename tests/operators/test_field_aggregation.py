@@ -1,0 +1,122 @@
+"""sum, min, max, min_by and max_by against plain Python, for every kind of record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pillarbox import ProgramError, Row, StreamExecutionEnvironment
+from pillarbox.testing import ProgramTestHarness, row
+
+
+class Named(NamedTuple):
+    key: str
+    amount: int
+    note: str
+
+
+@dataclass(frozen=True)
+class Data:
+    key: str
+    amount: int
+    note: str
+
+
+class Plain:
+    def __init__(self, key, amount, note):
+        self.key, self.amount, self.note = key, amount, note
+
+    def __eq__(self, other):
+        return vars(self) == vars(other)
+
+    __hash__ = None
+
+    def __repr__(self):
+        return f"Plain{tuple(vars(self).values())}"
+
+
+KINDS = {
+    "tuple": (lambda *fields: fields, 1, lambda record: record[0], lambda record: record[1]),
+    "named tuple": (Named, "amount", lambda record: record.key, lambda record: record.amount),
+    "named tuple by position": (Named, 1, lambda record: record.key, lambda record: record.amount),
+    "row": (lambda *f: row(key=f[0], amount=f[1], note=f[2]), "amount", lambda r: r.key, lambda r: r.amount),
+    "dict": (lambda *f: dict(zip(Data.__annotations__, f)), "amount", lambda r: r["key"], lambda r: r["amount"]),
+    "list": (lambda *fields: list(fields), 1, lambda record: record[0], lambda record: record[1]),
+    "dataclass": (Data, "amount", lambda record: record.key, lambda record: record.amount),
+    "object": (Plain, "amount", lambda record: record.key, lambda record: record.amount),
+}
+RECORDS = st.lists(st.tuples(st.sampled_from("ab"), st.integers(-5, 5), st.text("xyz", max_size=2)), max_size=20)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("method", ["sum", "min", "max", "min_by", "max_by"])
+@given(fields=RECORDS, cut=st.integers(0, 20))
+def test_equal_to_plain_python(kind, method, fields, cut):
+    make, field, key_of, amount_of = KINDS[kind]
+    records = [make(*each) for each in fields]
+    with ProgramTestHarness(
+        lambda env, records: getattr(records.key_by(key_of), method)(field), parallelism=2
+    ) as harness:
+        harness.push("records", *records[:cut])
+        harness.fail_epoch()
+        out = harness.run_epoch()["output"]
+        harness.push("records", *records[cut:])
+        out += harness.run_epoch()["output"]
+    assert [make(*each) for each in fields] == records  # as they were
+    for key in "ab":
+        mine = [record for record in records if key_of(record) == key]
+        got = [record for record in out if key_of(record) == key]
+        assert len(got) == len(mine)
+        for number, result in enumerate(got, 1):
+            seen = mine[:number]
+            if method.endswith("_by"):
+                assert result == _best(method, seen, amount_of)
+            else:
+                fold = {"sum": sum, "min": min, "max": max}[method]
+                assert amount_of(result) == fold(map(amount_of, seen))
+                assert type(result) is type(seen[0])
+                assert result == make(key, amount_of(result), fields_of(seen[0])[2])
+
+
+def _best(method, seen, amount_of):
+    return (min if method == "min_by" else max)(seen, key=amount_of)  # the first of equal ones
+
+
+def fields_of(record):
+    if isinstance(record, dict):
+        return list(record.values())
+    return list(record) if isinstance(record, (tuple, list)) else list(vars(record).values())
+
+
+def test_a_number_is_its_own_field():
+    numbers = StreamExecutionEnvironment().from_collection([3, 8, 5]).key_by(lambda number: "all")
+    assert numbers.sum().execute_and_collect() == [3, 11, 16]
+    assert numbers.max_by(0).execute_and_collect() == [3, 8, 8]
+    texts = StreamExecutionEnvironment().from_collection(["b", "a"]).key_by(len)
+    assert texts.min().execute_and_collect() == ["b", "a"]
+
+
+@pytest.mark.parametrize("field", [-1, "", 1.5, None, True, ("a",)])
+def test_what_is_no_field_is_refused(field):
+    numbers = StreamExecutionEnvironment().from_collection([3]).key_by(lambda number: "all")
+    with pytest.raises(ProgramError, match=r"min_by\(\) takes the position of a field, from 0, or its name, not"):
+        numbers.min_by(field)
+
+
+@pytest.mark.parametrize(
+    ("records", "field", "said"),
+    [
+        ([(1, 2), (1, 3)], 2, r"sum\(2\): the record has 2 fields, counted from 0"),
+        ([1, 2], 1, r"sum\(1\): the record has no positions: give the name of a field"),
+        ([Row.of(a=1), Row.of(a=2)], "b", "no column 'b'; the columns are a"),
+    ],
+)
+def test_a_field_that_is_not_there_is_named(records, field, said):
+    keyed = StreamExecutionEnvironment().from_collection(records).key_by(lambda record: "all")
+    with pytest.raises(Exception, match=said) as caught:
+        keyed.sum(field).execute_and_collect()
+    assert "operator 'sum'" in str(caught.value)
