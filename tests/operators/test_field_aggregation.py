@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -33,7 +33,7 @@ class Plain:
     def __eq__(self, other):
         return vars(self) == vars(other)
 
-    __hash__ = None
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self):
         return f"Plain{tuple(vars(self).values())}"
@@ -76,7 +76,7 @@ def test_equal_to_plain_python(kind, method, fields, cut):
             if method.endswith("_by"):
                 assert result == _best(method, seen, amount_of)
             else:
-                fold = {"sum": sum, "min": min, "max": max}[method]
+                fold: Any = {"sum": sum, "min": min, "max": max}[method]
                 assert amount_of(result) == fold(map(amount_of, seen))
                 assert type(result) is type(seen[0])
                 assert result == make(key, amount_of(result), fields_of(seen[0])[2])

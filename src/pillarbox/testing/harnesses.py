@@ -180,7 +180,9 @@ def harness_for(
     )
 
 
-def _two_inputs(function: Function, name: str, key_by: Any, options: dict[str, Any]) -> Any:
+def _two_inputs(
+    function: Function, name: str, key_by: Any, options: dict[str, Any]
+) -> TwoInputStreamOperatorTestHarness:
     pair = isinstance(key_by, tuple) and len(key_by) == 2
     if not pair and (key_by is not None or isinstance(function, KeyedCoProcessFunction)):
         raise ProgramError(f"{name} runs on two streams: give harness_for(...) key_by=(first_key, second_key)")
