@@ -571,6 +571,15 @@ def _idle(stream: DataStream, value: Any) -> Any:
     return WatermarkStrategy.no_watermarks().with_idleness(value)
 
 
+def _progress(stream: DataStream, value: Any) -> Any:
+    return WatermarkStrategy.no_watermarks().with_wall_clock_progress(value)
+
+
+def _progress_behind_a_shuffle(env: StreamExecutionEnvironment) -> Any:
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_wall_clock_progress("1 minute")
+    return rows(env).rebalance().assign_timestamps_and_watermarks(strategy).execute_and_collect()
+
+
 def _unshippable() -> Callable[[Any], Any]:
     lock = threading.Lock()
     return lambda value: lock
@@ -624,6 +633,8 @@ BUILDS = [
     Build("strategy 42", lambda env: rows(env).assign_timestamps_and_watermarks(42), ("takes a WatermarkStrategy, not 42",)),
     *(Build(f"late by {value!r}", _duration(_late_by, value), ("for_bounded_out_of_orderness()", repr(value), "'5 seconds'")) for value in ("5 parsecs", -5, None, 1.5, "", True)),
     *(Build(f"idle for {value!r}", _duration(_idle, value), ("with_idleness()", repr(value))) for value in ("-1 second", 0, "soon", None)),
+    *(Build(f"progress after {value!r}", _duration(_progress, value), ("with_wall_clock_progress()", repr(value))) for value in ("-1 second", 0, "soon", None)),
+    Build("progress behind a shuffle", _progress_behind_a_shuffle, ("with_wall_clock_progress() is about the silence of a source", "before the first key_by(...)")),
     Build("assigner 42", lambda env: timed(rows(env), 42), ("not a timestamp assigner: 42", "the name of a column")),
     Build("assigner ''", lambda env: timed(rows(env), ""), ("name of the timestamp column is empty",)),
     Build("assigner of three", lambda env: timed(rows(env), lambda a, b, c: 1), ("has to take (value) or (value, record_timestamp)",)),

@@ -109,7 +109,7 @@ def compared(old, new):
             {},
             {"processing_time": True},
             [
-                "it was not run by processing time (timers, idleness or carried requests), and is: Spark keeps that"
+                "it was not run by processing time (timers, silence or carried requests), and is: Spark keeps that"
                 " with the state; if it is only taken to be so by mistake, say process(..., processing_time=False)"
             ],
         ),
@@ -117,7 +117,7 @@ def compared(old, new):
             {"processing_time": True},
             {},
             [
-                "it was run by processing time (timers, idleness or carried requests), and is not: Spark keeps that"
+                "it was run by processing time (timers, silence or carried requests), and is not: Spark keeps that"
                 " with the state; if it is only taken to be so by mistake, say process(..., processing_time=True)"
             ],
         ),

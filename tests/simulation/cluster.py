@@ -101,6 +101,8 @@ class SimulatedJob(PatientJob):
         self._story = story
         self._now = clock
         self._last_worker: dict[tuple[int, int], int] = {}
+        # Of epochs that were begun, as Spark notes them: one that is run again keeps its time.
+        self._times: dict[int, int] = {}
 
     def attempt_epoch(self, inputs: dict[int, Any], *, bounded: bool) -> dict[str, list[Any]] | None:
         """Run an epoch; return what came out, or None where it was not committed."""
@@ -119,6 +121,7 @@ class SimulatedJob(PatientJob):
     def go_back(self, epoch: int, savepoint: Savepoint, *, workers_stay: bool) -> None:
         """Start again from an earlier state, with the workers there were or with new ones."""
         self.epoch = epoch
+        self._times = {number: time for number, time in self._times.items() if number < epoch}
         self._stores = {place: store.copy() for place, store in savepoint.items()}
         if not workers_stay:
             self.reset()
@@ -134,6 +137,9 @@ class SimulatedJob(PatientJob):
         self._turns.settle()
 
     # -- what LocalJob leaves open --
+
+    def _time_of_epoch(self) -> int:
+        return self._times.setdefault(self.epoch, self._now.current_processing_time())
 
     def _in_order(self, places: Sequence[T]) -> Sequence[T]:
         return self._rng.sample(places, len(places))
@@ -161,7 +167,7 @@ class SimulatedJob(PatientJob):
             place = (worker, vertex.number, subtask)
             task = self._resident(place, store)
             try:
-                sent = self._take(task.run_epoch(self._until_lost(self._portions(arrived)), store))
+                sent = self._take(task.run_epoch(self._until_lost(self._portions(arrived)), store, self._epoch_time))
             except BaseException as error:
                 self._failed(worker, place, error)
                 continue

@@ -134,7 +134,10 @@ def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
     for changed, says in (
         (program(home, Sum(), key="shop"), "the key was the column card STRING, and is the column shop STRING"),
         (program(home, Sum(), key="amount"), "the key was the column card STRING, and is the column amount BIGINT"),
-        (program(home, Soon()), "it was not run by processing time (timers, idleness or carried requests), and is"),
+        (
+            program(home, Soon()),
+            "it was not run by processing time (timers, silence or carried requests), and is",
+        ),
         (program(home, Sum(), levels=2), "there was 1 shuffle, and there are 2 ('more' added)"),
     ):
         with pytest.raises(CheckpointMismatchError) as caught:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,49 @@ def test_windows_of_a_stream_go_on_after_a_restart(spark, tmp_path):
     assert counted(first + second) == expected
     (task, *_) = [task for each in progress for task in metrics(each) if task.uid == "windows"]
     assert task.counters["windows.late_records_dropped"] == 0
+
+
+def test_the_last_windows_of_a_quiet_stream_close_by_the_clock(spark, tmp_path):
+    """Also behind other windows, without further data; silence is counted over a restart."""
+    rows = events(spark).where(F.col("id") < 60)  # half a minute
+    rows.coalesce(1).write.parquet(str(tmp_path / "in"))
+    window = F.window("at", "5 seconds")
+    counts = sparks_own(rows, window)
+    again = counts.groupBy(F.window(F.col("end") - F.expr("INTERVAL 1 MILLISECOND"), "10 seconds").alias("w"))
+    totals = again.agg(F.sum("n").alias("n"), F.sum("total").alias("total"))
+    expected = counted(totals.select(F.lit(0), "w.start", "w.end", "n", "total").collect())
+
+    def query(found: list[tuple[Any, ...]]) -> Any:
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+        source = env.from_dataframe(spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in")))
+        timed = source.assign_timestamps_and_watermarks(BY_AT.with_wall_clock_progress("5 seconds"))
+        keyed = timed.key_by("key").window(TumblingEventTimeWindows.of("5 seconds"))
+        windows = keyed.aggregate(CountAndSum(), WithWindow()).uid("windows")
+        totals = windows.key_by(lambda _: 0).window(TumblingEventTimeWindows.of("10 seconds"))
+        df = totals.aggregate(Totals(), WithWindow()).uid("totals").to_dataframe(COLUMNS)
+        writer = df.writeStream.foreachBatch(lambda batch, number: found.extend(map(tuple, batch.collect())))
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+    first: list[tuple[Any, ...]] = []
+    stopped = start(query(first).trigger(availableNow=True))
+    assert stopped.awaitTermination(90)  # by itself: what the clock brings after the end of the input can wait
+    rest: list[tuple[Any, ...]] = []
+    running = start(query(rest))
+    try:
+        deadline = time.monotonic() + 90
+        while len(first) + len(rest) < len(expected) and time.monotonic() < deadline and running.isActive:
+            time.sleep(0.2)
+    finally:
+        running.stop()
+    assert running.exception() is None
+    assert counted(first + rest) == expected
+
+
+class Totals(CountAndSum):
+    """Adds what windows counted."""
+
+    def add(self, value, accumulator):
+        return accumulator[0] + value[3], accumulator[1] + value[4]
 
 
 def hide(folder: Path) -> Path:

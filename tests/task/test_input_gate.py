@@ -213,19 +213,19 @@ def test_the_least_of_an_epochs_partitions_counts():
 def test_a_silent_source_becomes_idle_after_its_timeout():
     run = Sourced(idle_timeout=100)
     assert run(records(5), now=1000) == [5]
-    assert run.gate.next_idle(1000) == 1100
+    assert run.gate.next_wake_up(1000) == 1100
     assert run(now=1099) == []
     assert run(now=1100) == ["idle"]
     assert run(now=5000) == []
-    assert run.gate.next_idle(5000) is None
+    assert run.gate.next_wake_up(5000) is None
     assert run(records(8), now=6000) == ["active", 8]
-    assert run.gate.next_idle(6000) == 6100
+    assert run.gate.next_wake_up(6000) == 6100
 
 
 def test_a_source_that_never_spoke_becomes_idle_too():
     run = Sourced(idle_timeout=100)
     assert run(now=1000) == []
-    assert run.gate.next_idle(1000) == 1100
+    assert run.gate.next_wake_up(1000) == 1100
     assert run(now=1100) == ["idle"]
 
 

@@ -70,6 +70,7 @@ class TestStrategy:
         assert strategy.timestamp_assigner is None
         assert strategy.timestamp_column is None
         assert strategy.idle_timeout is None
+        assert strategy.progress_timeout is None
 
     def test_each_refinement_is_a_new_strategy(self):
         first = WatermarkStrategy.for_monotonous_timestamps()
@@ -136,10 +137,12 @@ class TestStrategy:
         strategy = (
             WatermarkStrategy.for_bounded_out_of_orderness("5 s").with_timestamp_assigner("ts").with_idleness("1 min")
         )
-        assert repr(strategy) == (
+        shown = (
             "WatermarkStrategy.for_bounded_out_of_orderness(5000 ms)"
             ".with_timestamp_assigner(column 'ts').with_idleness(60000 ms)"
         )
+        assert repr(strategy) == shown
+        assert repr(strategy.with_wall_clock_progress("2 s")) == f"{shown}.with_wall_clock_progress(2000 ms)"
         own = WatermarkStrategy.for_generator(functools.partial(Own))
         assert repr(own).startswith("WatermarkStrategy.for_generator(functools.partial(")
 

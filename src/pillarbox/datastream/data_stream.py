@@ -294,7 +294,7 @@ class DataStream(Stream[T1], Generic[T1]):
             raise ProgramError(f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, not {shorten(strategy)}")
         check_timestamp_column(self._step, strategy.timestamp_column)
         factory = OperatorFactory(partial(TimestampsAndWatermarksOperator, strategy=strategy))
-        return self._apply("timestamps", None, factory, idle_timeout=strategy.idle_timeout)
+        return self._apply("timestamps", None, factory, strategy=strategy)
 
     def union(self, *streams: DataStream[U]) -> DataStream[T1 | U]:
         """Merge this stream with others into one.

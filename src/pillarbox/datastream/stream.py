@@ -14,6 +14,7 @@ from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import OperatorTransformation, SinkTransformation, Transformation
 from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.sinks import ColumnsOperator, PrintOperator
+from pillarbox.time import WatermarkStrategy
 from pillarbox.types import RowEncoder, SchemaLike, resolve_schema
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class Stream(Generic[T1]):
         factory: OperatorFactory,
         output_type: Any = None,
         *,
-        idle_timeout: int | None = None,
+        strategy: WatermarkStrategy | None = None,
         uses_processing_time: bool = False,
         more_inputs: Sequence[Transformation] = (),
     ) -> DataStream[Any]:
@@ -181,7 +182,7 @@ class Stream(Generic[T1]):
             kind=kind,
             factory=factory,
             uses_processing_time=uses_processing_time,
-            idle_timeout=idle_timeout,
+            strategy=strategy,
         )
         from pillarbox.datastream.data_stream import DataStream
 

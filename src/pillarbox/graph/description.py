@@ -132,7 +132,7 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparis
     timed = now["processing_time"]
     if then["operators"] and now["operators"] and then.get("processing_time", timed) != timed:
         refused.append(
-            f"it {'was not' if timed else 'was'} run by processing time (timers, idleness or carried requests), and"
+            f"it {'was not' if timed else 'was'} run by processing time (timers, silence or carried requests), and"
             f" {'is' if timed else 'is not'}: Spark keeps that with the state; if it is only taken to be so by mistake,"
             f" say process(..., processing_time={not timed})"
         )

@@ -7,7 +7,8 @@ them in its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from pillarbox.errors import ProgramError
@@ -26,6 +27,7 @@ from pillarbox.operators.pass_through import PASS_THROUGH
 from pillarbox.state.key_note import KeyNote
 from pillarbox.task.partitioner import OutputPartitioner
 from pillarbox.task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
+from pillarbox.time import WatermarkStrategy
 
 __all__ = ["Program", "compile_program"]
 
@@ -139,8 +141,8 @@ class _Compiler:
         self._children: dict[Transformation, list[tuple[Transformation, int]]] = {}
         self._heads: dict[OperatorTransformation, Vertex] = {}
         self._sources: list[SourceTransformation] = []
-        # Idle timeouts of sources, by vertex.
-        self._idle: dict[int, int] = {}
+        # Where the watermarks of each way into a vertex come from, by the numbers of vertex and edge.
+        self._strategies: defaultdict[tuple[int, int], set[WatermarkStrategy]] = defaultdict(set)
         for sink in sinks:
             self._reach(sink)
             if sink.output is not None:
@@ -238,12 +240,10 @@ class _Compiler:
         """Chain to the vertex everything behind ``start`` up to the next shuffle."""
         steps = self._chain(start)
         nodes = {step: index for index, step in enumerate(steps)}
-        idle_timeouts: list[int] = []
+        strategies = self._strategies_in(vertex, steps)
         for step in steps[1:]:
             assert isinstance(step, OperatorTransformation)
             vertex.nodes.append(ChainNode(step.name, step.effective_uid, step.factory))
-            if step.idle_timeout is not None:
-                idle_timeouts.append(step.idle_timeout)
             if isinstance(step, SinkTransformation) and step.output is not None:
                 self._connect_output(vertex, vertex.nodes[-1].output, step)
         for step, node in zip(steps, vertex.nodes):
@@ -254,13 +254,35 @@ class _Compiler:
                 if link.partition is None:
                     consumers.nodes.append(ChainInput(nodes[link.consumer], link.index))
                 else:
-                    self._connect(vertex, consumers, link, step.name)
+                    head, way_in = self._connect(vertex, consumers, link, step.name)
+                    self._strategies[head, way_in] |= strategies[step]
         vertex.name = " -> ".join(node.name for node in vertex.nodes)
-        if idle_timeouts:
-            self._idle[vertex.number] = max(idle_timeouts)
 
-    def _connect(self, vertex: Vertex, consumers: Consumers, link: _Link, sender: str) -> None:
-        """Lead a stream out of its vertex, to the one that its consumer is the head of."""
+    def _strategies_in(
+        self, vertex: Vertex, steps: list[Transformation]
+    ) -> dict[Transformation, set[WatermarkStrategy]]:
+        """Return where the watermarks behind each step of a chain come from: the nearest strategies in the chain."""
+        found: dict[Transformation, set[WatermarkStrategy]] = {step: set() for step in steps}
+        for step in steps:
+            strategy = step.strategy if isinstance(step, OperatorTransformation) else None
+            if strategy is not None:
+                found[step] = {strategy}
+                if strategy.progress_timeout is not None and not vertex.is_source:
+                    raise ProgramError(
+                        f"operator {step.name!r}: with_wall_clock_progress() is about the silence of a source: assign"
+                        " the strategy before the first key_by(...) or rebalance()"
+                    )
+            for link in self._links(step):
+                if link.partition is None:
+                    found[link.consumer] |= found[step]
+        return found
+
+    def _connect(self, vertex: Vertex, consumers: Consumers, link: _Link, sender: str) -> tuple[int, int]:
+        """Lead a stream out of its vertex, to the one that its consumer is the head of.
+
+        Returns:
+            the number of that vertex, and the number by which it knows the way in.
+        """
         assert link.partition is not None
         partitioner = link.partition.partitioner
         head = self._heads.get(link.consumer) or self._new_head(link.consumer)
@@ -272,7 +294,7 @@ class _Compiler:
                 if sender not in edge.sender.split(", "):
                     edge.sender += f", {sender}"
                 consumers.edges.append(place)
-                return
+                return head.number, edge.id
         way_in = InputEdge(vertex.number, vertex.parallelism or None, ordinal=len(between), index=link.index)
         head.inputs.append(way_in)
         codes, former = (
@@ -283,6 +305,7 @@ class _Compiler:
         vertex.edges.append(
             Edge(head.number, link.index, way_in.id, codes, partitioner, vertex.max_parallelism, sender, former)
         )
+        return head.number, way_in.id
 
     def _new_head(self, consumer: OperatorTransformation) -> Vertex:
         """Begin a vertex with an operator behind a shuffle."""
@@ -315,10 +338,18 @@ class _Compiler:
         for vertex in vertices:
             vertex.program = places
         for vertex in vertices:
-            vertex.inputs = [replace(edge, idle_timeout=self._idle.get(edge.vertex)) for edge in vertex.inputs]
-            if any(edge.idle_timeout is not None and edge.parallelism is None for edge in vertex.inputs):
+            vertex.inputs = [self._with_timeouts(vertex, edge) for edge in vertex.inputs]
+            if any(edge.minds_silence for edge in vertex.inputs):
                 vertex.uses_processing_time = True
             self._check_state(vertex)
+
+    def _with_timeouts(self, vertex: Vertex, edge: InputEdge) -> InputEdge:
+        strategies = self._strategies[vertex.number, edge.id]
+        return replace(
+            edge,
+            idle_timeout=_longest(strategy.idle_timeout for strategy in strategies),
+            progress_timeout=_longest(strategy.progress_timeout for strategy in strategies),
+        )
 
     def _check_state(self, vertex: Vertex) -> None:
         """Operators with state of their own belong behind a shuffle; their program runs also when no data comes."""
@@ -331,6 +362,12 @@ class _Compiler:
                         " before it, or let it drain (on_barrier='drain')"
                     )
                 vertex.uses_processing_time = True
+
+
+def _longest(timeouts: Iterable[int | None]) -> int | None:
+    """Return the longest timeout; None, which is for ever, where one is, or where there are none."""
+    found = list(timeouts)
+    return None if None in found else max((timeout for timeout in found if timeout is not None), default=None)
 
 
 def _key_note(consumer: OperatorTransformation) -> KeyNote | None:

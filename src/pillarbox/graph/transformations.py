@@ -10,6 +10,7 @@ from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.pass_through import PASS_THROUGH
 from pillarbox.state.key_note import KeyNote
 from pillarbox.task.partitioner import KeyGroupPartitioner, Partitioner
+from pillarbox.time import WatermarkStrategy
 
 __all__ = [
     "CollectionSource",
@@ -74,15 +75,15 @@ class OperatorTransformation(Transformation):
         kind: the method that made it; a derived uid starts with it.
         factory: makes the operator.
         uid: the uid that its state is stored under; None: derived.
-        uses_processing_time: it has processing-time timers or idleness.
-        idle_timeout: of its watermark strategy, in milliseconds.
+        uses_processing_time: it has processing-time timers.
+        strategy: the watermark strategy, where it is one that emits watermarks.
     """
 
     kind: str = "sink"
     factory: OperatorFactory = PASS_THROUGH
     uid: str | None = None
     uses_processing_time: bool = False
-    idle_timeout: int | None = None
+    strategy: WatermarkStrategy | None = None
 
     @property
     def effective_uid(self) -> str:

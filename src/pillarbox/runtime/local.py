@@ -86,6 +86,7 @@ class LocalJob:
         self.epoch: int = 0
         self.reports: list[TaskReport] = []
         self._clock = clock
+        self._epoch_time: int | None = None
         self._shipped = [ship(vertex) for vertex in program.vertices]
         self._codes = {place: code for code, place in program.subtasks.items()}
         self._stores: Savepoint = {place: store.copy() for place, store in (savepoint or {}).items()}
@@ -123,6 +124,7 @@ class LocalJob:
     def _run_epoch(self, inputs: Mapping[int, Sequence[Iterable[Records]]], bounded: bool) -> _Outcome:
         """Run one epoch without committing it."""
         outcome = _Outcome({name: [] for name in self.program.outputs})
+        self._epoch_time = self._time_of_epoch()
         names = {output_target(index): name for index, name in enumerate(self.program.outputs)}
         travelling: dict[int, list[Buffer]] = defaultdict(list)
 
@@ -162,6 +164,10 @@ class LocalJob:
 
     # -- steps that a simulated cluster does in other ways --
 
+    def _time_of_epoch(self) -> int | None:
+        """Return the time that all tasks take for that of the epoch; None: each asks its own clock."""
+        return None if self._clock is None else self._clock.current_processing_time()
+
     def _in_order(self, places: Sequence[T]) -> Sequence[T]:
         """Return the partitions of the sources, or the subtasks of a level, in the order in which they run."""
         return places
@@ -177,7 +183,8 @@ class LocalJob:
         """Run one subtask on its buffers; return the buffers that it sends, and the state that it writes."""
         store = EpochStore(self._store(vertex.uid, subtask))
         with failures_of(vertex.name, subtask):
-            parts = self._task(vertex.number, subtask, store).run_epoch([arrived] if arrived else [], store)
+            task = self._task(vertex.number, subtask, store)
+            parts = task.run_epoch([arrived] if arrived else [], store, self._epoch_time)
             return list(chain.from_iterable(parts)), store
 
     def run(self) -> dict[str, list[Any]]:

@@ -33,7 +33,7 @@ from pillarbox.elements import (
 from pillarbox.errors import ExchangeError
 from pillarbox.task.vertex import InputEdge, channel_code, edge_of_channel
 from pillarbox.time import StatusWatermarkValve, WatermarkSink
-from pillarbox.time.timestamps import MIN_TIMESTAMP
+from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 __all__ = ["InputGate"]
 
@@ -62,7 +62,9 @@ class InputGate:
         self._known = {channel_code(edge.id, subtask) for edge in inputs for subtask in range(edge.parallelism or 0)}
         sources = [("source", edge.id) for edge in inputs if edge.parallelism is None]
         self._valve = StatusWatermarkValve([*sorted(self._known), *sources])
+        # When sources had records last; and of those that are silent, the watermark that they had then.
         self._last_active: dict[int, int] = {}
+        self._last_said: dict[int, int] = {}
         self._epoch = 0
         self._channels: dict[int, _Channel] = {}
         self._spool: IO[bytes] | None = None
@@ -163,11 +165,14 @@ class InputGate:
     def advance_sources(self, now: int, output: WatermarkSink) -> None:
         """Let the valve know the watermarks and idleness of the sources in this epoch.
 
-        Partitions without records do not count; a source without any keeps the watermark that it had, and is idle
-        once it has been so for its idle timeout (processing time ``now``, epoch ms). Partitions that said that they are
-        idle do not hold back the others; where all did, the source is idle at once, at the latest of their watermarks
-        (as Flink's valve does when the last channel becomes idle).
+        Partitions without records do not count. A source without any is silent: see :meth:`_in_silence`. Partitions
+        that said that they are idle do not hold back the others; where all did, the source is idle at once, at the
+        latest of their watermarks (as Flink's valve does when the last channel becomes idle).
+
+        Args:
+            now: the time of the epoch (epoch ms), the same when it is run again.
         """
+        silent: list[InputEdge] = []
         for number, edge in self._edges.items():
             if edge.parallelism is not None:
                 continue
@@ -177,33 +182,64 @@ class InputGate:
                 if edge_of_channel(code) == number
                 and (channel.idle or channel.has_records or channel.watermark is not None)
             ]
+            if not partitions:
+                silent.append(edge)
+                continue
+            self._last_active[number] = now
+            self._last_said.pop(number, None)
             active = [channel for channel in partitions if not channel.idle]
-            source = ("source", number)
-            if partitions:
-                self._last_active[number] = now
-                watermarks = [
-                    MIN_TIMESTAMP if channel.watermark is None else channel.watermark
-                    for channel in active or partitions
-                ]
-                watermark = min(watermarks) if active else max(watermarks)
-                # A source that was idle and says nothing new stays so.
-                if active or watermark > self._valve.current_watermark:
-                    self._valve.input_status(source, False, output)
-                    self._valve.input_watermark(source, watermark, output)
-                if not active:
-                    self._valve.input_status(source, True, output)
-            elif edge.idle_timeout is not None:
-                since = self._last_active.setdefault(number, now)
-                if now - since >= edge.idle_timeout:
-                    self._valve.input_status(source, True, output)
+            watermarks = [
+                MIN_TIMESTAMP if channel.watermark is None else channel.watermark for channel in active or partitions
+            ]
+            watermark = min(watermarks) if active else max(watermarks)
+            # A source that was idle and says nothing new stays so.
+            if active or watermark > self._valve.current_watermark:
+                self._go_on(number, watermark, output)
+            if not active:
+                self._valve.input_status(("source", number), True, output)
+        self._in_silence([edge for edge in silent if edge.minds_silence], now, output)
 
-    def next_idle(self, now: int) -> int | None:
-        """When the next source becomes idle unless records come (epoch ms)."""
-        times = [
-            self._last_active.get(number, now) + edge.idle_timeout
-            for number, edge in self._edges.items()
-            if edge.parallelism is None and edge.idle_timeout is not None
-        ]
+    def _in_silence(self, edges: list[InputEdge], now: int, output: WatermarkSink) -> None:
+        """Let time pass for sources without records.
+
+        Each keeps the watermark that it had; after its ``progress_timeout`` that goes on with the clock. After its
+        ``idle_timeout`` a source is idle; an idle one stays so, and its watermark counts only where all are idle.
+        """
+        for edge in edges:
+            silent_for = now - self._last_active.setdefault(edge.id, now)
+            self._last_said.setdefault(edge.id, self._valve.watermark_of(("source", edge.id)))
+            if edge.idle_timeout is not None and silent_for >= edge.idle_timeout:
+                self._valve.input_status(("source", edge.id), True, output)
+        for edge in edges:
+            watermark, timeout = self._last_said[edge.id], edge.progress_timeout
+            silent_for = now - self._last_active[edge.id]
+            if timeout is None or silent_for < timeout or watermark == MIN_TIMESTAMP:
+                continue
+            watermark = min(watermark + silent_for - timeout, MAX_WATERMARK - 1)  # only bounded input has an end
+            if not self._valve.is_idle_channel(("source", edge.id)):
+                self._go_on(edge.id, watermark, output)
+            elif self._valve.is_idle and watermark > self._valve.current_watermark:
+                self._go_on(edge.id, watermark, output)
+                self._valve.input_status(("source", edge.id), True, output)
+
+    def _go_on(self, number: int, watermark: int, output: WatermarkSink) -> None:
+        self._valve.input_status(("source", number), False, output)
+        self._valve.input_watermark(("source", number), watermark, output)
+
+    def next_wake_up(self, now: int) -> int | None:
+        """When something happens unless records come (epoch ms): a source becomes idle, or its watermark goes on.
+
+        That goes on in every epoch.
+        """
+        times = []
+        for number, edge in self._edges.items():
+            if not edge.minds_silence:
+                continue
+            since = self._last_active.get(number, now)
+            if edge.idle_timeout is not None:
+                times.append(since + edge.idle_timeout)
+            if edge.progress_timeout is not None and self._valve.watermark_of(("source", number)) > MIN_TIMESTAMP:
+                times.append(max(since + edge.progress_timeout, now + 1))
         return min((time for time in times if time > now), default=None)
 
     @property
@@ -212,14 +248,20 @@ class InputGate:
         return self._valve.current_watermark
 
     def snapshot(self) -> Any:
-        """Return the watermarks of all channels, and when sources had records last, as plain data."""
-        return {"valve": self._valve.snapshot(), "last_active": dict(self._last_active)}
+        """Return the watermarks of all channels, and of sources when they had records last, as plain data."""
+        return {
+            "valve": self._valve.snapshot(),
+            "last_active": dict(self._last_active),
+            "last_said": dict(self._last_said),
+        }
 
     def restore(self, state: Any) -> None:
         """Take the watermarks of all channels back."""
-        valve, last_active = (state["valve"], state["last_active"]) if isinstance(state, dict) else state  # format 1
-        self._valve.restore(valve)
-        self._last_active = dict(last_active)
+        if not isinstance(state, dict):  # format 1
+            state = dict(zip(("valve", "last_active"), state))
+        self._valve.restore(state["valve"])
+        self._last_active = dict(state["last_active"])
+        self._last_said = dict(state.get("last_said", {}))
 
     # -- buffers that came too early --
 

@@ -67,6 +67,7 @@ class MultipleInputStreamTask(StreamTask):
         self._store: ChunkStore | None = None
         self._sync = Sync.IN_STEP
         self._restore_seconds = 0.0
+        self._epoch_time = 0
 
     def restore(self, store: ChunkStore | None) -> bool:
         """Bring the task to the version in the store; without one (a batch), there is no state yet.
@@ -120,18 +121,24 @@ class MultipleInputStreamTask(StreamTask):
     def next_wake_up(self) -> int | None:
         """The time (epoch ms) when the task has work even without input.
 
-        It is that of its earliest processing-time timer, or the end of a source's idle timeout.
+        It is that of its earliest processing-time timer, or when a source has been silent for its timeout.
         """
         times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
-        times += [self.gate.next_idle(self.clock.current_processing_time())]
+        times += [self.gate.next_wake_up(self._epoch_time)]
         times += [operator.next_wake_up for operator in self.chain.operators]
         return min((time for time in times if time is not None), default=None)
 
-    def run_epoch(self, buffers: Iterable[Iterable[Buffer]], store: ChunkStore | None) -> Iterator[list[Buffer]]:
+    def run_epoch(
+        self, buffers: Iterable[Iterable[Buffer]], store: ChunkStore | None, epoch_time: int | None = None
+    ) -> Iterator[list[Buffer]]:
         """Process one epoch's buffers; return the output, in parts.
 
         State goes to ``store``; without one (a batch), this is the only epoch, and its state is not kept. The task must
         have been restored from the same store.
+
+        Args:
+            epoch_time: by which the silence of sources is measured (epoch ms): the same for all tasks, and when the
+                epoch is run again; the clock's time when None.
 
         Raises:
             TaskStateError: the task has not been restored, is in an epoch, or has ended.
@@ -139,6 +146,7 @@ class MultipleInputStreamTask(StreamTask):
         try:
             with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
                 self._store = store
+                self._epoch_time = self.clock.current_processing_time() if epoch_time is None else epoch_time
                 epoch = self.log.version + 1
                 self.gate.begin_epoch(epoch)
                 self.writer.begin_epoch(self.subtask)
@@ -187,7 +195,7 @@ class MultipleInputStreamTask(StreamTask):
         if self._phase is EpochPhase.DATA_ENDED:
             self._checkpoint_on_barrier()
             return DataInputStatus.END_OF_INPUT
-        self.gate.advance_sources(self.clock.current_processing_time(), self.chain)
+        self.gate.advance_sources(self._epoch_time, self.chain)
         if ended:
             return DataInputStatus.END_OF_DATA
         self._checkpoint_on_barrier()

@@ -124,6 +124,7 @@ class InputEdge:
         idle_timeout: milliseconds without records after which a source no longer holds back the watermark.
         ordinal: which of the edges from that vertex to this one it is, from 0.
         index: the input of the head operator that its records go to.
+        progress_timeout: milliseconds without records after which a source's watermark goes on with the clock.
     """
 
     vertex: int
@@ -131,11 +132,17 @@ class InputEdge:
     idle_timeout: int | None = None
     ordinal: int = 0
     index: int = 0
+    progress_timeout: int | None = None
 
     @property
     def id(self) -> int:
         """The number by which the vertex knows the edge."""
         return edge_id(self.vertex, self.ordinal)
+
+    @property
+    def minds_silence(self) -> bool:
+        """Whether something happens by the clock when no records come: only a source can be silent."""
+        return self.parallelism is None and (self.idle_timeout is not None or self.progress_timeout is not None)
 
 
 @dataclass

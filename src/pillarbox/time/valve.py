@@ -79,6 +79,14 @@ class StatusWatermarkValve:
         """The channels there are."""
         return tuple(self._channels)
 
+    def watermark_of(self, channel: Hashable) -> int:
+        """Return the last watermark of a channel; ``MIN_TIMESTAMP`` before the first."""
+        return self._channels[channel].watermark
+
+    def is_idle_channel(self, channel: Hashable) -> bool:
+        """Return whether a channel's last status was idle."""
+        return self._channels[channel].idle
+
     def input_watermark(self, channel: Hashable, timestamp: int, sink: WatermarkSink) -> None:
         """Take a watermark of a channel. One that is not above the channel's last is ignored.
 

@@ -52,12 +52,14 @@ class WatermarkStrategy:
         timestamp_column: the column that ``timestamp_assigner`` reads, where it is one: columnar
             data can be stamped without it, in one go.
         idle_timeout: milliseconds without a record after which the stream is idle; None: never.
+        progress_timeout: milliseconds without a record after which the watermark goes on with the clock; None: never.
     """
 
     generator_factory: Callable[[], WatermarkGenerator]
     timestamp_assigner: TimestampAssigner | None = None
     timestamp_column: str | None = None
     idle_timeout: int | None = None
+    progress_timeout: int | None = None
 
     @staticmethod
     def for_monotonous_timestamps() -> WatermarkStrategy:
@@ -137,6 +139,29 @@ class WatermarkStrategy:
         millis = positive_millis(idle_timeout, "with_idleness(): the idle timeout")
         return dataclasses.replace(self, idle_timeout=millis)
 
+    def with_wall_clock_progress(self, timeout: DurationLike) -> WatermarkStrategy:
+        """Return this strategy with a watermark that goes on with the clock while the source is silent.
+
+        So the last windows fire without further data. Once a source has had no record for ``timeout``, counted from its
+        last epoch with records, its watermark is the one of that epoch and the time that has gone by since the timeout
+        ended. Records that come afterwards with older timestamps are late. The clock is that of the epochs (Spark's
+        batch timestamp), so an epoch that is run again does the same; the time for which a query was stopped counts,
+        unless its first epoch has records. A source that has had no watermark yet stays without one.
+
+        Each source counts by itself. With :meth:`with_idleness` as well, one that is idle holds nobody back, and its
+        watermark counts only while all sources are idle. At the end of bounded input event time ends anyway.
+
+        It is for strategies that are assigned before the first ``key_by(...)`` or ``rebalance()``.
+
+        Args:
+            timeout: how long a source has to be silent; as an int, milliseconds.
+
+        Raises:
+            ProgramError: it is zero, negative or no duration.
+        """
+        millis = positive_millis(timeout, "with_wall_clock_progress(): the timeout")
+        return dataclasses.replace(self, progress_timeout=millis)
+
     def create_generator(self, now_ms: Callable[[], int] | None = None) -> WatermarkGenerator:
         """Make a generator, for one subtask and one stream of records.
 
@@ -171,4 +196,6 @@ class WatermarkStrategy:
             text += f".with_timestamp_assigner({self.timestamp_assigner!r})"
         if self.idle_timeout is not None:
             text += f".with_idleness({self.idle_timeout} ms)"
+        if self.progress_timeout is not None:
+            text += f".with_wall_clock_progress({self.progress_timeout} ms)"
         return f"WatermarkStrategy.{text}"

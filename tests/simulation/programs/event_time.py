@@ -73,6 +73,19 @@ def idle_behind_a_shuffle(env, events):
     return echoed.filter(lambda value: value[0] in LETTERS)
 
 
+def silent_source(env, events):
+    """All windows, of both levels, close by the clock, after the last record."""
+    timed = events.assign_timestamps_and_watermarks(bounded(100_000).with_wall_clock_progress(300))
+    summed = timed.key_by(first).process(Tumbling())
+    return summed.key_by(lambda value: value[1]).process(Echo())
+
+
+def silent_sources(env, fast, slow):
+    strategy = bounded(100_000).with_idleness(200).with_wall_clock_progress(100)
+    streams = [s.assign_timestamps_and_watermarks(strategy) for s in (fast, slow)]
+    return streams[0].union(streams[1]).key_by(first).process(Tumbling())
+
+
 def orders_and_payments(rng: random.Random) -> Inputs:
     """Return orders, each at most once, and payments, of which some have no order."""
     orders = [row(id=number, at=rng.randrange(20_000)) for number in rng.sample(range(30), rng.randrange(25))]
@@ -134,6 +147,16 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         idle_behind_a_shuffle,
         lambda rng: {"events": keyed_events(rng, most=20)},
         last={"events": [(key, FAR, 0) for key in HEARTBEATS]},
+        cut_free=True,
+        timed=True,
+    ),
+    "silent-source": SimulatedProgram(
+        silent_source, lambda rng: {"events": keyed_events(rng)}, tail=(200_000, 1), cut_free=True, timed=True
+    ),
+    "silent-sources": SimulatedProgram(
+        silent_sources,
+        lambda rng: {"fast": keyed_events(rng), "slow": keyed_events(rng, most=8)},
+        tail=(200_000, 1),
         cut_free=True,
         timed=True,
     ),

@@ -50,11 +50,11 @@ class Processor(StatefulProcessor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
         """Run a subtask's epoch."""
-        return self._loaded().run(int(key[0]), rows)  # type: ignore[no-any-return]
+        return self._loaded().run(int(key[0]), rows, timerValues.getCurrentProcessingTimeInMs())  # type: ignore[no-any-return]
 
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
         """Run an epoch without input."""
-        return self._loaded().run_on_timer(int(key[0]))  # type: ignore[no-any-return]
+        return self._loaded().run_on_timer(int(key[0]), timerValues.getCurrentProcessingTimeInMs())  # type: ignore[no-any-return]
 
     def close(self) -> None:
         """Nothing is held: tasks live on in their worker."""

@@ -63,24 +63,28 @@ class TaskHost:
         self._store = _SparkChunkStore(chunks)
         self._ran: set[int] = set()
 
-    def run(self, code: int, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
-        """Run a subtask's epoch; buffers for a later level, or for the end, pass through."""
-        for buffers in self._run(code, rows) if code in self._places else _buffers(rows):
+    def run(self, code: int, rows: Iterator[pd.DataFrame], now: int) -> Iterator[pd.DataFrame]:
+        """Run a subtask's epoch; buffers for a later level, or for the end, pass through.
+
+        Args:
+            now: the batch timestamp (epoch ms), where the query has timers.
+        """
+        for buffers in self._run(code, rows, now) if code in self._places else _buffers(rows):
             yield from map(arrow_frame, self._output(buffers))
 
-    def run_on_timer(self, code: int) -> Iterator[pd.DataFrame]:
+    def run_on_timer(self, code: int, now: int) -> Iterator[pd.DataFrame]:
         """Run an epoch without input, unless the subtask has had one in this batch."""
         if code in self._places and code not in self._ran:
-            for buffers in self._run(code, iter(())):
+            for buffers in self._run(code, iter(()), now):
                 yield from map(arrow_frame, self._output(buffers))
 
-    def _run(self, code: int, rows: Iterator[pd.DataFrame]) -> Iterator[list[Buffer]]:
+    def _run(self, code: int, rows: Iterator[pd.DataFrame], now: int) -> Iterator[list[Buffer]]:
         self._ran.add(code)
         number, subtask = self._places[code]
         with failures_in_worker(self._vertices[number].name, subtask):
             task = residency.here.task(self._vertices[number], subtask, self._store)
             try:
-                yield from task.run_epoch(_buffers(rows), self._store)
+                yield from task.run_epoch(_buffers(rows), self._store, now if self._timers else None)
                 if self._timers:
                     self._set_timer(task)
                 residency.here.spare_the_collector()
