@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.elements import Barrier, Buffer, Records, Watermark, encode
+from pillarbox.elements import Barrier, Buffer, Element, Records, Watermark, encode
 from pillarbox.task import InputEdge, InputGate, channel_code
 from pillarbox.time import MAX_WATERMARK, MIN_TIMESTAMP
 
@@ -40,7 +40,7 @@ class Sources:
         sink = Sink()
         self.gate.begin_epoch(self.epoch)
         for edge, watermark in zip(self.edges, watermarks):
-            elements = [] if watermark is None else [Records([1]), Watermark(watermark)]
+            elements: list[Element] = [] if watermark is None else [Records([1]), Watermark(watermark)]
             number = channel_code(edge.id, 0)
             for seq, element in enumerate([*elements, Barrier(self.epoch)]):
                 for channel, arrived in self.gate.receive(Buffer(1, number, seq, encode(element))):
@@ -202,5 +202,6 @@ def test_sources_are_woken_for_what_is_to_come(progress):
     run = Sources(source(0, idle=30, progress=progress), source(1, idle=70))
     run(1000, 1, 2)
     wake_up = run.gate.next_wake_up(1000)
+    assert wake_up is not None
     assert run.again()(wake_up - 1) == []
     assert wake_up == (1030 if progress is None else 1010)
