@@ -110,4 +110,5 @@ class LogContents:
 def filed(number: int, start: int, chunk: Chunk, own: float) -> ChunkOnFile:
     """Return what the ledger keeps of a chunk whose current entries take ``own`` bytes."""
     elements = [(found.address, found.slot, found.names()) for found in chunk.elements]
-    return ChunkOnFile(number, start, chunk.keys + chunk.removed, elements, chunk.count, chunk.sizes(own))
+    rows = chunk.keys + chunk.removed if chunk.removed else chunk.keys
+    return ChunkOnFile(number, start, rows, elements, chunk.count, chunk.sizes(own))

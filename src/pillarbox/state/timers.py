@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from itertools import compress
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HeapTimers", "NamespaceTimers"]
 
-_NONE = type(None)
 _log = logging.getLogger("pillarbox")
 
 
@@ -161,16 +158,15 @@ class HeapTimers:
 
     def load(self, addresses: list[Any], rows: list[Row]) -> None:
         """Index the timers of restored rows; :meth:`end_loading` ends it."""
-        owners: list[Any] = addresses
-        stamps: list[Any] = list(map(itemgetter(self.slot), rows))
+        slot = self.slot
         # Mostly each row has one timer, or none has any, and there are millions of them at a cold start.
-        kinds = set(map(type, stamps))
-        if kinds == {_NONE}:
+        stamps: list[Any] = [stamp for row in rows if (stamp := row[slot]) is not None]
+        if not stamps:
             return
-        if _NONE in kinds:
-            present = [stamp is not None for stamp in stamps]
-            owners, stamps = list(compress(owners, present)), list(compress(stamps, present))
-        if not kinds <= {int, _NONE}:
+        owners: list[Any] = addresses
+        if len(stamps) < len(rows):
+            owners = [address for address, row in zip(addresses, rows) if row[slot] is not None]
+        if set(map(type, stamps)) != {int}:
             owners, stamps = self._unpacked(addresses, rows)
         try:
             timestamps = np.array(stamps, np.int64)
