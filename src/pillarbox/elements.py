@@ -173,6 +173,8 @@ class TaskReport:
         mailbox_latency_ms: the longest that one of the latest ten probes waited for its turn in the mailbox; also for a
             source. None: no probe has run, or the program asks for none (``measure_mailbox_latency``).
         state_sync: how the task got to the store's version: ``"in step"``, ``"caught up"``, ``"loaded"``, ...
+        state_format: ``"plain"``, where state is plain data of declared types; or ``"pickle: "`` and the reason. None:
+            there is no state, or (in a batch) it is written nowhere.
     """
 
     vertex: str
@@ -201,6 +203,7 @@ class TaskReport:
     state_bytes_written: int | None = None
     state_chunks: int | None = None
     state_sync: str | None = None
+    state_format: str | None = None
     mailbox_latency_ms: int | None = None
 
 

@@ -1,15 +1,16 @@
-"""The functions that a user gives to a stream's methods: checked, and named."""
+"""The functions and types that a user gives to a stream's methods: checked, and named."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_origin
 
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.async_io.function import AsyncFunction
 from pillarbox.operators.async_io.host import is_generator_function
 from pillarbox.operators.functions import Function, check_plain
+from pillarbox.types import TypeInformation
 
-__all__ = ["check_function", "check_requests", "name_of"]
+__all__ = ["check_function", "check_requests", "check_type", "name_of"]
 
 
 def name_of(kind: str, func: Any) -> str:
@@ -56,4 +57,17 @@ def check_requests(func: Any) -> None:
         raise ProgramError(
             f"map_async() got {shorten(func)}, which yields: give it a function that returns one result; for any"
             " number there is AsyncDataStream with an AsyncFunction"
+        )
+
+
+def check_type(what: str, declared: Any) -> None:
+    """Refuse what declares no type of values.
+
+    Raises:
+        ProgramError: it is neither one of ``Types`` nor a class: columns, for one.
+    """
+    if not (declared is None or isinstance(declared, (TypeInformation, type)) or get_origin(declared) is not None):
+        raise ProgramError(
+            f"{what} is one of Types, such as Types.LONG(), or a class, not {shorten(declared)}; the columns of the"
+            " results are the output_type"
         )

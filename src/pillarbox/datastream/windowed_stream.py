@@ -9,7 +9,7 @@ from typing import Any
 from pillarbox._generics import T1, Generic, KeyOut, U, WindowOut
 from pillarbox.datastream.code_search import mentions
 from pillarbox.datastream.data_stream import DataStream
-from pillarbox.datastream.given_functions import check_function
+from pillarbox.datastream.given_functions import check_function, check_type
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.functions import OutputTag, ReduceFunction, SideOutput, check_plain
 from pillarbox.operators.operator import OperatorFactory
@@ -29,7 +29,7 @@ from pillarbox.operators.windowing.triggers import Trigger
 from pillarbox.operators.windowing.tumbling_operator import TumblingWindowOperator
 from pillarbox.state import AggregateFunction
 from pillarbox.time.duration import DurationLike, to_millis
-from pillarbox.types import SchemaLike
+from pillarbox.types import SchemaLike, TypeInformation
 
 __all__ = ["AllWindowedStream", "WindowedStream"]
 
@@ -88,7 +88,7 @@ class _Windowed(Generic[T1, WindowOut]):
         call = func.reduce if isinstance(func, ReduceFunction) else func
         return self._fold("reduce", func, Reduce(call), window_function, output_type)
 
-    def _aggregate(self, func: Any, window_function: Any, output_type: Any) -> DataStream[Any]:
+    def _aggregate(self, func: Any, window_function: Any, accumulator_type: Any, output_type: Any) -> DataStream[Any]:
         if not isinstance(func, AggregateFunction):
             hint = f"an instance: {func.__name__}()" if isinstance(func, type) else "an AggregateFunction"
             raise ProgramError(f"aggregate() got {shorten(func)}: pass {hint}")
@@ -97,7 +97,9 @@ class _Windowed(Generic[T1, WindowOut]):
                 f"{self._assigner!r} makes windows that merge, and {type(func).__name__} cannot merge accumulators:"
                 " define merge()"
             )
-        return self._fold("aggregate", func, Aggregate(func), window_function, output_type)
+        check_type("aggregate(): accumulator_type", accumulator_type)
+        fold = Aggregate(func, accumulator_type)
+        return self._fold("aggregate", func, fold, window_function, output_type)
 
     def _fold(self, method: str, func: Any, fold: Fold, window_function: Any, output_type: Any) -> DataStream[Any]:
         if window_function is not None and not isinstance(window_function, (self._applied, self._processed)):
@@ -269,6 +271,7 @@ class WindowedStream(_Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
         window_function: WindowFunction[U, Any, KeyOut, WindowOut]
         | ProcessWindowFunction[U, Any, KeyOut, WindowOut]
         | None = None,
+        accumulator_type: TypeInformation[Any] | type | None = None,
         output_type: SchemaLike | None = None,
     ) -> DataStream[Any]:
         """Add the records of each window to an accumulator as they come: a window keeps one accumulator.
@@ -276,6 +279,8 @@ class WindowedStream(_Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
         Args:
             aggregate_function: makes accumulators, adds records, and returns results.
             window_function: gets the one result, with key and window; by default the result is emitted.
+            accumulator_type: the type of accumulators: one of ``Types``, or a class. If the type of the key is declared
+                as well, the state is plain data (docs/security.md), and an accumulator of another type is refused.
             output_type: the columns of the results, for ``to_dataframe()``.
 
         Raises:
@@ -295,7 +300,7 @@ class WindowedStream(_Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
             >>> numbers.aggregate(Mean()).execute_and_collect()
             [1.5, 4.5]
         """
-        return self._aggregate(aggregate_function, window_function, output_type)
+        return self._aggregate(aggregate_function, window_function, accumulator_type, output_type)
 
     def apply(
         self, window_function: WindowFunction[T1, U, KeyOut, WindowOut], output_type: SchemaLike | None = None
@@ -426,6 +431,7 @@ class AllWindowedStream(_Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         window_function: AllWindowFunction[U, Any, WindowOut]
         | ProcessAllWindowFunction[U, Any, WindowOut]
         | None = None,
+        accumulator_type: TypeInformation[Any] | type | None = None,
         output_type: SchemaLike | None = None,
     ) -> DataStream[Any]:
         """Add the records of each window to an accumulator as they come: see :meth:`WindowedStream.aggregate`.
@@ -443,7 +449,7 @@ class AllWindowedStream(_Windowed[T1, WindowOut], Generic[T1, WindowOut]):
             >>> env.from_collection([1, 2, 3, 4]).count_window_all(2).aggregate(Total()).execute_and_collect()
             [3, 7]
         """
-        return self._aggregate(aggregate_function, window_function, output_type)
+        return self._aggregate(aggregate_function, window_function, accumulator_type, output_type)
 
     def apply(
         self, window_function: AllWindowFunction[T1, U, WindowOut], output_type: SchemaLike | None = None

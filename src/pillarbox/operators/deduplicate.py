@@ -17,6 +17,7 @@ from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
 from pillarbox.state import ValueState, ValueStateDescriptor
 from pillarbox.time.internal_timer_service import VOID_NAMESPACE
+from pillarbox.types import Types
 
 __all__ = ["DeduplicateOperator"]
 
@@ -28,7 +29,7 @@ class DeduplicateOperator(KeyedOperator):
         super().__init__(context, None, "", keying)
         self._within = within
         self._timers = self.time_services.get_internal_timer_service("forget", self)
-        self._seen: ValueState[bool] = self.backend.get_state(ValueStateDescriptor("seen"))
+        self._seen: ValueState[bool] = self.backend.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
 
     def process_records(self, records: Records) -> None:
         """Hand on those of a run that are the first of their key. A columnar run stays columnar."""

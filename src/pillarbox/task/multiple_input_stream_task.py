@@ -61,11 +61,12 @@ class MultipleInputStreamTask(StreamTask):
         identity = LogIdentity(
             vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program, vertex.key, vertex.codes
         )
-        own_state = any(node.factory.stateful for node in vertex.nodes)
-        self.log: StateLog = StateLog(identity, self.backend, own_state=own_state)
+        self._own_state = any(node.factory.stateful for node in vertex.nodes)
+        self.log: StateLog = StateLog(identity, self.backend, own_state=self._own_state)
         self.gate: InputGate = InputGate(vertex.name, vertex.inputs)
         self._store: ChunkStore | None = None
         self._sync = Sync.IN_STEP
+        self._state_format: str | None = None
         self._restore_seconds = 0.0
         self._epoch_time = 0
 
@@ -86,7 +87,7 @@ class MultipleInputStreamTask(StreamTask):
                 if first:
                     self.chain.open()
                     self.backend.seal()
-                    self._tell_of_pickles()
+                    self._state_format = None if store is None else self._find_state_format()
                 self.metrics.state.mark_start()
                 self._sync = Sync.IN_STEP if store is None else self.log.sync(store)
                 self.metrics.state.mark_end()
@@ -102,12 +103,15 @@ class MultipleInputStreamTask(StreamTask):
             return False
         return True
 
-    def _tell_of_pickles(self) -> None:
-        """Log whether the state is plain data; subtask 0 speaks for all."""
-        if self.subtask == 0 and self.backend.is_declared:
-            reason = self.log.reason_for_pickles
+    def _find_state_format(self) -> str | None:
+        """Return whether the state is plain data, and log it; subtask 0 speaks for all."""
+        if not self.backend.is_declared and not self._own_state:
+            return None
+        reason = self.log.reason_for_pickles
+        if self.subtask == 0:
             said = "plain data, of the declared types" if reason is None else f"pickles: {reason}"
             _log.info("operator %r: the state in the checkpoint is %s", self.chain.head.name, said)
+        return "plain" if reason is None else f"pickle: {reason}"
 
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:
         self.coordinator.restored(self.log.version)
@@ -264,6 +268,7 @@ class MultipleInputStreamTask(StreamTask):
             state_bytes_written=self.log.bytes_written,
             state_chunks=self.log.chunks,
             state_sync=self._sync.value,
+            state_format=self._state_format,
         )
 
 

@@ -76,10 +76,15 @@ class Reduce(Fold):
 
 
 class Aggregate(Fold):
-    """Elements are added to an accumulator."""
+    """Elements are added to an accumulator.
 
-    def __init__(self, function: AggregateFunction[Any, Any, Any]) -> None:
+    Args:
+        accumulator_type: the type of accumulators, if it is declared.
+    """
+
+    def __init__(self, function: AggregateFunction[Any, Any, Any], accumulator_type: Any = None) -> None:
         self.function = function
+        self.accumulator_type = accumulator_type
 
     def of(self, values: Iterable[Any]) -> Any:
         """Return the result of an accumulator with all elements in it."""
@@ -90,7 +95,7 @@ class Aggregate(Fold):
 
     def descriptor(self) -> StateDescriptor:
         """Return an aggregating state."""
-        return AggregatingStateDescriptor(_NAME, self.function)
+        return AggregatingStateDescriptor(_NAME, self.function, self.accumulator_type)
 
 
 class Folded(Contents):

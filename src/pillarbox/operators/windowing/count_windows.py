@@ -10,6 +10,7 @@ from pillarbox.operators.windowing.assigner import WindowAssigner
 from pillarbox.operators.windowing.triggers import CountTrigger, NeverTrigger, PurgingTrigger, Trigger
 from pillarbox.operators.windowing.windows import CountWindow, GlobalWindow
 from pillarbox.state import ValueStateDescriptor
+from pillarbox.types import Types
 
 __all__ = [
     "CountSlidingWindowAssigner",
@@ -60,7 +61,7 @@ class CountWindowAssigner(WindowAssigner):
         name = f"{type(self).__name__}.of()"
         self.size: int = _count(size, f"{name}: the size")
         self.slide: int = _count(slide, f"{name}: the slide")
-        self._counted = ValueStateDescriptor("window-count")
+        self._counted = ValueStateDescriptor("window-count", Types.LONG())
 
     def open(self, context: WindowAssigner.WindowAssignerContext, /) -> None:
         context.get_runtime_context().get_state(self._counted)

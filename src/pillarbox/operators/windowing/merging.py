@@ -10,13 +10,20 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pillarbox.operators.windowing.assigner import MergeCallback, MergingWindowAssigner
-from pillarbox.state import MapState
+from pillarbox.operators.windowing.windows import TimeWindow
+from pillarbox.state import MapState, MapStateDescriptor
 
-__all__ = ["MergingWindowSet"]
+__all__ = ["MergingWindowSet", "merging_windows"]
 
 # Is told of a merge: the window that came of it, the windows that are one with it, the window under which its state
 # lies, and those whose state has to be merged into that.
 OnMerge = Callable[[Any, list[Any], Any, list[Any]], None]
+
+
+def merging_windows(assigner: MergingWindowAssigner) -> MapStateDescriptor[Any, Any]:
+    """Return the state of a :class:`MergingWindowSet`."""
+    window = tuple[int, int] if assigner.window_type is TimeWindow else None
+    return MapStateDescriptor("merging-windows", window, window)
 
 
 class _Merges(MergeCallback):

@@ -18,9 +18,8 @@ from pillarbox.operators.operator import OperatorContext
 from pillarbox.operators.windowing.assigner import MergingWindowAssigner
 from pillarbox.operators.windowing.base_operator import BaseWindowOperator, WindowProgram
 from pillarbox.operators.windowing.contexts import TriggerContext
-from pillarbox.operators.windowing.merging import MergingWindowSet
+from pillarbox.operators.windowing.merging import MergingWindowSet, merging_windows
 from pillarbox.operators.windowing.triggers import TriggerResult
-from pillarbox.state import MapStateDescriptor
 from pillarbox.time.timestamps import MAX_WATERMARK
 
 __all__ = ["WindowOperator"]
@@ -37,7 +36,7 @@ class WindowOperator(BaseWindowOperator):
         self._state = self.backend.get_state(program.contents.descriptor, namespaced=True)
         self._merging: MergingWindowSet | None = None
         if isinstance(program.assigner, MergingWindowAssigner):
-            windows = self.backend.get_state(MapStateDescriptor("merging-windows"))
+            windows = self.backend.get_state(merging_windows(program.assigner))
             self._merging = MergingWindowSet(program.assigner, windows)
         self._trigger_context = TriggerContext(self.backend, self._timers, self._state)
 

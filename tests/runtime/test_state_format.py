@@ -1,0 +1,159 @@
+"""Which operators' state is plain data, as their tasks report it, and whether it is restored as that."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from pillarbox import (
+    AggregateFunction,
+    CountTrigger,
+    EventTimeSessionWindows,
+    ProcessWindowFunction,
+    ProgramError,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    TypeMismatchError,
+    Types,
+    WatermarkStrategy,
+)
+from pillarbox.elements import Records
+from pillarbox.state.log_head import META
+
+BY_TIME = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value[1])
+MINUTE = 60_000
+
+
+class Mean(AggregateFunction):
+    def create_accumulator(self):
+        return 0, 0
+
+    def add(self, value, accumulator):
+        return accumulator[0] + value[2], accumulator[1] + 1
+
+    def get_result(self, accumulator):
+        return accumulator[0] / accumulator[1]
+
+    def merge(self, one, other):
+        return one[0] + other[0], one[1] + other[1]
+
+
+class Nothing(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        return []
+
+
+MEAN = tuple[int, int]
+TYPED = {
+    "deduplicate": lambda keyed: keyed.deduplicate(MINUTE),
+    "tumbling": lambda keyed: keyed.window(TumblingEventTimeWindows.of(MINUTE)).aggregate(
+        Mean(), accumulator_type=MEAN
+    ),
+    "sessions": lambda keyed: keyed.window(EventTimeSessionWindows.with_gap(MINUTE)).aggregate(
+        Mean(), accumulator_type=MEAN
+    ),
+    "counted": lambda keyed: keyed.count_window(2).aggregate(
+        Mean(), None, Types.TUPLE([Types.LONG(), Types.LONG()]), Types.DOUBLE()
+    ),
+    "triggered": lambda keyed: (
+        keyed.window(TumblingEventTimeWindows.of(MINUTE))
+        .trigger(CountTrigger.of(2))
+        .aggregate(Mean(), accumulator_type=MEAN)
+    ),
+}
+PICKLED = {
+    "the reducing state 'window-contents': no type": lambda keyed: keyed.window(
+        TumblingEventTimeWindows.of(MINUTE)
+    ).reduce(max),
+    "the list state 'window-contents': no type": lambda keyed: keyed.window(
+        TumblingEventTimeWindows.of(MINUTE)
+    ).process(Nothing()),
+    "the value state 'reduced': no type": lambda keyed: keyed.reduce(max),
+    "the aggregating state 'window-contents': object": lambda keyed: keyed.window(
+        TumblingEventTimeWindows.of(MINUTE)
+    ).aggregate(Mean(), accumulator_type=object),
+}
+
+
+STRING = Types.STRING()
+
+
+def start(build, savepoint=None, key_type=STRING):
+    env = StreamExecutionEnvironment.get_execution_environment()
+    timed = env.from_collection([]).assign_timestamps_and_watermarks(BY_TIME)
+    out = build(timed.key_by(lambda value: value[0], key_type=key_type)).uid("op")
+    return env.local_job(out=out, savepoint=savepoint)
+
+
+def push(job, *values):
+    (source,) = job.program.sources
+    return job.run_epoch({source: [[Records(list(values))]]})["out"]
+
+
+def formats(job):
+    return {report.state_format for report in job.reports if report.uid == "op"}
+
+
+def types_in_head(savepoint):
+    (store,) = savepoint.values()
+    return pickle.loads(store.chunks[META][15:]).get("types")
+
+
+@pytest.mark.parametrize("name", TYPED)
+def test_operators_whose_types_are_known_are_plain(name):
+    first = [("a", 1_000, 3), ("b", 1_001, 4)]
+    then = [("a", 2_000, 5), ("b", 200_000, 6), ("a", 200_001, 7)]
+    with start(TYPED[name]) as job:
+        push(job, *first)
+        savepoint = job.savepoint()
+        expected = push(job, *then)
+        assert formats(job) == {"plain"}
+    assert types_in_head(savepoint)
+    with start(TYPED[name], savepoint) as job:
+        assert push(job, *then) == expected
+    # As it is with pickles, which read what is plain; and are read where they fit.
+    with start(TYPED[name], savepoint, None) as job:
+        assert push(job, *then) == expected
+        assert formats(job) == {
+            "pickle: the type of its key is not known: key by columns of a DataFrame, or declare key_type"
+        }
+        savepoint = job.savepoint()
+    assert not types_in_head(savepoint)
+    with start(TYPED[name], savepoint) as job:
+        push(job, ("a", 200_002, 1))
+        assert formats(job) == {"plain"}
+
+
+@pytest.mark.parametrize("reason", PICKLED)
+def test_other_operators_say_why_they_are_pickled(reason):
+    with start(PICKLED[reason]) as job:
+        push(job, ("a", 1_000, 3))
+        (said,) = formats(job)
+    assert said is not None
+    assert said.startswith(f"pickle: {reason}")
+
+
+def test_an_accumulator_of_another_type_is_refused():
+    with (
+        start(TYPED["tumbling"]) as job,
+        pytest.raises(
+            TypeMismatchError,
+            match=r"operator 'window\.aggregate: Mean': the aggregating state 'window-contents' of key 'a'",
+        ),
+    ):
+        push(job, ("a", 1_000, 0.5))
+
+
+def test_operators_without_state_have_no_format():
+    env = StreamExecutionEnvironment.get_execution_environment()
+    out = env.from_collection([]).rebalance().map(str).uid("op")
+    with env.local_job(out=out) as job:
+        push(job, 1)
+        assert {report.state_format for report in job.reports} == {None}
+
+
+def test_columns_are_no_accumulator_type():
+    keyed = StreamExecutionEnvironment.get_execution_environment().from_collection([1]).key_by(lambda n: n)
+    with pytest.raises(ProgramError, match=r"accumulator_type is one of Types, .* not 'mean DOUBLE'; .* output_type"):
+        keyed.count_window(2).aggregate(Mean(), None, "mean DOUBLE")  # type: ignore[arg-type]
