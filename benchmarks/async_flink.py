@@ -47,7 +47,7 @@ class Lookup(AsyncFunction):
             asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
         except ImportError:
             pass
-        self.watch = Stopwatch(self.work)
+        self.watch = Stopwatch(self.work.times)
         self.opening = None
 
     async def async_invoke(self, value):

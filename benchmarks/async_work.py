@@ -107,9 +107,9 @@ class Stopwatch:
     It shows what it says at any time, in a file of the work's directory: a task of pillarbox goes on after the job.
     """
 
-    def __init__(self, work: Work) -> None:
-        assert work.times is not None
-        with open(Path(work.times, f"{os.getpid()}-{id(self)}"), "w+b") as file:
+    def __init__(self, directory: str | None) -> None:
+        assert directory is not None
+        with open(Path(directory, f"{os.getpid()}-{id(self)}"), "w+b") as file:
             file.write(bytes(16))
             file.flush()
             self._shown = memoryview(mmap.mmap(file.fileno(), 16)).cast("d")
@@ -134,8 +134,9 @@ class Stopwatch:
     def read_all(directory: str | Path) -> float | None:
         """Return the seconds from the first request of all tasks to their last result."""
         said = [struct.unpack("dd", path.read_bytes()) for path in Path(directory).iterdir()]
-        said = [each for each in said if each[1]]
-        return max(last for _, last in said) - min(first for first, _ in said) if said else None
+        first = [first for first, _ in said if first]
+        last = [last for _, last in said if last]
+        return max(last) - min(first) if first and last else None
 
 
 def _result(keys: pa.Array, scores: Sequence[int]) -> pa.RecordBatch:

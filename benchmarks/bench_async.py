@@ -151,7 +151,7 @@ class Lookup(Function):
         self.work = work
 
     async def open(self, ctx):
-        self.watch = Stopwatch(self.work)
+        self.watch = Stopwatch(self.work.times)
         self.resources = AsyncExitStack()
         self.look_up = await self.resources.enter_async_context(self.work.client())
 

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+# mypy: disable-error-code="import-not-found, misc, valid-type"
+"""Pathway's side of ``bench_windows.py``; runs in a virtual environment of its own, without pillarbox and Spark.
+
+A graph in streaming mode over a directory into which micro-batches are moved, as CSV files, with two workers (threads
+of Rust). Windows that tumble and slide have ``exactly_once_behavior``: each comes out once, when the time has passed
+its end by the delay of the watermark. Sessions have no such behaviour in Pathway: they come out with their first row
+and change with each one more, and all rows are kept for ever.
+
+Results are counted and summed by Pathway itself, and only these numbers get to Python. A micro-batch is over when they
+are what they must be; the time begins when the file is moved in, and so has the poll of the directory in it. Nothing is
+persisted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import pathway as pw
+
+from benchmarks.support import answer, cpu_seconds, questions
+
+PATIENCE = 120
+
+
+class Rows(pw.Schema):
+    key: int
+    ts: int
+    amount: int
+
+
+class Numbers:
+    """What has come out so far: number of rows and sum of their totals."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._last = [0, 0]
+        self.error = ""
+
+    def on_change(self, key, row, time, is_addition):
+        if is_addition:
+            with self._changed:
+                self._last = [row["rows"], row["total"]]
+                self._changed.notify_all()
+
+    def fail(self, error: str) -> None:
+        with self._changed:
+            self.error = error
+            self._changed.notify_all()
+
+    def wait_for(self, expected: list[int]) -> list[int]:
+        """Wait for certain numbers, as long as there is something new from time to time; return those there are."""
+        with self._changed:
+            while self._last != expected and not self.error:
+                if not self._changed.wait(PATIENCE):
+                    break
+            return self._last
+
+
+def run(spec: dict[str, Any], source: str, numbers: Numbers, commit: int) -> None:
+    rows = pw.io.csv.read(source, schema=Rows, mode="streaming", autocommit_duration_ms=commit)
+    behavior = None
+    if spec["session"]:
+        window = pw.temporal.session(max_gap=spec["size"])
+    else:
+        behavior = pw.temporal.exactly_once_behavior(shift=spec["delay"])
+        if spec["slide"]:
+            window = pw.temporal.sliding(hop=spec["slide"], duration=spec["size"])
+        else:
+            window = pw.temporal.tumbling(duration=spec["size"])
+    windowed = rows.windowby(rows.ts, window=window, behavior=behavior, instance=rows.key)
+    result = windowed.reduce(
+        key=pw.this._pw_instance,
+        start=pw.this._pw_window_start,
+        n=pw.reducers.count(),
+        total=pw.reducers.sum(pw.this.amount),
+    )
+    summary = result.reduce(rows=pw.reducers.count(), total=pw.reducers.sum(pw.this.total))
+    pw.io.subscribe(summary, on_change=numbers.on_change)
+    try:
+        pw.run(monitoring_level=pw.MonitoringLevel.NONE)
+    except Exception:
+        numbers.fail(traceback.format_exc())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--spec", type=json.loads, required=True, help="the windows")
+    parser.add_argument("--source", type=Path, required=True, help="the directory into which files are moved")
+    parser.add_argument("--commit", type=int, default=1_000, help="milliseconds between commits")
+    arguments = parser.parse_args()
+    numbers = Numbers()
+    threading.Thread(
+        target=run, args=(arguments.spec, str(arguments.source), numbers, arguments.commit), daemon=True
+    ).start()
+    for number, question in enumerate(questions()):
+        before, begun = cpu_seconds(os.getpid()), time.perf_counter()
+        os.rename(question["batch"], arguments.source / f"{number:03}.csv")
+        found = numbers.wait_for(question["expected"])
+        seconds = time.perf_counter() - begun
+        if numbers.error:
+            answer(error=numbers.error)
+        else:
+            answer(ms=1000 * seconds, cpu=cpu_seconds(os.getpid()) - before, results=found)
+    # The graph runs for ever.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
