@@ -98,6 +98,10 @@ bench-keyed: setup ## Measure keyed processing on Spark
 bench-sessions: setup ## Measure keyed sessions beside Spark's own APIs and PyFlink
 	@$(RUN) $(BIN)/python benchmarks/bench_sessions.py $(ARGS)
 
+.PHONY: bench-windows
+bench-windows: setup ## Measure windows beside Spark's own, PyFlink, Pathway and Bytewax (an hour; less with --works, --peers)
+	@$(RUN) $(BIN)/python benchmarks/bench_windows.py $(ARGS)
+
 .PHONY: bench-state
 bench-state: setup ## Measure state and checkpoints
 	@$(RUN) $(BIN)/python benchmarks/bench_state.py $(ARGS)
@@ -135,7 +139,7 @@ bench-growth: setup ## Measure what a row costs as rows and keys grow
 	@$(RUN) $(BIN)/python benchmarks/bench_growth.py $(ARGS)
 
 .PHONY: bench-all
-bench-all: setup ## Run all benchmarks, or those in ARGS, and write docs/benchmarks.md anew (two hours)
+bench-all: setup ## Run all benchmarks, or those in ARGS, and write docs/benchmarks.md anew (three hours)
 	@$(BIN)/python benchmarks/report.py run $(ARGS)
 
 .PHONY: bench-report

@@ -53,6 +53,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import statistics
 import sys
@@ -185,7 +186,7 @@ class Comparison:
             if kind in ("ours", "spark", "limit"):
                 raise
             print(f"{ended}\n{CONTENDERS[name].title} is left out", flush=True)
-            self.left_out[name] = str(ended).strip().splitlines()[-1]
+            self.left_out[name] = _reason(str(ended))
             if runner := runners.pop(name, None):
                 runner.close()
 
@@ -256,6 +257,13 @@ class Comparison:
             "rows": {name: rounds[0].rows for name, rounds in done.items()},
             "store": self.stores.get(self.name),
         }
+
+
+def _reason(error: str) -> str:
+    """Return the line of a stack trace, Python's or Java's, that says what happened."""
+    lines = error.strip().splitlines()
+    errors = [line.strip() for line in lines if re.match(r"\s*(Caused by: )?[\w.]+(Error|Exception)\b", line)]
+    return (errors or lines or [""])[-1]
 
 
 def _names(known: Mapping[str, Any]) -> Any:

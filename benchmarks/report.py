@@ -2,7 +2,7 @@
 """All benchmarks in turn, and the page that shows what they said.
 
 ``run`` runs them one after the other, all or those that are named, and keeps the JSON that each ends with, its command
-and a description of the machine in ``docs/benchmarks/NAME.json``. Nothing else should run meanwhile: two hours.
+and a description of the machine in ``docs/benchmarks/NAME.json``. Nothing else should run meanwhile: three hours.
 
 ``write`` draws the charts of ``docs/benchmarks`` anew from these files, and fills in the blocks of
 ``docs/benchmarks.md``: what stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is written here, all other
@@ -37,6 +37,7 @@ RUNS: dict[str, tuple[str, str]] = {
     "keyed-1m-keys": ("bench-keyed", "--keys 1000000 --peers rows,identity"),
     "keyed-100k-rows": ("bench-keyed", "--rows 100000 --peers rows,identity"),
     "sessions": ("bench-sessions", ""),
+    "windows": ("bench-windows", ""),
     "stateless": ("bench-stateless", ""),
     "epoch": ("bench-epoch", ""),
     "latency": ("bench-latency", ""),
@@ -225,6 +226,33 @@ def keyed(results: Mapping[str, Result]) -> str:
 
 def sessions(results: Mapping[str, Result]) -> str:
     return _keyed(results, "sessions")
+
+
+def windows(results: Mapping[str, Result]) -> str:
+    from benchmarks.window_sides import CONTENDERS
+    from benchmarks.window_work import WORKS
+
+    parts = []
+    for work, said in results["windows"]["works"].items():
+        rates = {CONTENDERS[name].title.strip("()"): float(rate) for name, rate in said["rows_per_s"].items()}
+        limits = [title for title in rates if title.startswith("identity")]
+        title = f"{WORKS[work].title}, {said['keys']:,} keys"
+        chart = draw_bars(f"windows-{work}", title, rates, "rows per second", limits=limits)
+        rows = [
+            [
+                CONTENDERS[name].title.strip("()"),
+                f"{rate:,}",
+                f"{min(said['rounds'][name]):,} to {max(said['rounds'][name]):,}",
+                f"{said['cpu_s_per_1m_rows'][name]:.1f}" if name in said["cpu_s_per_1m_rows"] else "",
+                *(f"{over[name]:.2f}" if name in over else "1.00" for over in said["over"].values()),
+            ]
+            for name, rate in said["rows_per_s"].items()
+        ]
+        head = ["rows per second", "median", "rounds", "CPU s per 1M rows"]
+        parts += [chart, table(head + [f"{CONTENDERS[ours].title} over it" for ours in said["over"]], rows)]
+    for name, why in results["windows"]["left_out"].items():
+        parts.append(f"{CONTENDERS[name].title} is left out: {why}")
+    return "\n\n".join(parts)
 
 
 def keyed_sizes(results: Mapping[str, Result]) -> str:
@@ -418,6 +446,7 @@ BLOCKS: dict[str, tuple[Callable[[Mapping[str, Result]], str], tuple[str, ...]]]
     "keyed": (keyed, ("keyed",)),
     "keyed sizes": (keyed_sizes, ("keyed-10k-keys", "keyed", "keyed-1m-keys", "keyed-100k-rows")),
     "sessions": (sessions, ("sessions",)),
+    "windows": (windows, ("windows",)),
     "stateless": (stateless, ("stateless",)),
     "epoch": (epoch, ("epoch",)),
     "latency": (latency, ("latency",)),

@@ -5,8 +5,8 @@
 What is measured are windows of the DataStream API with an ``AggregateFunction`` and a ``WindowFunction`` in Python: the
 same functions that pillarbox's Python side has. (A query in Flink's SQL with windows runs in the JVM alone, with no
 Python to compare.) As in ``keyed_flink.py`` files, timestamps and watermarks are the JVM's affair, bundles are large,
-the state cache of the Python workers holds all windows, metrics are off, objects are reused, the state is on the JVM's
-heap, and there are no checkpoints. Accumulators have a declared type, so that they are not pickled.
+the state cache of the Python workers holds all windows, metrics are off (in thread mode), objects are reused, the state
+is on the JVM's heap, and there are no checkpoints. Accumulators have a declared type, so that they are not pickled.
 
 The time of a job goes from the first record that is added to the last window that fires, so the start-up of a job and
 of its Python workers does not count.
@@ -96,7 +96,8 @@ def run(spec: dict[str, Any], source: str, target: str, arguments: argparse.Name
         "python.fn-execution.bundle.size": arguments.bundle,
         "python.fn-execution.bundle.time": 10_000,
         "python.state.cache-size": 4_000_000,
-        "python.metric.enabled": "false",
+        # Without metrics PyFlink's window operator fails in process mode.
+        "python.metric.enabled": "true" if arguments.mode == "process" else "false",
         "pipeline.object-reuse": "true",
     }.items():
         configuration.set_string(name, str(value))
