@@ -58,7 +58,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,15 @@ from benchmarks.window_sides import (
     serve,
 )
 from benchmarks.window_work import DELAY, WORKS, Batches, Work
+
+
+# By kind; the others are queries on Spark.
+RUNNERS: Mapping[str, Callable[[Any, str], Runner]] = {
+    "spark": FasterStore,
+    "pathway": PathwayRunner,
+    "flink": JobRunner,
+    "bytewax": JobRunner,
+}
 
 
 class Comparison:
@@ -179,8 +188,7 @@ class Comparison:
         kind = CONTENDERS[name].kind
         try:
             if name not in runners:
-                make = {"spark": FasterStore, "pathway": PathwayRunner, "flink": JobRunner, "bytewax": JobRunner}
-                runners[name] = make.get(kind, SparkRunner)(self, name)
+                runners[name] = RUNNERS.get(kind, SparkRunner)(self, name)
             getattr(runners[name], what)()
         except (NotInstalled, SystemExit) as ended:
             if kind in ("ours", "spark", "limit"):

@@ -46,7 +46,7 @@ class Totals(AggregateFunction):
 
     def __init__(self, times: str) -> None:
         self.times = times
-        self.watch = None
+        self.watch: Stopwatch | None = None
 
     def create_accumulator(self):
         # There is no ``open`` for it.

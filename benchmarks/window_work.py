@@ -142,7 +142,7 @@ class Panes(Windows):
                 break
             inside = [self._panes[i] for i in range(self._next, self._next + self._panes_of_one) if i in self._panes]
             if inside:
-                n, total = sum(each[0] for each in inside), sum(each[1] for each in inside)
+                n, total = (np.sum(numbers, axis=0) for numbers in zip(*inside))
                 key = np.flatnonzero(n)
                 emitted.append(np.stack([key, np.full(len(key), self._next * self._slide), n[key], total[key]]))
             self._panes.pop(self._next, None)
@@ -271,8 +271,8 @@ class Batches:
             for each in range(number + 1):
                 windows.add(*self.batch(each))
             return summary(windows.due(FOR_EVER))[:2]
-        each = [self.expected(i, late=False) for i in range(number + 1)]
-        return [sum(values[0] for values in each), sum(values[1] for values in each)]
+        until = [self.expected(i, late=False)[:2] for i in range(number + 1)]
+        return [sum(values) for values in zip(*until)]
 
 
 # -- pillarbox --
