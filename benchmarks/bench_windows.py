@@ -85,7 +85,6 @@ from benchmarks.window_sides import (
 )
 from benchmarks.window_work import DELAY, WORKS, Batches, Work
 
-
 # By kind; the others are queries on Spark.
 RUNNERS: Mapping[str, Callable[[Any, str], Runner]] = {
     "spark": FasterStore,
