@@ -12,6 +12,7 @@ from pillarbox import (
     EventTimeSessionWindows,
     ProcessWindowFunction,
     ProgramError,
+    SlidingEventTimeWindows,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
     TypeMismatchError,
@@ -53,6 +54,12 @@ TYPED = {
     "sessions": lambda keyed: keyed.window(EventTimeSessionWindows.with_gap(MINUTE)).aggregate(
         Mean(), accumulator_type=MEAN
     ),
+    "sessions of a named type": lambda keyed: keyed.window(EventTimeSessionWindows.with_gap(MINUTE)).aggregate(
+        Mean(), accumulator_type=Types.TUPLE([Types.LONG(), Types.LONG()])
+    ),
+    "panes": lambda keyed: keyed.window(SlidingEventTimeWindows.of(MINUTE, MINUTE // 3)).aggregate(
+        Mean(), accumulator_type=MEAN
+    ),
     "counted": lambda keyed: keyed.count_window(2).aggregate(
         Mean(), None, Types.TUPLE([Types.LONG(), Types.LONG()]), Types.DOUBLE()
     ),
@@ -63,6 +70,9 @@ TYPED = {
     ),
 }
 PICKLED = {
+    "the value state 'reducing-sessions': no type": lambda keyed: keyed.window(
+        EventTimeSessionWindows.with_gap(MINUTE)
+    ).reduce(max),
     "the reducing state 'window-contents': no type": lambda keyed: keyed.window(
         TumblingEventTimeWindows.of(MINUTE)
     ).reduce(max),

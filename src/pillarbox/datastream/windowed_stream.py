@@ -14,8 +14,8 @@ from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.functions import OutputTag, ReduceFunction, SideOutput, check_plain
 from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.windowing.assigner import MergingWindowAssigner, WindowAssigner
-from pillarbox.operators.windowing.base_operator import WindowProgram
-from pillarbox.operators.windowing.contents import Aggregate, AllElements, Fold, Folded, Reduce
+from pillarbox.operators.windowing.base_operator import BaseWindowOperator, WindowProgram
+from pillarbox.operators.windowing.contents import AllElements, Fold, Folded, aggregating, reducing
 from pillarbox.operators.windowing.count_windows import CountWindowAssigner, GlobalWindows
 from pillarbox.operators.windowing.evictors import Evictor
 from pillarbox.operators.windowing.functions import (
@@ -25,6 +25,8 @@ from pillarbox.operators.windowing.functions import (
     WindowFunction,
 )
 from pillarbox.operators.windowing.operator import WindowOperator
+from pillarbox.operators.windowing.pane_operator import PaneWindowOperator
+from pillarbox.operators.windowing.session_operator import SessionWindowOperator
 from pillarbox.operators.windowing.triggers import Trigger
 from pillarbox.operators.windowing.tumbling_operator import TumblingWindowOperator
 from pillarbox.state import AggregateFunction
@@ -86,7 +88,7 @@ class _Windowed(Generic[T1, WindowOut]):
     def _reduce(self, func: Any, window_function: Any, output_type: Any) -> DataStream[Any]:
         check_function(func, ReduceFunction, "reduce")
         call = func.reduce if isinstance(func, ReduceFunction) else func
-        return self._fold("reduce", func, Reduce(call), window_function, output_type)
+        return self._fold("reduce", func, reducing(call), window_function, output_type)
 
     def _aggregate(self, func: Any, window_function: Any, accumulator_type: Any, output_type: Any) -> DataStream[Any]:
         if not isinstance(func, AggregateFunction):
@@ -98,7 +100,7 @@ class _Windowed(Generic[T1, WindowOut]):
                 " define merge()"
             )
         check_type("aggregate(): accumulator_type", accumulator_type)
-        fold = Aggregate(func, accumulator_type)
+        fold = aggregating(func, accumulator_type)
         return self._fold("aggregate", func, fold, window_function, output_type)
 
     def _fold(self, method: str, func: Any, fold: Fold, window_function: Any, output_type: Any) -> DataStream[Any]:
@@ -134,8 +136,7 @@ class _Windowed(Generic[T1, WindowOut]):
             self._late_tag,
         )
         stream = self._stream
-        kind = TumblingWindowOperator if TumblingWindowOperator.does(program) else WindowOperator
-        make = partial(kind, keying=stream._keying, program=program)
+        make = partial(_operator_for(program), keying=stream._keying, program=program)
         return stream._apply(  # type: ignore[no-any-return]
             f"window.{method}",
             func,
@@ -150,6 +151,18 @@ class _Windowed(Generic[T1, WindowOut]):
             return True
         declared = trigger.uses_processing_time
         return mentions(trigger, "register_processing_time_timer") if declared is None else declared
+
+
+def _operator_for(program: WindowProgram) -> type[BaseWindowOperator]:
+    """Return the operator that does a program's windows with the least work."""
+    if TumblingWindowOperator.does(program):
+        return TumblingWindowOperator
+    if SessionWindowOperator.does(program):
+        return SessionWindowOperator
+    # A window that is made of panes has nothing of its own, so also no state of the window function's.
+    if PaneWindowOperator.does(program) and not mentions(program.function, "window_state"):
+        return PaneWindowOperator
+    return WindowOperator
 
 
 class WindowedStream(_Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):

@@ -26,8 +26,8 @@ class KeyedStateBackend(KeyContext, Protocol):
 
     States and timers are those of the current key, or of the current key in the current namespace. They are declared
     before :meth:`seal`. List, reducing and aggregating states of namespaces have
-    ``merge_namespaces(target, sources)``; reducing and aggregating ones ``fold(value)``, which adds a value that is not
-    None and returns whether it was the first.
+    ``merge_namespaces(target, sources)``; reducing and aggregating ones ``fold(value)``, which adds a value, also None,
+    and returns whether it was the first, and ``accumulator()``, which returns what is folded so far, or None.
 
     Attributes:
         operator: the operator's name, for errors.

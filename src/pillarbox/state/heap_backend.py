@@ -128,8 +128,11 @@ class HeapKeyedStateBackend(HeapRows):
         spaces = self.spaces
         # (row_in, in line for what is nearly always so.)
         found = spaces.by_key.get(key)
-        if type(found) is list and found[1][1] == namespace:
-            spaces.row = found
+        if type(found) is dict:
+            row = found.get(namespace)
+            spaces.row = spaces.row_in(namespace) if row is None else row
+        elif found is not None and found[1][1] == namespace:
+            spaces.row = found  # type: ignore[assignment]
         else:
             spaces.row = spaces.row_in(namespace)
 

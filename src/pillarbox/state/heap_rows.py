@@ -192,13 +192,14 @@ class HeapRows:
         Raises:
             CheckpointMismatchError: a restored state is not declared, or with another kind.
         """
-        for slot in written:
+        for slot in sorted(written, key=lambda slot: slot.kind == "timers"):  # a state's name says more to people
             kind = self._kind_of(slot.name)
             if kind is None and slot.name.startswith(_LATE):
                 self.add_slot(slot)
             elif kind is None:
+                name = slot.name if slot.kind == "timers" else slot.name.partition("/")[2]
                 raise CheckpointMismatchError(
-                    f"the checkpoint holds {slot.kind} {slot.name.partition('/')[2]!r} of operator {self.operator!r},"
+                    f"the checkpoint holds {slot.kind} {name!r} of operator {self.operator!r},"
                     " which the program does not declare in open(): run the program that wrote it, or start from a new"
                     " checkpoint"
                 )

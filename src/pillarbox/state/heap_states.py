@@ -213,6 +213,8 @@ class _HeapReducingState(_HeapMergingState, ReducingState[Any]):
     def get(self) -> Any:
         return self._backend.row[self._slot]
 
+    accumulator = get
+
     def add(self, value: Any) -> None:
         if value is None:
             self.clear()
@@ -220,7 +222,7 @@ class _HeapReducingState(_HeapMergingState, ReducingState[Any]):
         self.fold(value)
 
     def fold(self, value: Any) -> bool:
-        """Fold a value in that is not None; return whether it is the first."""
+        """Fold a value in, also None; return whether it is the first."""
         backend, slot = self._backend, self._slot
         row = backend.row
         present = row[slot]
@@ -244,6 +246,10 @@ class _HeapAggregatingState(_HeapMergingState, AggregatingState[Any, Any]):
         accumulator = self._backend.row[self._slot]
         return None if accumulator is None else self._function.get_result(accumulator)
 
+    def accumulator(self) -> Any:
+        """Return the accumulator itself; None: there is none."""
+        return self._backend.row[self._slot]
+
     def add(self, value: Any) -> None:
         if value is None:
             self.clear()
@@ -251,7 +257,7 @@ class _HeapAggregatingState(_HeapMergingState, AggregatingState[Any, Any]):
         self.fold(value)
 
     def fold(self, value: Any) -> bool:
-        """Add a value that is not None; return whether it is the first."""
+        """Add a value, also None; return whether it is the first."""
         backend, slot = self._backend, self._slot
         row = backend.row
         present = row[slot]

@@ -308,9 +308,7 @@ def plain_type(declared: object) -> PlainType:
         if declared.data_type is None:
             raise NotPlainError(f"{declared} is pickled")
         return _of_spark(declared.data_type)
-    if isinstance(declared, spark.DataType):
-        return _of_spark(declared)
-    return _of_annotation(declared, ())
+    return _of_spark(declared) if isinstance(declared, spark.DataType) else _of_annotation(declared, ())
 
 
 def _of_spark(declared: spark.DataType) -> PlainType:
@@ -330,6 +328,8 @@ def _of_spark(declared: spark.DataType) -> PlainType:
 
 
 def _of_annotation(declared: Any, inside: tuple[type, ...]) -> PlainType:
+    if isinstance(declared, (TypeInformation, spark.DataType)):
+        return plain_type(declared)
     origin, args = typing.get_origin(declared), typing.get_args(declared)
     if origin in (typing.Union, types.UnionType):
         others = [arg for arg in args if arg is not _NONE]

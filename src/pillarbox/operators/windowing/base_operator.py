@@ -146,9 +146,8 @@ class BaseWindowOperator(KeyedOperator):
 
     # -- results --
 
-    def _emit(self, window: Any, elements: tuple[Any, ...]) -> None:
-        """Call the window function with a window's elements, and take its results."""
-        timestamp = window.max_timestamp()
+    def _emit(self, window: Any, timestamp: int, elements: tuple[Any, ...]) -> None:
+        """Call the window function with a window's elements, and take its results, which carry its last timestamp."""
         self._window_context.enter(window, timestamp)
         results = self._call(elements)
         if results is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from pillarbox.operators.windowing.evictors import Evictor, TimestampedValue
@@ -15,7 +16,7 @@ from pillarbox.state import (
     StateDescriptor,
 )
 
-__all__ = ["AllElements", "Contents", "Fold", "Folded"]
+__all__ = ["AllElements", "Contents", "Fold", "Folded", "aggregating", "reducing"]
 
 _NAME = "window-contents"
 
@@ -44,69 +45,70 @@ class Contents(ABC):
         """Call the function of the current window with its elements, unless it is empty."""
 
 
-class Fold(ABC):
-    """How elements become one value."""
+@dataclass(frozen=True)
+class Fold:
+    """How elements become one value, by way of an accumulator.
 
-    @abstractmethod
+    Attributes:
+        descriptor: the state in which the elements are folded as they come.
+        first: returns the accumulator of one element.
+        add: returns an accumulator with one element more; it may be the same one.
+        merge: returns one accumulator of two, and may change both; None: they cannot be merged.
+        result: returns the result of an accumulator.
+    """
+
+    descriptor: StateDescriptor
+    first: Callable[[Any], Any]
+    add: Callable[[Any, Any], Any]
+    merge: Callable[[Any, Any], Any] | None
+    result: Callable[[Any], Any]
+
     def of(self, values: Iterable[Any]) -> Any:
         """Return the result of some elements, of which there is at least one."""
-
-    @abstractmethod
-    def descriptor(self) -> StateDescriptor:
-        """Return the state in which the elements are folded as they come."""
-
-
-class Reduce(Fold):
-    """Elements are folded two by two."""
-
-    def __init__(self, function: Callable[[Any, Any], Any]) -> None:
-        self.function = function
-
-    def of(self, values: Iterable[Any]) -> Any:
-        """Return all elements folded into one."""
         rest = iter(values)
-        result = next(rest)
+        accumulator = self.first(next(rest))
         for value in rest:
-            result = self.function(result, value)
-        return result
-
-    def descriptor(self) -> StateDescriptor:
-        """Return a reducing state."""
-        return ReducingStateDescriptor(_NAME, self.function)
+            accumulator = self.add(accumulator, value)
+        return self.result(accumulator)
 
 
-class Aggregate(Fold):
-    """Elements are added to an accumulator.
+def reducing(function: Callable[[Any, Any], Any]) -> Fold:
+    """Return the fold of elements two by two: what is folded so far is the accumulator."""
+    return Fold(ReducingStateDescriptor(_NAME, function), _itself, function, function, _itself)
+
+
+def aggregating(function: AggregateFunction[Any, Any, Any], accumulator_type: Any = None) -> Fold:
+    """Return the fold of elements by a user's function.
 
     Args:
         accumulator_type: the type of accumulators, if it is declared.
     """
 
-    def __init__(self, function: AggregateFunction[Any, Any, Any], accumulator_type: Any = None) -> None:
-        self.function = function
-        self.accumulator_type = accumulator_type
+    def first(value: Any) -> Any:
+        return function.add(value, function.create_accumulator())
 
-    def of(self, values: Iterable[Any]) -> Any:
-        """Return the result of an accumulator with all elements in it."""
-        accumulator = self.function.create_accumulator()
-        for value in values:
-            accumulator = self.function.add(value, accumulator)
-        return self.function.get_result(accumulator)
+    def add(accumulator: Any, value: Any) -> Any:
+        return function.add(value, accumulator)
 
-    def descriptor(self) -> StateDescriptor:
-        """Return an aggregating state."""
-        return AggregatingStateDescriptor(_NAME, self.function, self.accumulator_type)
+    merges = type(function).merge is not AggregateFunction.merge
+    descriptor = AggregatingStateDescriptor(_NAME, function, accumulator_type)
+    return Fold(descriptor, first, add, function.merge if merges else None, function.get_result)
+
+
+def _itself(value: Any) -> Any:
+    return value
 
 
 class Folded(Contents):
     """Elements are folded as they come: a window keeps one value."""
 
     def __init__(self, fold: Fold) -> None:
-        self.descriptor: StateDescriptor = fold.descriptor()
+        self.fold = fold
+        self.descriptor: StateDescriptor = fold.descriptor
 
     def add(self, state: Any, value: Any, timestamp: int | None) -> None:
         """Fold an element in."""
-        state.add(value)
+        state.fold(value)
 
     def fire(
         self,

@@ -120,10 +120,11 @@ class WindowOperator(BaseWindowOperator):
 
     def _emitter(self, window: Any, place: Any) -> Callable[[tuple[Any, ...]], None]:
         """Return what calls the window function, with the window's own state at hand, and takes its results."""
+        timestamp = window.max_timestamp()
 
         def emit(elements: tuple[Any, ...]) -> None:
             self.backend.set_current_namespace(tuple(window))
-            self._emit(window, elements)
+            self._emit(window, timestamp, elements)
             self.backend.set_current_namespace(tuple(place))
 
         return emit

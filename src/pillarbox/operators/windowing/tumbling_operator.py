@@ -86,7 +86,7 @@ class TumblingWindowOperator(WindowOperator):
             if timestamp == end:
                 value = self._state.get()
                 if value is not None:
-                    self._emit(window, (value,))
+                    self._emit(window, end, (value,))
             if timestamp == end + self._lateness:
                 if self._clears:
                     self._end(window, window)

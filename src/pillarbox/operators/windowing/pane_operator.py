@@ -1,0 +1,228 @@
+"""Windows that overlap, as sliding and cumulating ones do, on panes: an element is folded once, whatever the windows.
+
+A pane is a row of (key, start of the pane). When a window fires, the panes of which it is made are merged, with the
+help of two stacks. Those are a cache in memory: they are made anew from the panes after a restart, and when a pane
+that is in them changes.
+"""
+
+from __future__ import annotations
+
+import copy
+from bisect import bisect_left, insort
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from pillarbox.elements import Records
+from pillarbox.operators.function_operator import Pass
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.operator import OperatorContext
+from pillarbox.operators.windowing.base_operator import WindowProgram
+from pillarbox.operators.windowing.folding_operator import FoldingWindowOperator
+from pillarbox.operators.windowing.panes import Panes, panes_of
+from pillarbox.operators.windowing.two_stacks import TwoStacks
+from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+
+__all__ = ["PaneWindowOperator"]
+
+# Further out, the arithmetic of 64 bits might not hold.
+_FAR = 2**62
+
+
+class _KeyPanes:
+    """The panes of a key.
+
+    Attributes:
+        starts: their starts, in order.
+        stacks: their results for the next window; None: to be made anew.
+        timer: the next timer of the key, as far as it is known.
+    """
+
+    __slots__ = ("stacks", "starts", "timer")
+
+    def __init__(self, starts: list[int]) -> None:
+        self.starts = starts
+        self.stacks: TwoStacks | None = None
+        self.timer: int | None = None
+
+
+class PaneWindowOperator(FoldingWindowOperator):
+    """Folds each record into one pane, and merges panes when a window fires."""
+
+    def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
+        super().__init__(context, keying, program, "pane-timers")
+        panes = panes_of(program.assigner)
+        assert panes is not None and self._fold.merge is not None
+        self._panes: Panes = panes
+        self._merge = self._fold.merge
+        # Named by how they are cut: other panes in a checkpoint are refused.
+        descriptor = copy.copy(self._fold.descriptor)
+        descriptor.name = panes.name
+        self._state = self.backend.get_state(descriptor, namespaced=True)
+        self._by_key: dict[Any, _KeyPanes] = {}
+        self._clock_was = MIN_TIMESTAMP
+
+    @staticmethod
+    def does(program: WindowProgram) -> bool:
+        """Tell whether a program's windows can be made of panes: nothing may belong to a window by itself."""
+        return (
+            FoldingWindowOperator.folds_at_ends(program)
+            and panes_of(program.assigner) is not None
+            and not program.clears
+        )
+
+    def restore_state(self, state: Any) -> None:
+        """Forget what is made of panes: another worker may have changed them."""
+        self._by_key.clear()
+
+    # -- records --
+
+    def process_records(self, records: Records) -> None:
+        """Fold the records of a run into their panes."""
+        values = records.values
+        pending = iter(values)
+        select, fold = self.backend.select, self._state.fold
+        stamps: Iterable[int | None] = repeat(None) if records.timestamps is None else records.timestamps
+        with Pass(self, values, pending, pending) as elements:
+            keys, panes = self.keying.keys_of(records), self._panes_ahead(records)
+            for value, key, timestamp, pane in zip(elements, keys, stamps, panes):
+                if pane is None:
+                    self.backend.set_current_key(key)
+                    self._add(value, timestamp)
+                    continue
+                select(key, pane)
+                if fold(value):
+                    self.backend.set_current_key(key)
+                    self._schedule(self._with(pane), self._clock_was)
+        self._collector.flush()
+
+    def _panes_ahead(self, records: Records) -> Iterable[int | None]:
+        """Return the pane of each record; None where a window has passed that might hold it, or none holds it."""
+        count = len(records)
+        if not self._is_event_time:
+            now = self._timers.current_processing_time()
+            if now <= self._clock_was:
+                self._by_key.clear()  # the clock was set back: panes may change that were merged
+            self._clock_was = now - 1
+            times = np.array([now], np.int64)
+        elif records.timestamps is None:
+            return [None] * count
+        else:
+            self._clock_was = self._timers.current_watermark
+            try:
+                times = np.array(records.timestamps, np.int64)
+            except (TypeError, ValueError, OverflowError):
+                return [None] * count
+        if not count or times.min() < -_FAR or times.max() > _FAR or self._panes.longest > _FAR:
+            return [None] * count
+        panes: list[int | None] = self._panes.starts(times).tolist()
+        apart = times <= self._clock_was
+        outside = self._panes.outside(times)
+        if outside is not None:
+            apart |= outside
+        for position in np.flatnonzero(apart).tolist():
+            panes[position] = None
+        return panes if self._is_event_time else panes * count
+
+    def _add(self, value: Any, timestamp: int | None) -> None:
+        """Add an element to its windows, some of which may have fired: then they do so again."""
+        windows = [
+            window
+            for window in self._assigner.assign_windows(value, timestamp, self._assigner_context)
+            if not self._is_over(window)
+        ]
+        if not windows:
+            self._drop_if_late(value, timestamp)
+            return
+        time = self._timers.current_processing_time() if timestamp is None or not self._is_event_time else timestamp
+        pane = self._panes.start(time)
+        self.backend.set_current_namespace(pane)
+        self._state.fold(value)
+        panes = self._with(pane)
+        if panes.stacks is not None and panes.stacks.end is not None and pane < panes.stacks.end:
+            panes.stacks = None
+        passed = self._passed
+        stacks = TwoStacks(self._merge, self._read)
+        due = {
+            window: stacks.window(window.start, window.end, panes.starts)
+            for window in sorted(windows)
+            if window.end - 1 <= passed
+        }
+        for window in windows:
+            if window in due:
+                self._fire(window.start, window.end, due[window])
+        self._schedule(panes, self._clock_was)
+        last = max(windows).end - 1
+        if last > MAX_WATERMARK:
+            self._register(last)  # which is refused
+
+    def _with(self, pane: int) -> _KeyPanes:
+        """Return the panes of the current key, with one that may be new."""
+        panes = self._known()
+        starts = panes.starts
+        if not starts or starts[-1] < pane:
+            starts.append(pane)
+        elif starts[bisect_left(starts, pane)] != pane:
+            insort(starts, pane)
+        return panes
+
+    def _known(self) -> _KeyPanes:
+        """Return the panes of the current key."""
+        key = self.backend.key
+        panes = self._by_key.get(key)
+        if panes is None:
+            # Rows that are no panes are the window function's.
+            starts = sorted(start for start in self.backend.get_namespaces() if type(start) is int)
+            panes = self._by_key[key] = _KeyPanes(starts)
+        return panes
+
+    def _read(self, pane: int) -> Any:
+        self.backend.set_current_namespace(pane)
+        return self._state.accumulator()
+
+    # -- firing --
+
+    def _on_timer(self, timestamp: int) -> None:
+        self._clock_was = max(self._clock_was, timestamp)
+        panes = self._known()
+        panes.timer = None
+        end = timestamp + 1
+        if self._panes.end_after(timestamp) == end:
+            if panes.stacks is None:
+                panes.stacks = TwoStacks(self._merge, self._read)
+            start = self._panes.window_start(end)
+            self._fire(start, end, panes.stacks.window(start, end, panes.starts))
+        self._remove(panes, timestamp)
+        self._schedule(panes, timestamp)
+
+    def _remove(self, panes: _KeyPanes, timestamp: int) -> None:
+        """Remove the panes whose last window is over."""
+        over = self._panes.window_start(self._panes.end_after(timestamp + 1 - self._lateness))
+        starts = panes.starts
+        count = bisect_left(starts, over)
+        for start in starts[:count]:
+            self.backend.set_current_namespace(start)
+            self._state.clear()
+        del starts[:count]
+        if not starts:
+            del self._by_key[self.backend.key]
+
+    def _schedule(self, panes: _KeyPanes, passed: int) -> None:
+        """Register the key's next timer behind ``passed``: of a window that holds a pane, or of a pane that is over."""
+        starts = panes.starts
+        if not starts:
+            return
+        end = self._panes.end_after(passed + 1)
+        first = bisect_left(starts, self._panes.window_start(end))
+        times = []
+        if first < len(starts):
+            times.append(max(end, self._panes.end_after(starts[first])) - 1)
+        over = self._end_of_lateness(self._panes.last_end(starts[0]))
+        if over is not None:
+            times.append(over)
+        time = min(times, default=MAX_WATERMARK + 1)
+        if time <= MAX_WATERMARK and (panes.timer is None or time < panes.timer):
+            self._register(time)
+            panes.timer = time
