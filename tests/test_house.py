@@ -29,6 +29,8 @@ FLOORS = [
     ("testing",),
 ]
 PUBLIC = {
+    "BroadcastConnectedStream", "BroadcastProcessFunction", "BroadcastState", "BroadcastStream",
+    "KeyedBroadcastProcessFunction", "ReadOnlyBroadcastState",
     "AggregateFunction", "AggregatingState", "AggregatingStateDescriptor", "AllWindowFunction", "AllWindowedStream",
     "AsyncCache", "AsyncDataStream", "AsyncFailure", "AsyncFunction", "AsyncRetryPredicate", "AsyncRetryStrategy",
     "CheckpointMismatchError", "CoFlatMapFunction", "CoMapFunction", "CoProcessFunction", "ConfigurationError",

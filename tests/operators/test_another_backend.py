@@ -48,6 +48,12 @@ class Store:
         self.set_current_key(key)
         self.set_current_namespace(namespace)
 
+    def leave_key(self) -> None:
+        raise NotImplementedError
+
+    def get_operator_state(self, descriptor: Any) -> Any:
+        raise NotImplementedError
+
     def set_current_namespace(self, namespace: Any) -> None:
         raise NotImplementedError
 

@@ -278,7 +278,7 @@ def test_what_cannot_be_connected_is_refused():
     env = StreamExecutionEnvironment()
     one, two = env.from_collection([1]), env.from_collection([2])
     with pytest.raises(ProgramError, match=r"connect\(\) takes a stream, not 5"):
-        one.connect(5)  # type: ignore[arg-type]
+        one.connect(5)  # type: ignore[call-overload]
     with pytest.raises(ProgramError, match="of the same StreamExecutionEnvironment"):
         one.connect(StreamExecutionEnvironment().from_collection([1]))
     with pytest.raises(ProgramError, match="give it a CoMapFunction"):

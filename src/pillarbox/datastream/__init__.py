@@ -1,6 +1,7 @@
 """The public API: streams, functions and the environment, with PyFlink's names."""
 
 from pillarbox.datastream.async_data_stream import AsyncDataStream
+from pillarbox.datastream.broadcast_stream import BroadcastConnectedStream, BroadcastStream
 from pillarbox.datastream.connected_streams import ConnectedStreams
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.environment import StreamExecutionEnvironment
@@ -10,6 +11,12 @@ from pillarbox.datastream.windowed_stream import AllWindowedStream, WindowedStre
 from pillarbox.operators.async_io.cache import AsyncCache
 from pillarbox.operators.async_io.function import AsyncFailure, AsyncFunction
 from pillarbox.operators.async_io.retry import AsyncRetryPredicate, AsyncRetryStrategy
+from pillarbox.operators.broadcast_functions import (
+    BroadcastProcessFunction,
+    BroadcastState,
+    KeyedBroadcastProcessFunction,
+    ReadOnlyBroadcastState,
+)
 from pillarbox.operators.co_functions import (
     CoFlatMapFunction,
     CoMapFunction,
@@ -39,6 +46,10 @@ __all__ = [
     "AsyncFunction",
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
+    "BroadcastConnectedStream",
+    "BroadcastProcessFunction",
+    "BroadcastState",
+    "BroadcastStream",
     "CoFlatMapFunction",
     "CoMapFunction",
     "CoProcessFunction",
@@ -50,12 +61,14 @@ __all__ = [
     "FlatMapFunction",
     "Function",
     "KeySelector",
+    "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
     "KeyedProcessFunction",
     "KeyedStream",
     "MapFunction",
     "OutputTag",
     "ProcessFunction",
+    "ReadOnlyBroadcastState",
     "ReduceFunction",
     "RuntimeContext",
     "StreamExecutionEnvironment",

@@ -9,8 +9,9 @@ from typing import Any
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox.datastream.code_search import uses_processing_time
 from pillarbox.datastream.data_stream import DataStream
+from pillarbox.datastream.given_functions import check_instance
 from pillarbox.datastream.keyed_stream import KeyedStream
-from pillarbox.errors import ProgramError, shorten
+from pillarbox.errors import ProgramError
 from pillarbox.graph import KeyByTransformation, PartitionTransformation
 from pillarbox.operators.co_functions import (
     CoFlatMapFunction,
@@ -18,7 +19,7 @@ from pillarbox.operators.co_functions import (
     CoProcessFunction,
     KeyedCoProcessFunction,
 )
-from pillarbox.operators.functions import Function, KeySelector, check_plain
+from pillarbox.operators.functions import KeySelector
 from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.two_inputs import (
     CoFlatMapOperator,
@@ -31,6 +32,8 @@ from pillarbox.state.key_note import are_other_types
 from pillarbox.types import SchemaLike
 
 __all__ = ["ConnectedStreams"]
+
+_PROCESS = "process() of connected streams"
 
 
 class ConnectedStreams(Generic[T1, T2]):
@@ -96,7 +99,7 @@ class ConnectedStreams(Generic[T1, T2]):
             >>> sorted(numbers.connect(texts).map(AsText()).execute_and_collect())
             ['number 1', 'two']
         """
-        self._check(func, CoMapFunction, "map", ("map1", "map2"))
+        check_instance(func, CoMapFunction, "map() of connected streams", ("map1", "map2"), many=False)
         return self._apply_function("map", CoMapOperator, func, output_type)
 
     def flat_map(self, func: CoFlatMapFunction[T1, T2, U], output_type: SchemaLike | None = None) -> DataStream[U]:
@@ -123,7 +126,8 @@ class ConnectedStreams(Generic[T1, T2]):
             >>> sorted(lines.connect(numbers).flat_map(Words()).execute_and_collect())
             ['2', 'be', 'to']
         """
-        self._check(func, CoFlatMapFunction, "flat_map", ("flat_map1", "flat_map2"))
+        methods = ("flat_map1", "flat_map2")
+        check_instance(func, CoFlatMapFunction, "flat_map() of connected streams", methods, many=True)
         return self._apply_function("flat_map", CoFlatMapOperator, func, output_type)
 
     def process(
@@ -166,13 +170,13 @@ class ConnectedStreams(Generic[T1, T2]):
         """
         methods = ("process_element1", "process_element2")
         if isinstance(func, CoProcessFunction):
-            self._check(func, CoProcessFunction, "process", methods)
+            check_instance(func, CoProcessFunction, _PROCESS, methods, many=True)
             return self._apply("process", func, OperatorFactory(partial(CoProcessOperator, function=func)), output_type)
-        self._check(func, KeyedCoProcessFunction, "process", (*methods, "on_timer"))
+        check_instance(func, KeyedCoProcessFunction, _PROCESS, (*methods, "on_timer"), many=True)
         for stream, which in ((self._first, "first"), (self._second, "second")):
             if not isinstance(stream, KeyedStream):
                 raise ProgramError(
-                    f"process() of connected streams: the {which} one has no key, so it is not known which of its"
+                    f"{_PROCESS}: the {which} one has no key, so it is not known which of its"
                     " records belong together with those of the other: connect(...).key_by(first_key, second_key), or"
                     " give it a CoProcessFunction, which has no state"
                 )
@@ -186,14 +190,6 @@ class ConnectedStreams(Generic[T1, T2]):
             output_type,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
         )
-
-    def _check(self, func: Any, interface: type[Function], method: str, called: Sequence[str]) -> None:
-        if not isinstance(func, interface):
-            forgotten = isinstance(func, type) and issubclass(func, Function)
-            hint = f"an instance: {func.__name__}()" if forgotten else f"a {interface.__name__}"
-            raise ProgramError(f"{method}() of connected streams got {shorten(func)}: give it {hint}")
-        for name in called:
-            check_plain(func, name, asked_by=f"{method}()", many=method != "map")
 
     def _apply_function(
         self, kind: str, operator: type[CoFlatMapOperator], func: Any, output_type: Any

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, overload
 from pillarbox._generics import T1, T2, Generic, K, U, V
 from pillarbox.datastream.columns import check_key_columns, check_timestamp_column, key_types
 from pillarbox.datastream.given_functions import check_function, check_requests
-from pillarbox.datastream.stream import Stream
+from pillarbox.datastream.partitioned_stream import PartitionedStream
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
     KeyByTransformation,
     OperatorTransformation,
-    PartitionTransformation,
     SideOutputTransformation,
     UnionTransformation,
 )
@@ -43,7 +42,7 @@ from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermark
 from pillarbox.operators.windowing.assigner import WindowAssigner
 from pillarbox.operators.windowing.count_windows import count_windows
 from pillarbox.operators.windowing.windows import CountWindow
-from pillarbox.task.partitioner import KeyGroupPartitioner, RebalancePartitioner
+from pillarbox.task.partitioner import KeyGroupPartitioner
 from pillarbox.time import WatermarkStrategy
 from pillarbox.time.duration import DurationLike
 from pillarbox.types import SchemaLike, TypeInformation
@@ -51,6 +50,7 @@ from pillarbox.types import SchemaLike, TypeInformation
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from pillarbox.datastream.broadcast_stream import BroadcastConnectedStream, BroadcastStream
     from pillarbox.datastream.connected_streams import ConnectedStreams
     from pillarbox.datastream.keyed_stream import KeyedStream
     from pillarbox.datastream.windowed_stream import AllWindowedStream
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 __all__ = ["DataStream"]
 
 
-class DataStream(Stream[T1], Generic[T1]):
+class DataStream(PartitionedStream[T1], Generic[T1]):
     """A stream of records of type ``T1``.
 
     Made by the sources of a ``StreamExecutionEnvironment``, and by the methods of other streams. A method describes a
@@ -321,13 +321,21 @@ class DataStream(Stream[T1], Generic[T1]):
         )
         return DataStream(self._env, self._env._add(step))
 
-    def connect(self, other: DataStream[T2]) -> ConnectedStreams[T1, T2]:
+    @overload
+    def connect(self, other: DataStream[T2]) -> ConnectedStreams[T1, T2]: ...
+    @overload
+    def connect(self, other: BroadcastStream[T2]) -> BroadcastConnectedStream[T1, T2]: ...
+    def connect(
+        self, other: DataStream[T2] | BroadcastStream[T2]
+    ) -> ConnectedStreams[T1, T2] | BroadcastConnectedStream[T1, T2]:
         """Connect this stream with another one: one operator handles the records of both, with state that they share.
 
-        Key both, before or after: ``a.key_by("x").connect(b.key_by("y"))``, or ``a.connect(b).key_by("x", "y")``.
+        Key both, before or after: ``a.key_by("x").connect(b.key_by("y"))``, or ``a.connect(b).key_by("x", "y")``; or
+        neither.
 
         Args:
-            other: a stream of the same environment, with records of any type.
+            other: a stream of the same environment, with records of any type; or a broadcast one,
+                ``b.broadcast(descriptor)``, whose records each subtask gets.
 
         Raises:
             ProgramError: it is not.
@@ -344,8 +352,12 @@ class DataStream(Stream[T1], Generic[T1]):
             >>> sorted(connected.process(Tagged()).execute_and_collect())
             [('first', 1), ('second', 'a')]
         """
+        from pillarbox.datastream.broadcast_stream import BroadcastConnectedStream, BroadcastStream
         from pillarbox.datastream.connected_streams import ConnectedStreams
 
+        if isinstance(other, BroadcastStream):
+            self._check_other(other._stream, "connect")
+            return BroadcastConnectedStream(self, other)
         self._check_other(other, "connect")
         return ConnectedStreams(self, other)
 
@@ -354,26 +366,6 @@ class DataStream(Stream[T1], Generic[T1]):
             raise ProgramError(f"{method}() takes a stream, not {shorten(other)}")
         if other._env is not self._env:
             raise ProgramError(f"{method}() takes a stream of the same StreamExecutionEnvironment")
-
-    def rebalance(self) -> DataStream[T1]:
-        """Spread the stream evenly over the subtasks of the next operators, regardless of its records.
-
-        They run with the program's parallelism, behind a shuffle. Use it before slow operators where the source has few
-        partitions, or partitions of different sizes. The order of records is kept between each pair of subtasks.
-
-        A failed task that Spark runs again must deal out its records as before: so their order within a partition of
-        the source must be the same each time it is read, as it is in files and in Kafka. Behind a shuffle or join of
-        Spark's own it need not be; there, ``key_by`` is the safe way to spread.
-
-        Example:
-            >>> _ = env.set_parallelism(2)
-            >>> sorted(env.from_collection(range(4)).rebalance().map(str).execute_and_collect())
-            ['0', '1', '2', '3']
-        """
-        step = PartitionTransformation(
-            self._env._next(), "rebalance", [self._plain_step()], partitioner=RebalancePartitioner()
-        )
-        return DataStream(self._env, self._env._add(step))
 
     @overload
     def key_by(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, get_origin
 
 from pillarbox.errors import ProgramError, shorten
@@ -10,7 +11,7 @@ from pillarbox.operators.async_io.host import is_generator_function
 from pillarbox.operators.functions import Function, check_plain
 from pillarbox.types import TypeInformation
 
-__all__ = ["check_function", "check_requests", "check_type", "name_of"]
+__all__ = ["check_function", "check_instance", "check_requests", "check_type", "name_of"]
 
 
 def name_of(kind: str, func: Any) -> str:
@@ -33,10 +34,8 @@ def check_function(func: Any, interface: type, method: str, called: str | None =
         ProgramError: it cannot work.
     """
     # A class of another kind, such as `str`, is a function like any other.
-    forgotten = isinstance(func, type) and issubclass(func, Function)
-    if not isinstance(func, interface) and (forgotten or not callable(func)):
-        hint = f"an instance: {func.__name__}()" if forgotten else f"a function or {interface.__name__}"
-        raise ProgramError(f"{method}() got {shorten(func)}: give it {hint}")
+    if not isinstance(func, interface) and (_is_function_class(func) or not callable(func)):
+        raise _not_an_instance(func, f"{method}()", f"a function or {interface.__name__}")
     check_plain(func, called or method, asked_by=f"{method}()", many=many)
 
 
@@ -71,3 +70,31 @@ def check_type(what: str, declared: Any) -> None:
             f"{what} is one of Types, such as Types.LONG(), or a class, not {shorten(declared)}; the columns of the"
             " results are the output_type"
         )
+
+
+def check_instance(func: Any, interface: type[Function], where: str, called: Sequence[str], *, many: bool) -> None:
+    """Refuse what is no instance of an interface that has several methods, or returns no results when it is called.
+
+    Args:
+        func: the user's object.
+        interface: the function class.
+        where: the stream's method, for the message, such as ``"map() of connected streams"``.
+        called: the methods that are called.
+        many: whether they return any number of results, so that generators are right.
+
+    Raises:
+        ProgramError: it cannot work.
+    """
+    if not isinstance(func, interface):
+        raise _not_an_instance(func, where, f"a {interface.__name__}")
+    for name in called:
+        check_plain(func, name, asked_by=where, many=many)
+
+
+def _is_function_class(func: Any) -> bool:
+    return isinstance(func, type) and issubclass(func, Function)
+
+
+def _not_an_instance(func: Any, where: str, wanted: str) -> ProgramError:
+    hint = f"an instance: {func.__name__}()" if _is_function_class(func) else wanted
+    return ProgramError(f"{where} got {shorten(func)}: give it {hint}")

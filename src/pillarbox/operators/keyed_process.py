@@ -54,7 +54,7 @@ class _TimerService(TimerService):
 class _Context(KeyedProcessFunction.OnTimerContext):
     """One object for all records and timers: the operator sets what changes."""
 
-    def __init__(self, collector: Collector, timers: _TimerService, backend: KeyedStateBackend) -> None:
+    def __init__(self, collector: Collector, timers: TimerService, backend: KeyedStateBackend) -> None:
         self._collector = collector
         self._timers = timers
         self._backend = backend
@@ -79,13 +79,18 @@ class _Context(KeyedProcessFunction.OnTimerContext):
 
 
 class KeyedProcessOperator(KeyedOperator):
-    """Applies ``process_element(value, ctx)`` and ``on_timer(timestamp, ctx)`` with the key's state at hand."""
+    """Applies ``process_element(value, ctx)`` and ``on_timer(timestamp, ctx)`` with the key's state at hand.
+
+    Attributes:
+        user_timers: the clocks and timers of the current key.
+    """
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying) -> None:
         super().__init__(context, function, "process_element", keying)
         timers = self.time_services.get_internal_timer_service("user-timers", self)
-        self._collector = Collector(context)
-        self._ctx = _Context(self._collector, _TimerService(timers), self.backend)
+        self.user_timers: TimerService = _TimerService(timers)
+        self._collector: Collector = Collector(context)
+        self._ctx: Any = _Context(self._collector, self.user_timers, self.backend)
 
     def process_records(self, records: Records) -> None:
         """Process a run, each record under its key."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from pillarbox.errors import ProgramError, shorten
 
-__all__ = ["check_namespace", "is_space", "said", "space_address"]
+__all__ = ["OPERATOR", "check_namespace", "is_space", "said", "space_address"]
 
 
 class _Space:
@@ -24,6 +24,10 @@ def space_address(key: Any, namespace: Any) -> tuple[Any, Any, _Space]:
     return (key, namespace, _SPACE)
 
 
+#: The address of the operator's own row, which is of no key: stored as namespace "operator" of the key None.
+OPERATOR: tuple[Any, ...] = space_address(None, "operator")
+
+
 def is_space(address: Any) -> bool:
     """Return whether an address is one of a namespace, and not a key."""
     return type(address) is tuple and len(address) == 3 and address[2] is _SPACE
@@ -31,6 +35,8 @@ def is_space(address: Any) -> bool:
 
 def said(address: Any) -> str:
     """Return an address for people."""
+    if address == OPERATOR:
+        return "the operator itself"
     if is_space(address):
         return f"{shorten(address[0])} in namespace {shorten(address[1])}"
     return shorten(address)

@@ -60,6 +60,15 @@ class KeyedStateBackend(KeyContext, Protocol):
             ProgramError: it was declared with another kind, or is declared too late.
         """
 
+    def get_operator_state(self, descriptor: StateDescriptor) -> Any:
+        """Return the state that a descriptor declares, of the operator itself: of its subtask, and of no key.
+
+        An operator that has such states has none of namespaces.
+
+        Raises:
+            ProgramError: it was declared with another kind, or is declared too late.
+        """
+
     def create_timers(self, name: str, *, namespaced: bool = False) -> KeyedTimers:
         """Return the timers of one time domain of a timer service."""
 
@@ -72,6 +81,9 @@ class KeyedStateBackend(KeyContext, Protocol):
         Raises:
             OperatorError: the key belongs to another subtask.
         """
+
+    def leave_key(self) -> None:
+        """Make no key the current one: states of keys are refused."""
 
     def set_current_namespace(self, namespace: Any) -> None:
         """Make ``namespace`` the current one of the current key, as Flink's ``InternalKvState.setCurrentNamespace``.

@@ -74,6 +74,10 @@ class HeapKeyedStateBackend(HeapRows):
         """Return the state that a descriptor declares; the same name means the same state."""
         return (self.spaces if namespaced else self).declare(descriptor, late=late)
 
+    def get_operator_state(self, descriptor: StateDescriptor) -> Any:
+        """Return the state that a descriptor declares, of the operator itself: of its subtask, and of no key."""
+        return self.spaces.declare(descriptor, current=self.spaces.operators_row)
+
     def create_timers(self, name: str, *, namespaced: bool = False) -> HeapTimers:
         """Return the timers of one time domain of a timer service."""
         spec = SlotSpec(name, "timers")
@@ -116,6 +120,12 @@ class HeapKeyedStateBackend(HeapRows):
         self.key = key
         spaces = self.spaces
         spaces.row = spaces.nowhere
+
+    def leave_key(self) -> None:
+        """Make no key the current one: states of keys are refused."""
+        self.row = self.nowhere
+        self.key = None
+        self.spaces.row = self.spaces.nowhere
 
     def set_current_namespace(self, namespace: Any) -> None:
         """Make ``namespace`` the current one of the current key."""
@@ -190,7 +200,7 @@ class HeapKeyedStateBackend(HeapRows):
     def get_keys(self) -> Iterator[Any]:
         """Return the keys that have state or timers."""
         yield from self.rows
-        for key in self.spaces.by_key:
+        for key in self.spaces.get_keys():
             if key not in self.rows:
                 yield key
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import is_
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,7 @@ from pillarbox.state.heap_states import STATES
 if TYPE_CHECKING:
     from pillarbox.state.timers import HeapTimers
 
-__all__ = ["NEW", "HeapRows", "Row", "stale_entries", "stale_entry"]
+__all__ = ["NEW", "CurrentRow", "HeapRows", "Row", "stale_entries", "stale_entry"]
 
 Row = list[Any]
 
@@ -59,6 +59,35 @@ class NoRow(list[Any]):
 
     __getitem__: Any = _refuse
     __setitem__: Any = _refuse
+
+
+class CurrentRow(Protocol):
+    """What a state knows of the rows that it is in."""
+
+    operator: str
+
+    @property
+    def row(self) -> Row:
+        """The current row."""
+        ...
+
+    @property
+    def current_key(self) -> Any:
+        """Whose it is, for errors."""
+
+    def touch(self) -> None:
+        """Note that the current row, unchanged so far in this epoch, is being changed."""
+
+    def row_in(self, namespace: Any) -> Row:
+        """Return the current key's row in a namespace, made where there is none."""
+        ...
+
+    def touch_row(self, row: Row) -> None:
+        """Note that a namespace's row, unchanged so far in this epoch, is being changed."""
+
+    def spec_of(self, slot: int) -> SlotSpec:
+        """Return what is in a place of the rows."""
+        ...
 
 
 class HeapRows:
@@ -111,16 +140,17 @@ class HeapRows:
 
     # -- slots --
 
-    def declare(self, descriptor: StateDescriptor, *, late: bool = False) -> Any:
+    def declare(self, descriptor: StateDescriptor, *, late: bool = False, current: CurrentRow | None = None) -> Any:
         """Return the state that a descriptor declares; the same name means the same state.
 
         Args:
             late: it may be asked for at any time; else only before rows are read.
+            current: tells which row it is in; by default the current one.
         """
         name = f"{_LATE if late else 'state/'}{descriptor.name}"
         state = self._states.get(name)
         if state is None:
-            state = self._states[name] = self._new_state(name, descriptor, late)
+            state = self._states[name] = self._new_state(name, descriptor, late, current or self)
         elif self._kind_of(name) != descriptor.kind:
             raise ProgramError(
                 f"operator {self.operator!r} declares the state {descriptor.name!r} twice:"
@@ -128,7 +158,7 @@ class HeapRows:
             )
         return state
 
-    def _new_state(self, name: str, descriptor: StateDescriptor, late: bool) -> Any:
+    def _new_state(self, name: str, descriptor: StateDescriptor, late: bool, current: CurrentRow) -> Any:
         if self._sealed and not late:
             raise ProgramError(
                 f"operator {self.operator!r} asks for the state {descriptor.name!r} while records are processed:"
@@ -145,7 +175,7 @@ class HeapRows:
         else:
             raise self._other_kind(SlotSpec(name, kind), descriptor.kind)
         self._declared[name] = descriptor.declared_types
-        return make(self, slot, descriptor)
+        return make(current, slot, descriptor)
 
     def add_slot(self, spec: SlotSpec) -> int:
         """Add a slot to each row, and return its place."""

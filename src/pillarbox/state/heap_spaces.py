@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.state.addresses import check_namespace, is_space, space_address
+from pillarbox.errors import ProgramError
+from pillarbox.state.addresses import OPERATOR, check_namespace, is_space, space_address
 from pillarbox.state.heap_rows import NEW, HeapRows, Row, stale_entry
 
 if TYPE_CHECKING:
     from pillarbox.state.heap_backend import HeapKeyedStateBackend
 
-__all__ = ["HeapSpaces"]
+__all__ = ["HeapSpaces", "OperatorsRow"]
 
 
 class HeapSpaces(HeapRows):
@@ -34,11 +35,17 @@ class HeapSpaces(HeapRows):
         self._backend = backend
         self.by_key: dict[Any, Row | dict[Any, Row]] = {}
         self._dirty: list[Row] = []
+        self.operators_row: OperatorsRow = OperatorsRow(self)
 
     @property
     def num_keys(self) -> int:
         """The number of keys that have rows here."""
-        return len(self.by_key)
+        return len(self.by_key) - (self.find(OPERATOR) is not None)
+
+    def get_keys(self) -> Iterator[Any]:
+        """Return the keys that have rows here."""
+        no_key = self.find(OPERATOR) is not None
+        return (key for key in self.by_key if key is not None or not no_key)
 
     @property
     def current_key(self) -> Any:
@@ -65,8 +72,12 @@ class HeapSpaces(HeapRows):
             return found[namespace]
         check_namespace(namespace, self.operator)
         self._backend.check_owner(key)
+        return self.new_row(space_address(key, namespace))
+
+    def new_row(self, address: Any) -> Row:
+        """Return a new row, in its place."""
         row = self.blank.copy()
-        row[1] = space_address(key, namespace)
+        row[1] = address
         self._put(row)
         self._dirty.append(row)
         return row
@@ -167,3 +178,29 @@ class HeapSpaces(HeapRows):
                     timers.replace(address, gone[timers.slot], None)
                 self._remove(gone)
         self.row = self.nowhere
+
+
+class OperatorsRow:
+    """The operator's own row: the current one of all states that are the operator's, whatever the current key is."""
+
+    def __init__(self, spaces: HeapSpaces) -> None:
+        self._spaces = spaces
+        self.operator: str = spaces.operator
+        self.spec_of = spaces.spec_of
+        self.touch_row = spaces.touch_row
+
+    current_key: Any = None
+
+    def row_in(self, namespace: Any) -> Row:
+        """Refuse: the operator's own states have no namespaces."""
+        raise ProgramError(f"operator {self.operator!r}: a state of the operator itself has no namespaces")
+
+    @property
+    def row(self) -> Row:
+        """The row, made where there is none; it stays only if it holds something when the epoch ends."""
+        row = self._spaces.find(OPERATOR)
+        return self._spaces.new_row(OPERATOR) if row is None else row
+
+    def touch(self) -> None:
+        """Note that the row, unchanged so far in this epoch, is being changed."""
+        self._spaces.touch_row(self.row)

@@ -25,7 +25,7 @@ from pillarbox.state.descriptors import (
 )
 
 if TYPE_CHECKING:
-    from pillarbox.state.heap_rows import HeapRows
+    from pillarbox.state.heap_rows import CurrentRow
 
 __all__ = ["STATES"]
 
@@ -38,7 +38,7 @@ class _HeapState:
 
     __slots__ = ("_backend", "_slot")
 
-    def __init__(self, backend: HeapRows, slot: int, descriptor: Any) -> None:
+    def __init__(self, backend: CurrentRow, slot: int, descriptor: Any) -> None:
         self._backend = backend
         self._slot = slot
 
@@ -203,7 +203,7 @@ class _HeapMapState(_HeapState, MapState[Any, Any]):
 class _HeapReducingState(_HeapMergingState, ReducingState[Any]):
     __slots__ = ("_reduce",)
 
-    def __init__(self, backend: HeapRows, slot: int, descriptor: ReducingStateDescriptor) -> None:
+    def __init__(self, backend: CurrentRow, slot: int, descriptor: ReducingStateDescriptor) -> None:
         super().__init__(backend, slot, descriptor)
         self._reduce = descriptor.reduce_function
 
@@ -235,7 +235,7 @@ class _HeapReducingState(_HeapMergingState, ReducingState[Any]):
 class _HeapAggregatingState(_HeapMergingState, AggregatingState[Any, Any]):
     __slots__ = ("_function",)
 
-    def __init__(self, backend: HeapRows, slot: int, descriptor: AggregatingStateDescriptor) -> None:
+    def __init__(self, backend: CurrentRow, slot: int, descriptor: AggregatingStateDescriptor) -> None:
         super().__init__(backend, slot, descriptor)
         self._function = descriptor.agg_function
 

@@ -16,7 +16,14 @@ import numpy.typing as npt
 from pillarbox.elements import ArrowRecords, Records
 from pillarbox.operators.keys import Keying, Router
 
-__all__ = ["ChannelSelector", "KeyGroupPartitioner", "OutputPartitioner", "Partitioner", "RebalancePartitioner"]
+__all__ = [
+    "BroadcastPartitioner",
+    "ChannelSelector",
+    "KeyGroupPartitioner",
+    "OutputPartitioner",
+    "Partitioner",
+    "RebalancePartitioner",
+]
 
 
 class ChannelSelector(Protocol):
@@ -119,6 +126,30 @@ class _ByKeyGroup:
             if end > start:
                 yield target, ordered.slice(start, end)
             start = end
+
+
+class BroadcastPartitioner(Partitioner):
+    """All records to every subtask. Flink's ``BroadcastPartitioner``."""
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "broadcast"
+
+    def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
+        """Return what hands on all records to all receivers."""
+        return _ToAll(targets)
+
+
+class _ToAll:
+    def __init__(self, targets: int) -> None:
+        self._targets = targets
+
+    def begin_epoch(self, subtask: int) -> None: ...
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        for target in range(self._targets):
+            yield target, records
 
 
 class RebalancePartitioner(Partitioner):

@@ -10,6 +10,8 @@ from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.async_io.function import AsyncFunction
 from pillarbox.operators.async_io.operator import AsyncWaitOperator
 from pillarbox.operators.async_io.options import AsyncOptions
+from pillarbox.operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
+from pillarbox.operators.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
 from pillarbox.operators.co_functions import (
     CoFlatMapFunction,
     CoMapFunction,
@@ -40,6 +42,7 @@ from pillarbox.operators.two_inputs import (
     CoProcessOperator,
     KeyedCoProcessOperator,
 )
+from pillarbox.state import MapStateDescriptor
 from pillarbox.task.vertex import ChainNode
 from pillarbox.testing.operator_harness import (
     KeyedOneInputStreamOperatorTestHarness,
@@ -132,6 +135,16 @@ def harness_for(
 
 @overload
 def harness_for(
+    function: BroadcastProcessFunction | KeyedBroadcastProcessFunction,
+    key_by: Key | None = None,
+    *,
+    broadcast: Sequence[MapStateDescriptor],
+    **options: Any,
+) -> KeyedTwoInputStreamOperatorTestHarness: ...
+
+
+@overload
+def harness_for(
     function: KeyedProcessFunction | ReduceFunction, key_by: Key, **options: Any
 ) -> KeyedOneInputStreamOperatorTestHarness: ...
 
@@ -141,7 +154,7 @@ def harness_for(function: Function, key_by: Key | None = None, **options: Any) -
 
 
 def harness_for(
-    function: Function, key_by: Any = None, **options: Any
+    function: Function, key_by: Any = None, *, broadcast: Sequence[MapStateDescriptor] = (), **options: Any
 ) -> OneInputStreamOperatorTestHarness | KeyedOneInputStreamOperatorTestHarness:
     """Return the opened harness of a function: a keyed one where there is a ``key_by``.
 
@@ -151,6 +164,7 @@ def harness_for(
             map, flat map and filter functions have keyed state.
         key_by: what ``DataStream.key_by`` takes: a function, or names of columns; of a function of two streams, a tuple
             of two such, for the first and the second stream.
+        broadcast: the descriptors of the broadcast state of a function that has one; the second stream fills it.
         options: as :class:`OneInputStreamOperatorTestHarness` takes them: ``processing_time``, ``snapshot``, ...
 
     Raises:
@@ -159,6 +173,8 @@ def harness_for(
     name = type(function).__name__
     if isinstance(function, (KeyedCoProcessFunction, CoProcessFunction, *_TWO_INPUTS)):
         return _two_inputs(function, name, key_by, options)
+    if isinstance(function, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
+        return _with_broadcast(function, name, key_by, tuple(broadcast), options)
     keying = None if key_by is None else Keying(key_by, name)
     for kind, keyed in _KEYED.items():
         if isinstance(function, kind):
@@ -196,3 +212,18 @@ def _two_inputs(
     factory = OperatorFactory(partial(operator, function=function, keyings=keyings), keyed=pair)
     harness = KeyedTwoInputStreamOperatorTestHarness if pair else TwoInputStreamOperatorTestHarness
     return harness(ChainNode(name, name, factory), **options)
+
+
+def _with_broadcast(
+    function: Function, name: str, key_by: Any, descriptors: tuple[MapStateDescriptor, ...], options: dict[str, Any]
+) -> KeyedTwoInputStreamOperatorTestHarness:
+    if isinstance(function, BroadcastProcessFunction):
+        make: Any = partial(BroadcastProcessOperator, function=function, descriptors=descriptors)
+    elif key_by is None:
+        raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
+    else:
+        make = partial(
+            KeyedBroadcastProcessOperator, function=function, keying=Keying(key_by, name), descriptors=descriptors
+        )
+    node = ChainNode(name, name, OperatorFactory(make, keyed=True))
+    return KeyedTwoInputStreamOperatorTestHarness(node, **options)

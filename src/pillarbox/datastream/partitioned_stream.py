@@ -1,0 +1,80 @@
+"""How a stream is spread over the subtasks of the next operators, other than by key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+from pillarbox._generics import T1, Generic
+from pillarbox.datastream.stream import Stream
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.graph import PartitionTransformation
+from pillarbox.state import MapStateDescriptor
+from pillarbox.task.partitioner import BroadcastPartitioner, Partitioner, RebalancePartitioner
+
+if TYPE_CHECKING:
+    from pillarbox.datastream.broadcast_stream import BroadcastStream
+    from pillarbox.datastream.data_stream import DataStream
+
+__all__ = ["PartitionedStream"]
+
+
+class PartitionedStream(Stream[T1], Generic[T1]):
+    """The part of a :class:`DataStream` that spreads its records."""
+
+    def rebalance(self) -> DataStream[T1]:
+        """Spread the stream evenly over the subtasks of the next operators, regardless of its records.
+
+        They run with the program's parallelism, behind a shuffle. Use it before slow operators where the source has few
+        partitions, or partitions of different sizes. The order of records is kept between each pair of subtasks.
+
+        A failed task that Spark runs again must deal out its records as before: so their order within a partition of
+        the source must be the same each time it is read, as it is in files and in Kafka. Behind a shuffle or join of
+        Spark's own it need not be; there, ``key_by`` is the safe way to spread.
+
+        Example:
+            >>> _ = env.set_parallelism(2)
+            >>> sorted(env.from_collection(range(4)).rebalance().map(str).execute_and_collect())
+            ['0', '1', '2', '3']
+        """
+        return self._partition("rebalance", RebalancePartitioner())
+
+    @overload
+    def broadcast(self) -> DataStream[T1]: ...
+    @overload
+    def broadcast(
+        self, descriptor: MapStateDescriptor[Any, Any], /, *more: MapStateDescriptor[Any, Any]
+    ) -> BroadcastStream[T1]: ...
+    def broadcast(self, *descriptors: MapStateDescriptor[Any, Any]) -> DataStream[T1] | BroadcastStream[T1]:
+        """Send each record to all subtasks of the next operators.
+
+        Args:
+            descriptors: the broadcast state that the records fill: then the result is for ``connect``. Without any, the
+                next operator handles each record once in each of its subtasks.
+
+        Raises:
+            ProgramError: one is no ``MapStateDescriptor``, or two have the same name.
+
+        Example:
+            >>> _ = env.set_parallelism(2)
+            >>> env.from_collection(["to", "be"]).broadcast().map(str.upper).execute_and_collect()
+            ['TO', 'BE', 'TO', 'BE']
+        """
+        for descriptor in descriptors:
+            if not isinstance(descriptor, MapStateDescriptor):
+                raise ProgramError(f"broadcast() takes MapStateDescriptors, not {shorten(descriptor)}")
+        names = [descriptor.name for descriptor in descriptors]
+        doubled = next((name for name in names if names.count(name) > 1), None)
+        if doubled is not None:
+            raise ProgramError(f"broadcast(): two states are called {doubled!r}")
+        stream = self._partition("broadcast", BroadcastPartitioner())
+        if not descriptors:
+            return stream
+        from pillarbox.datastream.broadcast_stream import BroadcastStream
+
+        return BroadcastStream(stream, descriptors)
+
+    def _partition(self, name: str, partitioner: Partitioner) -> DataStream[T1]:
+        from pillarbox.datastream.data_stream import DataStream
+
+        step = PartitionTransformation(self._env._next(), name, [self._plain_step()], partitioner=partitioner)
+        return DataStream(self._env, self._env._add(step))

@@ -1,0 +1,230 @@
+"""process, on a stream and a broadcast one: broadcast state that one side fills and the other reads.
+
+Broadcast state is the operator's own: each subtask has a copy, which is written as the state of keys is. Source of the
+behaviour: Flink's ``CoBroadcastWithNonKeyedOperator`` and ``CoBroadcastWithKeyedOperator``.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
+from typing import Any
+
+from pillarbox.elements import Records
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.operators.broadcast_functions import (
+    BroadcastProcessFunction,
+    BroadcastState,
+    KeyedBroadcastProcessFunction,
+    ReadOnlyBroadcastState,
+)
+from pillarbox.operators.collector import Collector
+from pillarbox.operators.function_operator import FunctionOperator, Pass, keyed_context
+from pillarbox.operators.functions import OutputTag, TimeDomain, TimerService
+from pillarbox.operators.keyed_process import KeyedProcessOperator
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.operator import KeyedContext, OperatorContext, RecordInput
+from pillarbox.state import KeyedStateBackend, MapState, MapStateDescriptor, StateDescriptor
+from pillarbox.time.timestamps import MIN_TIMESTAMP
+
+__all__ = ["BroadcastProcessOperator", "KeyedBroadcastProcessOperator"]
+
+
+class _BroadcastStates:
+    """The broadcast states of an operator, by name: to be read, and to be changed."""
+
+    def __init__(self, operator: str, backend: KeyedStateBackend, descriptors: Sequence[MapStateDescriptor]) -> None:
+        self._operator = operator
+        states: dict[str, MapState] = {each.name: backend.get_operator_state(each) for each in descriptors}
+        self.read_only = {name: ReadOnlyBroadcastState(state) for name, state in states.items()}
+        self.writable = {name: BroadcastState(state) for name, state in states.items()}
+
+    def find(self, views: Mapping[str, Any], descriptor: Any) -> Any:
+        """Return the view of a state.
+
+        Raises:
+            ProgramError: it is none of the broadcast ones.
+        """
+        found = views.get(descriptor.name) if isinstance(descriptor, StateDescriptor) else None
+        if found is None:
+            name = repr(descriptor.name) if isinstance(descriptor, StateDescriptor) else shorten(descriptor)
+            raise ProgramError(
+                f"operator {self._operator!r}: there is no broadcast state {name}; there are"
+                f" {', '.join(map(repr, views))}: give its descriptor to broadcast(...)"
+            )
+        return found
+
+
+class _Side:
+    """One of the streams, as its function sees it: one object for all records, in which the operator sets what changes.
+
+    Args:
+        views: its broadcast states, by name.
+    """
+
+    def __init__(self, operator: _BroadcastOperator, collector: Collector, views: Mapping[str, Any]) -> None:
+        self._operator = operator
+        self._collector = collector
+        self._views = views
+        self.current: int | None = None
+        self.emitted: int | None = None
+
+    def timestamp(self) -> int | None:
+        return self.current
+
+    def current_processing_time(self) -> int:
+        return self._operator.context.processing_time_service.current_processing_time()
+
+    def current_watermark(self) -> int:
+        return self._operator.current_watermark
+
+    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> Any:
+        return self._operator.states.find(self._views, descriptor)
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        self._collector.collect_side(tag, value, self.emitted)
+
+
+class _ReadOnly(_Side, BroadcastProcessFunction.ReadOnlyContext): ...
+
+
+class _Writable(_Side, BroadcastProcessFunction.Context): ...
+
+
+class _KeyedReadOnly(_Side, KeyedBroadcastProcessFunction.OnTimerContext):
+    def __init__(
+        self,
+        operator: KeyedBroadcastProcessOperator,
+        collector: Collector,
+        views: Mapping[str, Any],
+        timers: TimerService,
+    ) -> None:
+        super().__init__(operator, collector, views)
+        self._timers = timers
+        self._backend = operator.backend
+        self.domain = TimeDomain.EVENT_TIME
+
+    def get_current_key(self) -> Any:
+        return self._backend.key
+
+    def timer_service(self) -> TimerService:
+        return self._timers
+
+    def time_domain(self) -> TimeDomain:
+        return self.domain
+
+
+class _KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
+    def __init__(self, operator: KeyedBroadcastProcessOperator, collector: Collector, views: Mapping[str, Any]) -> None:
+        super().__init__(operator, collector, views)
+        self._backend = operator.backend
+
+    def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
+        backend = self._backend
+        state = backend.get_state(descriptor)
+        keys = [key for key in backend.get_keys() if descriptor.name in backend.contents(key)]
+        try:
+            for key in keys:
+                backend.set_current_key(key)
+                function(key, state)
+        finally:
+            backend.leave_key()
+
+
+class _BroadcastOperator(FunctionOperator):
+    """The part that handles the broadcast stream.
+
+    Attributes:
+        states: its broadcast states.
+    """
+
+    states: _BroadcastStates
+    _collector: Collector
+    _broadcast: _Side
+
+    @property
+    @abstractmethod
+    def current_watermark(self) -> int:
+        """The operator's event time."""
+
+    def process_broadcast(self, records: Records) -> None:
+        """Process a run of the broadcast stream."""
+        call, ctx, collector = self.function.process_broadcast_element, self._broadcast, self._collector
+        values = records.values
+        pending = iter(values)
+        stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
+        with Pass(self, values, pending, pending):
+            for value, timestamp in zip(pending, stamps):
+                ctx.current = ctx.emitted = timestamp
+                results = call(value, ctx)
+                if results is not None:
+                    collector.collect(results, timestamp)
+        collector.flush()
+
+    @property
+    def inputs(self) -> Sequence[RecordInput]:
+        """The inputs of the stream and of the broadcast one."""
+        return (self, _BroadcastInput(self))
+
+
+class _BroadcastInput:
+    def __init__(self, operator: _BroadcastOperator) -> None:
+        self.process_records = operator.process_broadcast
+
+
+class BroadcastProcessOperator(_BroadcastOperator):
+    """Applies a ``BroadcastProcessFunction``."""
+
+    def __init__(self, context: OperatorContext, function: Any, descriptors: Sequence[MapStateDescriptor]) -> None:
+        super().__init__(context, function, "process_element")
+        self.states = _BroadcastStates(context.name, keyed_context(context).backend, descriptors)
+        self._collector = Collector(context)
+        self._ctx = _ReadOnly(self, self._collector, self.states.read_only)
+        self._broadcast = _Writable(self, self._collector, self.states.writable)
+        self._watermark = MIN_TIMESTAMP
+
+    @property
+    def current_watermark(self) -> int:
+        """The operator's event time."""
+        return self._watermark
+
+    def process_records(self, records: Records) -> None:
+        """Process a run of the stream that is not broadcast."""
+        call, ctx, collector = self.call, self._ctx, self._collector
+        stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
+        with self.each(records, None) as values:
+            for value, timestamp in zip(values, stamps):
+                ctx.current = ctx.emitted = timestamp
+                results = call(value, ctx)
+                if results is not None:
+                    collector.collect(results, timestamp)
+        collector.flush()
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Advance the clock that the function sees, then hand the watermark on."""
+        self._watermark = timestamp
+        super().process_watermark(timestamp)
+
+
+class KeyedBroadcastProcessOperator(_BroadcastOperator, KeyedProcessOperator):
+    """Applies a ``KeyedBroadcastProcessFunction``, with the key's state at hand on the one side."""
+
+    def __init__(
+        self, context: OperatorContext, function: Any, keying: Keying, descriptors: Sequence[MapStateDescriptor]
+    ) -> None:
+        KeyedProcessOperator.__init__(self, context, function, keying)
+        keyed: KeyedContext = keyed_context(context)
+        self.states = _BroadcastStates(context.name, keyed.backend, descriptors)
+        self._ctx = _KeyedReadOnly(self, self._collector, self.states.read_only, self.user_timers)
+        self._broadcast = _KeyedWritable(self, self._collector, self.states.writable)
+
+    @property
+    def current_watermark(self) -> int:
+        """The operator's event time."""
+        return self.user_timers.current_watermark()
+
+    def process_broadcast(self, records: Records) -> None:
+        """Process a run of the broadcast stream: there is no current key."""
+        self.backend.leave_key()
+        super().process_broadcast(records)
