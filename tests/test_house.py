@@ -32,9 +32,9 @@ PUBLIC = {
     "BroadcastConnectedStream", "BroadcastProcessFunction", "BroadcastState", "BroadcastStream",
     "KeyedBroadcastProcessFunction", "ReadOnlyBroadcastState",
     "AggregateFunction", "AggregatingState", "AggregatingStateDescriptor", "AllWindowFunction", "AllWindowedStream",
-    "AsyncCache", "AsyncDataStream", "AsyncFailure", "AsyncFunction", "AsyncRetryPredicate", "AsyncRetryStrategy",
-    "CheckpointMismatchError", "CoFlatMapFunction", "CoMapFunction", "CoProcessFunction", "ConfigurationError",
-    "ConnectedStreams", "ContinuousEventTimeTrigger",
+    "ArrowAggregateFunction", "AsyncCache", "AsyncDataStream", "AsyncFailure", "AsyncFunction", "AsyncRetryPredicate",
+    "AsyncRetryStrategy", "CheckpointMismatchError", "CoFlatMapFunction", "CoMapFunction", "CoProcessFunction",
+    "ColumnAggregate", "ConfigurationError", "ConnectedStreams", "ContinuousEventTimeTrigger",
     "ContinuousProcessingTimeTrigger", "CountEvictor", "CountSlidingWindowAssigner", "CountTrigger",
     "CountTumblingWindowAssigner", "CountWindow", "CumulativeEventTimeWindows", "CumulativeProcessingTimeWindows",
     "DataStream", "DeltaEvictor", "DeltaTrigger", "Duration", "DynamicEventTimeSessionWindows",
@@ -50,7 +50,8 @@ PUBLIC = {
     "TimestampAssigner", "TimestampedValue", "Trigger", "TriggerResult", "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows", "TypeMismatchError", "Types", "ValueState", "ValueStateDescriptor",
     "WatermarkGenerator", "WatermarkStrategy", "Window", "WindowAssigner", "WindowFunction", "WindowedStream",
-    "local_session", "metrics", "start",
+    "approx_count_distinct_", "avg_", "count_", "first_", "last_", "local_session", "max_", "metrics", "min_", "start",
+    "sum_",
 }  # fmt: skip
 
 

@@ -229,6 +229,8 @@ class Buffer(NamedTuple):
 _ARROW, _PICKLED, _ROWS = b"A", b"P", b"R"
 _WATERMARK, _STATUS, _BARRIER, _END, _REPORT = b"W", b"S", b"B", b"E", b"M"
 _INT64 = struct.Struct("<q")
+# Columns begin at a multiple of this many bytes, as Arrow's functions on them want it.
+_ALIGNED = 8
 
 
 def dumps(value: Any) -> bytes:
@@ -262,7 +264,7 @@ def _encode_arrow(records: ArrowRecords) -> bytes:
     if records.stamps is not None:
         batch = batch.append_column(TIMESTAMP_COLUMN, pa.array(records.stamps))
     sink = pa.BufferOutputStream()
-    sink.write(_ARROW)
+    sink.write(_ARROW.ljust(_ALIGNED, b"\0"))
     with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return bytes(sink.getvalue())
@@ -284,7 +286,7 @@ def decode(payload: bytes) -> Element:
     """
     tag = payload[:1]
     if tag == _ARROW:
-        batch = pa.ipc.open_stream(pa.py_buffer(payload).slice(1)).read_next_batch()
+        batch = pa.ipc.open_stream(pa.py_buffer(payload).slice(_ALIGNED)).read_next_batch()
         stamps = None
         if batch.schema.names[-1] == TIMESTAMP_COLUMN:
             position = batch.num_columns - 1

@@ -11,6 +11,9 @@ from pillarbox.errors import OperatorError, ProgramError, describe, shorten
 from pillarbox.operators.async_io.function import CombiningFunction
 from pillarbox.operators.async_io.host import is_coroutine_function, is_generator_function
 from pillarbox.operators.async_io.options import AsyncOptions, OnBarrier
+from pillarbox.operators.columnar.aggregates import ColumnAggregate
+from pillarbox.operators.windowing.assigner import WindowAssigner
+from pillarbox.time import WatermarkStrategy
 from pillarbox.time.duration import DurationLike
 from pillarbox.types import SchemaLike, resolve_schema
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructField, StructType
 
-__all__ = ["async_map"]
+__all__ = ["async_map", "window_aggregate"]
 
 
 def async_map(
@@ -127,6 +130,67 @@ def async_map(
     env = StreamExecutionEnvironment.get_execution_environment(df.sparkSession)
     stream = env.from_dataframe(df)._apply_async(call, options).name(call.__name__)
     return stream.to_dataframe(StructType([*kept, *added.fields, *told]))
+
+
+def window_aggregate(
+    df: DataFrame,
+    *,
+    keys: str | Sequence[str],
+    time: str,
+    window: WindowAssigner,
+    delay: DurationLike = 0,
+    allowed_lateness: DurationLike = 0,
+    uid: str | None = None,
+    **aggregates: ColumnAggregate,
+) -> DataFrame:
+    """Aggregate the rows of each key in windows of event time, by Arrow.
+
+    The state is columns, and no row becomes a Python object. See :meth:`WindowedStream.aggregate`.
+
+    Args:
+        df: a streaming or batch DataFrame.
+        keys: the name of a column, or names of several.
+        time: the column that tells when a row happened: a timestamp, a date, or epoch milliseconds; not null.
+        window: which windows a row belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+        delay: how much later than a row others may come that happened before it, as in Spark's ``withWatermark``. A
+            batch is read to its end, whatever its order.
+        allowed_lateness: how long a window stays behind its end: late rows of a micro-batch fire it once more, for
+            their keys.
+        uid: the uid that the state is stored under; by default it is derived from the place in the program.
+        aggregates: aggregates of columns, such as ``total=sum_("amount")``, by the names of the results. Names of the
+            other parameters are taken.
+
+    Returns:
+        the keys, ``window_start`` and ``window_end`` (TIMESTAMP), and the aggregates; streaming if ``df`` is. Late rows
+        are dropped, and counted in the metrics: ``late_records_dropped``.
+
+    Raises:
+        ProgramError: there is no aggregate; a column is not there, or of a wrong type; the windows are of another kind.
+
+    Example:
+        >>> import pillarbox.functions as PF
+        >>> payments = spark.sql("SELECT 'ann' AS card, TIMESTAMP'2024-01-01 10:00:05Z' AS at, 50 AS amount")
+        >>> minutes = TumblingEventTimeWindows.of("1 minute")
+        >>> totals = PF.window_aggregate(
+        ...     payments, keys="card", time="at", window=minutes, n=count_(), total=sum_("amount"))
+        >>> totals.select("card", "n", "total").collect()
+        [Row(card='ann', n=1, total=50)]
+    """
+    if not hasattr(df, "mapInArrow"):
+        raise ProgramError(f"window_aggregate() takes a Spark DataFrame, not {shorten(df)}")
+    if not aggregates:
+        raise ProgramError("window_aggregate() takes at least one aggregate, such as total=sum_('amount')")
+    if not isinstance(time, str):
+        raise ProgramError(f"window_aggregate(): time is the name of a column, not {shorten(time)}")
+    names = [keys] if isinstance(keys, str) else list(keys)
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay).with_timestamp_assigner(time)
+    env = StreamExecutionEnvironment.get_execution_environment(df.sparkSession)
+    keyed = env.from_dataframe(df).assign_timestamps_and_watermarks(strategy).key_by(names)
+    windows = keyed.window(window)
+    if allowed_lateness:
+        windows = windows.allowed_lateness(allowed_lateness)
+    stream = windows._aggregate_columns(aggregates)
+    return (stream if uid is None else stream.uid(uid)).to_dataframe()
 
 
 def _check_new_columns(df: DataFrame, names: Sequence[str]) -> None:

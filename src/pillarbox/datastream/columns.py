@@ -13,13 +13,21 @@ from pillarbox.graph import (
     PartitionTransformation,
     SourceTransformation,
     Transformation,
+    UnionTransformation,
 )
 from pillarbox.types import TypeInformation, resolve_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import DataType, StructType
 
-__all__ = ["check_column_names", "check_field", "check_key_columns", "check_timestamp_column", "key_types"]
+__all__ = [
+    "check_column_names",
+    "check_field",
+    "check_key_columns",
+    "check_timestamp_column",
+    "key_types",
+    "known_schema",
+]
 
 
 def check_column_names(names: Sequence[str], where: str) -> None:
@@ -95,7 +103,7 @@ def check_field(step: Transformation, field: int | str, method: str) -> None:
 def _source_of(step: Transformation) -> Transformation:
     """Return the step that has made the records: those between do not change them."""
     while isinstance(step, PartitionTransformation) or (
-        isinstance(step, OperatorTransformation) and step.kind in ("timestamps", "filter")
+        isinstance(step, OperatorTransformation) and step.kind in ("timestamps", "filter", "deduplicate")
     ):
         step = step.inputs[0]
     return step
@@ -122,3 +130,15 @@ def key_types(step: Transformation, columns: tuple[str, ...] | None, declared: A
         return None
     schema = step.dataframe.schema
     return [schema[column].dataType.simpleString() for column in columns] if set(columns) <= set(schema.names) else None
+
+
+def known_schema(step: Transformation) -> StructType | None:
+    """Return the columns of a step's records: a DataFrame's, or those that are declared; None: they are not known."""
+    step = _source_of(step)
+    if isinstance(step, DataFrameSource):
+        schema: StructType = step.dataframe.schema
+        return schema
+    if isinstance(step, UnionTransformation):
+        found = [known_schema(each) for each in step.inputs]
+        return found[0] if found.count(found[0]) == len(found) else None
+    return None if step.output_type is None else resolve_schema(step.output_type)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, overload
 
 from pillarbox._generics import T1, Generic, KeyOut, U, WindowOut
 from pillarbox.datastream.code_search import mentions
+from pillarbox.datastream.columnar_windows import aggregate_columns, check_options
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.given_functions import check_function, check_type
 from pillarbox.errors import ProgramError, shorten
+from pillarbox.operators.columnar.aggregates import ColumnAggregate
 from pillarbox.operators.functions import OutputTag, ReduceFunction, SideOutput, check_plain
 from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.windowing.assigner import MergingWindowAssigner, WindowAssigner
@@ -29,6 +31,7 @@ from pillarbox.operators.windowing.pane_operator import PaneWindowOperator
 from pillarbox.operators.windowing.session_operator import SessionWindowOperator
 from pillarbox.operators.windowing.triggers import Trigger
 from pillarbox.operators.windowing.tumbling_operator import TumblingWindowOperator
+from pillarbox.rows import Row
 from pillarbox.state import AggregateFunction
 from pillarbox.time.duration import DurationLike, to_millis
 from pillarbox.types import SchemaLike, TypeInformation
@@ -278,6 +281,7 @@ class WindowedStream(_Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
         """
         return self._reduce(reduce_function, window_function, output_type)
 
+    @overload
     def aggregate(
         self,
         aggregate_function: AggregateFunction[T1, Any, U],
@@ -286,8 +290,27 @@ class WindowedStream(_Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
         | None = None,
         accumulator_type: TypeInformation[Any] | type | None = None,
         output_type: SchemaLike | None = None,
+    ) -> DataStream[Any]: ...
+    @overload
+    def aggregate(self, **aggregates: ColumnAggregate) -> DataStream[Row]: ...
+    def aggregate(
+        self,
+        aggregate_function: Any = None,
+        window_function: Any = None,
+        accumulator_type: Any = None,
+        output_type: Any = None,
+        **aggregates: Any,
     ) -> DataStream[Any]:
-        """Add the records of each window to an accumulator as they come: a window keeps one accumulator.
+        """Aggregate the records of each window as they come: with a function, or by named aggregates of columns.
+
+        A function adds each record to an accumulator, of which a window keeps one.
+
+        Aggregates of columns, such as ``total=sum_("amount")``, are computed by Arrow, for whole runs of rows: before
+        the shuffle, and behind it, where a window keeps columns. The results are rows of the key columns,
+        ``window_start``, ``window_end``, and the aggregates. The key has to be named columns, and the columns known:
+        those of a DataFrame, or those that the function before declares. They are fastest on rows that no Python
+        function has touched. They take windows of event time without trigger, evictor or side output for late rows;
+        with ``allowed_lateness``, late rows of a run fire the windows of their keys once.
 
         Args:
             aggregate_function: makes accumulators, adds records, and returns results.
@@ -295,9 +318,11 @@ class WindowedStream(_Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
             accumulator_type: the type of accumulators: one of ``Types``, or a class. If the type of the key is declared
                 as well, the state is plain data (docs/security.md), and an accumulator of another type is refused.
             output_type: the columns of the results, for ``to_dataframe()``.
+            aggregates: aggregates of columns, by the names of their results.
 
         Raises:
-            ProgramError: a function is of another kind; windows merge, and ``aggregate_function`` has no ``merge``.
+            ProgramError: a function is of another kind; windows merge, and ``aggregate_function`` has no ``merge``; a
+                column is not there, or of a type that its aggregate does not take; windows are of another kind.
 
         Example:
             >>> class Mean(AggregateFunction):
@@ -312,8 +337,27 @@ class WindowedStream(_Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
             >>> numbers = env.from_collection([1, 2, 3, 6]).key_by(lambda n: "all").count_window(2)
             >>> numbers.aggregate(Mean()).execute_and_collect()
             [1.5, 4.5]
+            >>> payment = Types.ROW_NAMED(["card", "at", "amount"], [Types.STRING(), Types.LONG(), Types.LONG()])
+            >>> payments = env.from_collection([("ann", 1_000, 5), ("bob", 2_000, 7), ("ann", 3_000, 1)], payment)
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+            >>> windows = payments.assign_timestamps_and_watermarks(at).key_by("card")
+            >>> windows = windows.window(TumblingEventTimeWindows.of("1 minute"))
+            >>> [(row.card, row.n, row.total) for row in windows.aggregate(
+            ...     n=count_(), total=sum_("amount")).execute_and_collect()]
+            [('ann', 2, 6), ('bob', 1, 7)]
         """
+        if aggregate_function is None and aggregates:
+            return self._aggregate_columns({**_given(window_function, accumulator_type, output_type), **aggregates})
+        if aggregates:
+            raise ProgramError(
+                "aggregate() takes either an AggregateFunction, or aggregates of columns by name, such as"
+                " total=sum_('amount')"
+            )
         return self._aggregate(aggregate_function, window_function, accumulator_type, output_type)
+
+    def _aggregate_columns(self, aggregates: dict[str, Any]) -> DataStream[Any]:
+        check_options(self._assigner, self._trigger, self._evictor, self._late_tag)
+        return aggregate_columns(self._stream, self._assigner, self._lateness, aggregates)
 
     def apply(
         self, window_function: WindowFunction[T1, U, KeyOut, WindowOut], output_type: SchemaLike | None = None
@@ -362,6 +406,12 @@ class WindowedStream(_Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
             [('a', 0, 1), ('a', 60000, 2)]
         """
         return self._whole("process", ProcessWindowFunction, process_window_function, output_type)
+
+
+def _given(window_function: Any, accumulator_type: Any, output_type: Any) -> dict[str, Any]:
+    """Return what is given for parameters of the other form, which may as well be names of results."""
+    given = {"window_function": window_function, "accumulator_type": accumulator_type, "output_type": output_type}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 class AllWindowedStream(_Windowed[T1, WindowOut], Generic[T1, WindowOut]):

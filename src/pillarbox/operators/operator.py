@@ -17,6 +17,7 @@ from typing import Any, Protocol
 from pillarbox.elements import Records
 from pillarbox.mailbox import MailboxExecutor
 from pillarbox.state import KeyedStateBackend
+from pillarbox.state.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox.time import ProcessingTimeService, WatermarkSink
 from pillarbox.time.internal_timer_service import InternalTimeServiceManager
 
@@ -106,6 +107,7 @@ class OperatorContext:
         keyed: keyed state and timers, for an operator that says that it needs them (:class:`OperatorFactory`).
         job_parallelism: number of instances of operators behind a shuffle.
         counters: counts that are reported with the task's metrics.
+        max_parallelism: number of key groups.
     """
 
     name: str
@@ -119,6 +121,7 @@ class OperatorContext:
     keyed: KeyedContext | None = None
     job_parallelism: int = 1
     counters: dict[str, int] = field(default_factory=dict)
+    max_parallelism: int = DEFAULT_MAX_PARALLELISM
 
 
 class StreamOperator:

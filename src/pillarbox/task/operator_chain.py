@@ -72,6 +72,7 @@ class OperatorChain:
                 {tag: wiring.consumers(side) for tag, side in node.side_outputs.items()},
                 self._keyed if index == 0 else None,
                 vertex.job_parallelism,
+                max_parallelism=vertex.max_parallelism,
             )
             wiring.add(index, node.factory.make(context))
         self.operators: list[StreamOperator] = [wiring.operators[index] for index in range(len(vertex.nodes))]

@@ -1,0 +1,92 @@
+"""Aggregates rows before the shuffle: what a source sends is one partial result for each key and pane of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pillarbox.elements import ArrowRecords, Records
+from pillarbox.operators.columnar.panes import Panes
+from pillarbox.operators.columnar.partials import Partials
+from pillarbox.operators.columnar.program import ColumnarProgram
+from pillarbox.operators.operator import OperatorContext, StreamOperator
+from pillarbox.time.timestamps import MAX_WATERMARK
+
+__all__ = ["PreAggregateOperator"]
+
+# Rows are gathered until an epoch ends, or these many are there: more would take more memory, and save little.
+_ROWS = 1 << 19
+_BYTES = 64 * 1024 * 1024
+# Partial results are sent in pieces, so that the receivers get buffers of moderate size.
+_PIECE = 1 << 16
+
+
+class PreAggregateOperator(StreamOperator):
+    """Gathers the rows of an epoch, and sends partial results.
+
+    A watermark waits for the rows before it: records may overtake one, but not the other way round.
+    """
+
+    def __init__(self, context: OperatorContext, program: ColumnarProgram) -> None:
+        super().__init__(context)
+        self._program = program
+        self._partials = Partials(program.columns, context.name)
+        self._aggregate: Callable[..., tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = self._by_panes
+        self._panes = Panes(program.assigner)  # type: ignore[arg-type]
+        self._gathered: list[tuple[Mapping[str, pa.Array], npt.NDArray[np.int64]]] = []
+        self._rows = 0
+        self._bytes = 0
+        self._watermark: int | None = None
+
+    def process_records(self, records: Records) -> None:
+        """Gather a run."""
+        if not len(records):
+            return
+        times = self._program.times_of(records)
+        columns = self._program.columns_of(records, self.name)
+        self._gathered.append((columns, times))
+        self._rows += len(times)
+        self._bytes += times.nbytes + sum(column.nbytes for column in columns.values())
+        if self._rows >= _ROWS or self._bytes >= _BYTES:
+            self._send()
+
+    def _send(self) -> None:
+        """Send the partial results of what is gathered, and then the watermark that waits for them."""
+        if self._gathered:
+            gathered, self._gathered = self._gathered, []
+            self._rows = self._bytes = 0
+            times = np.concatenate([times for _, times in gathered])
+            columns = {name: pa.concat_arrays([columns[name] for columns, _ in gathered]) for name in gathered[0][0]}
+            batch, starts = self._aggregate(columns, times)
+            for at in range(0, batch.num_rows, _PIECE):
+                self.output.process_records(ArrowRecords(batch.slice(at, _PIECE), starts[at : at + _PIECE]))
+        if self._watermark is not None:
+            watermark, self._watermark = self._watermark, None
+            super().process_watermark(watermark)
+
+    def _by_panes(
+        self, columns: Mapping[str, pa.Array], times: npt.NDArray[np.int64]
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+        return self._partials.of_rows(columns, times, self._panes.starts(times))
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Hand on a watermark, at once if no rows are before it."""
+        self._watermark = timestamp
+        if not self._gathered or timestamp == MAX_WATERMARK:
+            self._send()
+
+    def process_status(self, idle: bool) -> None:
+        """Hand on a change between idle and active, behind what came before it."""
+        self._send()
+        super().process_status(idle)
+
+    def end_input(self) -> None:
+        """Send what is gathered: the input has ended."""
+        self._send()
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Send what is gathered: the epoch ends."""
+        self._send()

@@ -1,0 +1,83 @@
+"""The parts of columnar window aggregates, as both of their operators get them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pillarbox.elements import ArrowRecords, Records
+from pillarbox.errors import ProgramError
+from pillarbox.operators.columnar.accumulators import arrow_type
+from pillarbox.operators.columnar.partials import Columns
+from pillarbox.operators.windowing.assigner import WindowAssigner
+from pillarbox.types import RowEncoder
+
+__all__ = ["ColumnarProgram"]
+
+
+@dataclass(frozen=True)
+class ColumnarProgram:
+    """The parts of columnar window aggregates.
+
+    Attributes:
+        assigner: which windows a row belongs to.
+        columns: the keys and the aggregates.
+        lateness: how long a window stays behind its end, in milliseconds of event time.
+        encoder: makes columns of rows that Python functions have touched; None: they cannot become columns.
+    """
+
+    assigner: WindowAssigner
+    columns: Columns
+    lateness: int = 0
+    encoder: RowEncoder | None = None
+
+    def columns_of(self, records: Records, operator: str) -> Mapping[str, pa.Array]:
+        """Return the columns of a run that are needed.
+
+        Raises:
+            ProgramError: a column is not there, or holds other values than its type says.
+            TypeMismatchError: a record does not fit the declared columns.
+        """
+        if isinstance(records, ArrowRecords):
+            batch = records.batch
+        elif self.encoder is None:
+            raise ProgramError(
+                f"operator {operator!r}: the rows have been touched by a Python function, and have a column that cannot"
+                " be made from Python values: leave it out of the DataFrame, or filter there"
+            )
+        else:
+            batch = self.encoder.encode(records.values)
+        found: dict[str, pa.Array] = {}
+        for field in (*self.columns.keys.fields, *self.columns.inputs.fields):
+            place = batch.schema.get_field_index(field.name)
+            kind = arrow_type(field.dataType)
+            if place < 0:
+                raise ProgramError(
+                    f"operator {operator!r}: there is no column {field.name!r}; the columns are"
+                    f" {', '.join(batch.schema.names)}"
+                )
+            column = batch.column(place)
+            found[field.name] = column if column.type == kind else column.cast(kind)
+        for field in self.columns.keys.fields:
+            if pa.types.is_floating(found[field.name].type):
+                found[field.name] = pc.add(found[field.name], pa.scalar(0.0, found[field.name].type))  # -0.0 is 0.0
+        return found
+
+    def times_of(self, records: Records) -> npt.NDArray[np.int64]:
+        """Return when the records of a run happened, in epoch milliseconds.
+
+        Raises:
+            ProgramError: one has no timestamp.
+        """
+        stamps = records.stamps if isinstance(records, ArrowRecords) else records.timestamps
+        if stamps is None or (not isinstance(stamps, np.ndarray) and None in stamps):
+            raise ProgramError(
+                f"{type(self.assigner).__name__} got an element without a timestamp: put"
+                " assign_timestamps_and_watermarks(...) before the window"
+            )
+        return np.asarray(stamps, np.int64)

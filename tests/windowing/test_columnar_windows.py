@@ -1,0 +1,256 @@
+"""Aggregates of columns: the same as the general window operator makes of the same rows, however they come."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections import defaultdict
+from decimal import ROUND_HALF_UP, Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pillarbox import (
+    AggregateFunction,
+    ArrowAggregateFunction,
+    CumulativeEventTimeWindows,
+    ProcessWindowFunction,
+    SlidingEventTimeWindows,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    Types,
+    WatermarkStrategy,
+    approx_count_distinct_,
+    avg_,
+    count_,
+    first_,
+    last_,
+    max_,
+    min_,
+    sum_,
+)
+from pillarbox.elements import ArrowRecords, Records
+from pillarbox.rows import row_class
+from pillarbox.types import RowEncoder, resolve_schema
+
+NAMES = ["card", "shop", "at", "x", "f", "d", "s", "b"]
+TYPE = Types.ROW_NAMED(
+    NAMES,
+    [
+        Types.STRING(),
+        Types.INT(),
+        Types.LONG(),
+        Types.LONG(),
+        Types.DOUBLE(),
+        Types.BIG_DEC(),
+        Types.STRING(),
+        Types.BOOLEAN(),
+    ],
+)
+ROW = row_class(tuple(NAMES))
+
+
+class SumOfSquares(ArrowAggregateFunction):
+    output_type = Types.LONG()
+
+    def partial(self, groups, size, values):
+        sums = np.zeros(size, np.int64)
+        np.add.at(sums, groups.to_numpy(), values.fill_null(0).to_numpy() ** 2)
+        return [pa.array(sums)]
+
+    def merge(self, groups, size, sums):
+        merged = np.zeros(size, np.int64)
+        np.add.at(merged, groups.to_numpy(), sums.to_numpy())
+        return [pa.array(merged)]
+
+    def result(self, sums):
+        return sums
+
+
+AGGREGATES: dict[str, Any] = {
+    "n": count_(),
+    "nx": count_("x"),
+    "sx": sum_("x"),
+    "ax": avg_("x"),
+    "lx": min_("x"),
+    "gx": max_("x"),
+    "sf": sum_("f"),
+    "af": avg_("f"),
+    "lf": min_("f"),
+    "gf": max_("f"),
+    "sd": sum_("d"),
+    "ad": avg_("d"),
+    "ld": min_("d"),
+    "ls": min_("s"),
+    "gs": max_("s"),
+    "gb": max_("b"),
+    "fs": first_("s"),
+    "es": last_("s"),
+    "ff": first_("f"),
+    "us": approx_count_distinct_("s"),
+    "uf": approx_count_distinct_("f"),
+    "qx": SumOfSquares("x"),
+}
+
+
+def below(value: Any) -> Any:
+    """The order of Spark's values: NaN is the greatest number."""
+    return (True, 0.0) if isinstance(value, float) and math.isnan(value) else (False, value)
+
+
+def plain(rows: list[Any]) -> dict[str, Any]:
+    """The same aggregates, by hand."""
+
+    def values(name: str) -> list[Any]:
+        return [row[name] for row in rows if row[name] is not None]
+
+    def edge(name: str, time: int) -> Any:
+        return min((row[name] for row in rows if row["at"] == time and row[name] is not None), key=below, default=None)
+
+    x, f, d, s, b = map(values, "xfdsb")
+    times = [row["at"] for row in rows]
+    mean = None
+    if d:
+        mean = (sum(d) / len(d)).quantize(Decimal(1).scaleb(-22), ROUND_HALF_UP)
+    return {
+        "n": len(rows),
+        "nx": len(x),
+        "sx": sum(x) if x else None,
+        "ax": sum(x) / len(x) if x else None,
+        "lx": min(x, default=None),
+        "gx": max(x, default=None),
+        "sf": sum(f) if f else None,
+        "af": sum(f) / len(f) if f else None,
+        "lf": min(f, key=below, default=None),
+        "gf": max(f, key=below, default=None),
+        "sd": sum(d) if d else None,
+        "ad": mean,
+        "ld": min(d, default=None),
+        "ls": min(s, default=None),
+        "gs": max(s, default=None),
+        "gb": max(b, default=None),
+        "fs": edge("s", min(times)),
+        "es": edge("s", max(times)),
+        "ff": edge("f", min(times)),
+        "us": len(set(s)),
+        "uf": len({repr(value + 0.0) for value in f}),
+        "qx": sum(value * value for value in x),
+    }
+
+
+class Everything(AggregateFunction):
+    def create_accumulator(self):
+        return []
+
+    def add(self, value, accumulator):
+        return [*accumulator, value]
+
+    def get_result(self, accumulator):
+        return accumulator
+
+    def merge(self, one, other):
+        return [*one, *other]
+
+
+class ByHand(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        (rows,) = elements
+        yield key, context.window().start, context.window().end, plain(rows)
+
+
+def same(value: Any) -> Any:
+    """A value that compares: NaN to NaN, and floats within the bound."""
+    if isinstance(value, float):
+        return "NaN" if math.isnan(value) else f"{value + 0.0:.11e}"
+    return value
+
+
+def millis(time: dt.datetime) -> int:
+    return round(time.timestamp() * 1000)
+
+
+def read(output: list[Any]) -> dict[Any, Any]:
+    """The results of aggregates of columns: the last ones of each key and window."""
+    found = {}
+    for row in output:
+        results = {name: same(row[name]) for name in AGGREGATES}
+        found[(row.card, row.shop), millis(row.window_start), millis(row.window_end)] = results
+    return found
+
+
+def read_by_hand(output: list[Any]) -> dict[Any, Any]:
+    return {
+        (key, start, end): {name: same(value) for name, value in results.items()} for key, start, end, results in output
+    }
+
+
+def both(assigner: Any, bound: int, lateness: int, parallelism: int) -> Any:
+    env = StreamExecutionEnvironment().set_parallelism(parallelism)
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(bound).with_timestamp_assigner("at")
+    windows = env.from_collection([], TYPE).assign_timestamps_and_watermarks(strategy).key_by("card", "shop")
+    columns = windows.window(assigner).allowed_lateness(lateness).aggregate(**AGGREGATES).uid("columns")
+    rows = windows.window(assigner).allowed_lateness(lateness).aggregate(Everything(), ByHand()).uid("rows")
+    return env.local_job(columns=columns, rows=rows)
+
+
+numbers = st.integers(-1000, 1000) | st.none()
+floats = st.sampled_from([0.5, -0.0, 0.0, 1.25, -3.0, math.nan, math.inf, 1024.0, None])
+decimals = st.integers(-(10**9), 10**9).map(lambda number: Decimal(number).scaleb(-4)) | st.none()
+texts = st.sampled_from(["", "a", "ä", "b", "bb", "\x00", "zebra", None])
+rows = st.builds(
+    lambda *values: ROW(values),
+    st.sampled_from(["ann", "bob", None]),
+    st.sampled_from([1, 2, None]),
+    st.integers(-300, 900),
+    numbers,
+    floats,
+    decimals,
+    texts,
+    st.booleans() | st.none(),
+)
+assigners = st.sampled_from(
+    [
+        TumblingEventTimeWindows.of(100),
+        TumblingEventTimeWindows.of(70, 30),
+        SlidingEventTimeWindows.of(100, 40),
+        SlidingEventTimeWindows.of(300, 50, 20),
+        SlidingEventTimeWindows.of(20, 50),
+        CumulativeEventTimeWindows.of(200, 50, 10),
+    ]
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    assigners,
+    st.lists(st.lists(st.lists(rows, max_size=25), min_size=1, max_size=3), min_size=1, max_size=5),
+    st.sampled_from([0, 50, 400]),
+    st.sampled_from([0, 0, 30, 150]),
+    st.integers(1, 3),
+    st.randoms(use_true_random=False),
+)
+def test_results_are_those_of_the_general_operator(assigner, epochs, bound, lateness, parallelism, chance):
+    encoder = RowEncoder(resolve_schema(TYPE), "test")
+
+    def run(part: list[Any]) -> Records:
+        return ArrowRecords(encoder.encode(part)) if part and chance.random() < 0.7 else Records(part)
+
+    with both(assigner, bound, lateness, parallelism) as job:
+        (source,) = job.program.sources
+        for number, epoch in enumerate(epochs):
+            inputs = []
+            for partition in epoch:
+                cut = chance.randint(0, len(partition))
+                inputs.append([run(partition[:cut]), run(partition[cut:])])
+            out = job.run_epoch({source: inputs}, bounded=number == len(epochs) - 1)
+            assert read(out["columns"]) == read_by_hand(out["rows"])
+            dropped: dict[str, int] = defaultdict(int)
+            for report in job.reports:
+                dropped[report.uid] += report.counters.get(f"{report.uid}.late_records_dropped", 0)
+            if not isinstance(assigner, SlidingEventTimeWindows) or assigner.size >= assigner.slide:
+                assert dropped["columns"] == dropped["rows"]
+            if chance.random() < 0.4:
+                job.reset()
