@@ -1,5 +1,6 @@
 """The public API: streams, functions and the environment, with PyFlink's names."""
 
+from pillarbox.datastream.all_windowed_stream import AllWindowedStream
 from pillarbox.datastream.async_data_stream import AsyncDataStream
 from pillarbox.datastream.broadcast_stream import BroadcastConnectedStream, BroadcastStream
 from pillarbox.datastream.connected_streams import ConnectedStreams
@@ -7,7 +8,7 @@ from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.environment import StreamExecutionEnvironment
 from pillarbox.datastream.keyed_stream import KeyedStream
 from pillarbox.datastream.results import CollectedResults, DataStreamSink
-from pillarbox.datastream.windowed_stream import AllWindowedStream, WindowedStream
+from pillarbox.datastream.windowed_stream import WindowedStream
 from pillarbox.operators.async_io.cache import AsyncCache
 from pillarbox.operators.async_io.function import AsyncFailure, AsyncFunction
 from pillarbox.operators.async_io.retry import AsyncRetryPredicate, AsyncRetryStrategy

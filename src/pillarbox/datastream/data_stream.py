@@ -50,10 +50,10 @@ from pillarbox.types import SchemaLike, TypeInformation
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from pillarbox.datastream.all_windowed_stream import AllWindowedStream
     from pillarbox.datastream.broadcast_stream import BroadcastConnectedStream, BroadcastStream
     from pillarbox.datastream.connected_streams import ConnectedStreams
     from pillarbox.datastream.keyed_stream import KeyedStream
-    from pillarbox.datastream.windowed_stream import AllWindowedStream
 
 __all__ = ["DataStream"]
 
@@ -437,7 +437,7 @@ class DataStream(PartitionedStream[T1], Generic[T1]):
             >>> numbers.window_all(TumblingEventTimeWindows.of("1 second")).reduce(max).execute_and_collect()
             [900, 1200]
         """
-        from pillarbox.datastream.windowed_stream import AllWindowedStream
+        from pillarbox.datastream.all_windowed_stream import AllWindowedStream
 
         return AllWindowedStream(self.key_by(_one_key), assigner)
 
