@@ -120,6 +120,22 @@ def test_a_week_that_slides_by_a_day_in_a_time_zone():
     assert len(dates) == 7
 
 
+@pytest.mark.parametrize("slide", ["1 day", "2 days"])
+def test_a_day_that_a_time_zone_left_out_has_no_windows_of_its_own(slide):
+    # On Samoa, 29 December 2011 was followed by 31 December.
+    zone = ZoneInfo("Pacific/Apia")
+    assigners = [
+        SlidingEventTimeWindows.of("4 days", slide, time_zone="Pacific/Apia"),
+        CumulativeEventTimeWindows.of("4 days", slide, time_zone="Pacific/Apia"),
+    ]
+    for day in (27, 28, 29, 31):
+        time = int(datetime.datetime(2011, 12, day, 5, tzinfo=zone).timestamp()) * 1000
+        for assigner in assigners:
+            found = windows(assigner, time)
+            assert found and all(start <= time < end for start, end in found)
+            assert len(set(found)) == len(found), "an element is not added twice to one window"
+
+
 def test_an_offset_moves_the_start_of_a_local_day():
     assigner = TumblingEventTimeWindows.of("1 day", "6 hours", time_zone="Europe/Berlin")
     at = int(datetime.datetime(2024, 7, 2, 5, 59, tzinfo=ZoneInfo("Europe/Berlin")).timestamp() * 1000)

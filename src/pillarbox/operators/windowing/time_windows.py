@@ -108,7 +108,7 @@ class _Sliding(TimedAssigner):
             if end <= time:
                 return windows
             windows.append(TimeWindow(start, end))
-            start = starts.plus(start, -slide)
+            start = starts.start(start - 1, slide)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size} ms, {self.slide} ms)"
@@ -173,7 +173,8 @@ class _Cumulative(TimedAssigner):
         time = self._time(timestamp, context)
         starts = self._line
         start = starts.start(time, self.size)
-        ends = (starts.plus(start, length) for length in range(self.step, self.size + 1, self.step))
+        # (Of a day that a time zone left out, begin and end are one.)
+        ends = dict.fromkeys(starts.plus(start, length) for length in range(self.step, self.size + 1, self.step))
         return [TimeWindow(start, end) for end in ends if end > time]
 
     def __repr__(self) -> str:
