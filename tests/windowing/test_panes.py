@@ -233,6 +233,20 @@ def test_windows_of_a_key_that_has_gone_quiet_fire_until_the_last_one_that_holds
         ]
 
 
+def test_a_record_behind_the_watermark_counts_in_the_windows_that_are_open():
+    with open_windows(named_sums(SlidingEventTimeWindows.of(30, 10), Counted())) as harness:
+        harness.push_all([("a", 1), ("a", 2)], [5, 15])
+        harness.push_watermark(19)
+        harness.clear_output()
+        harness.push_all([("a", 4), ("b", 8)], [7, 8])  # of a pane that has been merged, and of one that is new
+        assert harness.get_output() == []
+        harness.push_watermark(39)
+        assert [(key, window, result) for key, window, result in harness.get_output() if window[0] == 0] == [
+            ("a", (0, 30), 7),
+            ("b", (0, 30), 8),
+        ]
+
+
 def test_late_records_change_their_pane_and_fire_the_windows_that_have_fired():
     def build(stream):
         windows = stream.window(SlidingEventTimeWindows.of(30, 10)).allowed_lateness(15)
@@ -253,6 +267,25 @@ def test_late_records_change_their_pane_and_fire_the_windows_that_have_fired():
         ]
         harness.snapshot()
         assert list(harness._backend.get_keys()) == [] and harness.num_event_time_timers() == 0
+
+
+def test_panes_that_another_worker_changed_are_merged_anew():
+    """A worker whose task was elsewhere for an epoch catches up with the rows, and forgets what it had merged."""
+
+    def build(stream):
+        return stream.window(SlidingEventTimeWindows.of(30, 10)).allowed_lateness(50).aggregate(Counted(), Named())
+
+    with open_windows(build) as here:
+        here.push_all([("a", 1), ("a", 2)], [5, 15])
+        here.push_watermark(19)
+        snapshot = here.snapshot()
+        with open_windows(build, snapshot=snapshot) as there:
+            there.push(("a", 4), 7)
+            here._store.chunks = dict(there.snapshot().chunks)
+        here._restore()
+        here.clear_output()
+        here.push_watermark(39)
+        assert [(window, result) for _, window, result in here.get_output()] == [((0, 30), 7), ((10, 40), 2)]
 
 
 @pytest.mark.parametrize(

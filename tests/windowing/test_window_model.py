@@ -21,6 +21,10 @@ from pillarbox import (
     TumblingEventTimeWindows,
 )
 from pillarbox.operators.windowing.base_operator import LATE_RECORDS_DROPPED
+from pillarbox.operators.windowing.operator import WindowOperator
+from pillarbox.operators.windowing.pane_operator import PaneWindowOperator
+from pillarbox.operators.windowing.session_operator import SessionWindowOperator
+from pillarbox.operators.windowing.tumbling_operator import TumblingWindowOperator
 from tests.windowing.windows import Contents, open_windows
 
 LATE = OutputTag("late")
@@ -143,6 +147,7 @@ steps = st.lists(
         st.tuples(st.just("records"), st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 60)), max_size=6)),
         st.tuples(st.just("watermark"), st.integers(0, 70)),
         st.just(("restart", None)),
+        st.just(("epoch", None)),
     ),
     max_size=25,
 )
@@ -168,6 +173,25 @@ class Spread(AggregateFunction):
         return one + other
 
 
+class Changing(Spread):
+    """The same with an accumulator that is changed, and used up where that is allowed."""
+
+    def create_accumulator(self):
+        return []
+
+    def add(self, value, accumulator):
+        accumulator.append(value[1])
+        return accumulator
+
+    def get_result(self, accumulator):
+        return (None, sorted(accumulator))
+
+    def merge(self, one, other):
+        one.extend(other)
+        other.append("used up")
+        return one
+
+
 class Named(Contents):
     """Emits key, window, and the values that were folded."""
 
@@ -176,14 +200,26 @@ class Named(Contents):
         yield key, tuple(context.window()), values
 
 
+ACCUMULATORS = {"aggregate": Spread(), "changing": Changing()}
+
+
+def operator_of(kind: Kind, how: str) -> type:
+    """Return the operator that the program is expected to run on: what folds has one of its own for each kind."""
+    if how == "process":
+        return WindowOperator
+    if kind.merges:
+        return SessionWindowOperator
+    return TumblingWindowOperator if kind.name.startswith("tumbling") else PaneWindowOperator
+
+
 def build_windows(stream: Any, kind: Kind, how: str, lateness: int, tagged: bool) -> Any:
     windows = stream.window(kind.assigner).allowed_lateness(lateness)
     if tagged:
         windows = windows.side_output_late_data(LATE)
     if how == "process":
         return windows.process(Whole())
-    if how == "aggregate":
-        return windows.aggregate(Spread(), Named())
+    if how in ACCUMULATORS:
+        return windows.aggregate(ACCUMULATORS[how], Named())
     # What is folded two by two is (key, list of values, time): the first element is as it came.
     return windows.reduce(lambda one, other: (one[0], listed(one[1]) + listed(other[1]), one[2]), Folded())
 
@@ -204,13 +240,14 @@ class Whole(Contents):
 
 
 @settings(deadline=None)
-@given(kinds, st.sampled_from(["process", "aggregate", "reduce"]), st.integers(0, 10), st.booleans(), steps)
+@given(kinds, st.sampled_from(["process", "aggregate", "changing", "reduce"]), st.integers(0, 10), st.booleans(), steps)
 def test_windows_do_what_the_model_does(kind, how, lateness, tagged, steps):
     def build(stream):
         return build_windows(stream, kind, how, lateness, tagged)
 
     model = Model(kind, lateness)
     harness = open_windows(build)
+    assert type(harness.operator) is operator_of(kind, how)
     dropped = late = 0
     number = 0
     try:
@@ -223,6 +260,9 @@ def test_windows_do_what_the_model_does(kind, how, lateness, tagged, steps):
                 dropped += harness.operator.context.counters[LATE_RECORDS_DROPPED]
                 harness.close()
                 harness = open_windows(build, snapshot=snapshot)
+            elif what == "epoch":
+                harness.snapshot()
+                dropped += harness.operator.context.counters[LATE_RECORDS_DROPPED]
             elif what == "watermark":
                 if content < model.watermark:
                     continue
@@ -234,7 +274,8 @@ def test_windows_do_what_the_model_does(kind, how, lateness, tagged, steps):
                     number += 1
                     records.append((key, number, time))
                     expected += model.add(key, number, time)
-                harness.push_all(records, [time for _, _, time in records])
+                for run in (records[: len(records) // 2], records[len(records) // 2 :]):
+                    harness.push_all(run, [time for _, _, time in run])
             assert by_window(harness.get_output()) == by_window(expected)
             if tagged:
                 side = harness.get_side_output(LATE)

@@ -12,6 +12,7 @@ from pillarbox import (
     ContinuousProcessingTimeTrigger,
     CountEvictor,
     CountTrigger,
+    CumulativeEventTimeWindows,
     DeltaEvictor,
     DeltaTrigger,
     EventTimeSessionWindows,
@@ -466,7 +467,10 @@ def test_functions_are_opened_and_closed():
     "build",
     [
         lambda s: s.window(SlidingEventTimeWindows.of(20, 5)).allowed_lateness(3).reduce(summed),
+        lambda s: s.window(SlidingEventTimeWindows.of(21, 5)).aggregate(Merges()),
+        lambda s: s.window(CumulativeEventTimeWindows.of(20, 5)).allowed_lateness(30).reduce(summed),
         lambda s: s.window(EventTimeSessionWindows.with_gap(6)).process(Contents()),
+        lambda s: s.window(EventTimeSessionWindows.with_gap(6)).allowed_lateness(10).aggregate(Merges()),
         lambda s: s.count_window(3, 2).reduce(summed),
         lambda s: s.window(TumblingEventTimeWindows.of(10)).trigger(ContinuousEventTimeTrigger.of(4)).reduce(summed),
     ],

@@ -6,6 +6,7 @@ from pillarbox import (
     AggregateFunction,
     ContinuousEventTimeTrigger,
     CountTrigger,
+    CumulativeEventTimeWindows,
     EventTimeSessionWindows,
     GlobalWindows,
     OutputTag,
@@ -85,6 +86,26 @@ def late_sessions(env, events):
     return sessions.union(late)
 
 
+def late_panes(env, events):
+    timed = events.assign_timestamps_and_watermarks(monotonous())
+    windows = timed.key_by(first).window(SlidingEventTimeWindows.of(250, 60, 20)).allowed_lateness(90)
+    sums = windows.side_output_late_data(LATE).aggregate(Total(), Named())
+    late = sums.get_side_output(LATE).map(lambda value: ("late", value))
+    return sums.union(late)
+
+
+def cumulating(env, events):
+    timed = events.assign_timestamps_and_watermarks(bounded(100))
+    windows = timed.key_by(first).window(CumulativeEventTimeWindows.of(400, 50))
+    return windows.reduce(lambda one, other: (one[0], max(one[1], other[1]), one[2] + other[2]))
+
+
+def late_folded_sessions(env, events):
+    timed = events.assign_timestamps_and_watermarks(monotonous())
+    windows = timed.key_by(first).window(EventTimeSessionWindows.with_dynamic_gap(lambda event: 20 + event[1] % 50))
+    return windows.allowed_lateness(60).aggregate(Total(), Named())
+
+
 def fired_again(env, events):
     timed = events.assign_timestamps_and_watermarks(monotonous())
     windows = timed.key_by(first).window(TumblingEventTimeWindows.of(100)).allowed_lateness(200)
@@ -127,6 +148,9 @@ PROGRAMS: dict[str, SimulatedProgram] = {
     "sliding-windows": to_the_end(sliding, cut_free=True),
     "merging-sessions": to_the_end(merging_sessions, cut_free=True),
     "late-sessions": to_the_end(late_sessions),
+    "late-panes": to_the_end(late_panes),
+    "cumulating-windows": to_the_end(cumulating, cut_free=True),
+    "late-folded-sessions": to_the_end(late_folded_sessions),
     "firing-again": to_the_end(fired_again),
     "count-windows": to_the_end(counted, together={"events": first}),
     "count-triggers": to_the_end(counted_again, together={"events": first}),
