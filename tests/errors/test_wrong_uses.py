@@ -14,6 +14,7 @@ import pillarbox
 from pillarbox import MapFunction, OperatorError, PillarboxError, ProgramError, StreamExecutionEnvironment
 from pillarbox.errors import causes_of, describe
 from tests.errors.wrong_uses import BUILDS, RUNS, Build, Run, rows
+from tests.errors.wrong_windows import WINDOW_BUILDS, WINDOW_RUNS
 
 PACKAGE = os.path.dirname(pillarbox.__file__)
 LINES = 8
@@ -27,14 +28,14 @@ def check(text: str, says: tuple[str, ...]) -> None:
     assert PACKAGE not in text, text[:3000]
 
 
-@pytest.mark.parametrize("case", BUILDS, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*BUILDS, *WINDOW_BUILDS], ids=lambda case: case.name)
 def test_refused_while_it_is_built(case: Build) -> None:
     with pytest.raises(ProgramError) as caught:
         case.program(StreamExecutionEnvironment())
     check(str(caught.value), case.says)
 
 
-@pytest.mark.parametrize("case", RUNS, ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*RUNS, *WINDOW_RUNS], ids=lambda case: case.name)
 def test_fails_at_run(case: Run) -> None:
     stream = case.program(rows(StreamExecutionEnvironment()))
     with pytest.raises(case.kind) as caught:

@@ -161,7 +161,10 @@ def test_an_assigner_is_part_of_the_program():
         (lambda: TumblingEventTimeWindows.of(10, 10), r"the offset has to be smaller than 10 ms, not 10"),
         (lambda: SlidingEventTimeWindows.of(10, 0), r"SlidingEventTimeWindows\.of\(\): the slide has to be at least"),
         (lambda: CumulativeEventTimeWindows.of(10, 3), r"10 ms is none of 3 ms"),
-        (lambda: EventTimeSessionWindows.with_gap(0), r"EventTimeSessionWindows\.with_gap\(\) has to be at least one"),
+        (
+            lambda: EventTimeSessionWindows.with_gap(0),
+            r"EventTimeSessionWindows\.with_gap\(\): the gap has to be at least",
+        ),
         (
             lambda: EventTimeSessionWindows.with_dynamic_gap(NOT_A_FUNCTION),
             r"takes a function or SessionWindow.*, not 5",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._generics import T1, Generic
 from pillarbox.datastream.columns import check_column_names
 from pillarbox.datastream.given_functions import name_of
+from pillarbox.datastream.missing import missing
 from pillarbox.datastream.results import CollectedResults, DataStreamSink
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import OperatorTransformation, SinkTransformation, Transformation
@@ -39,6 +40,11 @@ class Stream(Generic[T1]):
     def __init__(self, env: StreamExecutionEnvironment, step: Transformation) -> None:
         self._env = env
         self._step = step
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            raise missing(self, name)
 
     # -- name and uid of the operator before --
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._generics import T1, Generic, KeyOut, U, WindowOut
 from pillarbox.datastream.code_search import mentions
 from pillarbox.datastream.columnar_windows import aggregate_columns, check_options
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.given_functions import check_function, check_type
+from pillarbox.datastream.given_windows import check_fires, check_merging, check_window_function, default_trigger
+from pillarbox.datastream.missing import missing
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.columnar.aggregates import ColumnAggregate
 from pillarbox.operators.functions import OutputTag, ReduceFunction, SideOutput, check_plain
@@ -45,26 +47,22 @@ class Windowed(Generic[T1, WindowOut]):
     _processed: type
 
     def __init__(self, stream: Any, assigner: WindowAssigner) -> None:
-        if not isinstance(assigner, WindowAssigner):
-            hint = f"an instance, as {assigner.__name__}.of(...) makes it" if isinstance(assigner, type) else "one"
-            raise ProgramError(
-                f"a window is made by a window assigner, such as TumblingEventTimeWindows.of('1 minute'), not by"
-                f" {shorten(assigner)}: pass {hint}"
-            )
         self._stream = stream
         self._assigner = assigner
-        self._trigger: Trigger = assigner.get_default_trigger()
+        self._trigger = self._default_trigger = default_trigger(assigner)
         self._evictor: Evictor | None = None
         self._lateness = 0
         self._late_tag: OutputTag[Any] | None = None
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            raise missing(self, name)
+
     def _set_trigger(self, trigger: Trigger) -> None:
         if not isinstance(trigger, Trigger):
             raise ProgramError(f"trigger() takes a Trigger, such as CountTrigger.of(10), not {shorten(trigger)}")
-        if isinstance(self._assigner, MergingWindowAssigner) and not trigger.can_merge():
-            raise ProgramError(
-                f"{self._assigner!r} makes windows that merge, and {trigger!r} cannot merge: it has no on_merge()"
-            )
+        check_merging(self._assigner, trigger)
         self._trigger = trigger
 
     def _set_lateness(self, lateness: DurationLike) -> None:
@@ -105,25 +103,22 @@ class Windowed(Generic[T1, WindowOut]):
         return self._fold("aggregate", func, fold, window_function, output_type)
 
     def _fold(self, method: str, func: Any, fold: Fold, window_function: Any, output_type: Any) -> DataStream[Any]:
-        if window_function is not None and not isinstance(window_function, (self._applied, self._processed)):
-            raise self._wrong_function(f"{method}(window_function=...)", window_function)
+        if window_function is not None:
+            kinds = (self._applied, self._processed)
+            asked_by = f"{method}(window_function=...)"
+            check_window_function(window_function, kinds, self._applied, asked_by, type(self).__name__)
         contents = Folded(fold) if self._evictor is None else AllElements(fold, self._evictor)
         return self._run(method, func, contents, window_function, output_type, (func, window_function))
 
     def _whole(self, method: str, wanted: type, func: Any, output_type: Any) -> DataStream[Any]:
-        if not isinstance(func, wanted):
-            raise self._wrong_function(f"{method}()", func)
+        check_window_function(func, (wanted,), wanted, f"{method}()", type(self).__name__)
         return self._run(method, func, AllElements(evictor=self._evictor), func, output_type, (func,))
-
-    def _wrong_function(self, method: str, func: Any) -> ProgramError:
-        name = self._processed.__name__ if "process" in method else self._applied.__name__
-        if isinstance(func, type):
-            return ProgramError(f"{method} got the class {func.__name__}: pass an instance: {func.__name__}()")
-        return ProgramError(f"{method} of {type(self).__name__} takes a {name}, not {shorten(func)}")
 
     def _run(
         self, method: str, func: Any, contents: Any, function: Any, output_type: Any, opened: tuple[Any, ...]
     ) -> DataStream[Any]:
+        check_merging(self._assigner, self._trigger)
+        check_fires(self._assigner, has_trigger=self._trigger is not self._default_trigger)
         for called in ("apply", "process", "clear"):
             if function is not None and hasattr(function, called):
                 check_plain(function, called, asked_by=f"{method}()", many=True)

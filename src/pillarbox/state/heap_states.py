@@ -106,6 +106,14 @@ class _HeapMergingState(_HeapState):
     def _merged(self, one: Any, other: Any) -> Any:
         raise NotImplementedError
 
+    def _folded_none(self) -> ProgramError:
+        backend = self._backend
+        name = backend.spec_of(self._slot).name.partition("/")[2]
+        return ProgramError(
+            f"operator {backend.operator!r}, key {shorten(backend.current_key)}: the function that folds the state"
+            f" {name!r} returned None, which would empty it: does it return its result?"
+        )
+
 
 class _HeapListState(_HeapMergingState, ListState[Any]):
     __slots__ = ()
@@ -226,7 +234,9 @@ class _HeapReducingState(_HeapMergingState, ReducingState[Any]):
         backend, slot = self._backend, self._slot
         row = backend.row
         present = row[slot]
-        row[slot] = value if present is None else self._reduce(present, value)
+        row[slot] = folded = value if present is None else self._reduce(present, value)
+        if folded is None:
+            raise self._folded_none()
         if row[0] >= 0:
             backend.touch()
         return present is None
@@ -262,7 +272,9 @@ class _HeapAggregatingState(_HeapMergingState, AggregatingState[Any, Any]):
         row = backend.row
         present = row[slot]
         function = self._function
-        row[slot] = function.add(value, function.create_accumulator() if present is None else present)
+        row[slot] = folded = function.add(value, function.create_accumulator() if present is None else present)
+        if folded is None:
+            raise self._folded_none()
         if row[0] >= 0:
             backend.touch()
         return present is None

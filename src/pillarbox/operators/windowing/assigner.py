@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pillarbox.errors import ProgramError
+from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.functions import RuntimeContext
 from pillarbox.operators.windowing.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
 from pillarbox.operators.windowing.windows import TimeWindow
@@ -21,6 +21,8 @@ __all__ = [
     "ProcessingTimeAssigner",
     "TimedAssigner",
     "WindowAssigner",
+    "assign_function",
+    "check_assigner",
 ]
 
 
@@ -86,6 +88,43 @@ class TimedAssigner(WindowAssigner):
     @abstractmethod
     def _time(self, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> int:
         """Return when an element happened, by the windows' clock."""
+
+
+def check_assigner(assigner: WindowAssigner) -> None:
+    """Refuse an assigner whose windows are of no class of windows.
+
+    Raises:
+        ProgramError: its ``window_type`` is no ``NamedTuple`` with a ``max_timestamp()``.
+    """
+    kind: Any = assigner.window_type
+    if not (isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "max_timestamp")):
+        raise ProgramError(
+            f"{assigner!r}: window_type is the class of its windows, a NamedTuple with a method max_timestamp(), not"
+            f" {shorten(kind)}"
+        )
+
+
+def assign_function(assigner: WindowAssigner) -> Callable[..., Iterable[Any]]:
+    """Return ``assign_windows``; that of a user's own assigner is watched, so that an error says what is wrong."""
+    assign = assigner.assign_windows
+    if type(assigner).assign_windows.__module__.startswith(__name__.partition(".")[0] + "."):
+        return assign
+    kind: Any = assigner.window_type
+
+    def watched(element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext) -> list[Any]:
+        windows = assign(element, timestamp, context)
+        if isinstance(windows, kind) or not isinstance(windows, Iterable):
+            raise TypeError(f"{assigner!r}.assign_windows() returned {shorten(windows)}: it returns a list of windows")
+        assigned = list(windows)
+        for window in assigned:
+            if not isinstance(window, kind):
+                raise TypeError(
+                    f"{assigner!r}.assign_windows() returned {shorten(window)} as a window: by its window_type, its"
+                    f" windows are of the class {kind.__name__}"
+                )
+        return assigned
+
+    return watched
 
 
 class EventTimeAssigner(TimedAssigner):

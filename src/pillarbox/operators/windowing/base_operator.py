@@ -13,7 +13,7 @@ from pillarbox.operators.keyed import KeyedOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
 from pillarbox.operators.user_code import with_context
-from pillarbox.operators.windowing.assigner import WindowAssigner
+from pillarbox.operators.windowing.assigner import WindowAssigner, assign_function
 from pillarbox.operators.windowing.contents import Contents
 from pillarbox.operators.windowing.contexts import AssignerContext, FiringContext
 from pillarbox.operators.windowing.functions import (
@@ -84,6 +84,7 @@ class BaseWindowOperator(KeyedOperator):
         super().__init__(context, program.function, "", keying)
         self._program = program
         self._assigner = program.assigner
+        self._assign = assign_function(program.assigner)
         self._lateness = program.lateness
         self._is_event_time = program.assigner.is_event_time()
         self._timers = self.time_services.get_internal_timer_service(timers, self, namespaced=namespaced)

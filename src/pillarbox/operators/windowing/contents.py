@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from pillarbox.errors import shorten
 from pillarbox.operators.windowing.evictors import Evictor, TimestampedValue
 from pillarbox.state import (
     AggregateFunction,
@@ -156,11 +157,20 @@ class AllElements(Contents):
             self._call([value for (value,) in kept], call)
             return
         elements = [TimestampedValue(value, timestamp) for value, timestamp in kept]
-        self.evictor.evict_before(elements, window, evictor_context)
+        self._evict("evict_before", elements, window, evictor_context)
         self._call([element.value for element in elements], call)
-        self.evictor.evict_after(elements, window, evictor_context)
+        self._evict("evict_after", elements, window, evictor_context)
         if len(elements) < len(kept):
             state.update([tuple(element) for element in elements])
+
+    def _evict(self, method: str, elements: list[TimestampedValue], window: Any, context: Any) -> None:
+        result = getattr(self.evictor, method)(elements, window, context)
+        if result is not None or not all(isinstance(element, TimestampedValue) for element in elements):
+            name = type(self.evictor).__name__
+            raise TypeError(
+                f"{name}.{method}() takes elements out of the list that it is given, and returns nothing; it"
+                + (f" returned {shorten(result)}" if result is not None else " left something else in the list")
+            )
 
     def _call(self, values: list[Any], call: Callable[[tuple[Any, ...]], None]) -> None:
         if self.fold is None:

@@ -20,8 +20,6 @@ __all__ = ["AssignerContext", "FiringContext", "TriggerContext"]
 
 def _scoped(descriptor: StateDescriptor, scope: str) -> StateDescriptor:
     """Return a descriptor whose name clashes with no other's."""
-    if not isinstance(descriptor, StateDescriptor):
-        raise ProgramError(f"a state is asked for by its descriptor, not by {shorten(descriptor)}")
     scoped = copy.copy(descriptor)
     scoped.name = f"{scope}/{descriptor.name}"
     return scoped
@@ -37,6 +35,8 @@ class _States:
         self._known: dict[tuple[str, str], Any] = {}
 
     def get(self, descriptor: StateDescriptor) -> Any:
+        if not isinstance(descriptor, StateDescriptor):
+            raise ProgramError(f"a state is asked for by its descriptor, not by {shorten(descriptor)}")
         state = self._known.get((descriptor.name, descriptor.kind))
         if state is None:
             scoped = _scoped(descriptor, self._scope)

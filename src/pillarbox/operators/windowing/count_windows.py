@@ -122,6 +122,8 @@ class CountSlidingWindowAssigner(CountWindowAssigner):
 
 def count_windows(size: int, slide: int | None) -> CountWindowAssigner:
     """Return the assigner of ``count_window(size, slide)``."""
+    _count(size, "count_window(): the size")
     if slide is None:
         return CountTumblingWindowAssigner.of(size)
+    _count(slide, "count_window(): the slide")
     return CountSlidingWindowAssigner.of(size, slide)

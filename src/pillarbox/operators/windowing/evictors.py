@@ -92,7 +92,7 @@ class TimeEvictor(_OneSided):
 
     def __init__(self, window_size: DurationLike, do_evict_after: bool = False) -> None:
         super().__init__(do_evict_after)
-        self.window_size: int = positive_millis(window_size, "TimeEvictor.of()")
+        self.window_size: int = positive_millis(window_size, "TimeEvictor.of(): the window size")
 
     @staticmethod
     def of(window_size: DurationLike, do_evict_after: bool = False) -> TimeEvictor:
@@ -117,6 +117,8 @@ class DeltaEvictor(_OneSided):
         super().__init__(do_evict_after)
         if not callable(delta_function):
             raise ProgramError(f"DeltaEvictor.of() takes a function of two elements, not {shorten(delta_function)}")
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
+            raise ProgramError(f"DeltaEvictor.of(): the threshold is a number, not {shorten(threshold)}")
         self.threshold = threshold
         self.delta_function = delta_function
 

@@ -51,7 +51,7 @@ class WindowOperator(BaseWindowOperator):
         add = self._add if self._merging is None else self._add_merging
         with Pass(self, values, pending, taken) as elements:
             for value, timestamp in zip(elements, stamps):
-                windows = self._assigner.assign_windows(value, timestamp, self._assigner_context)
+                windows = self._assign(value, timestamp, self._assigner_context)
                 if not add(value, timestamp, windows):
                     self._drop_if_late(value, timestamp)
         self._collector.flush()

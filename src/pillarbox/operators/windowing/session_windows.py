@@ -68,7 +68,7 @@ class _FixedGap(_Sessions):
     """Sessions with one gap for all elements."""
 
     def __init__(self, gap: DurationLike) -> None:
-        self.gap: int = positive_millis(gap, f"{type(self).__name__}.with_gap()")
+        self.gap: int = positive_millis(gap, f"{type(self).__name__}.with_gap(): the gap")
 
     def _gap(self, element: Any) -> int:
         return self.gap
@@ -91,7 +91,7 @@ class _DynamicGap(_Sessions):
         self._extract: Callable[[Any], int] = extract
 
     def _gap(self, element: Any) -> int:
-        return positive_millis(self._extract(element), "the gap of a session that the extractor returned")
+        return positive_millis(self._extract(element), f"{self!r}: the gap that the function returned")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({shorten(self.extractor)})"

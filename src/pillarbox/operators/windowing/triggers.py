@@ -260,7 +260,7 @@ class _ContinuousTrigger(Trigger):
     """Fires at full intervals, counted from the epoch, as long as the window lasts."""
 
     def __init__(self, interval: DurationLike) -> None:
-        self.interval: int = positive_millis(interval, f"{type(self).__name__}.of()")
+        self.interval: int = positive_millis(interval, f"{type(self).__name__}.of(): the interval")
         # The next time to fire at. Where windows merge, the earliest counts.
         self._next = ReducingStateDescriptor("fire-time", min)
 
@@ -389,6 +389,8 @@ class DeltaTrigger(Trigger):
     def __init__(self, threshold: float, delta_function: Callable[[Any, Any], float]) -> None:
         if not callable(delta_function):
             raise ProgramError(f"DeltaTrigger.of() takes a function of two elements, not {shorten(delta_function)}")
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
+            raise ProgramError(f"DeltaTrigger.of(): the threshold is a number, not {shorten(threshold)}")
         self.threshold = threshold
         self.delta_function = delta_function
         self._last = ValueStateDescriptor("last-element")
@@ -454,7 +456,7 @@ class PurgingTrigger(Trigger):
 
     @staticmethod
     def _purging(result: TriggerResult) -> TriggerResult:
-        return TriggerResult.FIRE_AND_PURGE if result.is_fire() else result
+        return TriggerResult.FIRE_AND_PURGE if result is TriggerResult.FIRE else result
 
     def __repr__(self) -> str:
         return f"PurgingTrigger.of({self.trigger!r})"

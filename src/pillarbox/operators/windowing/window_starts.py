@@ -96,7 +96,7 @@ def offset_millis(asked_by: str, offset: DurationLike, step: int) -> int:
     Raises:
         ProgramError: it is no duration, or not smaller than ``step`` (ms).
     """
-    millis = to_millis(offset, f"{asked_by}: offset", allow_negative=True)
+    millis = to_millis(offset, f"{asked_by}: the offset", allow_negative=True)
     if abs(millis) >= step:
         raise ProgramError(f"{asked_by}: the offset has to be smaller than {step} ms, not {shorten(offset)}")
     return millis

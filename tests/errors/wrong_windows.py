@@ -1,0 +1,317 @@
+# mypy: ignore-errors
+# As in wrong_uses.py, which has the form of the table.
+"""Wrong uses of windows: how each is made, when it is refused, and which words its error has to say."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from pillarbox import (
+    AggregateFunction,
+    AllWindowFunction,
+    ContinuousEventTimeTrigger,
+    CountEvictor,
+    CountTrigger,
+    CountWindow,
+    CumulativeEventTimeWindows,
+    DeltaEvictor,
+    DeltaTrigger,
+    EventTimeSessionWindows,
+    EventTimeTrigger,
+    Evictor,
+    GlobalWindows,
+    MergingWindowAssigner,
+    NeverTrigger,
+    OperatorError,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    ProgramError,
+    PurgingTrigger,
+    SlidingEventTimeWindows,
+    StreamExecutionEnvironment,
+    TimeEvictor,
+    TimeWindow,
+    Trigger,
+    TriggerResult,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    WatermarkStrategy,
+    WindowAssigner,
+    WindowFunction,
+)
+from tests.errors.wrong_uses import RECORD, ZERO, Build, Run, exploding, rows
+
+BY_ID = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value.id)
+TEN = TumblingEventTimeWindows.of(10)
+WINDOW = "TimeWindow(start=0, end=10)"
+FIRST = "Row(id=0, key='k')"
+
+
+def keyed(stream: Any) -> Any:
+    return stream.assign_timestamps_and_watermarks(BY_ID).key_by("key")
+
+
+def windows(env: StreamExecutionEnvironment, assigner: Any = TEN) -> Any:
+    return keyed(rows(env)).window(assigner)
+
+
+class Applies(WindowFunction):
+    def apply(self, key: Any, window: Any, inputs: Any) -> Any:
+        return [len(inputs)]
+
+
+class AppliesAll(AllWindowFunction):
+    def apply(self, window: Any, inputs: Any) -> Any:
+        return [len(inputs)]
+
+
+class Processes(ProcessWindowFunction):
+    """Returns what a function makes of the elements."""
+
+    def __init__(self, does: Any = lambda context, elements: [len(elements)]) -> None:
+        self.does = does
+
+    def process(self, key: Any, context: Any, elements: Any) -> Any:
+        return self.does(context, elements)
+
+
+class ProcessesAll(ProcessAllWindowFunction):
+    def process(self, context: Any, elements: Any) -> Any:
+        return [len(elements)]
+
+
+class Waits(Processes):
+    async def process(self, key: Any, context: Any, elements: Any) -> Any:
+        return []
+
+
+class ClearsBadly(Processes):
+    def clear(self, context: Any) -> None:
+        raise LookupError("nothing there")
+
+
+class Counts(AggregateFunction):
+    def create_accumulator(self) -> Any:
+        return 0
+
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return accumulator + 1
+
+    def get_result(self, accumulator: Any) -> Any:
+        return accumulator
+
+
+class Forgets(Counts):
+    def add(self, value: Any, accumulator: Any) -> Any:
+        accumulator += 1
+
+
+class Own(WindowAssigner):
+    """Windows as a function of the record says."""
+
+    def __init__(self, does: Any, trigger: Any = None, kind: Any = TimeWindow) -> None:
+        self.does = does
+        self.trigger = trigger or EventTimeTrigger.create()
+        self.window_type = kind
+
+    def assign_windows(self, element: Any, timestamp: Any, context: Any) -> Any:
+        return self.does(element)
+
+    def get_default_trigger(self) -> Any:
+        return self.trigger
+
+    def is_event_time(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return "Own()"
+
+
+class OwnMerging(Own, MergingWindowAssigner):
+    def merge_windows(self, windows: Any, callback: Any) -> None:
+        raise AssertionError("never asked")
+
+
+class Bare(NamedTuple):
+    number: int
+
+
+class Fires(Trigger):
+    """Answers as a function of the record says; at the window's end, as another one does."""
+
+    def __init__(self, does: Any, at_end: Any = None) -> None:
+        self.does = does
+        self.at_end = at_end
+
+    def on_element(self, element: Any, timestamp: Any, window: Any, ctx: Any) -> Any:
+        ctx.register_event_time_timer(window.max_timestamp())
+        return self.does(element, ctx)
+
+    def on_event_time(self, time: Any, window: Any, ctx: Any) -> Any:
+        return self.at_end(time)
+
+    def clear(self, window: Any, ctx: Any) -> None:
+        pass
+
+
+class Evicts(Evictor):
+    def __init__(self, before: Any = None, after: Any = None) -> None:
+        self.before = before
+        self.after = after
+
+    def evict_before(self, elements: Any, window: Any, ctx: Any) -> Any:
+        return self.before and self.before(elements)
+
+    def evict_after(self, elements: Any, window: Any, ctx: Any) -> Any:
+        return self.after and self.after(elements)
+
+
+def at_three(wrong: Any, right: Any) -> Any:
+    return lambda value, *more: wrong if value.id == 3 else right
+
+
+def _no_tag(env: StreamExecutionEnvironment) -> Any:
+    return windows(env).process(Processes()).get_side_output("late")
+
+
+# fmt: off
+NO_DURATION = (-1, "-1 minute", 0, "soon", None, 1.5, True)
+
+WINDOW_BUILDS = [
+    # streams that have no such method
+    Build("window without key", lambda env: rows(env).window(TEN), ("window() divides a stream by key: put key_by(...) before it, or use window_all(...)",)),
+    Build("count_window without key", lambda env: rows(env).count_window(3), ("count_window() divides a stream by key: put key_by(...)", "count_window_all(...)")),
+    Build("reduce without key", lambda env: rows(env).reduce(max), ("reduce() works by key: put key_by(...) before it, or window_all(...)",)),
+    Build("deduplicate without key", lambda env: rows(env).deduplicate("1 hour"), ("deduplicate() works by key: put key_by(...) before it",)),
+    *(Build(f"{method} without key", lambda env, method=method: getattr(rows(env), method)(None), (f"{method}() is a method of windows: put key_by(...).window(...), or window_all(...), before it",)) for method in ("apply", "aggregate", "trigger", "allowed_lateness")),
+    *(Build(f"{method} without window", lambda env, method=method: getattr(keyed(rows(env)), method)(None), (f"{method}() is a method of windows: put window(...) before it",)) for method in ("apply", "aggregate", "evictor")),
+    *(Build(f"{method} of windows", lambda env, method=method: getattr(windows(env), method)(), (f"{method}() cannot be asked of windows, which have no results yet: put reduce(...), aggregate(...), apply(...)",)) for method in ("map", "execute_and_collect", "to_dataframe", "uid", "get_side_output")),
+    Build("map of windows of all", lambda env: rows(env).window_all(TEN).map(str), ("map() cannot be asked of windows",)),
+    # assigners
+    Build("windows by '1 minute'", lambda env: windows(env, "1 minute"), ("TumblingEventTimeWindows.of('1 minute'), not by '1 minute'",)),
+    Build("windows by a class", lambda env: windows(env, GlobalWindows), ("pass an instance: GlobalWindows.create(...)",)),
+    Build("windows by a class of sessions", lambda env: windows(env, EventTimeSessionWindows), ("pass an instance: EventTimeSessionWindows.with_gap(...)",)),
+    Build("windows by a class of one's own", lambda env: windows(env, Own), ("pass an instance: Own(...)",)),
+    Build("no windows", lambda env: windows(env, Own(None, kind=Bare)), ("Own(): window_type is the class of its windows, a NamedTuple with a method max_timestamp(), not", "Bare")),
+    Build("windows of a function", lambda env: windows(env, Own(None, kind=min)), ("Own(): window_type is the class of its windows",)),
+    Build("a default trigger 5", lambda env: windows(env, Own(None, trigger=5)), ("Own(): get_default_trigger() returned 5: it returns a Trigger",)),
+    Build("global windows that never fire", lambda env: windows(env, GlobalWindows.create()).reduce(max), ("GlobalWindows() never end", "say when, with trigger(...)")),
+    *(Build(f"size {value!r}", lambda env, value=value: TumblingEventTimeWindows.of(value), ("TumblingEventTimeWindows.of(): the size", repr(value))) for value in NO_DURATION),
+    *(Build(f"slide {value!r}", lambda env, value=value: SlidingEventTimeWindows.of(10, value), ("SlidingEventTimeWindows.of(): the slide", repr(value))) for value in NO_DURATION),
+    *(Build(f"step {value!r}", lambda env, value=value: CumulativeEventTimeWindows.of(10, value), ("CumulativeEventTimeWindows.of(): the step", repr(value))) for value in NO_DURATION),
+    *(Build(f"gap {value!r}", lambda env, value=value: EventTimeSessionWindows.with_gap(value), ("EventTimeSessionWindows.with_gap(): the gap", repr(value))) for value in NO_DURATION),
+    Build("a step of part of the size", lambda env: CumulativeEventTimeWindows.of(10, 3), ("CumulativeEventTimeWindows.of(): the largest size has to be a multiple of the step: 10 ms is none of 3 ms",)),
+    *(Build(f"offset {value!r}", lambda env, value=value: TumblingEventTimeWindows.of(10, value), ("TumblingEventTimeWindows.of(): the offset has to be smaller than 10 ms", repr(value))) for value in (10, -10, "1 hour")),
+    Build("offset of the slide", lambda env: SlidingEventTimeWindows.of(10, 5, 7), ("SlidingEventTimeWindows.of(): the offset has to be smaller than 5 ms, not 7",)),
+    Build("offset 'later'", lambda env: TumblingEventTimeWindows.of(10, "later"), ("TumblingEventTimeWindows.of(): the offset: not a duration: 'later'",)),
+    *(Build(f"time zone {value!r}", lambda env, value=value: TumblingEventTimeWindows.of("1 day", time_zone=value), ("TumblingEventTimeWindows.of(): time_zone is the name of a time zone", repr(value))) for value in ("Mars/Base", "", 5)),
+    Build("hours of a time zone", lambda env: SlidingEventTimeWindows.of("1 day", "1 hour", time_zone="Europe/Berlin"), ("with a time_zone the slide is a number of whole days, not 3600000 ms",)),
+    Build("a gap function 5", lambda env: EventTimeSessionWindows.with_dynamic_gap(5), ("with_dynamic_gap() takes a function", "not 5")),
+    *(Build(f"count_window {value!r}", lambda env, value=value: keyed(rows(env)).count_window(value), ("count_window(): the size is a number of elements from 1", repr(value))) for value in (0, -1, 1.5, "x", None, True)),
+    Build("count_window that stands still", lambda env: keyed(rows(env)).count_window(5, 0), ("count_window(): the slide is a number of elements from 1, not 0",)),
+    # lateness
+    *(Build(f"lateness {value!r}", lambda env, value=value: windows(env).allowed_lateness(value), ("allowed_lateness()", repr(value))) for value in (-1, "soon", None)),
+    Build("lateness in processing time", lambda env: windows(env, TumblingProcessingTimeWindows.of(10)).allowed_lateness(5), ("allowed_lateness() is for windows of event time", "TumblingProcessingTimeWindows(10 ms)")),
+    Build("late data by name", lambda env: windows(env).side_output_late_data("late"), ("side_output_late_data() takes an OutputTag, not 'late'",)),
+    Build("the late data by name", _no_tag, ("get_side_output() takes an OutputTag, not 'late'",)),
+    # triggers and evictors
+    *(Build(f"trigger {value!r}", lambda env, value=value: windows(env).trigger(value), ("trigger() takes a Trigger, such as CountTrigger.of(10)",)) for value in (None, "10", CountTrigger, max)),
+    Build("sessions with a trigger that cannot merge", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(DeltaTrigger.of(1, max)), ("makes windows that merge, and DeltaTrigger.of(1) cannot merge",)),
+    Build("a default trigger that cannot merge", lambda env: windows(env, OwnMerging(None, Fires(None))).process(Processes()), ("Own() makes windows that merge, and Fires() cannot merge",)),
+    *(Build(f"CountTrigger.of({value!r})", lambda env, value=value: CountTrigger.of(value), ("CountTrigger.of() takes a number of elements from 1", repr(value))) for value in (0, -1, 1.5, None)),
+    Build("ContinuousEventTimeTrigger.of(0)", lambda env: ContinuousEventTimeTrigger.of(0), ("ContinuousEventTimeTrigger.of(): the interval has to be at least one millisecond",)),
+    *(Build(f"PurgingTrigger.of({value!r})", lambda env, value=value: PurgingTrigger.of(value), ("PurgingTrigger.of() takes a trigger",)) for value in (None, NeverTrigger)),
+    *(Build(f"{kind.__name__} without function", lambda env, kind=kind: kind.of(1, 5), (f"{kind.__name__}.of() takes a function of two elements, not 5",)) for kind in (DeltaTrigger, DeltaEvictor)),
+    *(Build(f"{kind.__name__} of 'x'", lambda env, kind=kind: kind.of("x", max), (f"{kind.__name__}.of(): the threshold is a number, not 'x'",)) for kind in (DeltaTrigger, DeltaEvictor)),
+    *(Build(f"evictor {value!r}", lambda env, value=value: windows(env).evictor(value), ("evictor() takes an Evictor, such as CountEvictor.of(10)",)) for value in (None, 3, CountEvictor)),
+    Build("CountEvictor.of(-1)", lambda env: CountEvictor.of(-1), ("CountEvictor.of() takes a number of elements, not -1",)),
+    Build("TimeEvictor.of(0)", lambda env: TimeEvictor.of(0), ("TimeEvictor.of(): the window size has to be at least one millisecond",)),
+    # window functions
+    Build("apply of a lambda", lambda env: windows(env).apply(lambda key, window, inputs: []), ("apply() of WindowedStream takes a WindowFunction, not",)),
+    Build("apply of a class", lambda env: windows(env).apply(Applies), ("apply() got the class Applies: pass an instance: Applies()",)),
+    Build("apply of another kind", lambda env: windows(env).apply(Processes()), ("apply() of WindowedStream takes a WindowFunction, not Processes, which is a ProcessWindowFunction",)),
+    Build("process of another kind", lambda env: windows(env).process(ProcessesAll()), ("process() of WindowedStream takes a ProcessWindowFunction, not ProcessesAll, which is a ProcessAllWindowFunction",)),
+    Build("apply to all of a keyed kind", lambda env: rows(env).window_all(TEN).apply(Applies()), ("apply() of AllWindowedStream takes an AllWindowFunction, not Applies, which is a WindowFunction",)),
+    Build("process all of another kind", lambda env: rows(env).window_all(TEN).process(AppliesAll()), ("takes a ProcessAllWindowFunction, not AppliesAll, which is an AllWindowFunction",)),
+    Build("aggregate of a lambda", lambda env: windows(env).aggregate(lambda one, other: one), ("aggregate() got", "pass an AggregateFunction")),
+    Build("aggregate of a class", lambda env: windows(env).aggregate(Counts), ("aggregate() got", "pass an instance: Counts()")),
+    Build("aggregate with a lambda", lambda env: windows(env).aggregate(Counts(), max), ("aggregate(window_function=...) of WindowedStream takes a WindowFunction",)),
+    Build("aggregate that cannot merge", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).aggregate(Counts()), ("makes windows that merge, and Counts cannot merge accumulators: define merge()",)),
+    Build("reduce by 'sum'", lambda env: windows(env).reduce("sum"), ("reduce() got 'sum': give it a function or ReduceFunction",)),
+    Build("a window function that waits", lambda env: windows(env).process(Waits()), ("process() got", "whose process is an async def: nobody would wait for it")),
+]
+
+
+def run(name: str, program: Any, *says: str, kind: Any = OperatorError, frame: str = "") -> Run:
+    return Run(name, program, says, frame, kind)
+
+
+def assigned(windows_of: Any) -> Any:
+    return lambda stream: keyed(stream).window(Own(windows_of)).process(Processes())
+
+
+def triggered(trigger: Any) -> Any:
+    return lambda stream: keyed(stream).window(TEN).trigger(trigger).process(Processes())
+
+
+def evicted(evictor: Any) -> Any:
+    return lambda stream: keyed(stream).window(TEN).evictor(evictor).process(Processes())
+
+
+def processed(does: Any) -> Any:
+    return lambda stream: keyed(stream).window(TEN).process(Processes(does))
+
+
+def gaps(gap: Any) -> Any:
+    return lambda stream: keyed(stream).window(EventTimeSessionWindows.with_dynamic_gap(gap)).process(Processes())
+
+
+AT_END = f"failed in the event time timer at 9 of {WINDOW} of key 'k'"
+
+WINDOW_RUNS = [
+    # the program's own windows
+    *(
+        run(f"windows {name}", assigned(at_three(value, [TimeWindow(0, 10)])), f"failed at the record {RECORD}", "TypeError: Own().assign_windows() returned", *says)
+        for name, value, says in (
+            ("None", None, ("returned None: it returns a list of windows",)),
+            ("5", 5, ("returned 5: it returns a list of windows",)),
+            ("that are one", TimeWindow(0, 10), (f"returned {WINDOW}: it returns a list of windows",)),
+            ("that are tuples", [(0, 10)], ("returned (0, 10) as a window: by its window_type, its windows are of the class TimeWindow",)),
+            ("of another class", [CountWindow(1)], ("returned CountWindow(id=1) as a window", "of the class TimeWindow")),
+        )
+    ),
+    run("windows of fractions", assigned(at_three([TimeWindow(0.5, 9.5)], [])), "a namespace is an int, text, or a tuple of such, not (0.5, 9.5)", RECORD, kind=ProgramError),
+    run("an assigner that raises", assigned(lambda value: [TimeWindow(0, exploding(value) + 10)]), f"failed at the record {RECORD}: {ZERO}", frame="exploding"),
+    *(
+        run(f"a gap of {value!r}", gaps(at_three(value, 5)), "DynamicEventTimeSessionWindows(", "the gap that the function returned", repr(value), RECORD, "key 'k'", kind=ProgramError)
+        for value in (None, 0, -1, "soon", 1.5)
+    ),
+    run("a gap that raises", gaps(lambda value: exploding(value) + 7), f"failed at the record {RECORD}: {ZERO}", frame="exploding"),
+    *(
+        run(f"windows of {name} without timestamps", lambda stream, assigner=assigner: stream.key_by("key").window(assigner).process(Processes()), f"{type(assigner).__name__} got an element without a timestamp: put assign_timestamps_and_watermarks(...)", FIRST, kind=ProgramError)
+        for name, assigner in (("a size", TEN), ("a slide", SlidingEventTimeWindows.of(10, 5)), ("sessions", EventTimeSessionWindows.with_gap(5)), ("steps", CumulativeEventTimeWindows.of(10, 5)))
+    ),
+    run("folded windows without timestamps", lambda stream: stream.key_by("key").window(TEN).aggregate(Counts()), "got an element without a timestamp", FIRST, kind=ProgramError),
+    run("windows of all without timestamps", lambda stream: stream.window_all(TEN).process(ProcessesAll()), "got an element without a timestamp", FIRST, kind=ProgramError),
+    # triggers
+    *(run(f"a trigger that says {value!r}", triggered(Fires(at_three(value, TriggerResult.CONTINUE))), f"failed at the record {RECORD}: TypeError: Fires() returned {value!r}: a trigger returns a TriggerResult") for value in (None, True, "FIRE")),
+    run("a trigger that says None in time", triggered(Fires(lambda value, ctx: TriggerResult.CONTINUE, lambda time: None)), AT_END, "TypeError: Fires() returned None: a trigger returns a TriggerResult"),
+    run("a purging trigger of one that says None", triggered(PurgingTrigger.of(Fires(at_three(None, TriggerResult.FIRE)))), f"failed at the record {RECORD}", "PurgingTrigger.of(Fires()) returned None: a trigger returns a TriggerResult"),
+    run("a trigger that raises", triggered(Fires(lambda value, ctx: exploding(value) and TriggerResult.CONTINUE)), f"failed at the record {RECORD}: {ZERO}", frame="exploding"),
+    run("a trigger's state by name", triggered(Fires(lambda value, ctx: ctx.get_partitioned_state("seen"))), "a state is asked for by its descriptor, not by 'seen'", FIRST, kind=ProgramError),
+    run("a trigger's timer at 1.5", triggered(Fires(lambda value, ctx: ctx.register_event_time_timer(1.5))), "an event-time timer cannot be set or deleted at 1.5 (float)", FIRST, kind=ProgramError),
+    # evictors
+    run("an evictor that returns a list", evicted(Evicts(lambda elements: elements[1:])), AT_END, "TypeError: Evicts.evict_before() takes elements out of the list that it is given, and returns nothing; it returned [TimestampedValue("),
+    run("an evictor that puts in others", evicted(Evicts(None, lambda elements: elements.append("more"))), AT_END, "Evicts.evict_after() takes elements out", "left something else in the list"),
+    # window functions
+    *(run(f"a window function that returns {value!r}", processed(lambda context, elements, value=value: value), AT_END, f"the function returned {value!r}, which is one value, not the values to emit: yield it, or return a list") for value in (5, "text", b"x")),
+    run("a window function behind a fold that returns 1", lambda stream: keyed(stream).window(TEN).aggregate(Counts(), Processes(lambda context, elements: 1)), AT_END, "the function returned 1, which is one value"),
+    run("a window function that raises", processed(lambda context, elements: [exploding(element) for element in elements]), AT_END, ZERO, frame="exploding"),
+    run("a window function that clears badly", lambda stream: keyed(stream).window(TEN).process(ClearsBadly()), AT_END, "LookupError: nothing there", frame="clear"),
+    run("a window's state by name", processed(lambda context, elements: [context.window_state().get_state("x")]), "a state is asked for by its descriptor, not by 'x'", "key 'k'", kind=ProgramError),
+    run("a session's state", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).process(Processes(lambda context, elements: [context.window_state()])), "window_state() is asked for, but the windows may merge", "use global_state()", kind=ProgramError),
+    # folds
+    run("an aggregate that forgets to return", lambda stream: keyed(stream).window(TEN).aggregate(Forgets()), "key 'k': the function that folds the state 'window-contents' returned None", "does it return its result?", FIRST, kind=ProgramError),
+    run("a reduce that forgets to return", lambda stream: keyed(stream).window(TEN).reduce(lambda one, other: None), "the function that folds the state 'window-contents' returned None", "Row(id=1, key='k')", kind=ProgramError),
+    run("a reduce that raises", lambda stream: keyed(stream).window(TEN).reduce(lambda one, other: exploding(other) and other), f"failed at the record {RECORD}: {ZERO}", frame="exploding"),
+]
