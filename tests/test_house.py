@@ -30,7 +30,7 @@ FLOORS = [
 ]
 PUBLIC = {
     "BroadcastConnectedStream", "BroadcastProcessFunction", "BroadcastState", "BroadcastStream",
-    "KeyedBroadcastProcessFunction", "ReadOnlyBroadcastState",
+    "KeyedBroadcastProcessFunction", "ReadOnlyBroadcastState", "Partitioner",
     "AggregateFunction", "AggregatingState", "AggregatingStateDescriptor", "AllWindowFunction", "AllWindowedStream",
     "ArrowAggregateFunction", "AsyncCache", "AsyncDataStream", "AsyncFailure", "AsyncFunction", "AsyncRetryPredicate",
     "AsyncRetryStrategy", "CheckpointMismatchError", "CoFlatMapFunction", "CoMapFunction", "CoProcessFunction",

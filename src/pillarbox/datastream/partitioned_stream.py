@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from pillarbox._generics import T1, Generic
+from pillarbox._generics import T1, Generic, K
+from pillarbox.datastream.columns import check_key_columns
+from pillarbox.datastream.given_functions import check_function
 from pillarbox.datastream.stream import Stream
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import PartitionTransformation
+from pillarbox.operators.functions import KeySelector, Partitioner
+from pillarbox.operators.keys import Keying
 from pillarbox.state import MapStateDescriptor
-from pillarbox.task.partitioner import BroadcastPartitioner, Partitioner, RebalancePartitioner
+from pillarbox.task.partitioner import (
+    BroadcastPartitioner,
+    CustomPartitioner,
+    GlobalPartitioner,
+    RebalancePartitioner,
+    RescalePartitioner,
+    ShufflePartitioner,
+)
+from pillarbox.task.partitioner import Partitioner as StreamPartitioner
 
 if TYPE_CHECKING:
     from pillarbox.datastream.broadcast_stream import BroadcastStream
@@ -37,6 +50,79 @@ class PartitionedStream(Stream[T1], Generic[T1]):
             ['0', '1', '2', '3']
         """
         return self._partition("rebalance", RebalancePartitioner())
+
+    def rescale(self) -> DataStream[T1]:
+        """Send all records of a subtask to one subtask of the next operators, in turn.
+
+        Where there are fewer sending subtasks, or partitions of a source, than receiving ones, some of these get
+        nothing: then ``rebalance`` is the better choice.
+
+        Example:
+            >>> _ = env.set_parallelism(2)
+            >>> env.from_collection(range(4)).rescale().map(str).execute_and_collect()
+            ['0', '1', '2', '3']
+        """
+        return self._partition("rescale", RescalePartitioner())
+
+    def shuffle(self) -> DataStream[T1]:
+        """Spread the stream at random over the subtasks of the next operators.
+
+        An epoch that is run again draws the same numbers; as to the order of records, see :meth:`rebalance`.
+
+        Example:
+            >>> _ = env.set_parallelism(2)
+            >>> sorted(env.from_collection(range(4)).shuffle().map(str).execute_and_collect())
+            ['0', '1', '2', '3']
+        """
+        return self._partition("shuffle", ShufflePartitioner())
+
+    def forward(self) -> DataStream[T1]:
+        """Keep each record in its subtask, as streams do that are not partitioned: it takes back what came before it.
+
+        Example:
+            >>> env.from_collection([1, 2]).forward().map(str).execute_and_collect()
+            ['1', '2']
+        """
+        from pillarbox.datastream.data_stream import DataStream
+
+        return DataStream(self._env, self._plain_step())
+
+    def global_(self) -> DataStream[T1]:
+        """Send all records to the first subtask of the next operators.
+
+        Example:
+            >>> _ = env.set_parallelism(2)
+            >>> env.from_collection(range(4)).global_().map(str).execute_and_collect()
+            ['0', '1', '2', '3']
+        """
+        return self._partition("global", GlobalPartitioner())
+
+    def partition_custom(
+        self,
+        partitioner: Callable[[K, int], int] | Partitioner[K],
+        key_selector: Callable[[T1], K] | KeySelector[T1, K] | str | Sequence[str],
+    ) -> DataStream[T1]:
+        """Spread the stream as a function says; the next operators have no keyed state.
+
+        Args:
+            partitioner: ``f(key, n)`` returns the index of one of the ``n`` subtasks of the next operators, or a
+                ``Partitioner``. For the same key it must return the same number each time.
+            key_selector: the key of a record: a function, a ``KeySelector``, or the name or names of columns.
+
+        Raises:
+            ProgramError: ``partitioner`` is no such function, or a column is not there.
+
+        Example:
+            >>> _ = env.set_parallelism(2)
+            >>> numbers = env.from_collection(range(4)).partition_custom(lambda key, n: key % n, lambda number: number)
+            >>> numbers.map(str).execute_and_collect()
+            ['0', '2', '1', '3']
+        """
+        check_function(partitioner, Partitioner, "partition_custom", "partition")
+        keying = Keying(key_selector, f"partition_custom after {self._step.name}")
+        check_key_columns(self._plain_step(), keying.columns)
+        function: Any = partitioner.partition if isinstance(partitioner, Partitioner) else partitioner
+        return self._partition("partition_custom", CustomPartitioner(function, keying))
 
     @overload
     def broadcast(self) -> DataStream[T1]: ...
@@ -73,7 +159,7 @@ class PartitionedStream(Stream[T1], Generic[T1]):
 
         return BroadcastStream(stream, descriptors)
 
-    def _partition(self, name: str, partitioner: Partitioner) -> DataStream[T1]:
+    def _partition(self, name: str, partitioner: StreamPartitioner) -> DataStream[T1]:
         from pillarbox.datastream.data_stream import DataStream
 
         step = PartitionTransformation(self._env._next(), name, [self._plain_step()], partitioner=partitioner)

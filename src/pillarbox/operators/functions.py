@@ -28,6 +28,7 @@ __all__ = [
     "KeyedProcessFunction",
     "MapFunction",
     "OutputTag",
+    "Partitioner",
     "ProcessFunction",
     "ReduceFunction",
     "RuntimeContext",
@@ -125,6 +126,23 @@ class KeySelector(Function, ABC, Generic[In, Out]):
     @abstractmethod
     def get_key(self, value: In, /) -> Out:
         """Return the key of a record: a value whose hash is the same in every process, such as a string or a number."""
+
+
+class Partitioner(Function, ABC, Generic[Key]):
+    """Chooses the subtask for a record, by its key: ``DataStream.partition_custom`` takes it.
+
+    Example:
+        >>> class ByLength(Partitioner[str]):
+        ...     def partition(self, key, num_partitions):
+        ...         return len(key) % num_partitions
+        >>> words = env.from_collection(["to", "be"]).partition_custom(ByLength(), lambda word: word)
+        >>> words.map(str.upper).execute_and_collect()
+        ['TO', 'BE']
+    """
+
+    @abstractmethod
+    def partition(self, key: Key, num_partitions: int, /) -> int:
+        """Return the index of a subtask, below ``num_partitions``; for the same key always the same."""
 
 
 class MapFunction(Function, ABC, Generic[In, Out]):

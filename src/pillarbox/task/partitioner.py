@@ -7,22 +7,28 @@ the names: Flink's ``StreamPartitioner`` and ``ChannelSelector``.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from pillarbox.elements import ArrowRecords, Records
+from pillarbox.errors import shorten
 from pillarbox.operators.keys import Keying, Router
+from pillarbox.operators.user_code import raise_at_record
 
 __all__ = [
     "BroadcastPartitioner",
     "ChannelSelector",
+    "CustomPartitioner",
+    "GlobalPartitioner",
     "KeyGroupPartitioner",
     "OutputPartitioner",
     "Partitioner",
     "RebalancePartitioner",
+    "RescalePartitioner",
+    "ShufflePartitioner",
 ]
 
 
@@ -109,23 +115,25 @@ class _ByKeyGroup:
         if self._targets == 1:
             yield 0, records
         else:
-            yield from self._scatter(records, np.asarray(subtasks))
+            yield from _scatter(records, np.asarray(subtasks), self._targets)
 
-    def _scatter(self, records: Records, subtasks: npt.NDArray[np.int64]) -> Iterator[tuple[int, Records]]:
-        order = np.argsort(subtasks, kind="stable")
-        ends = np.cumsum(np.bincount(subtasks, minlength=self._targets)).tolist()
-        if isinstance(records, ArrowRecords):
-            ordered: Records = records.take(order)
-        else:
-            positions = order.tolist()
-            values = list(map(records.values.__getitem__, positions))
-            timestamps = records.timestamps
-            ordered = Records(values, None if timestamps is None else list(map(timestamps.__getitem__, positions)))
-        start = 0
-        for target, end in enumerate(ends):
-            if end > start:
-                yield target, ordered.slice(start, end)
-            start = end
+
+def _scatter(records: Records, subtasks: npt.NDArray[np.int64], targets: int) -> Iterator[tuple[int, Records]]:
+    """Yield the share of each target, given the target of each record."""
+    order = np.argsort(subtasks, kind="stable")
+    ends = np.cumsum(np.bincount(subtasks, minlength=targets)).tolist()
+    if isinstance(records, ArrowRecords):
+        ordered: Records = records.take(order)
+    else:
+        positions = order.tolist()
+        values = list(map(records.values.__getitem__, positions))
+        timestamps = records.timestamps
+        ordered = Records(values, None if timestamps is None else list(map(timestamps.__getitem__, positions)))
+    start = 0
+    for target, end in enumerate(ends):
+        if end > start:
+            yield target, ordered.slice(start, end)
+        start = end
 
 
 class BroadcastPartitioner(Partitioner):
@@ -189,3 +197,115 @@ class _InTurn:
                 yield (self._next + turn) % self._targets, records.slice(start, end)
             start = end
         self._next = (self._next + left_over) % self._targets
+
+
+class ShufflePartitioner(Partitioner):
+    """At random. Flink's ``ShufflePartitioner``, but that an epoch that is run again draws the same numbers."""
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "shuffle"
+
+    def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
+        """Return what deals records out at random."""
+        return _AtRandom(targets)
+
+
+class _AtRandom:
+    def __init__(self, targets: int) -> None:
+        self._targets = targets
+        self._random = np.random.default_rng()
+
+    def begin_epoch(self, subtask: int) -> None:
+        self._random = np.random.default_rng(subtask)
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        yield from _scatter(records, self._random.integers(self._targets, size=len(records)), self._targets)
+
+
+class RescalePartitioner(Partitioner):
+    """From each sending subtask to one receiver. Flink's ``RescalePartitioner`` where there are no fewer senders."""
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "rescale"
+
+    def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
+        """Return what hands on all records to one receiver."""
+        return _ToOne(targets)
+
+
+class _ToOne:
+    def __init__(self, targets: int) -> None:
+        self._targets = targets
+        self._target = 0
+
+    def begin_epoch(self, subtask: int) -> None:
+        self._target = subtask % self._targets
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        yield self._target, records
+
+
+class GlobalPartitioner(Partitioner):
+    """All records to the first subtask. Flink's ``GlobalPartitioner``."""
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "global"
+
+    def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
+        """Return what hands on all records to the first receiver."""
+        return _ToTheOnlyTarget()
+
+
+class CustomPartitioner(Partitioner):
+    """As a function of the user's says. Flink's ``CustomPartitionerWrapper``.
+
+    Args:
+        function: ``f(key, number of receivers)`` returns the index of one.
+        keying: how a record gets the key that the function is called with.
+    """
+
+    def __init__(self, function: Callable[[Any, int], int], keying: Keying) -> None:
+        self._function = function
+        self._keying = keying
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "partition custom"
+
+    def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
+        """Return what calls the function for each record."""
+        return _AsTold(self._function, self._keying, targets)
+
+
+class _AsTold:
+    def __init__(self, function: Callable[[Any, int], int], keying: Keying, targets: int) -> None:
+        self._function = function
+        self._keying = keying
+        self._targets = targets
+
+    def begin_epoch(self, subtask: int) -> None: ...
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        where = f"operator {self._keying.operator!r}: the partitioner"
+        keys = self._keying.keys_of(records)
+        pending = iter(keys)
+        try:
+            chosen = [self._checked(self._function(key, self._targets)) for key in pending]
+        except BaseException as error:
+            raise_at_record(error, where, records.values, pending, operator=self._keying.operator)
+        yield from _scatter(records, np.array(chosen, np.int64), self._targets)
+
+    def _checked(self, target: Any) -> int:
+        if isinstance(target, bool) or not isinstance(target, (int, np.integer)) or not 0 <= target < self._targets:
+            raise ValueError(
+                f"it returned {shorten(target)}, and there are {self._targets} subtasks: return a number from 0 to"
+                f" {self._targets - 1}"
+            )
+        return int(target)
