@@ -63,7 +63,10 @@ class Store:
     def get_keys(self) -> list[Any]:
         raise NotImplementedError
 
-    def contents(self, key: Any) -> dict[str, Any]:
+    def contents(self, key: Any, namespace: Any = None) -> dict[str, Any]:
+        raise NotImplementedError
+
+    def timestamps(self, key: Any, namespace: Any = None) -> dict[str, list[int]]:
         raise NotImplementedError
 
     def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pillarbox.errors import ProgramError, shorten
+from pillarbox.errors import ProgramError
 from pillarbox.graph import (
     DataFrameSource,
     OperatorTransformation,
@@ -15,7 +15,8 @@ from pillarbox.graph import (
     Transformation,
     UnionTransformation,
 )
-from pillarbox.types import TypeInformation, resolve_schema
+from pillarbox.operators.keys import Keying
+from pillarbox.types import resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -117,14 +118,11 @@ def _can_be_key(kind: DataType) -> bool:
     return not isinstance(kind, (ArrayType, MapType, VariantType))
 
 
-def key_types(step: Transformation, columns: tuple[str, ...] | None, declared: Any) -> list[str] | None:
+def key_types(step: Transformation, keying: Keying) -> list[str] | None:
     """Return the types of a key where they are declared, or are those of a DataFrame's columns."""
-    if isinstance(declared, TypeInformation):
-        if declared.data_type is None:
-            return None
-        return [field.dataType.simpleString() for field in resolve_schema(declared).fields]
-    if declared is not None:
-        raise ProgramError(f"key_by(): key_type is one of Types, such as Types.STRING(), not {shorten(declared)}")
+    if keying.key_type is not None:
+        return keying.declared_types
+    columns = keying.columns
     step = _source_of(step)
     if columns is None or not isinstance(step, DataFrameSource):
         return None

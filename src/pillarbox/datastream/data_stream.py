@@ -411,7 +411,7 @@ class DataStream(PartitionedStream[T1], Generic[T1]):
         key: Any = (key_selector, *more) if more else key_selector
         keying = Keying(key, f"key_by after {self._step.name}", key_type)
         check_key_columns(self._step, keying.columns)
-        types = key_types(self._plain_step(), keying.columns, key_type)
+        types = key_types(self._plain_step(), keying)
         keyed = KeyByTransformation(
             self._env._next(),
             "key_by",

@@ -24,7 +24,7 @@ from pillarbox.graph.transformations import (
     UnionTransformation,
 )
 from pillarbox.operators.pass_through import PASS_THROUGH
-from pillarbox.state.key_note import KeyNote
+from pillarbox.state.key_note import note_of_inputs
 from pillarbox.task.partitioner import OutputPartitioner
 from pillarbox.task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
 from pillarbox.time import WatermarkStrategy
@@ -313,7 +313,8 @@ class _Compiler:
         head.nodes.append(ChainNode(consumer.name, consumer.effective_uid, consumer.factory))
         head.uses_processing_time = consumer.uses_processing_time
         head.kind = consumer.kind
-        head.key = _key_note(consumer)
+        notes = [step.note() for step in consumer.inputs if isinstance(step, KeyByTransformation)]
+        head.key = note_of_inputs(notes)
         self._heads[consumer] = head
         if isinstance(consumer, SinkTransformation) and consumer.output is not None:
             self._connect_output(head, head.nodes[0].output, consumer)
@@ -368,14 +369,6 @@ def _longest(timeouts: Iterable[int | None]) -> int | None:
     """Return the longest timeout; None, which is for ever, where one is, or where there are none."""
     found = list(timeouts)
     return None if None in found else max((timeout for timeout in found if timeout is not None), default=None)
-
-
-def _key_note(consumer: OperatorTransformation) -> KeyNote | None:
-    """Return the descriptions of the keys of an operator's input, or of each of its inputs."""
-    notes = [step.note() for step in consumer.inputs if isinstance(step, KeyByTransformation)]
-    if len(notes) > 1:
-        return KeyNote(inputs=notes)
-    return notes[0] if notes else None
 
 
 def compile_program(

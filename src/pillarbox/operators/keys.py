@@ -17,7 +17,7 @@ from pillarbox.operators.user_code import raise_at_record
 from pillarbox.rows import Row, column_to_list
 from pillarbox.state.key_groups import key_groups_of_integers, owners, stable_hash
 from pillarbox.state.key_note import KeyNote, function_note
-from pillarbox.types import TypeInformation, converter
+from pillarbox.types import TypeInformation, converter, resolve_schema
 
 __all__ = ["Keying", "Router"]
 
@@ -55,9 +55,20 @@ class Keying:
     def note(self) -> KeyNote:
         """Return the description of the keys that a checkpoint holds."""
         if self.columns is not None:
-            return KeyNote(columns=list(self.columns))
-        assert self._function is not None
-        return function_note(self._function)
+            note = KeyNote(columns=list(self.columns))
+        else:
+            assert self._function is not None
+            note = function_note(self._function)
+        if self.declared_types is not None:
+            note["types"] = self.declared_types
+        return note
+
+    @property
+    def declared_types(self) -> list[str] | None:
+        """The key's Spark types, as far as they are declared: of a tuple one for each part."""
+        if self.key_type is None or self.key_type.data_type is None:
+            return None
+        return [field.dataType.simpleString() for field in resolve_schema(self.key_type).fields]
 
     def keys_of(self, records: Records) -> list[Any]:
         """Return the key of each record, converted to the declared type.

@@ -113,8 +113,17 @@ class KeyedStateBackend(KeyContext, Protocol):
     def get_keys(self) -> Iterable[Any]:
         """Return the keys that have state or timers."""
 
-    def contents(self, key: Any) -> dict[str, Any]:
-        """Return the contents of a key's states that are not empty, by name: the very objects, to be looked at only."""
+    def contents(self, key: Any, namespace: Any = None) -> dict[str, Any]:
+        """Return the contents of states that are not empty, by name: the very objects, to be looked at only.
+
+        Args:
+            namespace: whose states they are; None: the key's own.
+        """
+        ...
+
+    def timestamps(self, key: Any, namespace: Any = None) -> dict[str, list[int]]:
+        """Return the timestamps of a key's timers, or of those it has in a namespace, by the timers' name."""
+        ...
 
     def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:
         """Return the keys that take most memory, and about how many bytes each takes, without allocating much."""

@@ -12,6 +12,7 @@ from operator import is_
 from typing import Any, NamedTuple
 
 from pillarbox.errors import OperatorError, shorten
+from pillarbox.state.addresses import space_address
 from pillarbox.state.backend import SlotSpec
 from pillarbox.state.descriptors import StateDescriptor
 from pillarbox.state.heap_rows import NEW, HeapRows, Row, stale_entry
@@ -204,9 +205,21 @@ class HeapKeyedStateBackend(HeapRows):
             if key not in self.rows:
                 yield key
 
-    def contents(self, key: Any) -> dict[str, Any]:
-        """Return the contents of a key's states that are not empty, by name: the very objects, to be looked at only."""
-        return self.contents_of(self.rows.get(key, self.blank))
+    def contents(self, key: Any, namespace: Any = None) -> dict[str, Any]:
+        """Return the contents of states that are not empty, by name: the very objects, to be looked at only."""
+        rows, row = self._look(key, namespace)
+        return rows.contents_of(row)
+
+    def timestamps(self, key: Any, namespace: Any = None) -> dict[str, list[int]]:
+        """Return the timestamps of a key's timers, or of those it has in a namespace, by the timers' name."""
+        rows, row = self._look(key, namespace)
+        return rows.timestamps_of(row)
+
+    def _look(self, key: Any, namespace: Any) -> tuple[HeapRows, Row]:
+        """Return the row of a key, or of a key in a namespace, and whose it is; none is made."""
+        if namespace is None:
+            return self, self.rows.get(key, self.blank)
+        return self.spaces, self.spaces.find(space_address(key, namespace)) or self.spaces.blank
 
     def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:
         """Return the keys that take most memory, and about how many bytes each takes, without allocating much."""

@@ -214,6 +214,14 @@ class HeapRows:
             if slot.kind != "timers" and value is not None
         }
 
+    def timestamps_of(self, row: Row) -> dict[str, list[int]]:
+        """Return the timestamps of the timers of a row, in order, by the timers' name."""
+        return {
+            slot.name: sorted(value) if type(value) is set else [value]
+            for slot, value in zip(self.slots, row[self._lead :])
+            if slot.kind == "timers" and value is not None
+        }
+
     # -- restoring --
 
     def adopt_slots(self, written: list[SlotSpec]) -> None:

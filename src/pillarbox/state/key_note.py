@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from operator import itemgetter
 from types import CodeType
 from typing import Any, TypedDict
 
-__all__ = ["KeyNote", "are_other_types", "function_note", "key_change"]
+__all__ = ["KeyNote", "are_other_types", "function_note", "key_change", "note_of_inputs"]
 
 
 class KeyNote(TypedDict, total=False):
@@ -33,6 +33,13 @@ class KeyNote(TypedDict, total=False):
     code: str
     types: list[str]
     inputs: list[KeyNote]
+
+
+def note_of_inputs(notes: Sequence[KeyNote]) -> KeyNote | None:
+    """Return the note of an operator's key from those of its keyed inputs; None: it has none."""
+    if len(notes) > 1:
+        return KeyNote(inputs=[*notes])
+    return notes[0] if notes else None
 
 
 # Of these, different types have different keys. Numbers are one class: keys that are equal in Python are one key.

@@ -79,10 +79,12 @@ from typing import Any
 from pillarbox.elements import Watermark, WatermarkStatus
 from pillarbox.rows import Row
 from pillarbox.testing.harnesses import ProcessFunctionTestHarnesses, harness_for
-from pillarbox.testing.laws import ProcessingTime, check_operator
-from pillarbox.testing.operator_harness import (
+from pillarbox.testing.keyed_operator_harness import (
     KeyedOneInputStreamOperatorTestHarness,
     KeyedTwoInputStreamOperatorTestHarness,
+)
+from pillarbox.testing.laws import ProcessingTime, check_operator
+from pillarbox.testing.operator_harness import (
     OneInputStreamOperatorTestHarness,
     OperatorSnapshot,
     StreamRecord,

@@ -44,12 +44,15 @@ from pillarbox.operators.two_inputs import (
 )
 from pillarbox.state import MapStateDescriptor
 from pillarbox.task.vertex import ChainNode
-from pillarbox.testing.operator_harness import (
+from pillarbox.testing.keyed_operator_harness import (
     KeyedOneInputStreamOperatorTestHarness,
     KeyedTwoInputStreamOperatorTestHarness,
+)
+from pillarbox.testing.operator_harness import (
     OneInputStreamOperatorTestHarness,
     TwoInputStreamOperatorTestHarness,
 )
+from pillarbox.types import TypeInformation
 
 __all__ = ["Key", "ProcessFunctionTestHarnesses", "harness_for"]
 
@@ -90,15 +93,16 @@ class ProcessFunctionTestHarnesses:
 
     @staticmethod
     def for_keyed_process_function(
-        function: KeyedProcessFunction, key_by: Key, **options: Any
+        function: KeyedProcessFunction, key_by: Key, *, key_type: TypeInformation[Any] | None = None, **options: Any
     ) -> KeyedOneInputStreamOperatorTestHarness:
         """Return the harness of a function on a keyed stream.
 
         Args:
             key_by: what ``DataStream.key_by`` takes: a function, or names of columns.
+            key_type: the type of the key, if the program declares it.
             options: as :class:`KeyedOneInputStreamOperatorTestHarness` takes them.
         """
-        make = partial(KeyedProcessOperator, function=function, keying=Keying(key_by, "process"))
+        make = partial(KeyedProcessOperator, function=function, keying=Keying(key_by, "process", key_type))
         node = ChainNode("process", "process", OperatorFactory(make, keyed=True))
         return KeyedOneInputStreamOperatorTestHarness(node, **options)
 
@@ -145,7 +149,11 @@ def harness_for(
 
 @overload
 def harness_for(
-    function: KeyedProcessFunction | ReduceFunction, key_by: Key, **options: Any
+    function: KeyedProcessFunction | ReduceFunction,
+    key_by: Key,
+    *,
+    key_type: TypeInformation[Any] | None = None,
+    **options: Any,
 ) -> KeyedOneInputStreamOperatorTestHarness: ...
 
 
@@ -154,7 +162,12 @@ def harness_for(function: Function, key_by: Key | None = None, **options: Any) -
 
 
 def harness_for(
-    function: Function, key_by: Any = None, *, broadcast: Sequence[MapStateDescriptor] = (), **options: Any
+    function: Function,
+    key_by: Any = None,
+    *,
+    key_type: TypeInformation[Any] | None = None,
+    broadcast: Sequence[MapStateDescriptor] = (),
+    **options: Any,
 ) -> OneInputStreamOperatorTestHarness | KeyedOneInputStreamOperatorTestHarness:
     """Return the opened harness of a function: a keyed one where there is a ``key_by``.
 
@@ -164,6 +177,7 @@ def harness_for(
             map, flat map and filter functions have keyed state.
         key_by: what ``DataStream.key_by`` takes: a function, or names of columns; of a function of two streams, a tuple
             of two such, for the first and the second stream.
+        key_type: the type of the key, if the program declares it; of functions of one stream.
         broadcast: the descriptors of the broadcast state of a function that has one; the second stream fills it.
         options: as :class:`OneInputStreamOperatorTestHarness` takes them: ``processing_time``, ``snapshot``, ...
 
@@ -175,7 +189,7 @@ def harness_for(
         return _two_inputs(function, name, key_by, options)
     if isinstance(function, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
         return _with_broadcast(function, name, key_by, tuple(broadcast), options)
-    keying = None if key_by is None else Keying(key_by, name)
+    keying = None if key_by is None else Keying(key_by, name, key_type)
     for kind, keyed in _KEYED.items():
         if isinstance(function, kind):
             if keying is None:

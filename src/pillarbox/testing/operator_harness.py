@@ -1,12 +1,10 @@
 """One operator alone: a real mailbox, real state and real timers, a clock that stands still until it is set.
 
-Source of the names: Flink's ``OneInputStreamOperatorTestHarness``, ``KeyedOneInputStreamOperatorTestHarness`` and
-``KeyedTwoInputStreamOperatorTestHarness``.
+Source of the names: Flink's ``OneInputStreamOperatorTestHarness`` and ``TwoInputStreamOperatorTestHarness``.
 """
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,25 +14,25 @@ from typing import Any, NamedTuple
 from pillarbox.elements import Records, Watermark, WatermarkStatus
 from pillarbox.mailbox import MailboxController, MailboxProcessor
 from pillarbox.operators.functions import OutputTag
-from pillarbox.operators.keys import Keying, Router
-from pillarbox.operators.operator import Input, KeyedContext, OperatorContext, StreamOperator
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.operator import Input, KeyedContext, OperatorContext, RecordInput, StreamOperator
 from pillarbox.state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
 from pillarbox.state.key_groups import DEFAULT_MAX_PARALLELISM
+from pillarbox.state.key_note import note_of_inputs
 from pillarbox.task.operator_chain import as_mail
 from pillarbox.task.vertex import ChainNode
 from pillarbox.testing.patience import Patience
 from pillarbox.time import MAX_WATERMARK, MIN_TIMESTAMP, ManualProcessingTimeService, ProcessingTimeServiceImpl
 from pillarbox.time.duration import DurationLike
-from pillarbox.time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
+from pillarbox.time.internal_timer_service import InternalTimeServiceManager
 
 __all__ = [
-    "KeyedOneInputStreamOperatorTestHarness",
-    "KeyedTwoInputStreamOperatorTestHarness",
     "OneInputStreamOperatorTestHarness",
     "OperatorSnapshot",
     "StreamElement",
     "StreamRecord",
     "TwoInputStreamOperatorTestHarness",
+    "keying_of",
 ]
 
 
@@ -52,7 +50,11 @@ class StreamRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class OperatorSnapshot:
-    """An operator's state after a checkpoint: to be given to another harness, and to be pickled."""
+    """An operator's state after a checkpoint: to be given to another harness, and to be pickled.
+
+    It is what a task would have in its checkpoint: plain data where the types of key and states are declared, and
+    refused by another operator, or another key.
+    """
 
     chunks: dict[int, bytes]
 
@@ -164,8 +166,10 @@ class OneInputStreamOperatorTestHarness:
             self.close()  # all that it had begun, such as a thread
             raise
         self._backend.seal()
-        identity = LogIdentity(node.uid or node.name, 0, 1, DEFAULT_MAX_PARALLELISM)
-        self._log = StateLog(identity, self._backend)
+        notes = [keying.note() for keying in map(keying_of, self.operator.inputs) if keying is not None]
+        key = note_of_inputs(notes) if self._keyed else None
+        identity = LogIdentity(node.uid or node.name, 0, 1, DEFAULT_MAX_PARALLELISM, key=key)
+        self._log = StateLog(identity, self._backend, own_state=node.factory.stateful)
         self._store = MemoryChunkStore()
         if snapshot is not None:
             self._store.chunks = dict(snapshot.chunks)
@@ -377,49 +381,6 @@ class OneInputStreamOperatorTestHarness:
         self.close()
 
 
-class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
-    """Runs an operator on a keyed stream: with keyed state and timers, and a look into both.
-
-    Raises:
-        KeyTypeError: (by ``push``) the record's key could not be routed in a program.
-    """
-
-    _keyed = True
-
-    def _process(self, records: Records, index: int = 0) -> None:
-        keying: Keying | None = getattr(self.operator.inputs[index], "keying", None)
-        if keying is not None:
-            # As the writer before the operator would: a key that cannot be routed must not pass a test.
-            Router(keying, 1, DEFAULT_MAX_PARALLELISM).subtasks_of(records)
-        super()._process(records, index)
-
-    def __enter__(self) -> KeyedOneInputStreamOperatorTestHarness:
-        return self
-
-    def num_keyed_state_entries(self) -> int:
-        """Return the number of states that are not empty, of all keys together."""
-        return sum(len(self._backend.contents(key)) for key in self._backend.get_keys())
-
-    def num_event_time_timers(self) -> int:
-        """Return the number of event-time timers of all keys."""
-        return sum(service.num_event_time_timers() for service in self._services)
-
-    def num_processing_time_timers(self) -> int:
-        """Return the number of processing-time timers of all keys."""
-        return sum(service.num_processing_time_timers() for service in self._services)
-
-    @property
-    def _services(self) -> Iterable[InternalTimerService]:
-        return self._time_services.services()
-
-    def state_of(self, key: Any) -> dict[str, Any]:
-        """Return the contents of a key's states, by name: a value, list, dict, folded value or accumulator.
-
-        A state that is empty is absent. It is a copy: changes to it do not change the state.
-        """
-        return copy.deepcopy(self._backend.contents(key))
-
-
 class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
     """Runs an operator on two connected streams.
 
@@ -461,11 +422,9 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
         return self
 
 
-class KeyedTwoInputStreamOperatorTestHarness(TwoInputStreamOperatorTestHarness, KeyedOneInputStreamOperatorTestHarness):
-    """Runs an operator on two connected keyed streams: with keyed state and timers, and a look into both."""
-
-    def __enter__(self) -> KeyedTwoInputStreamOperatorTestHarness:
-        return self
+def keying_of(way_in: RecordInput) -> Keying | None:
+    """Return how the records of an input get their keys; None: they have none."""
+    return getattr(way_in, "keying", None)
 
 
 def _one(value: Any, timestamp: int | None) -> Records:
