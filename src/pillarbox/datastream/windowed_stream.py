@@ -259,6 +259,9 @@ class WindowedStream(Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
     ) -> DataStream[Any]:
         """Fold the records of each window as they come: a window keeps one record.
 
+        Where windows overlap or merge, results so far are folded as well, so it must not matter how calls are grouped:
+        ``f(f(a, b), c)`` is ``f(a, f(b, c))``.
+
         Args:
             reduce_function: ``f(result_so_far, record)``, or a ``ReduceFunction``.
             window_function: gets the one result, with key and window; by default the result is emitted.
@@ -296,7 +299,8 @@ class WindowedStream(Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
     ) -> DataStream[Any]:
         """Aggregate the records of each window as they come: with a function, or by named aggregates of columns.
 
-        A function adds each record to an accumulator, of which a window keeps one.
+        A function adds each record to an accumulator, of which a window keeps one. If it has ``merge``, a record is
+        added once also where windows overlap, and accumulators are merged when a window fires.
 
         Aggregates of columns, such as ``total=sum_("amount")``, are computed by Arrow, for whole runs of rows: before
         the shuffle, and behind it, where a window keeps columns. The results are rows of the key columns,
