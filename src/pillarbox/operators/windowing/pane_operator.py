@@ -11,7 +11,7 @@ import copy
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -48,6 +48,24 @@ class _KeyPanes:
         self.timer: int | None = None
 
 
+class _Moment(NamedTuple):
+    """The windows at a time.
+
+    Attributes:
+        time: the time.
+        window: the window that ends with it.
+        next_start: the start of the first window that ends later.
+        next_end: the end of that.
+        over: panes before it are only in windows that are over.
+    """
+
+    time: int
+    window: tuple[int, int] | None
+    next_start: int
+    next_end: int
+    over: int
+
+
 class PaneWindowOperator(FoldingWindowOperator):
     """Folds each record into one pane, and merges panes when a window fires."""
 
@@ -63,6 +81,7 @@ class PaneWindowOperator(FoldingWindowOperator):
         self._state = self.backend.get_state(descriptor, namespaced=True)
         self._by_key: dict[Any, _KeyPanes] = {}
         self._clock_was = MIN_TIMESTAMP
+        self._moment: _Moment | None = None
 
     @staticmethod
     def does(program: WindowProgram) -> bool:
@@ -95,7 +114,7 @@ class PaneWindowOperator(FoldingWindowOperator):
                 select(key, pane)
                 if fold(value):
                     self.backend.set_current_key(key)
-                    self._schedule(self._with(pane), self._clock_was)
+                    self._schedule(self._with(pane), self._at(self._clock_was))
         self._collector.flush()
 
     def _panes_ahead(self, records: Records) -> Iterable[int | None]:
@@ -128,6 +147,8 @@ class PaneWindowOperator(FoldingWindowOperator):
 
     def _add(self, value: Any, timestamp: int | None) -> None:
         """Add an element to its windows, some of which may have fired: then they do so again."""
+        if not self._is_event_time:
+            return  # by the clock, nothing is late: it is between windows
         windows = [
             window
             for window in self._assigner.assign_windows(value, timestamp, self._assigner_context)
@@ -136,8 +157,8 @@ class PaneWindowOperator(FoldingWindowOperator):
         if not windows:
             self._drop_if_late(value, timestamp)
             return
-        time = self._timers.current_processing_time() if timestamp is None or not self._is_event_time else timestamp
-        pane = self._panes.start(time)
+        assert timestamp is not None
+        pane = self._panes.start(timestamp)
         self.backend.set_current_namespace(pane)
         self._state.fold(value)
         panes = self._with(pane)
@@ -153,7 +174,7 @@ class PaneWindowOperator(FoldingWindowOperator):
         for window in windows:
             if window in due:
                 self._fire(window.start, window.end, due[window])
-        self._schedule(panes, self._clock_was)
+        self._schedule(panes, self._at(self._clock_was))
         last = max(windows).end - 1
         if last > MAX_WATERMARK:
             self._register(last)  # which is refused
@@ -188,41 +209,56 @@ class PaneWindowOperator(FoldingWindowOperator):
         self._clock_was = max(self._clock_was, timestamp)
         panes = self._known()
         panes.timer = None
-        end = timestamp + 1
-        if self._panes.end_after(timestamp) == end:
+        moment = self._at(timestamp)
+        if moment.window is not None:
             if panes.stacks is None:
                 panes.stacks = TwoStacks(self._merge, self._read)
-            start = self._panes.window_start(end)
+            start, end = moment.window
             self._fire(start, end, panes.stacks.window(start, end, panes.starts))
-        self._remove(panes, timestamp)
-        self._schedule(panes, timestamp)
-
-    def _remove(self, panes: _KeyPanes, timestamp: int) -> None:
-        """Remove the panes whose last window is over."""
-        over = self._panes.window_start(self._panes.end_after(timestamp + 1 - self._lateness))
         starts = panes.starts
+        if starts and starts[0] < moment.over:
+            self._remove(starts, moment.over)
+        if starts:
+            self._schedule(panes, moment)
+        else:
+            del self._by_key[self.backend.key]
+
+    def _remove(self, starts: list[int], over: int) -> None:
+        """Remove the panes before ``over``, whose last windows are over."""
         count = bisect_left(starts, over)
         for start in starts[:count]:
             self.backend.set_current_namespace(start)
             self._state.clear()
         del starts[:count]
-        if not starts:
-            del self._by_key[self.backend.key]
 
-    def _schedule(self, panes: _KeyPanes, passed: int) -> None:
-        """Register the key's next timer behind ``passed``: of a window that holds a pane, or of a pane that is over."""
+    def _schedule(self, panes: _KeyPanes, moment: _Moment) -> None:
+        """Register the key's next timer: of the next window that holds a pane, or of a pane that is over."""
         starts = panes.starts
-        if not starts:
-            return
-        end = self._panes.end_after(passed + 1)
-        first = bisect_left(starts, self._panes.window_start(end))
-        times = []
-        if first < len(starts):
-            times.append(max(end, self._panes.end_after(starts[first])) - 1)
-        over = self._end_of_lateness(self._panes.last_end(starts[0]))
-        if over is not None:
-            times.append(over)
-        time = min(times, default=MAX_WATERMARK + 1)
+        position = 0 if starts[0] >= moment.next_start else bisect_left(starts, moment.next_start)
+        time = MAX_WATERMARK + 1
+        if position < len(starts):
+            first = starts[position]
+            time = (moment.next_end if first < moment.next_end else self._panes.end_after(first)) - 1
+        if self._lateness:
+            over = self._end_of_lateness(self._panes.last_end(starts[0]))
+            if over is not None and over < time:
+                time = over
         if time <= MAX_WATERMARK and (panes.timer is None or time < panes.timer):
             self._register(time)
             panes.timer = time
+
+    def _at(self, time: int) -> _Moment:
+        """Return what is the same for all keys at a time: mostly that of the call before."""
+        moment = self._moment
+        if moment is None or moment.time != time:
+            panes = self._panes
+            end = panes.end_after(time)
+            next_end = panes.end_after(time + 1)
+            moment = self._moment = _Moment(
+                time,
+                (panes.window_start(end), end) if end == time + 1 else None,
+                panes.window_start(next_end),
+                next_end,
+                panes.window_start(panes.end_after(time + 1 - self._lateness)),
+            )
+        return moment
