@@ -22,6 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pillarbox.runtime.spark.session import local_session
 from tests.faults import async_job, job, second_job
 from tests.faults.job import Fault, Faults, FileSink, read_fixed_epochs
+from tests.faults.window_job import windows
 
 # Drivers do not live for long: they need not compile well, nor collect garbage in several threads.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -60,7 +61,7 @@ class Programs:
         planned = [Fault(one["place"], _hashable(one["at"]), one["action"]) for one in self.shape["faults"]]
         faults = Faults(self.home / "faults", planned)
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
-        df = job.build(events, faults, parallelism=self.shape["parallelism"])
+        df = job.build(events, faults, parallelism=self.shape["parallelism"], windows=windows)
         self.queries = [self._start(df, self.sink, place / "checkpoint")]
         if self.shape["mode"] and all_of_them:
             events = read_fixed_epochs(self.spark, self.home / "in.parquet")
