@@ -1,0 +1,62 @@
+"""The pictures of docs/windows.md are what the windows do, and can be read on any page."""
+
+from __future__ import annotations
+
+import re
+import runpy
+
+import pytest
+
+from pillarbox import StreamExecutionEnvironment
+from tests.docs import HOME
+
+DRAWING = runpy.run_path(str(HOME / "scripts" / "draw_windows.py"))
+PICTURES = {picture.name: picture for picture in DRAWING["PICTURES"]}
+PAGE = (HOME / "docs" / "windows.md").read_text()
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_a_picture_is_what_the_windows_do(name):
+    committed = (DRAWING["FOLDER"] / f"{name}.svg").read_text()
+    assert DRAWING["draw"](PICTURES[name]) == committed, "draw it again: python scripts/draw_windows.py"
+
+
+def test_the_page_shows_all_pictures_and_there_are_no_others():
+    shown = re.findall(r"!\[[^\]]+\]\(images/windows/(\w+)\.svg\)", PAGE)
+    assert sorted(shown) == sorted(PICTURES) == sorted(path.stem for path in DRAWING["FOLDER"].glob("*.svg"))
+
+
+def test_the_program_below_the_pictures_prints_what_the_page_says(capsys):
+    found = re.search(
+        r"^```python\n((?:(?!^```).)*)^```\n\nIt prints\n\n```\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL
+    )
+    assert found is not None
+    exec(compile(found[1], "windows.md", "exec"), {"env": StreamExecutionEnvironment(), "__name__": "__main__"})
+    assert capsys.readouterr().out == found[2]
+    tumbling = PICTURES["tumbling"]
+    assert str([(key, time, number) for number, (key, time) in enumerate(tumbling.records, 1)])[1:-1] in found[
+        1
+    ].replace('"', "'")
+
+
+@pytest.mark.parametrize("page", ["#ffffff", "#0d1117"])
+def test_pictures_can_be_read_on_light_and_dark_pages(page):
+    drawn = "".join(path.read_text() for path in DRAWING["FOLDER"].glob("*.svg"))
+    texts = set(re.findall(r'<text [^>]*fill="(#\w+)"', drawn)) - {"#ffffff"}  # numbers in filled circles
+    assert texts
+    for color in texts:
+        assert contrast(color, page) >= 3.5
+    for fill in set(re.findall(r'<circle [^>]*fill="(#\w+)"', drawn)):
+        assert contrast("#ffffff", fill) >= 3.5
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colors, as the Web Content Accessibility Guidelines define it: from 1 to 21."""
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def luminance(color: str) -> float:
+    parts = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
