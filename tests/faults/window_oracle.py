@@ -40,7 +40,8 @@ class WindowModel:
         self._to_session(event)
 
     def _to_session(self, event: Event) -> None:
-        start, end, ids = event.ts, event.ts + GAP, []
+        ids: list[int] = []
+        start, end = event.ts, event.ts + GAP
         apart = []
         for session in self._sessions[event.key]:
             if session[0] <= end and session[1] >= start:
