@@ -31,6 +31,8 @@ FLOORS = [
 PUBLIC = {
     "BroadcastConnectedStream", "BroadcastProcessFunction", "BroadcastState", "BroadcastStream",
     "KeyedBroadcastProcessFunction", "ReadOnlyBroadcastState", "Partitioner",
+    "CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "JoinedStreams", "JoinedWindows",
+    "CoGroupFunction", "FlatJoinFunction", "JoinFunction", "ProcessJoinFunction",
     "AggregateFunction", "AggregatingState", "AggregatingStateDescriptor", "AllWindowFunction", "AllWindowedStream",
     "ArrowAggregateFunction", "AsyncCache", "AsyncDataStream", "AsyncFailure", "AsyncFunction", "AsyncRetryPredicate",
     "AsyncRetryStrategy", "CheckpointMismatchError", "CoFlatMapFunction", "CoMapFunction", "CoProcessFunction",

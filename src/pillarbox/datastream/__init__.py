@@ -6,6 +6,13 @@ from pillarbox.datastream.broadcast_stream import BroadcastConnectedStream, Broa
 from pillarbox.datastream.connected_streams import ConnectedStreams
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.environment import StreamExecutionEnvironment
+from pillarbox.datastream.joined_streams import (
+    CoGroupedStreams,
+    CoGroupedWindows,
+    IntervalJoin,
+    JoinedStreams,
+    JoinedWindows,
+)
 from pillarbox.datastream.keyed_stream import KeyedStream
 from pillarbox.datastream.results import CollectedResults, DataStreamSink
 from pillarbox.datastream.windowed_stream import WindowedStream
@@ -39,6 +46,7 @@ from pillarbox.operators.functions import (
     TimeDomain,
     TimerService,
 )
+from pillarbox.operators.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
 
 __all__ = [
     "AllWindowedStream",
@@ -53,6 +61,9 @@ __all__ = [
     "BroadcastState",
     "BroadcastStream",
     "CoFlatMapFunction",
+    "CoGroupFunction",
+    "CoGroupedStreams",
+    "CoGroupedWindows",
     "CoMapFunction",
     "CoProcessFunction",
     "CollectedResults",
@@ -60,8 +71,13 @@ __all__ = [
     "DataStream",
     "DataStreamSink",
     "FilterFunction",
+    "FlatJoinFunction",
     "FlatMapFunction",
     "Function",
+    "IntervalJoin",
+    "JoinFunction",
+    "JoinedStreams",
+    "JoinedWindows",
     "KeySelector",
     "KeyedBroadcastProcessFunction",
     "KeyedCoProcessFunction",
@@ -71,6 +87,7 @@ __all__ = [
     "OutputTag",
     "Partitioner",
     "ProcessFunction",
+    "ProcessJoinFunction",
     "ReadOnlyBroadcastState",
     "ReduceFunction",
     "RuntimeContext",

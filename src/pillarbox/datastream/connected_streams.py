@@ -31,7 +31,7 @@ from pillarbox.operators.two_inputs import (
 from pillarbox.state.key_note import are_other_types
 from pillarbox.types import SchemaLike
 
-__all__ = ["ConnectedStreams"]
+__all__ = ["ConnectedStreams", "check_key_types"]
 
 _PROCESS = "process() of connected streams"
 
@@ -203,7 +203,7 @@ class ConnectedStreams(Generic[T1, T2]):
         first, second = self._first, self._second
         if not isinstance(first, KeyedStream) or not isinstance(second, KeyedStream):
             return None, None
-        _check_key_types(first, second, method)
+        check_key_types(first, second, f"{method}() of connected streams")
         return first._keying, second._keying
 
     def _apply(
@@ -218,12 +218,12 @@ class ConnectedStreams(Generic[T1, T2]):
         )
 
 
-def _check_key_types(first: KeyedStream[Any, Any], second: KeyedStream[Any, Any], method: str) -> None:
+def check_key_types(first: KeyedStream[Any, Any], second: KeyedStream[Any, Any], method: str) -> None:
     """Refuse keys that can never be equal, as far as their types are known."""
     steps = [stream._step for stream in (first, second)]
     one, other = (step.key_types if isinstance(step, KeyByTransformation) else None for step in steps)
     if one is not None and other is not None and (len(one) != len(other) or are_other_types(one, other)):
         raise ProgramError(
-            f"{method}() of connected streams: the keys of the first are {', '.join(one).upper()}, those of the second"
+            f"{method}: the keys of the first are {', '.join(one).upper()}, those of the second"
             f" {', '.join(other).upper()}: they are never equal, so no records would meet; key both by the same type"
         )

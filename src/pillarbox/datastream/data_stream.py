@@ -6,16 +6,15 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
-from pillarbox._generics import T1, T2, Generic, K, U, V
+from pillarbox._generics import T1, Generic, K, U, V
 from pillarbox.datastream.columns import check_key_columns, check_timestamp_column, key_types
+from pillarbox.datastream.combined_stream import CombinedStream
 from pillarbox.datastream.given_functions import check_function, check_requests
-from pillarbox.datastream.partitioned_stream import PartitionedStream
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
     KeyByTransformation,
     OperatorTransformation,
     SideOutputTransformation,
-    UnionTransformation,
 )
 from pillarbox.operators.async_io.cache import AsyncCache
 from pillarbox.operators.async_io.operator import AsyncWaitOperator
@@ -51,14 +50,12 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from pillarbox.datastream.all_windowed_stream import AllWindowedStream
-    from pillarbox.datastream.broadcast_stream import BroadcastConnectedStream, BroadcastStream
-    from pillarbox.datastream.connected_streams import ConnectedStreams
     from pillarbox.datastream.keyed_stream import KeyedStream
 
 __all__ = ["DataStream"]
 
 
-class DataStream(PartitionedStream[T1], Generic[T1]):
+class DataStream(CombinedStream[T1], Generic[T1]):
     """A stream of records of type ``T1``.
 
     Made by the sources of a ``StreamExecutionEnvironment``, and by the methods of other streams. A method describes a
@@ -295,77 +292,6 @@ class DataStream(PartitionedStream[T1], Generic[T1]):
         check_timestamp_column(self._step, strategy.timestamp_column)
         factory = OperatorFactory(partial(TimestampsAndWatermarksOperator, strategy=strategy))
         return self._apply("timestamps", None, factory, strategy=strategy)
-
-    def union(self, *streams: DataStream[U]) -> DataStream[T1 | U]:
-        """Merge this stream with others into one.
-
-        Args:
-            streams: streams of the same environment, at least one. Their order is not kept.
-
-        Raises:
-            ProgramError: there is none, or one is not a stream of the same environment.
-
-        Example:
-            >>> odd, even = env.from_collection([1, 3]), env.from_collection([2, 4])
-            >>> sorted(odd.union(even).execute_and_collect())
-            [1, 2, 3, 4]
-        """
-        if not streams:
-            raise ProgramError("union() takes at least one other stream")
-        for stream in streams:
-            self._check_other(stream, "union")
-        inputs = [self._plain_step(), *(stream._plain_step() for stream in streams)]
-        types = [step.output_type for step in inputs]
-        step = UnionTransformation(
-            self._env._next(), "union", inputs, types[0] if types.count(types[0]) == len(types) else None
-        )
-        return DataStream(self._env, self._env._add(step))
-
-    @overload
-    def connect(self, other: DataStream[T2]) -> ConnectedStreams[T1, T2]: ...
-    @overload
-    def connect(self, other: BroadcastStream[T2]) -> BroadcastConnectedStream[T1, T2]: ...
-    def connect(
-        self, other: DataStream[T2] | BroadcastStream[T2]
-    ) -> ConnectedStreams[T1, T2] | BroadcastConnectedStream[T1, T2]:
-        """Connect this stream with another one: one operator handles the records of both, with state that they share.
-
-        Key both, before or after: ``a.key_by("x").connect(b.key_by("y"))``, or ``a.connect(b).key_by("x", "y")``; or
-        neither.
-
-        Args:
-            other: a stream of the same environment, with records of any type; or a broadcast one,
-                ``b.broadcast(descriptor)``, whose records each subtask gets.
-
-        Raises:
-            ProgramError: it is not.
-
-        Example:
-            >>> class Tagged(KeyedCoProcessFunction):
-            ...     def process_element1(self, value, ctx):
-            ...         yield "first", value
-            ...
-            ...     def process_element2(self, value, ctx):
-            ...         yield "second", value
-            >>> one, two = env.from_collection([1]), env.from_collection(["a"])
-            >>> connected = one.connect(two).key_by(lambda n: str(n), lambda text: text)
-            >>> sorted(connected.process(Tagged()).execute_and_collect())
-            [('first', 1), ('second', 'a')]
-        """
-        from pillarbox.datastream.broadcast_stream import BroadcastConnectedStream, BroadcastStream
-        from pillarbox.datastream.connected_streams import ConnectedStreams
-
-        if isinstance(other, BroadcastStream):
-            self._check_other(other._stream, "connect")
-            return BroadcastConnectedStream(self, other)
-        self._check_other(other, "connect")
-        return ConnectedStreams(self, other)
-
-    def _check_other(self, other: Any, method: str) -> None:
-        if not isinstance(other, DataStream):
-            raise ProgramError(f"{method}() takes a stream, not {shorten(other)}")
-        if other._env is not self._env:
-            raise ProgramError(f"{method}() takes a stream of the same StreamExecutionEnvironment")
 
     @overload
     def key_by(

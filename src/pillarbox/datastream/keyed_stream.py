@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._generics import T1, Generic, KeyOut, U
+from pillarbox._generics import T1, T2, Generic, KeyOut, U
 from pillarbox.datastream.code_search import uses_processing_time
 from pillarbox.datastream.columns import check_field
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.given_functions import check_function
+from pillarbox.errors import ProgramError
 from pillarbox.graph import KeyByTransformation, Transformation
 from pillarbox.operators.deduplicate import DeduplicateOperator
 from pillarbox.operators.field_aggregation import FieldAggregation, Method
@@ -33,6 +34,7 @@ from pillarbox.types import SchemaLike
 
 if TYPE_CHECKING:
     from pillarbox.datastream.environment import StreamExecutionEnvironment
+    from pillarbox.datastream.joined_streams import IntervalJoin
     from pillarbox.datastream.windowed_stream import WindowedStream
 
 __all__ = ["KeyedStream"]
@@ -245,6 +247,36 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         millis = positive_millis(within, "deduplicate(): within")
         factory = OperatorFactory(partial(DeduplicateOperator, keying=self._keying, within=millis), keyed=True)
         return self._apply("deduplicate", None, factory)
+
+    def interval_join(self, other: KeyedStream[Any, T2]) -> IntervalJoin[T1, T2]:
+        """Make pairs of records of this stream and of another that have equal keys and near event times.
+
+        Args:
+            other: a keyed stream of the same environment.
+
+        Raises:
+            ProgramError: it is no keyed stream of the same environment, or its keys are of another type.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> clicks = env.from_collection([("a", 5_000)]).assign_timestamps_and_watermarks(at)
+            >>> views = env.from_collection([("a", 3_000), ("a", 9_000)]).assign_timestamps_and_watermarks(at)
+            >>> joined = clicks.key_by(lambda e: e[0]).interval_join(views.key_by(lambda e: e[0]))
+            >>> near = joined.between("-1 minute", 0)
+            >>> near.process(lambda click, view, ctx: [(view[1], click[1])]).execute_and_collect()
+            [(3000, 5000)]
+        """
+        from pillarbox.datastream.connected_streams import check_key_types
+        from pillarbox.datastream.joined_streams import IntervalJoin
+
+        self._check_other(other, "interval_join")
+        if not isinstance(other, KeyedStream):
+            raise ProgramError(
+                "interval_join() takes a keyed stream: put key_by(...) behind the other one, too; without keys there is"
+                " join()"
+            )
+        check_key_types(self, other, "interval_join()")
+        return IntervalJoin(self, other)
 
     def window(self, assigner: WindowAssigner) -> WindowedStream[T1, KeyOut, Any]:
         """Divide the stream into windows.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
@@ -14,9 +14,10 @@ from pillarbox.datastream.given_functions import check_function, check_type
 from pillarbox.datastream.given_windows import check_fires, check_merging, check_window_function, default_trigger
 from pillarbox.datastream.missing import missing
 from pillarbox.errors import ProgramError, shorten
+from pillarbox.graph import Transformation
 from pillarbox.operators.columnar.aggregates import ColumnAggregate
 from pillarbox.operators.functions import OutputTag, ReduceFunction, SideOutput, check_plain
-from pillarbox.operators.operator import OperatorFactory
+from pillarbox.operators.operator import OperatorContext, OperatorFactory, StreamOperator
 from pillarbox.operators.windowing.assigner import MergingWindowAssigner, WindowAssigner
 from pillarbox.operators.windowing.base_operator import BaseWindowOperator, WindowProgram
 from pillarbox.operators.windowing.contents import AllElements, Fold, Folded, aggregating, reducing
@@ -45,6 +46,8 @@ class Windowed(Generic[T1, WindowOut]):
     # The window functions that the stream takes, by the method that takes them.
     _applied: type
     _processed: type
+    # The streams that have a share in the windows, besides the first.
+    _more_inputs: Sequence[Transformation] = ()
 
     def __init__(self, stream: Any, assigner: WindowAssigner) -> None:
         self._stream = stream
@@ -131,15 +134,18 @@ class Windowed(Generic[T1, WindowOut]):
             self._lateness,
             self._late_tag,
         )
-        stream = self._stream
-        make = partial(_operator_for(program), keying=stream._keying, program=program)
-        return stream._apply(  # type: ignore[no-any-return]
+        return self._stream._apply(  # type: ignore[no-any-return]
             f"window.{method}",
             func,
-            OperatorFactory(make, keyed=True),
+            OperatorFactory(self._make(program), keyed=True),
             output_type,
             uses_processing_time=self._uses_processing_time(),
+            more_inputs=self._more_inputs,
         )
+
+    def _make(self, program: WindowProgram) -> Callable[[OperatorContext], StreamOperator]:
+        """Return what makes the operator."""
+        return partial(_operator_for(program), keying=self._stream._keying, program=program)
 
     def _uses_processing_time(self) -> bool:
         assigner, trigger = self._assigner, self._trigger

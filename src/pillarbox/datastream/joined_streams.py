@@ -1,0 +1,332 @@
+"""Joins of two streams. Names and meaning are those of Flink's Java API, in Python's spelling; PyFlink has none."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._generics import T1, T2, Generic, U
+from pillarbox.datastream.connected_streams import check_key_types
+from pillarbox.datastream.data_stream import DataStream
+from pillarbox.datastream.given_functions import check_function
+from pillarbox.datastream.keyed_stream import KeyedStream
+from pillarbox.datastream.windowed_stream import Windowed
+from pillarbox.errors import ProgramError, shorten
+from pillarbox.operators.co_group import CoGroups, CoGroupWindowOperator, FlatPairs, Pairs
+from pillarbox.operators.functions import KeySelector, OutputTag, SideOutput
+from pillarbox.operators.interval_join import Interval, IntervalJoinOperator
+from pillarbox.operators.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
+from pillarbox.operators.operator import OperatorContext, OperatorFactory, StreamOperator
+from pillarbox.operators.windowing.assigner import WindowAssigner
+from pillarbox.operators.windowing.base_operator import WindowProgram
+from pillarbox.operators.windowing.contents import AllElements
+from pillarbox.operators.windowing.functions import WindowFunction
+from pillarbox.operators.windowing.triggers import Trigger
+from pillarbox.time.duration import DurationLike, to_millis
+from pillarbox.types import SchemaLike
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+__all__ = ["CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "JoinedStreams", "JoinedWindows"]
+
+
+class _Pair(Generic[T1, T2]):
+    """Two streams whose keys are being told."""
+
+    _method: str
+
+    def __init__(self, first: DataStream[T1], second: DataStream[T2]) -> None:
+        self._first = first
+        self._second = second
+
+    def where(self, key_selector: Callable[[T1], Any] | KeySelector[T1, Any] | str | Sequence[str]) -> Self:
+        """Set the key of the first stream: a function, a ``KeySelector``, or the name or names of columns.
+
+        Raises:
+            ProgramError: a column is not there, or its values cannot be keys.
+        """
+        changed = copy.copy(self)
+        changed._first = self._first.key_by(key_selector)
+        return changed
+
+    def equal_to(self, key_selector: Callable[[T2], Any] | KeySelector[T2, Any] | str | Sequence[str]) -> Self:
+        """Set the key of the second stream, likewise: records with equal keys belong together.
+
+        Raises:
+            ProgramError: a column is not there, or its values cannot be keys.
+        """
+        changed = copy.copy(self)
+        changed._second = self._second.key_by(key_selector)
+        return changed
+
+    def _keyed(self) -> tuple[KeyedStream[Any, T1], KeyedStream[Any, T2]]:
+        first, second = self._first, self._second
+        if not isinstance(first, KeyedStream) or not isinstance(second, KeyedStream):
+            missing = "where(...)" if not isinstance(first, KeyedStream) else "equal_to(...)"
+            raise ProgramError(
+                f"{self._method}(): say which records belong together: {missing} is missing, as in"
+                f" one.{self._method}(two).where(key).equal_to(key).window(...)"
+            )
+        check_key_types(first, second, f"{self._method}()")
+        return first, second
+
+
+class JoinedStreams(_Pair[T1, T2], Generic[T1, T2]):
+    """Two streams, of records of types ``T1`` and ``T2``, of which pairs with equal keys and windows are made.
+
+    Made by ``DataStream.join``.
+    """
+
+    _method = "join"
+
+    def window(self, assigner: WindowAssigner) -> JoinedWindows[T1, T2]:
+        """Divide both streams into windows.
+
+        Args:
+            assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+
+        Raises:
+            ProgramError: it is no ``WindowAssigner``; ``where`` or ``equal_to`` is missing.
+        """
+        return JoinedWindows(*self._keyed(), assigner)
+
+
+class CoGroupedStreams(_Pair[T1, T2], Generic[T1, T2]):
+    """Two streams, of records of types ``T1`` and ``T2``; those with equal keys and windows are handled together.
+
+    Made by ``DataStream.co_group``.
+    """
+
+    _method = "co_group"
+
+    def window(self, assigner: WindowAssigner) -> CoGroupedWindows[T1, T2]:
+        """Divide both streams into windows.
+
+        Args:
+            assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+
+        Raises:
+            ProgramError: it is no ``WindowAssigner``; ``where`` or ``equal_to`` is missing.
+        """
+        return CoGroupedWindows(*self._keyed(), assigner)
+
+
+class _PairedWindows(Windowed[Any, Any], Generic[T1, T2]):
+    """The windows of two streams."""
+
+    _applied = WindowFunction
+    _processed = WindowFunction
+
+    def __init__(self, first: KeyedStream[Any, T1], second: KeyedStream[Any, T2], assigner: WindowAssigner) -> None:
+        super().__init__(first, assigner)
+        self._keyings = (first._keying, second._keying)
+        self._more_inputs = [second._step]
+
+    def _make(self, program: WindowProgram) -> Callable[[OperatorContext], StreamOperator]:
+        return partial(CoGroupWindowOperator, keyings=self._keyings, program=program)
+
+    def trigger(self, trigger: Trigger) -> Self:
+        """Set when a window is looked at, in place of the assigner's default; its elements are (0 or 1, record).
+
+        Raises:
+            ProgramError: it is no ``Trigger``; windows merge, and it cannot.
+        """
+        self._set_trigger(trigger)
+        return self
+
+    def allowed_lateness(self, lateness: DurationLike) -> Self:
+        """Keep windows for a while after their end: a record that comes then has its window handled anew, as a whole.
+
+        Args:
+            lateness: how long event time may be past the end of a window; as an int, milliseconds. 0 by default.
+
+        Raises:
+            ProgramError: it is no duration, or the windows are not of event time.
+        """
+        self._set_lateness(lateness)
+        return self
+
+    def _apply_to_all(self, func: Any, function: WindowFunction, output_type: Any) -> DataStream[Any]:
+        return self._run("apply", func, AllElements(), function, output_type, (func,))
+
+
+class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
+    """The windows of two streams, of whose records pairs are made. Made by ``JoinedStreams.window``."""
+
+    def apply(
+        self,
+        func: Callable[[T1, T2], U] | JoinFunction[T1, T2, U] | FlatJoinFunction[T1, T2, U],
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[U]:
+        """Call a function with each pair of records that have the same key and window, when the window ends.
+
+        Args:
+            func: ``f(first, second)`` or a ``JoinFunction`` returns one result; a ``FlatJoinFunction`` any number.
+            output_type: the columns of the results, for ``to_dataframe()``.
+
+        Raises:
+            ProgramError: ``func`` is no such function.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> one = env.from_collection([("a", 1_000), ("a", 61_000)]).assign_timestamps_and_watermarks(at)
+            >>> two = env.from_collection([("a", 2_000), ("b", 3_000)]).assign_timestamps_and_watermarks(at)
+            >>> pairs = one.join(two).where(lambda event: event[0]).equal_to(lambda event: event[0])
+            >>> windows = pairs.window(TumblingEventTimeWindows.of("1 minute"))
+            >>> windows.apply(lambda a, b: (a[1], b[1])).execute_and_collect()
+            [(1000, 2000)]
+        """
+        flat = isinstance(func, FlatJoinFunction)
+        check_function(func, FlatJoinFunction if flat else JoinFunction, "apply", "join", many=flat)
+        call: Any = func.join if isinstance(func, (JoinFunction, FlatJoinFunction)) else func
+        return self._apply_to_all(func, (FlatPairs if flat else Pairs)(call), output_type)
+
+
+class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
+    """The windows of two streams, whose records are handled together. Made by ``CoGroupedStreams.window``."""
+
+    def apply(
+        self,
+        func: Callable[[Sequence[T1], Sequence[T2]], Iterable[U] | None] | CoGroupFunction[T1, T2, U],
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[U]:
+        """Call a function with the records of a key in a window, when the window ends; one stream may have none.
+
+        Args:
+            func: ``f(firsts, seconds)`` returns or yields the results; or a ``CoGroupFunction``.
+            output_type: the columns of the results, for ``to_dataframe()``.
+
+        Raises:
+            ProgramError: ``func`` is no such function.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> one = env.from_collection([("a", 1_000), ("a", 2_000)]).assign_timestamps_and_watermarks(at)
+            >>> two = env.from_collection([("a", 2_000), ("b", 3_000)]).assign_timestamps_and_watermarks(at)
+            >>> groups = one.co_group(two).where(lambda event: event[0]).equal_to(lambda event: event[0])
+            >>> windows = groups.window(TumblingEventTimeWindows.of("1 minute"))
+            >>> windows.apply(lambda ones, twos: [(len(ones), len(twos))]).execute_and_collect()
+            [(2, 1), (0, 1)]
+        """
+        check_function(func, CoGroupFunction, "apply", "co_group", many=True)
+        call: Any = func.co_group if isinstance(func, CoGroupFunction) else func
+        return self._apply_to_all(func, CoGroups(call), output_type)
+
+
+class IntervalJoin(Generic[T1, T2]):
+    """Two keyed streams, of records of types ``T1`` and ``T2``, of which pairs with near event times are made.
+
+    Made by ``KeyedStream.interval_join``.
+    """
+
+    def __init__(self, left: KeyedStream[Any, T1], right: KeyedStream[Any, T2]) -> None:
+        self._streams = (left, right)
+        self._bounds: tuple[int, int] | None = None
+        self._exclusive = (0, 0)
+        self._late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None] = (None, None)
+
+    def between(self, lower: DurationLike, upper: DurationLike) -> IntervalJoin[T1, T2]:
+        """Set how far apart the event times of a pair may be: ``left + lower <= right <= left + upper``.
+
+        Args:
+            lower: how much later than the left record the right one is at least, as ``"-5 seconds"``; an int:
+                milliseconds.
+            upper: how much later at most.
+
+        Raises:
+            ProgramError: one is no duration, or ``lower`` is more than ``upper``.
+        """
+        bounds = tuple(
+            to_millis(bound, f"between(): {name}", allow_negative=True)
+            for name, bound in (("lower", lower), ("upper", upper))
+        )
+        if bounds[0] > bounds[1]:
+            raise ProgramError(
+                f"between(): the lower bound, {shorten(lower)}, is above the upper one, {shorten(upper)}: no pair would"
+                " be near enough; give the smaller one first"
+            )
+        return self._changed(_bounds=bounds)
+
+    def lower_bound_exclusive(self) -> IntervalJoin[T1, T2]:
+        """Leave out pairs that are exactly as far apart as the lower bound."""
+        return self._changed(_exclusive=(1, self._exclusive[1]))
+
+    def upper_bound_exclusive(self) -> IntervalJoin[T1, T2]:
+        """Leave out pairs that are exactly as far apart as the upper bound."""
+        return self._changed(_exclusive=(self._exclusive[0], 1))
+
+    def side_output_left_late_data(self, tag: OutputTag[Any]) -> IntervalJoin[T1, T2]:
+        """Emit late records of the left stream to a side output; else they are dropped and counted.
+
+        Raises:
+            ProgramError: ``tag`` is not an ``OutputTag``.
+        """
+        return self._changed(_late_tags=(_checked_tag(tag, "left"), self._late_tags[1]))
+
+    def side_output_right_late_data(self, tag: OutputTag[Any]) -> IntervalJoin[T1, T2]:
+        """Emit late records of the right stream to a side output; else they are dropped and counted.
+
+        Raises:
+            ProgramError: ``tag`` is not an ``OutputTag``.
+        """
+        return self._changed(_late_tags=(self._late_tags[0], _checked_tag(tag, "right")))
+
+    def _changed(self, **attributes: Any) -> IntervalJoin[T1, T2]:
+        changed = copy.copy(self)
+        vars(changed).update(attributes)
+        return changed
+
+    def process(
+        self,
+        func: ProcessJoinFunction[T1, T2, U]
+        | Callable[[T1, T2, ProcessJoinFunction.Context], Iterable[U | SideOutput] | None],
+        output_type: SchemaLike | None = None,
+    ) -> DataStream[U]:
+        """Call a function with each pair, when its second record comes.
+
+        Each side keeps its records until event time, the minimum of both streams', has passed that of their last
+        possible partner. A record that comes behind event time is late: it is dropped, and counted in the metrics
+        (``late_records_dropped``), or goes to a side output.
+
+        Args:
+            func: a ``ProcessJoinFunction``, or a function ``f(left, right, ctx)`` that returns or yields the results.
+            output_type: the columns of the results, for ``to_dataframe()``.
+
+        Raises:
+            ProgramError: ``func`` is no such function, or there are no bounds.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+            >>> sent = env.from_collection([("a", 1_000), ("a", 9_000)]).assign_timestamps_and_watermarks(at)
+            >>> answered = env.from_collection([("a", 3_500)]).assign_timestamps_and_watermarks(at)
+            >>> both = sent.key_by(lambda e: e[0]).interval_join(answered.key_by(lambda e: e[0]))
+            >>> pairs = both.between("0 seconds", "5 seconds")
+            >>> pairs.process(lambda left, right, ctx: [(left, right)]).execute_and_collect()
+            [(('a', 1000), ('a', 3500))]
+        """
+        check_function(func, ProcessJoinFunction, "process", "process_element", many=True)
+        if self._bounds is None:
+            raise ProgramError("interval_join(): say how near: interval_join(other).between(lower, upper).process(...)")
+        left, right = self._streams
+        interval = Interval(self._bounds[0] + self._exclusive[0], self._bounds[1] - self._exclusive[1])
+        if interval.lower > interval.upper:
+            raise ProgramError(f"interval_join(): no pair lies between {interval.lower} and {interval.upper} ms")
+        make = partial(
+            IntervalJoinOperator,
+            function=func,
+            keyings=(left._keying, right._keying),
+            interval=interval,
+            late_tags=self._late_tags,
+        )
+        return left._apply(
+            "interval_join", func, OperatorFactory(make, keyed=True), output_type, more_inputs=[right._step]
+        )
+
+
+def _checked_tag(tag: Any, side: str) -> OutputTag[Any]:
+    if not isinstance(tag, OutputTag):
+        raise ProgramError(f"side_output_{side}_late_data() takes an OutputTag, not {shorten(tag)}")
+    return tag

@@ -1,0 +1,242 @@
+"""Interval join, window join and co-group against plain Python, in whole programs on the local runtime."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pillarbox import (
+    CoGroupFunction,
+    EventTimeSessionWindows,
+    FlatJoinFunction,
+    JoinFunction,
+    OutputTag,
+    ProcessJoinFunction,
+    ProgramError,
+    SlidingEventTimeWindows,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    Types,
+    WatermarkStrategy,
+)
+from pillarbox.testing import ProgramTestHarness, row
+
+LATE_LEFT, LATE_RIGHT = OutputTag("late left"), OutputTag("late right")
+# (is it of the left stream, key, time, number); after each of them an epoch may end.
+EVENTS = st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.integers(0, 60), st.booleans()), max_size=40)
+BOUND = st.integers(-12, 12)
+
+
+def timed(stream):
+    """Event time is told by records of the kind "time", so a test knows where it stands."""
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(5).with_timestamp_assigner("at")
+    return stream.assign_timestamps_and_watermarks(strategy)
+
+
+class Pair(ProcessJoinFunction):
+    def process_element(self, left, right, ctx):
+        assert ctx.get_current_key() == left.key == right.key
+        assert (ctx.get_left_timestamp(), ctx.get_right_timestamp()) == (left.at, right.at)
+        yield left.number, right.number, ctx.timestamp()
+
+
+def run(build, events, parallelism, restarts):
+    """Run the events; return the outputs, and for each number the watermark of both streams when its epoch began."""
+    harness = ProgramTestHarness(build, parallelism=parallelism)
+    out: dict[str, list[Any]] = {}
+    watermarks = {}
+    latest = {"lefts": None, "rights": None}
+
+    def take(outputs):
+        for name, values in outputs.items():
+            out.setdefault(name, []).extend(values)
+
+    try:
+        pending: list[tuple[str, int]] = []
+        # Each epoch hears of both streams, so that what event time is does not depend on the order within it.
+        for number, (is_left, key, at, ends) in enumerate(events):
+            name = "lefts" if is_left else "rights"
+            harness.push(name, row(key=key, at=at, number=number))
+            pending.append((name, at))
+            both = [latest[each] for each in latest]
+            watermarks[number] = None if None in both else min(value - 6 for value in both if value is not None)
+            if not ends:
+                continue
+            if number < len(restarts) and restarts[number]:
+                harness.fail_epoch()
+            take(harness.run_epoch())
+            for each, time in pending:
+                latest[each] = time if latest[each] is None else max(latest[each], time)
+            pending = []
+            if number < len(restarts) and restarts[number]:
+                snapshot = harness.snapshot()
+                harness.close()
+                harness = ProgramTestHarness(build, parallelism=parallelism, snapshot=snapshot)
+        take(harness.end_input())
+        state = [(report.keys, report.event_time_timers) for report in harness._job.reports if report.level == 1]
+        assert all(counts == (0, 0) for counts in state), state
+    finally:
+        harness.close()
+    return out, watermarks
+
+
+def is_late(event, watermark):
+    return watermark is not None and event[2] < watermark
+
+
+@given(EVENTS, BOUND, BOUND, st.booleans(), st.booleans(), st.integers(1, 3), st.lists(st.booleans(), max_size=40))
+def test_interval_join(events, one, other, no_lower, no_upper, parallelism, restarts):
+    """All pairs of records that were not late, each once; late ones to their side outputs; then no state is left."""
+    lower, upper = min(one, other), max(one, other)
+    if upper - lower < no_lower + no_upper:
+        no_lower = no_upper = False
+
+    def build(env, lefts, rights):
+        joined = timed(lefts).key_by("key").interval_join(timed(rights).key_by("key")).between(lower, upper)
+        joined = joined.lower_bound_exclusive() if no_lower else joined
+        joined = joined.upper_bound_exclusive() if no_upper else joined
+        pairs = joined.side_output_left_late_data(LATE_LEFT).side_output_right_late_data(LATE_RIGHT).process(Pair())
+        return {
+            "pairs": pairs,
+            "late left": pairs.get_side_output(LATE_LEFT),
+            "late right": pairs.get_side_output(LATE_RIGHT),
+        }
+
+    out, watermarks = run(build, events, parallelism, restarts)
+    # Within an epoch event time moves on between runs; there is one run a source here, so not before its end.
+    late = {number for number, event in enumerate(events) if is_late(event, watermarks[number])}
+    expected = Counter(
+        (i, j, max(left[2], right[2]))
+        for i, left in enumerate(events)
+        for j, right in enumerate(events)
+        if left[0] and not right[0] and left[1] == right[1] and i not in late and j not in late
+        if lower + no_lower <= right[2] - left[2] <= upper - no_upper
+    )
+    assert Counter(out.get("pairs", [])) == expected
+    assert sorted(record.number for record in out.get("late left", [])) == sorted(n for n in late if events[n][0])
+    assert sorted(record.number for record in out.get("late right", [])) == sorted(n for n in late if not events[n][0])
+
+
+def test_a_key_with_many_records_finds_its_partners_in_order():
+    def build(env, lefts, rights):
+        return (
+            timed(lefts)
+            .key_by("key")
+            .interval_join(timed(rights).key_by("key"))
+            .between(-2, 2)
+            .process(lambda left, right, ctx: [(left.at, right.at)])
+        )
+
+    with ProgramTestHarness(build) as harness:
+        harness.push_all("rights", [row(key=1, at=at) for at in range(2_000, 0, -1)])
+        assert harness.run_epoch()["output"] == []
+        harness.push("lefts", row(key=1, at=0))
+        assert harness.run_epoch()["output"] == [(0, 1), (0, 2)]
+        harness.push("lefts", row(key=1, at=1_000))
+        harness.fail_epoch()
+        harness.push("rights", row(key=1, at=1_001))
+        out = harness.run_epoch()["output"]
+    assert sorted(out) == [(1_000, at) for at in (998, 999, 1_000, 1_001, 1_001, 1_002)]
+
+
+WINDOWS = {
+    "tumbling": (TumblingEventTimeWindows.of(10), lambda at: {at - at % 10}),
+    "sliding": (SlidingEventTimeWindows.of(10, 5), lambda at: {at - at % 5, at - at % 5 - 5}),
+}
+
+
+@pytest.mark.parametrize("kind", WINDOWS)
+@given(
+    events=EVENTS,
+    parallelism=st.integers(1, 3),
+    restarts=st.lists(st.booleans(), max_size=40),
+)
+def test_join_and_co_group(kind, events, parallelism, restarts):
+    assigner, starts = WINDOWS[kind]
+
+    class Both(CoGroupFunction):
+        def co_group(self, firsts, seconds):
+            yield sorted(each.number for each in firsts), sorted(each.number for each in seconds)
+
+    class Flat(FlatJoinFunction):
+        def join(self, first, second):
+            return [(first.number, second.number)] * 2
+
+    # Nothing is late, so that what is expected depends on no epoch.
+    def all_in_time(stream):
+        strategy = WatermarkStrategy.for_bounded_out_of_orderness(100).with_timestamp_assigner("at")
+        return stream.assign_timestamps_and_watermarks(strategy)
+
+    def build(env, lefts, rights):
+        one, two = all_in_time(lefts), all_in_time(rights)
+        joined = one.join(two).where("key").equal_to(lambda record: record.key).window(assigner)
+        flat = one.join(two).where("key").equal_to("key").window(assigner)
+        grouped = one.co_group(two).where("key").equal_to("key").window(assigner)
+        return {
+            "joined": joined.apply(lambda first, second: (first.number, second.number)),
+            "flat": flat.apply(Flat()),
+            "grouped": grouped.apply(Both()),
+        }
+
+    out, _ = run(build, events, parallelism, restarts)
+    windows: dict[tuple[int, int], tuple[list[int], list[int]]] = {}
+    for number, (is_left, key, at, _) in enumerate(events):
+        for start in starts(at):
+            windows.setdefault((key, start), ([], []))[not is_left].append(number)
+    pairs = Counter((i, j) for firsts, seconds in windows.values() for i in firsts for j in seconds)
+    assert Counter(out.get("joined", [])) == pairs
+    assert Counter(out.get("flat", [])) == pairs + pairs
+    assert sorted(out.get("grouped", [])) == sorted(windows.values())
+
+
+def test_sessions_are_of_both_streams():
+    def build(env, lefts, rights):
+        joined = timed(lefts).join(timed(rights)).where("key").equal_to("key")
+        return joined.window(EventTimeSessionWindows.with_gap(10)).apply(lambda a, b: (a.number, b.number))
+
+    with ProgramTestHarness(build) as harness:
+        harness.push("lefts", row(key=1, at=0, number=1), row(key=1, at=40, number=2))
+        harness.push("rights", row(key=1, at=8, number=3), row(key=1, at=16, number=4))
+        assert sorted(harness.end_input()["output"]) == [(1, 3), (1, 4)]
+
+
+class Add(JoinFunction):
+    def join(self, first, second):
+        return first + second
+
+
+def test_wrong_uses_are_refused():
+    env = StreamExecutionEnvironment()
+    one, two = env.from_collection([1]), env.from_collection([2])
+    minute = TumblingEventTimeWindows.of("1 minute")
+    with pytest.raises(ProgramError, match=r"join\(\): say which records belong together: where\(...\) is missing"):
+        one.join(two).window(minute)
+    with pytest.raises(ProgramError, match=r"co_group\(\): .* equal_to\(...\) is missing"):
+        one.co_group(two).where(str).window(minute)
+    pairs = one.join(two).where(str).equal_to(str)
+    with pytest.raises(ProgramError, match="a window is made by a window assigner"):
+        pairs.window("1 minute")  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match=r"give it an instance: Add\(\)"):
+        pairs.window(minute).apply(Add)  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match=r"interval_join\(\): the keys of the first are STRING"):
+        first, second = one.key_by(str, Types.STRING()), two.key_by(int, Types.LONG())
+        first.interval_join(second)
+    with pytest.raises(ProgramError, match=r"join\(\) takes a stream, not 5"):
+        one.join(5)  # type: ignore[arg-type]
+    with pytest.raises(ProgramError, match="takes a keyed stream"):
+        one.key_by(str).interval_join(two)  # type: ignore[arg-type]
+    near = one.key_by(str).interval_join(two.key_by(str))
+    with pytest.raises(ProgramError, match="the lower bound, '5 seconds', is above the upper one, '1 second'"):
+        near.between("5 seconds", "1 second")
+    with pytest.raises(ProgramError, match="say how near"):
+        near.process(Pair())
+    with pytest.raises(ProgramError, match="no pair lies between 1 and -1 ms"):
+        near.between(0, 0).lower_bound_exclusive().upper_bound_exclusive().process(Pair())
+    with pytest.raises(ProgramError, match=r"side_output_left_late_data\(\) takes an OutputTag, not 'late'"):
+        near.side_output_left_late_data("late")  # type: ignore[arg-type]
+    with pytest.raises(Exception, match="the record 1 has no timestamp"):
+        near.between(0, 1).process(Pair()).execute_and_collect()
