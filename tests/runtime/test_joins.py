@@ -48,8 +48,8 @@ def run(build, events, parallelism, restarts):
     """Run the events; return the outputs, and for each number the watermark of both streams when its epoch began."""
     harness = ProgramTestHarness(build, parallelism=parallelism)
     out: dict[str, list[Any]] = {}
-    watermarks = {}
-    latest = {"lefts": None, "rights": None}
+    watermarks: dict[int, int | None] = {}
+    latest: dict[str, int] = {}
 
     def take(outputs):
         for name, values in outputs.items():
@@ -62,15 +62,14 @@ def run(build, events, parallelism, restarts):
             name = "lefts" if is_left else "rights"
             harness.push(name, row(key=key, at=at, number=number))
             pending.append((name, at))
-            both = [latest[each] for each in latest]
-            watermarks[number] = None if None in both else min(value - 6 for value in both if value is not None)
+            watermarks[number] = min(latest.values()) - 6 if len(latest) == 2 else None
             if not ends:
                 continue
             if number < len(restarts) and restarts[number]:
                 harness.fail_epoch()
             take(harness.run_epoch())
             for each, time in pending:
-                latest[each] = time if latest[each] is None else max(latest[each], time)
+                latest[each] = max(time, latest.get(each, time))
             pending = []
             if number < len(restarts) and restarts[number]:
                 snapshot = harness.snapshot()
