@@ -16,6 +16,10 @@ the first rows at the sink. Most of that is Spark's own first micro-batch, so th
 
 The results are checked: each row that comes out must have its key's count over all that was ever written.
 
+With ``--digests`` only the cost of the digests is found out, by which chunks are proved: the task's cold start with and
+without a look at them, in turn, and CRC-32 of the same bytes by itself: ``--digests --keys 5000000``. Then ``ratio`` is
+the time that CRC-32 takes, over that of the cold start with it.
+
 Run it with ``make bench-recovery`` or ``python benchmarks/bench_recovery.py``. The last line of the output is one JSON
 object; ``ratio`` is the task's cold start at 1,000,000 keys over ``pickle.loads``, of both kinds of timers the larger
 (the bar is 3).
@@ -30,9 +34,12 @@ import statistics
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.support import (
@@ -58,6 +65,7 @@ from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueSta
 from pillarbox.elements import Records
 from pillarbox.runtime.local import LocalJob, Savepoint
 from pillarbox.state import MemoryChunkStore
+from pillarbox.state.log_head import Mark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -164,14 +172,23 @@ def serve_local(keys: int, timers: str, directory: Path) -> None:
             seconds, entries = plain()
             gc.enable()
             answer(seconds=seconds, entries=entries, bytes=sum(lengths.values()))
+        elif question["what"] == "digests":
+            chunks = list(read().values())
+            started = time.perf_counter()
+            for chunk in chunks:
+                zlib.crc32(chunk)
+            answer(seconds=time.perf_counter() - started, bytes=sum(lengths.values()))
+            del chunks
         else:
             touched, at = rows.touch()
-            started = time.perf_counter()
-            store = MemoryChunkStore()
-            store.chunks = read()
-            job = local_job({place: store})
-            out = run_epoch(job, touched, at)
-            seconds = time.perf_counter() - started
+            unchecked = patch.object(Mark, "fits", lambda mark, payload: True)
+            with unchecked if question["what"] == "unchecked" else nullcontext():
+                started = time.perf_counter()
+                store = MemoryChunkStore()
+                store.chunks = read()
+                job = local_job({place: store})
+                out = run_epoch(job, touched, at)
+                seconds = time.perf_counter() - started
             answer(seconds=seconds, agrees=agrees(out, touched, rows.counts))
             del job, store, out
 
@@ -262,6 +279,7 @@ def main() -> None:
     parser.add_argument("--restarts", type=int, default=3, help="restarts on Spark for each number of keys")
     parser.add_argument("--large", action="store_true", help="also 5,000,000 keys on Spark (5 minutes more)")
     parser.add_argument("--memory", default="2g", help="of Spark")
+    parser.add_argument("--digests", action="store_true", help="only what checking the digests costs the task alone")
     parser.add_argument("--local", choices=TIMERS, help=argparse.SUPPRESS)
     parser.add_argument("--spark", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
@@ -274,7 +292,10 @@ def main() -> None:
         if arguments.large:
             arguments.spark_keys.append(5_000_000)
         with tempfile.TemporaryDirectory(prefix="bench-recovery-") as directory:
-            measure(arguments, Path(directory))
+            if arguments.digests:
+                measure_digests(arguments, Path(directory))
+            else:
+                measure(arguments, Path(directory))
 
 
 def measure(arguments: argparse.Namespace, directory: Path) -> None:
@@ -351,13 +372,47 @@ def measure(arguments: argparse.Namespace, directory: Path) -> None:
         sys.exit(1)
 
 
-def measure_local(arguments: argparse.Namespace, place: Path, timers: str, wrong: list[str]) -> dict[str, Any]:
+def measure_digests(arguments: argparse.Namespace, directory: Path) -> None:
+    wrong: list[str] = []
+    said = measure_local(arguments, directory / "spread", "spread", wrong, ("digests", "unchecked", "cold"))
+    cold, unchecked, digests = (statistics.median(said[what]) for what in ("cold", "unchecked", "digests"))
+    print_table(
+        [f"the task alone, {arguments.keys:,} keys", "s", "lowest", "highest", "of a cold start"],
+        [
+            ["cold start", *spread(said["cold"], 2), ""],
+            ["without a look at the digests", *spread(said["unchecked"], 2), f"{unchecked / cold:.1%}"],
+            ["CRC-32 of the same bytes", *spread(said["digests"], 3), f"{digests / cold:.1%}"],
+        ],
+    )
+    for line in wrong:
+        print(f"WRONG RESULTS: {line}")
+    finish(
+        "recovery-digests",
+        digests / cold,
+        results_agree=not wrong,
+        cold_s=round(cold, 3),
+        unchecked_s=round(unchecked, 3),
+        digests_s=round(digests, 4),
+        megabytes=round(said["bytes"] / 1e6, 1),
+        keys=arguments.keys,
+    )
+    if wrong:
+        sys.exit(1)
+
+
+def measure_local(
+    arguments: argparse.Namespace,
+    place: Path,
+    timers: str,
+    wrong: list[str],
+    kinds: tuple[str, ...] = ("plain", "cold"),
+) -> dict[str, Any]:
     place.mkdir()
     side = Side("--local", timers, "--directory", str(place), "--keys", str(arguments.keys))
-    found: dict[str, Any] = {"cold": [], "plain": []}
+    found: dict[str, Any] = {what: [] for what in kinds}
     for index in range(-1, arguments.rounds):
-        # Alternating, and every other round backwards, so that neither gains by its place.
-        for what in ("cold", "plain") if index % 2 else ("plain", "cold"):
+        # Alternating, and every other round backwards, so that none gains by its place.
+        for what in kinds[::-1] if index % 2 else kinds:
             said = side.ask(what=what)
             if not said.get("agrees", True):
                 wrong.append(f"the task alone, {TIMERS[timers]}, round {index}")
