@@ -112,7 +112,7 @@ def test_a_shuffle_cuts_the_chain():
     ]
     assert [vertex.parallelism for vertex in program.vertices] == [0, 2, 2]
     assert [vertex.is_source for vertex in program.vertices] == [True, False, False]
-    assert [[edge.parallelism for edge in vertex.inputs] for vertex in program.vertices] == [[], [None], [2]]
+    assert [[edge.parallelism for edge in vertex.inputs] for vertex in program.vertices] == [[], [0], [2]]
     assert [len(level) for level in program.levels] == [1, 1, 1]
 
 

@@ -27,6 +27,7 @@ from pillarbox import (
 )
 from pillarbox.runtime.spark.metrics import metrics
 from pillarbox.runtime.spark.session import worker_pool
+from pillarbox.runtime.spark.start import metrics_names
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -145,6 +146,8 @@ def test_changed_programs(home: Home, caplog: pytest.LogCaptureFixture) -> None:
         assert says in str(caught.value)
         assert home.checkpoint in str(caught.value)
     assert not home.spark.streams.active
+    # Nor are their names taken for good: what comes in their place is called as it would have been.
+    assert next(metrics_names(home.spark)) == "pillarbox"
     # Spark's own start() knows of the key, too, when the state is read.
     home.put({"card": "a", "shop": "s", "amount": 2})
     query = home.writer(program(home, Sum(), key="shop")).start()

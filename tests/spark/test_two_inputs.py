@@ -16,6 +16,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
     WatermarkStrategy,
+    metrics,
     start,
 )
 
@@ -144,10 +145,10 @@ def test_rebalance_spreads_one_partition_over_all_subtasks(spark, tmp_path):
     )
     query.awaitTermination()
     assert sorted(rows) == [(n, 2 * n) for n in range(ORDERS)]
-    tasks = [task for p in query.recentProgress for task in p["observedMetrics"]["pillarbox"]["tasks"]]
+    tasks = [task for progress in query.recentProgress for task in metrics(progress)]
     took: Counter[int] = Counter()
     for task in tasks:
-        if task["uid"] == "doubled":
-            took[task["subtask"]] += task["records_in"]
+        if task.uid == "doubled":
+            took[task.subtask] += task.records_in
     assert sum(took.values()) == ORDERS
     assert abs(took[0] - took[1]) <= 3  # at most one more in each epoch

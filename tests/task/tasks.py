@@ -86,7 +86,7 @@ def vertex_of(*nodes, shuffled=False, uses_processing_time=False):
     """
     chain = [replace(each, output=Consumers([ChainInput(index + 1)], [])) for index, each in enumerate(nodes)]
     chain[-1].output = Consumers([], [0, 1])
-    inputs = [InputEdge(0, None)] if shuffled else []
+    inputs = [InputEdge(0, 0)] if shuffled else []
     number, parallelism = (1, 2) if shuffled else (0, 0)
     edges = [
         Edge("rows", 0, edge_id(number), [OUTPUT], OutputPartitioner(), 128),

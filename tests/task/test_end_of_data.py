@@ -146,7 +146,7 @@ def test_p6_the_mails_of_an_operator_run_before_it_is_finished():
 
 
 def test_what_comes_after_the_end_of_a_channels_data_is_refused():
-    gate = InputGate("next", [InputEdge(0, None)])
+    gate = InputGate("next", [InputEdge(0, 0)])
     gate.begin_epoch(1)
     elements: list[Element] = [EndOfData(), Records([1]), Barrier(1)]
     buffers = [Buffer(9, UPSTREAM, seq, encode(element)) for seq, element in enumerate(elements)]

@@ -32,7 +32,7 @@ class Sink:
 
 
 def gate_of(*edges, epoch=1):
-    gate = InputGate("sum", list(edges) or [InputEdge(SOURCE, None)])
+    gate = InputGate("sum", list(edges) or [InputEdge(SOURCE, 0)])
     gate.begin_epoch(epoch)
     return gate
 
@@ -171,7 +171,7 @@ class Sourced:
     """A gate that reads a source, epoch by epoch."""
 
     def __init__(self, idle_timeout=None):
-        self.gate = InputGate("sum", [InputEdge(SOURCE, None, idle_timeout)])
+        self.gate = InputGate("sum", [InputEdge(SOURCE, 0, idle_timeout)])
         self.sink = Sink()
         self.epoch = 0
 
@@ -230,7 +230,7 @@ def test_a_source_that_never_spoke_becomes_idle_too():
 
 
 def test_without_timeout_a_silent_source_is_waited_for():
-    gate, sink = InputGate("sum", [InputEdge(SOURCE, None), InputEdge(KNOWN, None, 10)]), Sink()
+    gate, sink = InputGate("sum", [InputEdge(SOURCE, 0), InputEdge(KNOWN, 0, 10)]), Sink()
     gate.begin_epoch(1)
     for buffer in share(source(0), *records(5)):
         for channel, element in gate.receive(buffer):
@@ -268,7 +268,7 @@ def test_a_source_whose_partitions_all_said_idle_is_idle_at_once():
 
 
 def test_an_idle_source_holds_back_no_other():
-    gate, sink = InputGate("sum", [InputEdge(SOURCE, None), InputEdge(KNOWN, None)]), Sink()
+    gate, sink = InputGate("sum", [InputEdge(SOURCE, 0), InputEdge(KNOWN, 0)]), Sink()
     gate.begin_epoch(1)
     for buffer in (*share(source(0), Records([1]), WatermarkStatus(True)), *share(channel_code(KNOWN, 0), *records(9))):
         for channel, element in gate.receive(buffer):

@@ -58,7 +58,7 @@ class Sources:
 
 
 def source(number=0, *, idle=None, progress=None):
-    return InputEdge(number, None, idle, progress_timeout=progress)
+    return InputEdge(number, 0, idle, progress_timeout=progress)
 
 
 def test_the_watermark_of_a_silent_source_goes_on_with_the_clock():

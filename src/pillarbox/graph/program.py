@@ -295,7 +295,7 @@ class _Compiler:
                     edge.sender += f", {sender}"
                 consumers.edges.append(place)
                 return head.number, edge.id
-        way_in = InputEdge(vertex.number, vertex.parallelism or None, ordinal=len(between), index=link.index)
+        way_in = InputEdge(vertex.number, vertex.parallelism, ordinal=len(between), index=link.index)
         head.inputs.append(way_in)
         codes, former = (
             [code for code, (number, _) in subtasks.items() if number == head.number]

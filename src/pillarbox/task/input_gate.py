@@ -59,8 +59,8 @@ class InputGate:
     def __init__(self, name: str, inputs: list[InputEdge]) -> None:
         self._name = name
         self._edges = {edge.id: edge for edge in inputs}
-        self._known = {channel_code(edge.id, subtask) for edge in inputs for subtask in range(edge.parallelism or 0)}
-        sources = [("source", edge.id) for edge in inputs if edge.parallelism is None]
+        self._known = {channel_code(edge.id, subtask) for edge in inputs for subtask in range(edge.parallelism)}
+        sources = [("source", edge.id) for edge in inputs if edge.is_source]
         self._valve = StatusWatermarkValve([*sorted(self._known), *sources])
         # When sources had records last; and of those that are silent, the watermark that they had then.
         self._last_active: dict[int, int] = {}
@@ -174,7 +174,7 @@ class InputGate:
         """
         silent: list[InputEdge] = []
         for number, edge in self._edges.items():
-            if edge.parallelism is not None:
+            if not edge.is_source:
                 continue
             partitions = [
                 channel

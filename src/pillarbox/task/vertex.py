@@ -119,8 +119,7 @@ class InputEdge:
 
     Attributes:
         vertex: the sending vertex.
-        parallelism: the number of its subtasks; None for a source under Spark, whose partitions are counted
-            anew in every epoch.
+        parallelism: the number of its subtasks; 0 for a source, whose partitions are counted anew in every epoch.
         idle_timeout: milliseconds without records after which a source no longer holds back the watermark.
         ordinal: which of the edges from that vertex to this one it is, from 0.
         index: the input of the head operator that its records go to.
@@ -128,7 +127,7 @@ class InputEdge:
     """
 
     vertex: int
-    parallelism: int | None
+    parallelism: int
     idle_timeout: int | None = None
     ordinal: int = 0
     index: int = 0
@@ -140,9 +139,14 @@ class InputEdge:
         return edge_id(self.vertex, self.ordinal)
 
     @property
+    def is_source(self) -> bool:
+        """Whether it comes from a source."""
+        return self.parallelism == 0
+
+    @property
     def minds_silence(self) -> bool:
         """Whether something happens by the clock when no records come: only a source can be silent."""
-        return self.parallelism is None and (self.idle_timeout is not None or self.progress_timeout is not None)
+        return self.is_source and (self.idle_timeout is not None or self.progress_timeout is not None)
 
 
 @dataclass

@@ -49,7 +49,7 @@ _FORMAT_KEPT_SINCE = (4, 3)
 _ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})_(\d+)\b")
 
 # For each session, names of observed metrics that are taken by programs planned since a query with programs was last
-# started. Any two of these programs may yet meet in one query, in which names are unique.
+# started, or refused. Any two of these programs may yet meet in one query, in which names are unique.
 _unstarted: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 
 _REMEMBERED = 256
@@ -267,16 +267,15 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
         programs = programs_of(writer)
         codes = CODES
         if programs:
+            # Also if it is refused: programs that come now take the place of these.
+            _unstarted.pop(spark, None)
             checkpoint = checkpoint_of(writer, start.__get__(writer), *args, **options)
             if checkpoint is not None:
                 description = Description(spark, checkpoint)
                 _look_at_checkpoint(description, programs)
                 codes = _codes_in(description, programs)
         with program_settings(spark, programs), _codes_known(spark, codes):
-            query = start(writer, *args, **options)
-        if programs:
-            _unstarted.pop(spark, None)
-        return query
+            return start(writer, *args, **options)
 
     setattr(wrapper, _WRAPPED, True)
     return wrapper
