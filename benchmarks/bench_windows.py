@@ -11,7 +11,8 @@ The works, all of them or those in ``--works``; all emit (key, start, count, sum
 Micro-batches have 1,000,000 rows, which cover five minutes of event time, the watermark is 5 seconds behind (see
 ``window_work.py``). ``--keys`` and ``--rows`` are for other sizes.
 
-pillarbox has the side ``python``, an ``AggregateFunction`` in Python. The peers, all of them or those in ``--peers``:
+pillarbox has two sides, both of them or those in ``--sides``: ``columnar``, aggregates of columns that Arrow computes,
+and ``python``, an ``AggregateFunction`` in Python. The peers, all of them or those in ``--peers``:
 
   spark     Spark's own ``groupBy(window, key).agg(...)``, which has no Python in it: with the faster of its two state
             stores, RocksDB (with changelog checkpoints, and rows not counted) and the one in the JVM's memory; both do
@@ -33,8 +34,7 @@ idle for a minute: a side with Python that has waited for as long gets a micro-b
 
 - On Spark the cores are two, shuffle partitions two, output goes into ``foreachBatch`` with the sink ``noop``. A
   micro-batch's throughput is its ``numInputRows`` over its ``triggerExecution``.
-- Pathway gets the same micro-batches (a twentieth of rows and keys where windows slide, and a tenth of them for
-  sessions); it persists nothing. See ``window_pathway.py``.
+- Pathway gets the same micro-batches (of rows and keys one in 200 where windows slide, one in ten for sessions); it persists nothing. See ``window_pathway.py``.
 - PyFlink and Bytewax take many times as long, so their round is a job over a share of a micro-batch's rows with the
   same share of its keys, so as many rows a window. A job begins without state and closes all windows at its end, with
   no checkpoints; its start does not count. All that is to their favour. In thread mode, and for Bytewax, two processes
@@ -46,7 +46,7 @@ Every result is checked: number of rows, sum of totals, and a checksum of all co
 it.
 
 Run it with ``make bench-windows`` or ``python benchmarks/bench_windows.py``. The last line of the output is one JSON
-object; ``ratio`` is rows per second of pillarbox over those of Spark's own, tumbling, at 100,000 keys.
+object; ``ratio`` is rows per second of pillarbox's columnar side over those of Spark's own, tumbling, at 100,000 keys.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Comparison:
         runners: dict[str, Runner] = {}
         try:
             for name in [*self.arguments.sides, *self.arguments.peers]:
-                if name not in self.left_out:
+                if name not in self.left_out and self.name not in CONTENDERS[name].without:
                     self._try(name, runners, "warm_up")
             for _ in range(self.arguments.rounds):
                 for name in list(runners):
@@ -208,7 +208,7 @@ class Comparison:
             print(f"left out: {CONTENDERS[name].title}: {why}")
         for line in self.wrong:
             print(f"WRONG RESULTS: {line}")
-        first = works.get("tumbling", {}).get("over", {}).get(self.arguments.sides[0], {})
+        first = works.get("tumbling", {}).get("over", {}).get("columnar", {})
         finish(
             "windows",
             first.get("spark", 0),
@@ -232,6 +232,7 @@ class Comparison:
         over = {
             ours: {name: round(medians[ours] / rate, 3) for name, rate in medians.items() if name != ours}
             for ours in self.arguments.sides
+            if ours in medians
         }
         print(f"\n{self.name}: {self.work.title}, {self.keys:,} keys")
         print_table(

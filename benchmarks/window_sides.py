@@ -59,14 +59,19 @@ class Contender:
     Attributes:
         kind: ``ours``, ``spark``, ``limit``, or the peer's environment.
         share: by work; it gets one in so many rows and keys.
+        without: works that it does not do.
     """
 
     title: str
     kind: str
     share: Mapping[str, int] = field(default_factory=dict)
+    without: tuple[str, ...] = ()
 
 
-OURS = {"python": Contender("pillarbox, Python", "ours")}
+OURS = {
+    "columnar": Contender("pillarbox, columnar", "ours", without=("sessions",)),
+    "python": Contender("pillarbox, Python", "ours"),
+}
 PEERS = {
     "spark": Contender("Spark's own", "spark"),
     "thread": Contender(
@@ -75,8 +80,8 @@ PEERS = {
     "process": Contender(
         "PyFlink, process mode", "flink", {"tumbling": 50, "tumbling-10k": 50, "sliding": 1_000, "sessions": 100}
     ),
-    "pathway": Contender("Pathway", "pathway", {"sliding": 20, "sessions": 10}),
-    "bytewax": Contender("Bytewax", "bytewax", {"tumbling": 5, "tumbling-10k": 5, "sliding": 20, "sessions": 5}),
+    "pathway": Contender("Pathway", "pathway", {"sliding": 200, "sessions": 10}),
+    "bytewax": Contender("Bytewax", "bytewax", {"tumbling": 5, "tumbling-10k": 5, "sliding": 20, "sessions": 10}),
     "two-hops": Contender("(identity, two hops)", "limit"),
     "one-hop": Contender("(identity, one hop)", "limit"),
 }

@@ -31,6 +31,8 @@ from pillarbox import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
     WindowFunction,
+    count_,
+    sum_,
 )
 
 MINUTE = 60_000
@@ -315,6 +317,12 @@ def python_query(source: DataFrame, work: Work) -> DataFrame:
     return result.to_dataframe(OUTPUT)  # type: ignore[no-any-return]
 
 
+def columnar_query(source: DataFrame, work: Work) -> DataFrame:
+    """Aggregates of columns, computed by Arrow."""
+    result = _windowed(source, work).aggregate(n=count_(), total=sum_("amount")).to_dataframe()
+    return result.select("key", F.unix_millis("window_start").alias("start"), "n", "total")  # type: ignore[no-any-return]
+
+
 # -- Spark's own, and the limits --
 
 
@@ -337,6 +345,7 @@ def two_hops_query(source: DataFrame, work: Work) -> DataFrame:
 
 
 QUERIES: dict[str, Callable[[DataFrame, Work], DataFrame]] = {
+    "columnar": columnar_query,
     "python": python_query,
     "spark-rocksdb": spark_query,
     "spark-hdfs": spark_query,
