@@ -34,7 +34,8 @@ idle for a minute: a side with Python that has waited for as long gets a micro-b
 
 - On Spark the cores are two, shuffle partitions two, output goes into ``foreachBatch`` with the sink ``noop``. A
   micro-batch's throughput is its ``numInputRows`` over its ``triggerExecution``.
-- Pathway gets the same micro-batches (of rows and keys one in 200 where windows slide, one in ten for sessions); it persists nothing. See ``window_pathway.py``.
+- Pathway gets the same micro-batches (of rows and keys one in 200 where windows slide, one in ten for sessions); it
+  persists nothing. See ``window_pathway.py``.
 - PyFlink and Bytewax take many times as long, so their round is a job over a share of a micro-batch's rows with the
   same share of its keys, so as many rows a window. A job begins without state and closes all windows at its end, with
   no checkpoints; its start does not count. All that is to their favour. In thread mode, and for Bytewax, two processes
