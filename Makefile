@@ -31,7 +31,7 @@ demo-enrichment: setup ## Run the enrichment demo: lookups over HTTP at a servic
 	@$(RUN) $(BIN)/python examples/enrichment/demo.py $(ARGS)
 
 .PHONY: equality
-equality: setup ## Run the flights every way there is, and compare each with the oracle (15 minutes)
+equality: setup ## Run the flights every way there is, and compare with the oracle and with Spark's own windows (half an hour)
 	@$(RUN) $(BIN)/python examples/flights/equality.py $(ARGS)
 
 .PHONY: test

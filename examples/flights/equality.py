@@ -1,4 +1,6 @@
-"""The program in every way there is: streaming, batch and local, each at several parallelisms, against the oracle.
+"""The programs in every way there is: streaming, batch and local, each at several parallelisms.
+
+Events are compared with the oracle, windows with those that Spark makes itself.
 
 python examples/flights/equality.py [--parallelism 1 2 4] [--batches 1 7 365] [--months 12]
 """
@@ -23,7 +25,8 @@ import pyarrow as pa
 
 from examples.flights.data import flights
 from examples.flights.oracle import expected
-from examples.flights.run import run_batch, run_local, run_streaming
+from examples.flights.run import EVENTS, Job, collected, run_batch, run_local, run_streaming
+from examples.flights.windows import Departures, build, by_spark
 from pillarbox import local_session
 
 
@@ -35,43 +38,57 @@ def main() -> int:
     parser.add_argument("--months", type=int, default=12)
     arguments = parser.parse_args()
     table = flights(arguments.months)
-    wanted = expected(table.to_pylist())
-    print(f"{table.num_rows:,} flights, {len(wanted):,} rows expected\n")
-    print("runtime     parallelism   micro-batches   equal   seconds", flush=True)
+    wanted = {"events": expected(table.to_pylist()), "windows": windows_by_spark(table)}
+    print(
+        f"{table.num_rows:,} flights, {len(wanted['events']):,} events and {len(wanted['windows']):,} windows expected\n"
+    )
+    print("program   runtime     parallelism   micro-batches   equal   seconds", flush=True)
     different = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name, parallelism, batches, run in runs(table, Path(folder), arguments.parallelism, arguments.batches):
+        for program, name, parallelism, batches, run in runs(
+            table, Path(folder), arguments.parallelism, arguments.batches
+        ):
             started = time.monotonic()
-            equal = run() == wanted
+            equal = run() == wanted[program]
             different += not equal
             seconds = time.monotonic() - started
             print(
-                f"{name:10}  {parallelism:11}   {batches:>13}   {'yes' if equal else 'NO':>5}   {seconds:7.1f}",
+                f"{program:8}  {name:10}  {parallelism:11}   {batches:>13}   {'yes' if equal else 'NO':>5}"
+                f"   {seconds:7.1f}",
                 flush=True,
             )
-    print("\nall equal, row for row" if not different else f"\n{different} runs differ from the oracle")
+    print("\nall equal, row for row" if not different else f"\n{different} runs differ")
     return 1 if different else 0
+
+
+def windows_by_spark(table: pa.Table) -> list[Any]:
+    """Return the windows that Spark makes itself."""
+    spark = local_session(2, app_name="flights by Spark", spark__log__level="ERROR")
+    try:
+        return collected(by_spark(spark.createDataFrame(table)), JOBS["windows"])
+    finally:
+        spark.stop()
+
+
+JOBS = {"events": EVENTS, "windows": Job(build, Departures)}
 
 
 def runs(
     table: pa.Table, folder: Path, parallelisms: list[int], batches: list[int]
-) -> Iterator[tuple[str, int, int | str, Any]]:
+) -> Iterator[tuple[str, str, int, int | str, Any]]:
     """Return the runs. Streaming runs deal each slice out in another order."""
-    for parallelism in parallelisms:
+    cases = [(program, job, parallelism) for program, job in JOBS.items() for parallelism in parallelisms]
+    for program, job, parallelism in cases:
         for count in batches:
-            yield "local", parallelism, count, partial(run_local, table, count, parallelism)
+            yield program, "local", parallelism, count, partial(run_local, table, count, parallelism, job=job)
     spark = local_session(2, app_name="flights", spark__log__level="ERROR")
     try:
-        for parallelism in parallelisms:
-            yield "batch", parallelism, "", partial(run_batch, spark, table, folder, parallelism)
+        for program, job, parallelism in cases:
+            yield program, "batch", parallelism, "", partial(run_batch, spark, table, folder, parallelism, job)
             for count in batches:
                 shuffle = 1000 * parallelism + count
-                yield (
-                    "streaming",
-                    parallelism,
-                    count,
-                    partial(run_streaming, spark, table, folder, count, parallelism, shuffle),
-                )
+                run = partial(run_streaming, spark, table, folder, count, parallelism, shuffle, job)
+                yield program, "streaming", parallelism, count, run
     finally:
         spark.stop()
 

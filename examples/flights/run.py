@@ -1,17 +1,18 @@
-"""Three ways to run the program: a streaming query, a batch query, and this process alone."""
+"""Three ways to run a program: a streaming query, a batch query, and this process alone."""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from examples.flights.data import FILES_PER_SLICE, SCHEMA, deal, heartbeat, slices, write_files
 from examples.flights.job import Event, build
 from examples.flights.oracle import Outcome, canonical
-from pillarbox import StreamExecutionEnvironment
+from pillarbox import DataStream, StreamExecutionEnvironment
 from pillarbox.elements import ArrowRecords
 from pillarbox.graph import Program
 
@@ -20,10 +21,31 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
+class Job(NamedTuple):
+    """A program.
+
+    Attributes:
+        build: makes it of a stream of flights.
+        row: the class of its results.
+    """
+
+    build: Callable[[DataStream], DataStream]
+    row: Any
+
+
+EVENTS = Job(build, Event)
+
+
 def start_streaming(
-    spark: SparkSession, table: pa.Table, folder: Path, batches: int, parallelism: int, shuffle: int | None = None
+    spark: SparkSession,
+    table: pa.Table,
+    folder: Path,
+    batches: int,
+    parallelism: int,
+    shuffle: int | None = None,
+    job: Job = EVENTS,
 ) -> tuple[StreamingQuery, Program]:
-    """Write the flights to ``folder`` and start the query over them, its events go to Parquet files there.
+    """Write the flights to ``folder`` and start the query over them, its results go to Parquet files there.
 
     What a run before has left in the folder is removed.
     """
@@ -32,10 +54,11 @@ def start_streaming(
     write_files(table, folder / "flights", batches, shuffle)
     source = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_SLICE)
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parallelism)
-    stream = build(env.from_dataframe(source.parquet(str(folder / "flights")), name="flights"))
+    stream = job.build(env.from_dataframe(source.parquet(str(folder / "flights")), name="flights"))
     plan = env.get_execution_graph()
+    results = stream.to_dataframe(job.row)
     query = (
-        counted(stream.to_dataframe(Event))
+        (counted(results) if job is EVENTS else results)
         .writeStream.format("parquet")
         .option("path", str(folder / "events"))
         .option("checkpointLocation", str(folder / "checkpoint"))
@@ -54,25 +77,37 @@ def counted(events: DataFrame) -> DataFrame:
 
 
 def run_streaming(
-    spark: SparkSession, table: pa.Table, folder: Path, batches: int, parallelism: int, shuffle: int | None = None
+    spark: SparkSession,
+    table: pa.Table,
+    folder: Path,
+    batches: int,
+    parallelism: int,
+    shuffle: int | None = None,
+    job: Job = EVENTS,
 ) -> list[Outcome]:
     """Run as a streaming query of ``batches`` micro-batches, and one for the heartbeat."""
-    query, _ = start_streaming(spark, table, folder, batches, parallelism, shuffle)
+    query, _ = start_streaming(spark, table, folder, batches, parallelism, shuffle, job)
     query.awaitTermination()
-    return read_events(spark, folder)
+    return collected(spark.read.parquet(str(folder / "events")), job)
 
 
-def run_batch(spark: SparkSession, table: pa.Table, folder: Path, parallelism: int) -> list[Outcome]:
+def run_batch(spark: SparkSession, table: pa.Table, folder: Path, parallelism: int, job: Job = EVENTS) -> list[Outcome]:
     """Run as a batch query."""
     shutil.rmtree(folder / "flights", ignore_errors=True)
     write_files(table, folder / "flights", 1)
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parallelism)
     source = spark.read.schema(SCHEMA).parquet(str(folder / "flights"))
-    return collected(build(env.from_dataframe(source, name="flights")).to_dataframe(Event))
+    return collected(job.build(env.from_dataframe(source, name="flights")).to_dataframe(job.row), job)
 
 
 def run_local(
-    table: pa.Table, batches: int, parallelism: int, *, shuffle: int | None = None, forget: bool = False
+    table: pa.Table,
+    batches: int,
+    parallelism: int,
+    *,
+    shuffle: int | None = None,
+    forget: bool = False,
+    job: Job = EVENTS,
 ) -> list[Outcome]:
     """Run without Spark: the same tasks, epoch by epoch, in this process.
 
@@ -81,13 +116,13 @@ def run_local(
     """
     env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
     events: list[Any] = []
-    with env.local_job(events=build(env.from_collection([]))) as job:
+    with env.local_job(events=job.build(env.from_collection([]))) as running:
         for part in [*slices(table, batches), heartbeat(table)]:
             files = deal(part, FILES_PER_SLICE, shuffle) if part.num_rows > 1 else [part]
             partitions = [[ArrowRecords(batch) for batch in file.to_batches(max_chunksize=10_000)] for file in files]
-            events += job.run_epoch({0: partitions})["events"]
+            events += running.run_epoch({0: partitions})["events"]
             if forget:
-                job.reset()
+                running.reset()
     return canonical(events)
 
 
@@ -96,8 +131,8 @@ def read_events(spark: SparkSession, folder: Path) -> list[Outcome]:
     return collected(spark.read.parquet(str(folder / "events")))
 
 
-def collected(events: DataFrame) -> list[Outcome]:
-    """Return the rows of a DataFrame of events."""
+def collected(results: DataFrame, job: Job = EVENTS) -> list[Outcome]:
+    """Return the rows of a DataFrame of results."""
     # By way of Arrow, instants keep their time zone; Spark's rows would have them in the driver's.
-    rows: list[dict[str, Any]] = events.select(*Event._fields).toArrow().to_pylist()
+    rows: list[dict[str, Any]] = results.select(*job.row._fields).toArrow().to_pylist()
     return canonical([tuple(row.values()) for row in rows])

@@ -1,0 +1,39 @@
+"""Windows of the flights equal Spark's own, row for row, however they are run; more of it is in ``make equality``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timezone
+
+import pytest
+
+from examples.flights.data import flights
+from examples.flights.run import Job, collected, run_batch, run_local, run_streaming
+from examples.flights.windows import Departures, build, by_spark
+
+WINDOWS = Job(build, Departures)
+
+
+@pytest.fixture(scope="module")
+def january():
+    table = flights(1)
+    end = datetime(2013, 1, 10, tzinfo=timezone.utc)
+    return table.slice(0, sum(at < end for at in table["departed"].to_pylist()))
+
+
+@pytest.fixture(scope="module")
+def wanted(spark, january):
+    found = collected(by_spark(spark.createDataFrame(january)), WINDOWS)
+    assert set(Counter(row[0] for row in found)) == {"hour", "three hours", "day"}
+    assert len(found) > 5_000
+    return found
+
+
+@pytest.mark.parametrize(("batches", "parallelism"), [(1, 4), (7, 1), (30, 2)])
+def test_windows_equal_sparks_own_on_the_local_runtime(january, wanted, batches, parallelism):
+    assert run_local(january, batches, parallelism, shuffle=batches, forget=True, job=WINDOWS) == wanted
+
+
+def test_windows_equal_sparks_own_in_batch_and_streaming(spark, january, wanted, tmp_path):
+    assert run_batch(spark, january, tmp_path, 4, WINDOWS) == wanted
+    assert run_streaming(spark, january, tmp_path, 5, 2, 11, WINDOWS) == wanted
