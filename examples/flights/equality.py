@@ -39,9 +39,8 @@ def main() -> int:
     arguments = parser.parse_args()
     table = flights(arguments.months)
     wanted = {"events": expected(table.to_pylist()), "windows": windows_by_spark(table)}
-    print(
-        f"{table.num_rows:,} flights, {len(wanted['events']):,} events and {len(wanted['windows']):,} windows expected\n"
-    )
+    rows = " and ".join(f"{len(found):,} {program}" for program, found in wanted.items())
+    print(f"{table.num_rows:,} flights, {rows} expected\n")
     print("program   runtime     parallelism   micro-batches   equal   seconds", flush=True)
     different = 0
     with tempfile.TemporaryDirectory() as folder:
