@@ -164,6 +164,25 @@ def test_after_a_thousand_sessions_nothing_is_left_and_the_log_is_within_its_sla
         assert len(harness.get_output()) == 2000
 
 
+def test_sessions_that_stay_for_late_elements_have_few_timers():
+    def build(stream):
+        return stream.window(EventTimeSessionWindows.with_gap(5)).allowed_lateness(1000).aggregate(Joined(), Named())
+
+    with open_windows(build) as harness:
+        for time in range(0, 900, 10):
+            harness.push(("a", time), time)
+            harness.push_watermark(time + 3)
+            assert harness.num_event_time_timers() <= 2
+        harness.push(("a", -1), 402)
+        assert harness.get_output()[-1] == ("a", (400, 407), (400, -1))
+        harness.push_watermark(1500)
+        assert [start for start, _, _ in harness.state_of("a")["aggregating-sessions"]] == list(range(500, 900, 10))
+        harness.push_watermark(5000)
+        harness.snapshot()
+        assert harness.num_event_time_timers() == 0 and list(harness._backend.get_keys()) == []
+        assert len(harness.get_output()) == 91
+
+
 def test_sessions_of_processing_time_that_fold():
     with open_windows(lambda s: s.window(ProcessingTimeSessionWindows.with_gap(10)).reduce(summed)) as harness:
         assert type(harness.operator) is SessionWindowOperator

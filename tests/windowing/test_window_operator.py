@@ -460,6 +460,37 @@ def test_functions_are_opened_and_closed():
     assert told == ["open reduce", "open window", "close reduce", "close window"]
 
 
+class Number(AggregateFunction):
+    def create_accumulator(self):
+        return 0
+
+    def add(self, value, accumulator):
+        return accumulator + 1
+
+    def get_result(self, accumulator):
+        return accumulator
+
+    def merge(self, one, other):
+        return one + other
+
+
+@pytest.mark.parametrize(
+    "assigner",
+    [TumblingEventTimeWindows.of(10), SlidingEventTimeWindows.of(10, 10), EventTimeSessionWindows.with_gap(4)],
+)
+@pytest.mark.parametrize("trigger", [EventTimeTrigger, PurgingTrigger.of(EventTimeTrigger.create())])
+def test_elements_that_are_none_are_elements(assigner, trigger):
+    def build(stream):
+        keyed = StreamExecutionEnvironment().from_collection([]).key_by(lambda value: "all")
+        windows = keyed.window(assigner)
+        return (windows if trigger is EventTimeTrigger else windows.trigger(trigger)).aggregate(Number())
+
+    with open_windows(build) as harness:
+        harness.push_all([1, None, None, 2, None], [0, 1, 2, 3, 4])
+        harness.push_watermark(100)
+        assert harness.get_output() == [5]
+
+
 # -- the laws --
 
 

@@ -149,24 +149,29 @@ class SessionWindowOperator(FoldingWindowOperator):
         if sessions[0][1] - 1 > timestamp:  # it has grown since
             self._register(sessions[0][1] - 1)
             return
-        stay: list[Session] = []
-        for session in sessions:
-            start, end, accumulator = session
-            if end - 1 == timestamp:
-                self._fire(start, end, accumulator)
-            if end - 1 + self._lateness > timestamp:
-                stay.append(session)
-            elif self._clears:
+        ending = bisect_left(sessions, timestamp + 1, key=_END) if self._lateness else 0
+        if ending < len(sessions) and sessions[ending][1] == timestamp + 1:
+            start, end, accumulator = sessions[ending]
+            self._fire(start, end, accumulator)
+        over = bisect_right(sessions, timestamp + 1 - self._lateness, key=_END) if self._lateness else 1
+        if over:
+            self._remove(sessions, over)
+        if sessions:
+            self._schedule(sessions[0][1], timestamp)
+            following = bisect_right(sessions, timestamp + 1, key=_END) if self._lateness else 0
+            if 0 < following < len(sessions):
+                self._register(sessions[following][1] - 1)
+
+    def _remove(self, sessions: list[Session], over: int) -> None:
+        """Remove the first ``over`` sessions, which are over."""
+        if self._clears:
+            for start, end, _ in sessions[:over]:
                 self._tell_of_end(TimeWindow(start, end))
-        if len(stay) < len(sessions):
-            if not stay:
-                self._state.clear()
-                return
-            self._state.update(stay)
-        for _, end, _ in stay:
-            self._schedule(end, timestamp)
-            if end - 1 > timestamp:
-                return  # the later ones come later
+        del sessions[:over]
+        if sessions:
+            self._state.update(sessions)
+        else:
+            self._state.clear()
 
     def _schedule(self, end: int, passed: int) -> None:
         """Register the next timer of a session: for when it fires, or for when it is over."""
