@@ -29,6 +29,7 @@ FLOORS = [
     ("testing",),
 ]
 PUBLIC = {
+    "Counter", "Distribution", "Meter", "MetricGroup",
     "BroadcastConnectedStream", "BroadcastProcessFunction", "BroadcastState", "BroadcastStream",
     "KeyedBroadcastProcessFunction", "ReadOnlyBroadcastState", "Partitioner",
     "CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "JoinedStreams", "JoinedWindows",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -159,7 +159,8 @@ class TaskReport:
         back_pressured_ms: time in which the output was not taken.
         state_ms: time for bringing the state to the store's version, and for writing it.
         alignment_ms: time from the first barrier to the last.
-        counters: the operators' own counts, by ``uid.name``.
+        counters: the operators' own counts, and those of the user's functions, by ``uid.name``.
+        gauges: the other metrics of the user's functions, by ``uid.name``.
         buffers_in: buffers that came in. This and what follows: None for a source.
         watermark: the task's event time.
         keys: keys with state or timers.
@@ -192,6 +193,7 @@ class TaskReport:
     state_ms: int
     alignment_ms: int
     counters: dict[str, int]
+    gauges: dict[str, float] = field(default_factory=dict)
     buffers_in: int | None = None
     watermark: int | None = None
     keys: int | None = None

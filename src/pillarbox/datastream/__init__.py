@@ -47,6 +47,7 @@ from pillarbox.operators.functions import (
     TimerService,
 )
 from pillarbox.operators.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
+from pillarbox.operators.metric_group import Counter, Distribution, Meter, MetricGroup
 
 __all__ = [
     "AllWindowedStream",
@@ -68,8 +69,10 @@ __all__ = [
     "CoProcessFunction",
     "CollectedResults",
     "ConnectedStreams",
+    "Counter",
     "DataStream",
     "DataStreamSink",
+    "Distribution",
     "FilterFunction",
     "FlatJoinFunction",
     "FlatMapFunction",
@@ -84,6 +87,8 @@ __all__ = [
     "KeyedProcessFunction",
     "KeyedStream",
     "MapFunction",
+    "Meter",
+    "MetricGroup",
     "OutputTag",
     "Partitioner",
     "ProcessFunction",

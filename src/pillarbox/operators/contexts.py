@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._generics import Acc, K, T, U, V
 from pillarbox.errors import ProgramError, shorten
+from pillarbox.operators.metric_group import MetricGroup
 from pillarbox.state import (
     AggregatingState,
     AggregatingStateDescriptor,
@@ -64,6 +65,10 @@ class RuntimeContext:
     def get_task_name_with_subtasks(self) -> str:
         """Return name, index and number as Flink prints them, counted from 1."""
         return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism or '?'})"
+
+    def get_metrics_group(self) -> MetricGroup:
+        """Return the group in which the function's metrics are made: counters, meters, distributions, gauges."""
+        return MetricGroup(self._context.metrics)
 
     def get_state(self, descriptor: ValueStateDescriptor[V]) -> ValueState[V]:
         """Return the value state that a descriptor declares: one value per key."""

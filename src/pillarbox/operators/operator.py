@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Protocol
 
 from pillarbox.elements import Records
 from pillarbox.mailbox import MailboxExecutor
+from pillarbox.operators.metric_group import UserMetrics
 from pillarbox.state import KeyedStateBackend
 from pillarbox.state.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox.time import ProcessingTimeService, WatermarkSink
@@ -121,6 +123,12 @@ class OperatorContext:
     keyed: KeyedContext | None = None
     job_parallelism: int = 1
     counters: dict[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def metrics(self) -> UserMetrics:
+        """The metrics of the operator's functions."""
+        return UserMetrics(self.name)
+
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
 
 

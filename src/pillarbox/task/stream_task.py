@@ -408,9 +408,11 @@ class StreamTask(ABC):
 
     def _report(self) -> TaskReport:
         counters: dict[str, int] = {}
+        gauges: dict[str, float] = {}
         for operator in self.chain.operators:
             for name, count in operator.context.counters.items():
                 counters[f"{operator.uid}.{name}"] = count
+            operator.context.metrics.take(operator.uid, counters, gauges)
         latency = self.mailbox_metrics.latency
         return TaskReport(
             vertex=self.vertex.name,
@@ -424,5 +426,6 @@ class StreamTask(ABC):
             mails=self.mailbox_metrics.mails_processed - self._mails_before,
             **self.metrics.times(),
             counters=counters,
+            gauges=gauges,
             mailbox_latency_ms=None if latency is None else round(latency.maximum * 1000),
         )

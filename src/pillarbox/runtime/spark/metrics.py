@@ -43,7 +43,8 @@ def metrics(progress: Any) -> list[TaskReport]:
 
 def _task(values: Any) -> TaskReport:
     named = dict(values) if isinstance(values, Mapping) else dict(zip(REPORT_TYPES, values))
-    named["counters"] = dict(named.get("counters") or {})
+    for name in ("counters", "gauges"):
+        named[name] = dict(named.get(name) or {})
     # A report that another version of pillarbox wrote may have other metrics.
     known: dict[str, Any] = {name: named.get(name) for name in REPORT_TYPES}
     return TaskReport(**known)

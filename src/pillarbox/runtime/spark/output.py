@@ -19,7 +19,13 @@ from pillarbox.task import REPORT_TARGET
 
 __all__ = ["BUFFER_SCHEMA", "REPORT_TYPES", "BufferOutput", "ColumnOutput", "Output"]
 
-_SPARK_TYPES = {str: "STRING", int: "LONG", bool: "BOOLEAN", dict[str, int]: "MAP<STRING, LONG>"}
+_SPARK_TYPES = {
+    str: "STRING",
+    int: "LONG",
+    bool: "BOOLEAN",
+    dict[str, int]: "MAP<STRING, LONG>",
+    dict[str, float]: "MAP<STRING, DOUBLE>",
+}
 
 # A task's metrics, by name, with their Spark types. A program's observed metrics are lists of such structs.
 REPORT_TYPES = {
