@@ -11,11 +11,13 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
 from pillarbox.errors import ProgramError, raise_from_user_code, shorten
 
 __all__ = ["Counter", "Distribution", "Meter", "MetricGroup", "UserMetrics"]
+
+_MetricT = TypeVar("_MetricT", bound="Counter | Meter | Distribution")
 
 
 class Counter:
@@ -71,7 +73,7 @@ class Distribution:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._values = (0, 0, math.inf, -math.inf)
+        self._values: tuple[int, float, float, float] = (0, 0, math.inf, -math.inf)
 
     def update(self, value: int | float) -> None:
         """Add a value."""
@@ -192,12 +194,12 @@ class UserMetrics:
         self._metrics: dict[str, Any] = {}
         self._began = time.monotonic()
 
-    def get(self, name: str, kind: Any) -> Any:
+    def get(self, name: str, kind: type[_MetricT]) -> _MetricT:
         """Return the metric of a name, made at the first call."""
         metric = self._metrics.get(name)
         if metric is None:
             metric = self._metrics[name] = kind()
-        elif type(metric) is not kind:
+        if not isinstance(metric, kind):
             self._refuse(name)
         return metric
 
@@ -207,7 +209,7 @@ class UserMetrics:
             self._refuse(name)
         self._metrics[name] = _Gauge(function, self._operator)
 
-    def _refuse(self, name: str) -> None:
+    def _refuse(self, name: str) -> NoReturn:
         raise ProgramError(
             f"operator {self._operator!r} has two metrics called {name!r}, of different kinds: give each a name"
         )
