@@ -11,6 +11,7 @@ from pyspark.sql import functions as F
 import pillarbox.functions as PF
 from pillarbox import (
     CumulativeEventTimeWindows,
+    EventTimeSessionWindows,
     SlidingEventTimeWindows,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
@@ -85,6 +86,10 @@ WINDOWS = {
         lambda: F.window("at", "1 minute", None, "10 seconds"),
     ),
     "sliding": (SlidingEventTimeWindows.of("1 minute", "20 seconds"), lambda: F.window("at", "1 minute", "20 seconds")),
+    "sessions": (
+        EventTimeSessionWindows.with_gap("6700 milliseconds"),
+        lambda: F.session_window("at", "6700 milliseconds"),
+    ),
 }
 
 
@@ -103,14 +108,15 @@ def test_aggregates_equal_sparks_own_row_for_row(spark, kind):
     assert [field.dataType for field in df.schema] == [field.dataType for field in own.schema]
 
 
-def test_aggregates_of_a_stream_go_on_after_a_restart(spark, tmp_path):
+@pytest.mark.parametrize("kind", ["sliding", "sessions"])
+def test_aggregates_of_a_stream_go_on_after_a_restart(spark, tmp_path, kind):
     """Windows that were open when the query stopped have all of their rows, once."""
     rows = events(spark)
     last = rows.where("id = 0").withColumn("at", F.timestamp_millis(F.lit(1_800_000_000_000)))
     for number, (low, high) in enumerate([(0, 100), (100, 250), (250, 400), (400, 600)]):
         part = rows.where((F.col("id") >= low) & (F.col("id") < high)).coalesce(1)
         part.write.parquet(str(tmp_path / "in" / f"part={number}"))
-    assigner, window = WINDOWS["sliding"]
+    assigner, window = WINDOWS[kind]
     expected = counted(sparks_own(rows, window()).collect())
 
     def run() -> tuple[list[tuple[Any, ...]], list[Any]]:

@@ -17,6 +17,7 @@ from pillarbox import (
     AggregateFunction,
     ArrowAggregateFunction,
     CumulativeEventTimeWindows,
+    EventTimeSessionWindows,
     ProcessWindowFunction,
     SlidingEventTimeWindows,
     StreamExecutionEnvironment,
@@ -187,6 +188,13 @@ def read_by_hand(output: list[Any]) -> dict[Any, Any]:
     }
 
 
+def run(part: list[Any], chance: Any) -> Records:
+    """A run of rows, columnar or not."""
+    if part and chance.random() < 0.7:
+        return ArrowRecords(RowEncoder(resolve_schema(TYPE), "test").encode(part))
+    return Records(part)
+
+
 def both(assigner: Any, bound: int, lateness: int, parallelism: int) -> Any:
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(bound).with_timestamp_assigner("at")
@@ -219,6 +227,8 @@ assigners = st.sampled_from(
         SlidingEventTimeWindows.of(300, 50, 20),
         SlidingEventTimeWindows.of(20, 50),
         CumulativeEventTimeWindows.of(200, 50, 10),
+        EventTimeSessionWindows.with_gap(20),
+        EventTimeSessionWindows.with_gap(60),
     ]
 )
 
@@ -233,18 +243,15 @@ assigners = st.sampled_from(
     st.randoms(use_true_random=False),
 )
 def test_results_are_those_of_the_general_operator(assigner, epochs, bound, lateness, parallelism, chance):
-    encoder = RowEncoder(resolve_schema(TYPE), "test")
-
-    def run(part: list[Any]) -> Records:
-        return ArrowRecords(encoder.encode(part)) if part and chance.random() < 0.7 else Records(part)
-
+    if isinstance(assigner, EventTimeSessionWindows):
+        bound = 1_200  # late records make sessions by the order in which they come: see below
     with both(assigner, bound, lateness, parallelism) as job:
         (source,) = job.program.sources
         for number, epoch in enumerate(epochs):
             inputs = []
             for partition in epoch:
                 cut = chance.randint(0, len(partition))
-                inputs.append([run(partition[:cut]), run(partition[cut:])])
+                inputs.append([run(partition[:cut], chance), run(partition[cut:], chance)])
             out = job.run_epoch({source: inputs}, bounded=number == len(epochs) - 1)
             assert read(out["columns"]) == read_by_hand(out["rows"])
             dropped: dict[str, int] = defaultdict(int)
@@ -253,4 +260,81 @@ def test_results_are_those_of_the_general_operator(assigner, epochs, bound, late
             if not isinstance(assigner, SlidingEventTimeWindows) or assigner.size >= assigner.slide:
                 assert dropped["columns"] == dropped["rows"]
             if chance.random() < 0.4:
+                job.reset()
+
+
+class Sessions:
+    """Sessions by hand: the rows of an epoch come at once."""
+
+    def __init__(self, gap: int, bound: int, lateness: int) -> None:
+        self.gap, self.bound, self.lateness = gap, bound, lateness
+        self.open: dict[Any, list[list[Any]]] = defaultdict(list)
+        self.watermark = -(2**63)
+        self.dropped = 0
+
+    def end(self, session: list[Any]) -> int:
+        return max(row["at"] for row in session) + self.gap
+
+    def is_over(self, session: list[Any]) -> bool:
+        return self.end(session) - 1 + self.lateness <= self.watermark
+
+    def epoch(self, came: list[Any], *, last: bool) -> list[Any]:
+        fired = []
+        by_key = defaultdict(list)
+        for row in came:
+            by_key[row["card"]].append(row)
+        for key, new in by_key.items():
+            merged: list[list[Any]] = []
+            for part in sorted([*self.open[key], *([row] for row in new)], key=lambda part: min(r["at"] for r in part)):
+                if merged and min(row["at"] for row in part) <= self.end(merged[-1]):
+                    merged[-1] = [*merged[-1], *part]
+                else:
+                    merged.append(part)
+            alive = [session for session in merged if not self.is_over(session)]
+            self.dropped += sum(len(session) for session in merged if self.is_over(session))
+            fresh = set(map(id, new))
+            for session in alive:
+                if self.end(session) - 1 <= self.watermark and any(id(row) in fresh for row in session):
+                    fired.append((key, session))
+            self.open[key] = alive
+        former = self.watermark
+        if came:
+            self.watermark = max(self.watermark, max(row["at"] for row in came) - self.bound - 1)
+        if last:
+            self.watermark = 2**62
+        for key, sessions in self.open.items():
+            fired += [(key, session) for session in sessions if former < self.end(session) - 1 <= self.watermark]
+            self.open[key] = [session for session in sessions if not self.is_over(session)]
+        return [
+            (str(key), min(row["at"] for row in session), self.end(session), len(session), plain(session)["sx"])
+            for key, session in fired
+        ]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(st.lists(rows, max_size=20), min_size=1, max_size=8),
+    st.sampled_from([10, 40, 100]),
+    st.sampled_from([0, 60, 300]),
+    st.sampled_from([0, 40, 200]),
+    st.integers(1, 2),
+    st.randoms(use_true_random=False),
+)
+def test_sessions_with_late_rows_are_those_by_hand(epochs, gap, bound, lateness, parallelism, chance):
+    env = StreamExecutionEnvironment().set_parallelism(parallelism)
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(bound).with_timestamp_assigner("at")
+    windows = env.from_collection([], TYPE).assign_timestamps_and_watermarks(strategy).key_by("card")
+    sessions = windows.window(EventTimeSessionWindows.with_gap(gap)).allowed_lateness(lateness)
+    model = Sessions(gap, bound, lateness)
+    dropped = 0
+    with env.local_job(out=sessions.aggregate(n=count_(), sx=sum_("x")).uid("sessions")) as job:
+        (source,) = job.program.sources
+        for number, epoch in enumerate(epochs):
+            last = number == len(epochs) - 1
+            out = job.run_epoch({source: [[run(epoch, chance)]]}, bounded=last)["out"]
+            found = [(str(row.card), millis(row.window_start), millis(row.window_end), row.n, row.sx) for row in out]
+            assert sorted(found, key=str) == sorted(model.epoch(epoch, last=last), key=str)
+            dropped += sum(report.counters.get("sessions.late_records_dropped", 0) for report in job.reports)
+            assert dropped == model.dropped
+            if chance.random() < 0.5:
                 job.reset()

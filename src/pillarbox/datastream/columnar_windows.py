@@ -12,13 +12,15 @@ from pillarbox.datastream.columns import check_column_names, known_schema
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.columnar.aggregates import ColumnAggregate
-from pillarbox.operators.columnar.panes import Panes
+from pillarbox.operators.columnar.panes import columnar_panes
 from pillarbox.operators.columnar.partials import Columns
 from pillarbox.operators.columnar.pre_aggregate import PreAggregateOperator
 from pillarbox.operators.columnar.program import ColumnarProgram
+from pillarbox.operators.columnar.session_operator import ColumnarSessionOperator
 from pillarbox.operators.columnar.window_operator import ColumnarWindowOperator
 from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.windowing.assigner import WindowAssigner
+from pillarbox.operators.windowing.session_windows import EventTimeSessionWindows
 from pillarbox.operators.windowing.triggers import EventTimeTrigger
 from pillarbox.types import RowEncoder
 
@@ -51,7 +53,7 @@ def check_options(assigner: WindowAssigner, trigger: Any, evictor: Any, late_tag
     Raises:
         ProgramError: they are not.
     """
-    if not Panes.has(assigner):
+    if columnar_panes(assigner) is None and type(assigner) is not EventTimeSessionWindows:
         raise ProgramError(
             f"aggregates of columns are for tumbling, sliding, cumulating and session windows of event time, not for"
             f" {assigner!r}: {_INSTEAD}"
@@ -94,7 +96,8 @@ def aggregate_columns(
                     f" {', '.join(schema.names)}"
                 )
     inputs = [schema[name] for name in wanted if name not in {key.name for key in keys}]
-    columns = Columns(spark.StructType(keys), spark.StructType(inputs), dict(aggregates))
+    sessions = isinstance(assigner, EventTimeSessionWindows)
+    columns = Columns(spark.StructType(keys), spark.StructType(inputs), dict(aggregates), sessions)
     results = columns.result_type()
     check_column_names(results.names, "aggregate()")
     name = f"window.aggregate: {', '.join(aggregates)}"
@@ -105,7 +108,8 @@ def aggregate_columns(
     )
     keyed = partials.key_by([key.name for key in keys])
     keyed._step.key_types = stream._step.key_types  # type: ignore[attr-defined]
-    make = partial(ColumnarWindowOperator, keying=keyed._keying, program=program)
+    kind = ColumnarSessionOperator if sessions else ColumnarWindowOperator
+    make = partial(kind, keying=keyed._keying, program=program)
     return keyed._apply("window.aggregate", None, OperatorFactory(make, keyed=True), results).name(name)
 
 

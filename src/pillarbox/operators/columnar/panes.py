@@ -1,93 +1,119 @@
-"""Panes: the stretches of event time that the windows of an assigner are made of.
+"""The panes that rows are aggregated by: those of sliding and cumulating windows; a tumbling window is one itself.
 
-A pane is in some windows as a whole, and in no other: a tumbling window is one, and a sliding one consists of several.
-So rows are aggregated once for each pane, and panes for each window. All times are epoch milliseconds.
+All times are epoch milliseconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import gcd
 
 import numpy as np
 import numpy.typing as npt
 
 from pillarbox.operators.windowing.assigner import WindowAssigner
+from pillarbox.operators.windowing.panes import Panes, panes_of
 from pillarbox.operators.windowing.time_windows import (
     CumulativeEventTimeWindows,
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
-from pillarbox.operators.windowing.window_starts import Milliseconds
-from pillarbox.operators.windowing.windows import TimeWindow
+from pillarbox.operators.windowing.window_starts import Days
 
-__all__ = ["Panes"]
-
-_Tiled = TumblingEventTimeWindows | SlidingEventTimeWindows | CumulativeEventTimeWindows
+__all__ = ["TumblingPanes", "columnar_panes"]
 
 
-class Panes:
-    """The panes of tumbling, sliding or cumulating windows."""
+class TumblingPanes(Panes):
+    """Each window is one pane."""
 
-    def __init__(self, assigner: _Tiled) -> None:
-        self._assigner = assigner
-        self._line = assigner._line
-        self._size = assigner.size
-        if isinstance(assigner, SlidingEventTimeWindows):
-            self._slide = assigner.slide
-            self._length = gcd(assigner.size, assigner.slide)
-        elif isinstance(assigner, CumulativeEventTimeWindows):
-            self._slide = assigner.size
-            self._length = assigner.step
-        else:
-            self._slide = self._length = assigner.size
+    def __init__(self, size: int, offset: int) -> None:
+        self.name = f"windows of {size} ms, offset {offset % size} ms"
+        self.longest = size
+        self._size = size
+        self._offset = offset
 
-    @staticmethod
-    def has(assigner: WindowAssigner) -> bool:
-        """Tell whether the windows of an assigner consist of panes."""
-        return type(assigner) in (TumblingEventTimeWindows, SlidingEventTimeWindows, CumulativeEventTimeWindows)
+    def start(self, time: int) -> int:
+        return time - (time - self._offset) % self._size
 
     def starts(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Return the start of the pane that each time is in."""
-        line = self._line
-        if isinstance(line, Milliseconds):
-            return times - (times - line.offset) % self._length
-        # Local midnights between the first time and the last one.
+        return times - (times - self._offset) % self._size
+
+    def end_after(self, time: int) -> int:
+        return self.start(time) + self._size
+
+    def window_start(self, end: int) -> int:
+        return end - self._size
+
+    def last_end(self, pane: int) -> int:
+        return pane + self._size
+
+    def outside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
+        return None
+
+
+class DayPanes(Panes):
+    """Days of a time zone, which may have 23 or 25 hours; windows have ``size`` of them, and start each ``slide``."""
+
+    def __init__(self, days: Days, size: int, slide: int, length: int, *, cumulates: bool = False) -> None:
+        self.name = f"panes of {length} ms of {size} ms each {slide} ms, offset {days.offset} ms, {days.zone}"
+        self.longest = max(size, slide)
+        self._days = days
+        self._size = size
+        self._slide = slide
+        self._length = length
+        self._cumulates = cumulates
+
+    def start(self, time: int) -> int:
+        return self._days.start(time, self._length)
+
+    def starts(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        # All starts between the first time and the last one.
         latest = int(times.max())
-        edges = [line.start(int(times.min()), self._length)]
-        while (following := line.plus(edges[-1], self._length)) <= latest:
-            edges.append(following)
-        found = np.array(edges, np.int64)
-        return found[np.searchsorted(found, times, "right") - 1]
+        found = [self.start(int(times.min()))]
+        while (following := self._days.plus(found[-1], self._length)) <= latest:
+            found.append(following)
+        edges = np.array(found, np.int64)
+        starts: npt.NDArray[np.int64] = edges[np.searchsorted(edges, times, "right") - 1]
+        return starts
 
-    def pane(self, start: int) -> TimeWindow:
-        """Return the pane with this start."""
-        return TimeWindow(start, self._line.plus(start, self._length))
+    def end_after(self, time: int) -> int:
+        end = self._days.plus(self.start(time), self._length)
+        while not self._ends(end):
+            end = self._days.plus(end, self._length)
+        return end
 
-    def windows(self, start: int) -> list[TimeWindow]:
-        """Return the windows that a pane is in, the one that ends first first."""
-        line = self._line
-        windows: list[TimeWindow] = []
-        first = line.start(start, self._slide)
-        if isinstance(self._assigner, CumulativeEventTimeWindows):
-            ends = (line.plus(first, length) for length in range(self._length, self._size + 1, self._length))
-            return [TimeWindow(first, end) for end in ends if end > start]
-        while (end := line.plus(first, self._size)) > start:
-            windows.append(TimeWindow(first, end))
-            first = line.plus(first, -self._slide)
-        return windows[::-1]
+    def _ends(self, end: int) -> bool:
+        """Tell whether a window ends there."""
+        start = self.window_start(end)
+        return self._cumulates or self._days.start(start, self._slide) == start
 
-    def of(self, window: TimeWindow) -> Iterator[int]:
-        """Return the starts of a window's panes."""
-        start = window.start
-        while start < window.end:
-            yield start
-            start = self._line.plus(start, self._length)
+    def window_start(self, end: int) -> int:
+        if self._cumulates:
+            return self._days.start(end - 1, self._size)
+        return self._days.plus(end, -self._size)
 
-    def last_of(self, window: TimeWindow) -> list[int]:
-        """Return the starts of the panes that are in no later window."""
-        if isinstance(self._assigner, CumulativeEventTimeWindows):
-            following = window.end if window.end == self._line.plus(window.start, self._size) else window.start
-        else:
-            following = self._line.plus(window.start, self._slide)
-        return [start for start in self.of(window) if start < following]
+    def last_end(self, pane: int) -> int:
+        return self._days.plus(self._days.start(pane, self._slide), self._size)
+
+    def outside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
+        if self._slide <= self._size:
+            return None
+        return np.array([self.last_end(int(start)) <= start for start in self.starts(times)], np.bool_)
+
+
+def columnar_panes(assigner: WindowAssigner) -> Panes | None:
+    """Return the panes that windows of event time consist of; None: they are not of a kind that does."""
+    kind = type(assigner)
+    if kind not in (TumblingEventTimeWindows, SlidingEventTimeWindows, CumulativeEventTimeWindows):
+        return None
+    found = panes_of(assigner)
+    if found is not None:
+        return found
+    line = assigner._line  # type: ignore[attr-defined]
+    if isinstance(assigner, TumblingEventTimeWindows):
+        if isinstance(line, Days):
+            return DayPanes(line, assigner.size, assigner.size, assigner.size)
+        return TumblingPanes(assigner.size, assigner.offset)
+    if isinstance(assigner, SlidingEventTimeWindows):
+        return DayPanes(line, assigner.size, assigner.slide, gcd(assigner.size, assigner.slide))
+    assert isinstance(assigner, CumulativeEventTimeWindows)
+    return DayPanes(line, assigner.size, assigner.size, assigner.step, cumulates=True)

@@ -20,10 +20,12 @@ from pillarbox.operators.columnar.accumulators import Accumulator, ByGroups, ByK
 from pillarbox.operators.columnar.aggregates import ColumnAggregate
 from pillarbox.rows import column_to_list
 
-__all__ = ["END", "ROWS", "Columns", "Partials"]
+__all__ = ["END", "ROWS", "START", "Columns", "Partials"]
 
 ROWS = "__pillarbox_rows"
 """The column with the number of rows that are in a partial result."""
+START = "__pillarbox_start"
+"""The column with the starts of sessions, epoch milliseconds."""
 END = "__pillarbox_end"
 """The column with the ends of sessions, epoch milliseconds."""
 
@@ -39,7 +41,7 @@ class Columns:
         keys: the key columns, with their types.
         inputs: the other columns that aggregates read.
         aggregates: by the names of their results.
-        sessions: whether partial results have ends of their own.
+        sessions: whether each partial result has a start and an end of its own.
     """
 
     keys: spark.StructType
@@ -93,7 +95,7 @@ class Partials:
         fields = [pa.field(field.name, arrow_type(field.dataType)) for field in columns.keys.fields]
         fields.append(pa.field(ROWS, pa.int64()))
         if columns.sessions:
-            fields.append(pa.field(END, pa.int64()))
+            fields += [pa.field(START, pa.int64()), pa.field(END, pa.int64())]
         for name, accumulator in columns.accumulators().items():
             aggregate = columns.aggregates[name]
             names = [f"{name}: {aggregate!r}[{index}]" for index in range(len(accumulator.parts))]
@@ -114,42 +116,37 @@ class Partials:
         starts: npt.NDArray[np.int64],
         ends: npt.NDArray[np.int64] | None = None,
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        """Return the partial results of rows, and their starts, ascending.
+        """Return the partial results of rows: one for each key and start; and their starts.
 
         Args:
             columns: the keys and the columns that aggregates read.
             times: when each row happened, epoch milliseconds.
-            starts: where the window or pane of each row starts; or the number of its session.
-            ends: where the session of each row ends.
+            starts: where the pane or session of each row starts.
+            ends: of sessions, where they end if the row is the last one.
         """
         found: dict[str, pa.Array] = {name: columns[name] for name in self._keys}
         found[ROWS] = pa.array(np.ones(len(times), np.int64))
         if ends is not None:
-            found[END] = pa.array(ends)
+            found |= {START: pa.array(starts), END: pa.array(ends)}
         for bound in self._bound:
             if isinstance(bound.accumulator, ByKernels):
                 inputs = [columns[name] for name in bound.aggregate.columns]
                 found.update(zip(bound.names, bound.accumulator.elements(*inputs)))
-        grouped = self._group([*self._keys, _START], {**found, _START: pa.array(starts)}, starts)
+        grouped = self._group([*self._keys, _GROUP], {**found, _GROUP: pa.array(starts)}, None)
         for bound in self._bound:
             if isinstance(bound.accumulator, ByGroups):
                 inputs = [columns[name] for name in bound.aggregate.columns]
                 groups, size = grouped.groups, grouped.size
                 grouped.put(bound.names, bound.accumulator.partial(groups, size, times, *inputs))
-        found_starts = grouped.columns[_START].to_numpy()
-        batch = self._batch(grouped.columns)
-        if len(found_starts) > 1 and (np.diff(found_starts) < 0).any():
-            order = np.argsort(found_starts, kind="stable")
-            return batch.take(pa.array(order)), found_starts[order]
-        return batch, found_starts
+        return self._batch(grouped.columns), grouped.columns[_GROUP].to_numpy()
 
     # -- merging --
 
-    def merged(self, batches: Sequence[pa.RecordBatch], start: int) -> pa.RecordBatch:
+    def merged(self, batches: Sequence[pa.RecordBatch], start: int | None) -> pa.RecordBatch:
         """Return the partial results of one window as one for each key.
 
         Args:
-            start: the window's start, for errors.
+            start: the window's start, for errors; None: it is not known.
         """
         return self._merged(batches, {}, [*self._keys], start)[0]
 
@@ -161,10 +158,23 @@ class Partials:
         merged, columns = self._merged(batches, {_MARK: pa.array(np.concatenate(parts))}, [*self._keys], start)
         return merged, columns[_MARK].to_numpy(zero_copy_only=False)
 
-    def merged_by(self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64]) -> tuple[pa.RecordBatch, Any]:
-        """Return the partial results of rows that have the same key and number as one, and the numbers."""
-        merged, columns = self._merged([batch], {_START: pa.array(numbers)}, [*self._keys, _START], numbers)
-        return merged, columns[_START].to_numpy()
+    def merged_by(
+        self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64], marks: npt.NDArray[np.bool_]
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
+        """Return partial results of the same key and number as one; and which of them have any that is marked."""
+        more = {_GROUP: pa.array(numbers), _MARK: pa.array(marks)}
+        merged, columns = self._merged([batch], more, [*self._keys, _GROUP], None)
+        return merged, columns[_MARK].to_numpy(zero_copy_only=False)
+
+    def by_key(self, columns: Mapping[str, pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the positions of rows, those of a key together, in their order; and the number of each one's key."""
+        arrays = [columns[name] for name in self._keys]
+        names = [str(index) for index in range(len(arrays) + 1)]
+        table = pa.table([*arrays, pa.array(np.arange(len(arrays[0])))], names=names)
+        grouped = table.group_by(names[:-1], use_threads=False).aggregate([(names[-1], "list")])
+        positions = _array(grouped.column(f"{names[-1]}_list"))
+        lengths = pc.list_value_length(positions).to_numpy()
+        return positions.flatten().to_numpy(), np.repeat(np.arange(len(positions)), lengths)
 
     def _merged(
         self, batches: Sequence[pa.RecordBatch], more: dict[str, Any], by: list[str], starts: Any
@@ -181,7 +191,7 @@ class Partials:
         """Group columns, and merge those that have a kernel."""
         kernels = {ROWS: Part(pa.int64(), "count")}
         if self._sessions:
-            kernels[END] = Part(pa.int64(), "max")
+            kernels |= {START: Part(pa.int64(), "min"), END: Part(pa.int64(), "max")}
         if _MARK in columns:
             kernels[_MARK] = Part(pa.bool_(), "max")
         for bound in self._bound:
@@ -208,7 +218,8 @@ class Partials:
             try:
                 outcome.columns[name] = _narrow(_array(grouped.column(f"{index}_{function}")), part)
             except Overflow as overflow:
-                raise self._overflow(name, part, overflow.index, outcome.columns, starts) from None
+                bound = next(each for each in self._bound if name in each.names)
+                raise self._overflow(bound, overflow.index, outcome.columns, starts) from None
         if len(wanted) > len(kernels):
             outcome.number(_array(grouped.column(f"{wanted[-1][0]}_list")), count)
         return outcome
@@ -233,35 +244,34 @@ class Partials:
             try:
                 found = each.accumulator.result(columns[ROWS], *(columns[name] for name in each.names))
             except Overflow as overflow:
-                part = Part(kind)
-                raise self._overflow(f"{each.name}: ", part, overflow.index, columns, starts) from None
+                raise self._overflow(each, overflow.index, columns, starts) from None
             arrays.append(found if found.type == kind else found.cast(kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self._result_schema)
 
-    def _overflow(self, column: str, part: Part, index: int, columns: Mapping[str, Any], starts: Any) -> OperatorError:
+    def _overflow(self, bound: _Bound, index: int, columns: Mapping[str, Any], starts: Any) -> OperatorError:
         """Return the error of a sum or mean that does not fit its type."""
-        name = column.partition(": ")[0]
-        bound = next(each for each in self._bound if each.name == name)
         keys = [column_to_list(columns[key].slice(index, 1))[0] for key in self._keys]
         key = keys[0] if len(keys) == 1 else tuple(keys)
-        start = starts if isinstance(starts, int) else columns[_START][index].as_py() if _START in columns else None
+        start = starts if isinstance(starts, int) else None
+        for name in (START, _GROUP):
+            if start is None and name in columns:
+                start = columns[name][index].as_py()
         where = "" if start is None else f" in the window from {start} (epoch ms)"
         kind = bound.accumulator.result_type.simpleString()
         error = OperatorError(
-            f"operator {self._operator!r}: {name}={bound.aggregate!r} of key {shorten(key)}{where} does not fit {kind}:"
-            " cast the column to a type with more digits, such as DECIMAL(38, 0), or to DOUBLE"
+            f"operator {self._operator!r}: {bound.name}={bound.aggregate!r} of key {shorten(key)}{where} does not fit"
+            f" {kind}: cast the column to a type with more digits, such as DECIMAL(38, 0), or to DOUBLE"
         )
         error.at(operator=self._operator, key=key)
         return error
 
     # -- keeping --
 
-    def encode(self, batch: pa.RecordBatch, **notes: int) -> bytes:
-        """Return partial results as they are kept: an Arrow stream, with numbers noted in its metadata."""
-        schema = self.schema.with_metadata({name: str(number) for name, number in notes.items()})
+    def encode(self, batch: pa.RecordBatch) -> bytes:
+        """Return partial results as they are kept: an Arrow stream."""
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, schema) as writer:
-            writer.write_batch(batch.replace_schema_metadata(schema.metadata))
+        with pa.ipc.new_stream(sink, self.schema) as writer:
+            writer.write_batch(batch)
         kept: bytes = sink.getvalue().to_pybytes()
         return kept
 
@@ -282,7 +292,7 @@ class Partials:
         return batch
 
 
-_START = "__pillarbox_start"
+_GROUP = "__pillarbox_group"
 _MARK = "__pillarbox_mark"
 
 
@@ -331,11 +341,11 @@ def _wide(column: Any, part: Part, count: int) -> Any:
     bounds = pc.min_max(column).as_py()
     if bounds["min"] is None:
         return column
-    largest = max(abs(bounds["min"]), abs(bounds["max"]))
     if pa.types.is_decimal(kind):
-        digits = largest.as_tuple().digits
-        unscaled = int("".join(map(str, digits)))
-        return column if unscaled * count < 10**38 else column.cast(pa.decimal256(76, kind.scale))
+        # (Digits, since the arithmetic of Decimal has its own ideas of precision.)
+        largest = max(int("".join(map(str, bound.as_tuple().digits))) for bound in bounds.values())
+        return column if largest * count < 10**38 else column.cast(pa.decimal256(76, kind.scale))
+    largest = max(abs(bounds["min"]), abs(bounds["max"]))
     return column if largest * count <= _INT64_MAX else column.cast(_LONG)
 
 

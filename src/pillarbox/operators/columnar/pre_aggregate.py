@@ -1,18 +1,22 @@
-"""Aggregates rows before the shuffle: what a source sends is one partial result for each key and pane of a run."""
+"""Aggregates rows before the shuffle: what a source sends is one partial result for each key and pane of a run.
+
+Of sessions, it is one for each key and stretch without a gap.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox.elements import ArrowRecords, Records
-from pillarbox.operators.columnar.panes import Panes
+from pillarbox.operators.columnar.panes import columnar_panes
 from pillarbox.operators.columnar.partials import Partials
 from pillarbox.operators.columnar.program import ColumnarProgram
 from pillarbox.operators.operator import OperatorContext, StreamOperator
+from pillarbox.operators.windowing.session_windows import EventTimeSessionWindows
 from pillarbox.time.timestamps import MAX_WATERMARK
 
 __all__ = ["PreAggregateOperator"]
@@ -34,8 +38,7 @@ class PreAggregateOperator(StreamOperator):
         super().__init__(context)
         self._program = program
         self._partials = Partials(program.columns, context.name)
-        self._aggregate: Callable[..., tuple[pa.RecordBatch, npt.NDArray[np.int64]]] = self._by_panes
-        self._panes = Panes(program.assigner)  # type: ignore[arg-type]
+        self._panes = columnar_panes(program.assigner)
         self._gathered: list[tuple[Mapping[str, pa.Array], npt.NDArray[np.int64]]] = []
         self._rows = 0
         self._bytes = 0
@@ -59,18 +62,53 @@ class PreAggregateOperator(StreamOperator):
             gathered, self._gathered = self._gathered, []
             self._rows = self._bytes = 0
             times = np.concatenate([times for _, times in gathered])
-            columns = {name: pa.concat_arrays([columns[name] for columns, _ in gathered]) for name in gathered[0][0]}
-            batch, starts = self._aggregate(columns, times)
+            names = gathered[0][0]
+            columns = {name: pa.concat_arrays([columns[name] for columns, _ in gathered]) for name in names}
+            batch, stamps = self._by_sessions(columns, times) if self._panes is None else self._by_panes(columns, times)
             for at in range(0, batch.num_rows, _PIECE):
-                self.output.process_records(ArrowRecords(batch.slice(at, _PIECE), starts[at : at + _PIECE]))
+                piece = stamps if stamps is None else stamps[at : at + _PIECE]
+                self.output.process_records(ArrowRecords(batch.slice(at, _PIECE), piece))
         if self._watermark is not None:
             watermark, self._watermark = self._watermark, None
             super().process_watermark(watermark)
 
     def _by_panes(
         self, columns: Mapping[str, pa.Array], times: npt.NDArray[np.int64]
-    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
-        return self._partials.of_rows(columns, times, self._panes.starts(times))
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64] | None]:
+        """Return partial results and the starts of their panes, those of a pane together."""
+        assert self._panes is not None
+        outside = self._panes.outside(times)
+        if outside is not None and outside.any():
+            inside = pa.array(~outside)
+            columns = {name: column.filter(inside) for name, column in columns.items()}
+            times = times[~outside]
+        if not len(times):
+            return pa.RecordBatch.from_pylist([], schema=self._partials.schema), times
+        batch, starts = self._partials.of_rows(columns, times, self._panes.starts(times))
+        if (starts[1:] < starts[:-1]).any():
+            order = np.argsort(starts, kind="stable")
+            return batch.take(pa.array(order)), starts[order]
+        return batch, starts
+
+    def _by_sessions(
+        self, columns: Mapping[str, pa.Array], times: npt.NDArray[np.int64]
+    ) -> tuple[pa.RecordBatch, None]:
+        """Return the partial results of stretches without a gap; they have their bounds in them."""
+        assert isinstance(self._program.assigner, EventTimeSessionWindows)
+        gap = self._program.assigner.gap
+        order, keys = self._partials.by_key(columns)
+        ordered = times[order]
+        same = keys[1:] == keys[:-1]
+        if (same & (ordered[1:] < ordered[:-1])).any():
+            # (The numbers of keys ascend.)
+            resort = np.lexsort((ordered, keys))
+            order, ordered = order[resort], ordered[resort]
+        # Rows that are just a gap apart are in one session, too.
+        new = np.ones(len(ordered), np.bool_)
+        new[1:] = ~(same & (ordered[1:] - ordered[:-1] <= gap))
+        starts = np.empty(len(times), np.int64)
+        starts[order] = ordered[new][np.cumsum(new) - 1]
+        return self._partials.of_rows(columns, times, starts, times + gap)[0], None
 
     def process_watermark(self, timestamp: int) -> None:
         """Hand on a watermark, at once if no rows are before it."""

@@ -47,15 +47,22 @@ class TwoStacks:
     Args:
         merge: returns one accumulator of two, and may change both.
         read: returns the accumulator of a pane, which is the state's and not to be changed; None: it is empty.
+        copied: returns an accumulator that stays as it is, whatever is done to the given one.
 
     Attributes:
         end: how far panes have been merged: a pane before it that changes makes all of this stale.
     """
 
-    __slots__ = ("_back", "_front", "_merge", "_read", "_result", "end")
+    __slots__ = ("_back", "_copied", "_front", "_merge", "_read", "_result", "end")
 
-    def __init__(self, merge: Callable[[Any, Any], Any], read: Callable[[int], Any]) -> None:
+    def __init__(
+        self,
+        merge: Callable[[Any, Any], Any],
+        read: Callable[[int], Any],
+        copied: Callable[[Any], Any] = copied,
+    ) -> None:
         self._merge = merge
+        self._copied = copied
         self._read = read
         self._front: list[tuple[int, Any]] = []
         self._back: list[int] = []
@@ -79,13 +86,13 @@ class TwoStacks:
         self.end = end
         late = self._result
         if not front:
-            return copied(late)
-        early = copied(front[-1][1])
-        return early if late is None else self._merge(early, copied(late))
+            return self._copied(late)
+        early = self._copied(front[-1][1])
+        return early if late is None else self._merge(early, self._copied(late))
 
     def _push(self, pane: int) -> None:
         """Put a pane onto the back."""
-        accumulator = copied(self._read(pane))
+        accumulator = self._copied(self._read(pane))
         if accumulator is not None:
             self._result = accumulator if self._result is None else self._merge(self._result, accumulator)
             self._back.append(pane)
@@ -95,9 +102,9 @@ class TwoStacks:
         back = self._back
         result = None
         for pane in reversed(back[bisect_left(back, start) :]):
-            accumulator = copied(self._read(pane))
+            accumulator = self._copied(self._read(pane))
             if accumulator is not None:
-                result = accumulator if result is None else self._merge(accumulator, copied(result))
+                result = accumulator if result is None else self._merge(accumulator, self._copied(result))
                 self._front.append((pane, result))
         self._back = []
         self._result = None

@@ -1,0 +1,387 @@
+"""Aggregates of columns: what is refused, errors, time zones, and what is kept."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pyarrow as pa
+import pyspark.sql.types as spark
+import pytest
+
+from pillarbox import (
+    AggregateFunction,
+    ArrowAggregateFunction,
+    CheckpointMismatchError,
+    CountEvictor,
+    CountTrigger,
+    CumulativeEventTimeWindows,
+    EventTimeSessionWindows,
+    GlobalWindows,
+    KeyTypeError,
+    OperatorError,
+    OutputTag,
+    ProgramError,
+    SlidingEventTimeWindows,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    TumblingProcessingTimeWindows,
+    Types,
+    WatermarkStrategy,
+    approx_count_distinct_,
+    avg_,
+    count_,
+    first_,
+    max_,
+    min_,
+    sum_,
+)
+from pillarbox.elements import ArrowRecords, Records
+from pillarbox.operators.columnar.partials import Columns, Partials
+from pillarbox.rows import row_class
+from pillarbox.runtime.local import LocalJob
+
+PAYMENT = Types.ROW_NAMED(
+    ["card", "at", "amount", "price", "note"],
+    [Types.STRING(), Types.LONG(), Types.LONG(), Types.BIG_DEC(), Types.STRING()],
+)
+ROW = row_class(("card", "at", "amount", "price", "note"))
+MINUTE = TumblingEventTimeWindows.of("1 minute")
+BY_AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+
+
+def payments(*rows: tuple[Any, ...], env: StreamExecutionEnvironment | None = None, info: Any = PAYMENT) -> Any:
+    stream = (env or StreamExecutionEnvironment()).from_collection([ROW(row) for row in rows], info)
+    return stream.assign_timestamps_and_watermarks(BY_AT)
+
+
+def keyed(*rows: tuple[Any, ...]) -> Any:
+    return payments(*rows).key_by("card")
+
+
+class Mean(AggregateFunction):
+    def create_accumulator(self):
+        return 0
+
+    def add(self, value, accumulator):
+        return accumulator
+
+    def get_result(self, accumulator):
+        return accumulator
+
+
+class Broken(ArrowAggregateFunction):
+    output_type = Types.LONG()
+
+    def partial(self, groups, size, values):
+        if size:
+            raise KeyError("no")
+        return [pa.array([], pa.int64())]
+
+    def merge(self, groups, size, partials):
+        return [partials]
+
+    def result(self, partials):
+        return partials
+
+
+class Untyped(Broken):
+    output_type = None  # type: ignore[assignment]
+
+
+class OfOtherTypes(Broken):
+    def merge(self, groups, size, partials):
+        return [partials.cast(pa.float64())]
+
+
+REFUSED = {
+    "no aggregate": (lambda: keyed().window(MINUTE).aggregate(), "pass an AggregateFunction|an AggregateFunction"),
+    "something else": (lambda: keyed().window(MINUTE).aggregate(n=len), r"aggregate\(n=...\) takes an aggregate of"),
+    "both": (lambda: keyed().window(MINUTE).aggregate(Mean(), n=count_()), "either an AggregateFunction, or"),
+    "no column": (
+        lambda: keyed().window(MINUTE).aggregate(n=sum_("amonut")),
+        r"n=sum_\('amonut'\)\): there is no column 'amonut'; the columns are card, at, amount, price, note",
+    ),
+    "sum of text": (
+        lambda: keyed().window(MINUTE).aggregate(n=sum_("note")),
+        r"aggregate\(n=sum_\('note'\)\): sum_\(\) takes a column of numbers, and this one is string",
+    ),
+    "name of a key": (lambda: keyed().window(MINUTE).aggregate(card=count_()), "2 columns are called 'card'"),
+    "name of a bound": (lambda: keyed().window(MINUTE).aggregate(window_end=count_()), "called 'window_end'"),
+    "key function": (
+        lambda: payments().key_by(lambda row: row.card).window(MINUTE).aggregate(n=count_()),
+        "need a key that is one column or several",
+    ),
+    "key type": (
+        lambda: payments().key_by("card", key_type=Types.STRING()).window(MINUTE).aggregate(n=count_()),
+        "leave out the key_type",
+    ),
+    "unknown columns": (
+        lambda: payments().map(lambda row: row).key_by("card").window(MINUTE).aggregate(n=count_()),
+        "need to know the columns, and 'map' declares none: put the window behind from_dataframe",
+    ),
+    "trigger": (
+        lambda: keyed().window(MINUTE).trigger(CountTrigger.of(3)).aggregate(n=count_()),
+        r"fire at the end of a window, not by CountTrigger.of\(3\): give aggregate\(\) an AggregateFunction instead",
+    ),
+    "evictor": (
+        lambda: keyed().window(MINUTE).evictor(CountEvictor.of(3)).aggregate(n=count_()),
+        r"keep no elements that evictor\(.*\) could take out: give aggregate\(\) an AggregateFunction instead",
+    ),
+    "late side output": (
+        lambda: keyed().window(MINUTE).side_output_late_data(OutputTag("late")).aggregate(n=count_()),
+        r"count late rows .* cannot send them to a side output: give aggregate\(\) an AggregateFunction",
+    ),
+    "processing time": (
+        lambda: keyed().window(TumblingProcessingTimeWindows.of(5)).aggregate(n=count_()),
+        r"of event time, not for TumblingProcessingTimeWindows\(5 ms\): give",
+    ),
+    "global windows": (lambda: keyed().window(GlobalWindows.create()).aggregate(n=count_()), "of event time, not for"),
+    "count windows": (lambda: keyed().count_window(3).aggregate(n=count_()), "of event time, not for"),
+    "dynamic gaps": (
+        lambda: keyed().window(EventTimeSessionWindows.with_dynamic_gap(lambda row: 5)).aggregate(n=count_()),
+        "of event time, not for",
+    ),
+    "own without type": (lambda: keyed().window(MINUTE).aggregate(n=Untyped("at")), "Untyped has no output_type"),
+    "own of other types": (
+        lambda: keyed().window(MINUTE).aggregate(n=OfOtherTypes("at")),
+        r"merge\(\) of OfOtherTypes\('at'\) has to return arrays of 0 values of the types int64, and returned 0 of",
+    ),
+    "no name": (lambda: sum_(5), r"sum_\(\) takes the name of a column, not 5"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_programs_that_cannot_work_are_refused(what):
+    build, message = REFUSED[what]
+    with pytest.raises(ProgramError, match=message):
+        build()
+
+
+def test_keys_that_cannot_be_grouped_are_refused():
+    info = Types.ROW_NAMED(["card", "at"], [Types.LIST(Types.LONG()), Types.LONG()])
+    stream = StreamExecutionEnvironment().from_collection([], info).assign_timestamps_and_watermarks(BY_AT)
+    with pytest.raises(ProgramError, match="cannot group by 'card', which is array<bigint>"):
+        stream.key_by("card").window(MINUTE).aggregate(n=count_())
+
+
+@pytest.mark.parametrize(
+    ("rows", "aggregate", "message"),
+    [
+        ([("ann", 61_000, 2**62, None, ""), ("ann", 61_000, 2**62, None, "")], sum_("amount"), "bigint"),
+        ([("ann", 61_000, -(2**63), None, ""), ("ann", 61_000, -1, None, "")], sum_("amount"), "bigint"),
+        ([("ann", 61_000, 0, Decimal(10**19), "")] * 11, sum_("price"), r"decimal\(38,18\)"),
+        ([("ann", 61_000, 0, Decimal(9 * 10**18), "")], avg_("price"), r"decimal\(38,22\)"),
+    ],
+)
+def test_results_that_do_not_fit_are_errors(rows, aggregate, message):
+    found = r"operator 'window.*': total=.*\('\w+'\) of key 'ann' in the window from 60000 \(epoch ms\) does not fit "
+    with pytest.raises(OperatorError, match=found + message):
+        keyed(*rows).window(MINUTE).aggregate(total=aggregate).execute_and_collect()
+
+
+def test_sums_that_fit_are_exact_however_large_their_parts():
+    rows = [("ann", 1, 2**62, Decimal("99999999999999999999.5"), ""), ("ann", 2, -(2**62), Decimal("-1.25"), "")]
+    rows += [("ann", 3, 2**62, None, ""), ("bob", 3, 7, None, "")]
+    windows = keyed(*rows).window(MINUTE).aggregate(total=sum_("amount"), price=sum_("price"))
+    found = {row.card: (row.total, row.price) for row in windows.execute_and_collect()}
+    assert found == {"ann": (2**62, Decimal("99999999999999999998.25")), "bob": (7, None)}
+
+
+def test_errors_of_a_users_own_aggregate_name_it():
+    with pytest.raises(OperatorError, match=r"partial\(\) of Broken\('at'\) failed: KeyError"):
+        keyed(("ann", 1, 2, None, "")).window(MINUTE).aggregate(n=Broken("at")).execute_and_collect()
+
+
+def test_rows_without_timestamp_are_refused():
+    stream = StreamExecutionEnvironment().from_collection([ROW(("ann", 1, 2, None, ""))], PAYMENT)
+    with pytest.raises(ProgramError, match="without a timestamp: put assign_timestamps_and_watermarks"):
+        stream.key_by("card").window(MINUTE).aggregate(n=count_()).execute_and_collect()
+
+
+def test_nan_is_no_key():
+    info = Types.ROW_NAMED(["key", "at"], [Types.DOUBLE(), Types.LONG()])
+    rows = [row_class(("key", "at"))((float("nan"), 1))]
+    stream = StreamExecutionEnvironment().from_collection(rows, info).assign_timestamps_and_watermarks(BY_AT)
+    with pytest.raises(KeyTypeError, match="NaN"):
+        stream.key_by("key").window(MINUTE).aggregate(n=count_()).execute_and_collect()
+
+
+def test_zeros_of_both_signs_are_one_key():
+    info = Types.ROW_NAMED(["key", "at"], [Types.DOUBLE(), Types.LONG()])
+    rows = [row_class(("key", "at"))((zero, 1)) for zero in (0.0, -0.0)]
+    stream = StreamExecutionEnvironment().from_collection(rows, info).assign_timestamps_and_watermarks(BY_AT)
+    found = stream.key_by("key").window(MINUTE).aggregate(n=count_()).execute_and_collect()
+    assert [(row.key, row.n) for row in found] == [(0.0, 2)]
+
+
+# -- days of a time zone --
+
+
+@pytest.mark.parametrize(
+    "assigner",
+    [
+        TumblingEventTimeWindows.of("1 day", time_zone="Europe/Berlin"),
+        TumblingEventTimeWindows.of("2 days", "3 hours", time_zone="Europe/Berlin"),
+        SlidingEventTimeWindows.of("3 days", "1 day", time_zone="Europe/Berlin"),
+        SlidingEventTimeWindows.of("3 days", "2 days", time_zone="Europe/Berlin"),
+        SlidingEventTimeWindows.of("1 day", "3 days", time_zone="Europe/Berlin"),
+        CumulativeEventTimeWindows.of("4 days", "2 days", time_zone="Europe/Berlin"),
+    ],
+)
+def test_days_on_which_clocks_are_set(assigner):
+    start = dt.datetime(2024, 3, 28, tzinfo=ZoneInfo("Europe/Berlin"))
+    times = [int(start.timestamp() * 1000) + 3_600_000 * hour for hour in range(0, 24 * 7, 5)]
+    windows = keyed(*[("ann", time, 1, None, "") for time in times]).window(assigner)
+    found = {
+        (int(row.window_start.timestamp() * 1000), int(row.window_end.timestamp() * 1000)): row.n
+        for row in windows.aggregate(n=count_()).execute_and_collect()
+    }
+    expected: dict[Any, int] = {}
+    for time in times:
+        for window in assigner.assign_windows(None, time, None):
+            expected[tuple(window)] = expected.get(tuple(window), 0) + 1
+    assert found == expected
+
+
+# -- what is kept --
+
+
+def job(window: Any, savepoint: Any = None, **aggregates: Any) -> LocalJob:
+    env = StreamExecutionEnvironment()
+    stream = payments(env=env).key_by("card").window(window).aggregate(**aggregates).uid("windows")
+    return env.local_job(out=stream, savepoint=savepoint)
+
+
+def run(job: LocalJob, *rows: tuple[Any, ...], bounded: bool = False) -> list[Any]:
+    (source,) = job.program.sources
+    return job.run_epoch({source: [[Records([ROW(row) for row in rows])]]}, bounded=bounded)["out"]
+
+
+@pytest.mark.parametrize("window", [MINUTE, EventTimeSessionWindows.with_gap("1 minute")], ids=["panes", "sessions"])
+def test_windows_of_other_aggregates_are_refused(window):
+    with job(window, n=count_()) as first:
+        run(first, ("ann", 1, 5, None, ""))
+        savepoint = first.savepoint()
+    with (
+        job(window, savepoint, n=sum_("amount")) as second,
+        pytest.raises(CheckpointMismatchError, match=r"it has card, and the program has card, n: sum_\('amount'\)"),
+    ):
+        run(second, bounded=True)
+    with job(window, savepoint, m=count_()) as third:
+        assert [(row.card, row.m) for row in run(third, bounded=True)] == [("ann", 1)]
+
+
+@pytest.mark.parametrize("window", [MINUTE, EventTimeSessionWindows.with_gap("1 minute")], ids=["panes", "sessions"])
+def test_many_epochs_leave_few_and_short_streams(window):
+    """What is kept is a small multiple of what is there, however often it changed; an epoch writes what it changed."""
+    rng = np.random.default_rng(1)
+    keys = [f"card {number}" for number in range(200)]
+    written = []
+    with job(window, n=count_(), total=sum_("amount")) as many:
+        for _ in range(300):
+            run(many, *((keys[key], 1, 1, None, "") for key in rng.integers(0, 200, 20)))
+            (report,) = [report for report in many.reports if report.uid == "windows"]
+            written.append(report.state_bytes_written or 0)
+        assert (report.state_bytes or 0) < 400_000
+        assert sum(written) < 300 * 40_000
+        found = run(many, bounded=True)
+    assert sum(row.n for row in found) == 300 * 20
+    assert len(found) == 200
+
+
+def test_state_goes_with_its_windows():
+    for window in (MINUTE, SlidingEventTimeWindows.of(300, 100), EventTimeSessionWindows.with_gap(50)):
+        with job(window, n=count_()) as gone:
+            run(gone, ("ann", 1, 1, None, ""), ("bob", 2, 1, None, ""))
+            run(gone, ("ann", 100_000_000, 1, None, ""))
+            run(gone, ("ann", 200_000_000, 1, None, ""))
+            task = next(iter(gone._tasks.values()))
+            task.backend.set_current_key(0)
+            contents = [task.backend.spaces.contents_of(row) for row in task.backend.spaces.rows_of(0)]
+            streams = [stream for content in contents for kept in content.values() for stream in kept.values()]
+            rows = sum(pa.ipc.open_stream(stream).read_next_batch().num_rows for stream in streams)
+            assert rows <= 4, (window, contents)  # of sessions, a few that are over may stay for a while
+
+
+def test_state_is_one_key_of_each_subtask():
+    for parallelism in (1, 3):
+        env = StreamExecutionEnvironment().set_parallelism(parallelism)
+        stream = payments(env=env).key_by("card").window(MINUTE).aggregate(n=count_()).uid("windows")
+        with env.local_job(out=stream) as spread:
+            run(spread, *((f"card {number}", 1, 1, None, "") for number in range(50)))
+            reports = [report for report in spread.reports if report.uid == "windows"]
+            assert [report.keys for report in reports] == [1] * parallelism
+            assert [report.event_time_timers for report in reports] == [1] * parallelism
+            spread.reset()
+            assert sum(row.n for row in run(spread, bounded=True)) == 50
+
+
+# -- about how many different values --
+
+
+@pytest.mark.parametrize("kind", ["int", "text", "float", "decimal"])
+def test_the_number_of_different_values_is_about_right(kind):
+    numbers = np.arange(40_000)
+    values = {
+        "int": pa.array(numbers * 1_000_003),
+        "text": pa.array([f"shop {number}" for number in numbers.tolist()]),
+        "float": pa.array(numbers / 8),
+        "decimal": pa.array([Decimal(number).scaleb(-2) for number in numbers.tolist()], pa.decimal128(12, 2)),
+    }[kind]
+    types = {"int": spark.LongType(), "text": spark.StringType(), "float": spark.DoubleType()}
+    field = spark.StructField("x", types.get(kind, spark.DecimalType(12, 2)))
+    key = spark.StructField("key", spark.LongType())
+    columns = Columns(spark.StructType([key]), spark.StructType([field]), {"u": approx_count_distinct_("x")})
+    partials = Partials(columns, "test")
+    sizes = {0: 3, 1: 1023, 2: 12_000, 3: 20_000}
+    edges = [0, *np.cumsum(list(sizes.values())).tolist()]
+    keys = np.repeat(list(sizes), list(sizes.values()))
+    rng = np.random.default_rng(5)
+    parts = []
+    for _ in range(3):  # with each value several times, in several parts
+        order = rng.permutation(edges[-1])
+        rows = {"key": pa.array(keys[order]), "x": values.slice(0, edges[-1]).take(pa.array(order))}
+        parts.append(partials.of_rows(rows, order, np.zeros(len(order), np.int64))[0])
+    merged = partials.merged(parts, 0)
+    found = dict(zip(*(partials.results(merged, 0, 1).column(index).to_pylist() for index in (0, 3))))
+    assert found[0] == 3 and found[1] == 1023
+    assert abs(found[2] / sizes[2] - 1) < 0.13 and abs(found[3] / sizes[3] - 1) < 0.13  # four standard errors
+
+
+def test_hashes_of_texts_do_not_depend_on_their_neighbours():
+    from pillarbox.operators.columnar import sketch
+
+    texts = ["", "a", "b", "ab", "ba", "x" * 300_000, "\x00", "\x00\x00", "a" * 1000, *map(str, range(40_000))]
+    together = sketch.hashes(pa.array(texts))
+    assert len(set(together.tolist())) == len(texts)
+    for index in (0, 1, 5, 6, 8, 30_000):
+        assert sketch.hashes(pa.array(["other", texts[index]]))[1] == together[index]
+    assert sketch.hashes(pa.array(["ab"]))[0] == 5424007190230049033
+
+
+def test_columnar_runs_need_no_python_objects(monkeypatch):
+    """Rows that no function has touched stay columns all the way to the results."""
+    env = StreamExecutionEnvironment()
+    stream = payments(env=env).key_by("card").window(MINUTE).aggregate(n=count_(), top=max_("amount"), low=min_("at"))
+    batch = pa.record_batch(
+        {"card": ["a", "b", "a"], "at": [1, 2, 3], "amount": [5, 6, 7], "price": pa.nulls(3), "note": pa.nulls(3)}
+    )
+    with env.local_job(out=stream) as columnar:
+        (source,) = columnar.program.sources
+        taken: list[int] = []
+        values = ArrowRecords.values.fget  # type: ignore[attr-defined]
+        monkeypatch.setattr(ArrowRecords, "values", property(lambda run: taken.append(len(run)) or values(run)))
+        out = columnar.run_epoch({source: [[ArrowRecords(batch)]]}, bounded=True)["out"]
+    assert [(row.card, row.n, row.top, row.low) for row in out] == [("a", 2, 7, 1), ("b", 1, 6, 2)]
+    assert taken == [2]  # where the results were read, and nowhere before
+
+
+def test_first_of_a_type_without_order_is_refused():
+    info = Types.ROW_NAMED(["card", "at", "tags"], [Types.STRING(), Types.LONG(), Types.LIST(Types.STRING())])
+    stream = StreamExecutionEnvironment().from_collection([], info).assign_timestamps_and_watermarks(BY_AT)
+    with pytest.raises(ProgramError, match=r"first_\(\) cannot be had of array<string>: it has no order"):
+        stream.key_by("card").window(MINUTE).aggregate(tags=first_("tags"))
