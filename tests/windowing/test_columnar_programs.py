@@ -34,6 +34,7 @@ from pillarbox import (
     approx_count_distinct_,
     avg_,
     count_,
+    elements,
     first_,
     max_,
     min_,
@@ -184,7 +185,8 @@ def test_results_that_do_not_fit_are_errors(rows, aggregate, message):
 
 
 def test_sums_that_fit_are_exact_however_large_their_parts():
-    rows = [("ann", 1, 2**62, Decimal("99999999999999999999.5"), ""), ("ann", 2, -(2**62), Decimal("-1.25"), "")]
+    rows: list[tuple[Any, ...]] = [("ann", 1, 2**62, Decimal("99999999999999999999.5"), "")]
+    rows += [("ann", 2, -(2**62), Decimal("-1.25"), "")]
     rows += [("ann", 3, 2**62, None, ""), ("bob", 3, 7, None, "")]
     windows = keyed(*rows).window(MINUTE).aggregate(total=sum_("amount"), price=sum_("price"))
     found = {row.card: (row.total, row.price) for row in windows.execute_and_collect()}
@@ -373,8 +375,13 @@ def test_columnar_runs_need_no_python_objects(monkeypatch):
     with env.local_job(out=stream) as columnar:
         (source,) = columnar.program.sources
         taken: list[int] = []
-        values = ArrowRecords.values.fget  # type: ignore[attr-defined]
-        monkeypatch.setattr(ArrowRecords, "values", property(lambda run: taken.append(len(run)) or values(run)))
+        rows_from_arrow = elements.rows_from_arrow  # type: ignore[attr-defined]
+
+        def counted(batch: pa.RecordBatch) -> list[Any]:
+            taken.append(batch.num_rows)
+            return rows_from_arrow(batch)
+
+        monkeypatch.setattr(elements, "rows_from_arrow", counted)
         out = columnar.run_epoch({source: [[ArrowRecords(batch)]]}, bounded=True)["out"]
     assert [(row.card, row.n, row.top, row.low) for row in out] == [("a", 2, 7, 1), ("b", 1, 6, 2)]
     assert taken == [2]  # where the results were read, and nowhere before

@@ -273,7 +273,8 @@ class Sessions:
         self.dropped = 0
 
     def end(self, session: list[Any]) -> int:
-        return max(row["at"] for row in session) + self.gap
+        latest: int = max(row["at"] for row in session)
+        return latest + self.gap
 
     def is_over(self, session: list[Any]) -> bool:
         return self.end(session) - 1 + self.lateness <= self.watermark
