@@ -160,7 +160,6 @@ class TaskReport:
         state_ms: time for bringing the state to the store's version, and for writing it.
         alignment_ms: time from the first barrier to the last.
         counters: the operators' own counts, and those of the user's functions, by ``uid.name``.
-        gauges: the other metrics of the user's functions, by ``uid.name``.
         buffers_in: buffers that came in. This and what follows: None for a source.
         watermark: the task's event time.
         keys: keys with state or timers.
@@ -176,6 +175,7 @@ class TaskReport:
         state_sync: how the task got to the store's version: ``"in step"``, ``"caught up"``, ``"loaded"``, ...
         state_format: ``"plain"``, where state is plain data of declared types; or ``"pickle: "`` and the reason. None:
             there is no state, or (in a batch) it is written nowhere.
+        gauges: the other metrics of the user's functions, by ``uid.name``.
     """
 
     vertex: str
@@ -193,7 +193,6 @@ class TaskReport:
     state_ms: int
     alignment_ms: int
     counters: dict[str, int]
-    gauges: dict[str, float] = field(default_factory=dict)
     buffers_in: int | None = None
     watermark: int | None = None
     keys: int | None = None
@@ -207,6 +206,7 @@ class TaskReport:
     state_sync: str | None = None
     state_format: str | None = None
     mailbox_latency_ms: int | None = None
+    gauges: dict[str, float] = field(default_factory=dict)
 
 
 Element = Records | Watermark | WatermarkStatus | Barrier | EndOfData | TaskReport

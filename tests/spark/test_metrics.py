@@ -14,6 +14,7 @@ from pillarbox.runtime.spark.output import REPORT_TYPES
 TASK: dict[str, Any] = {name: number for number, name in enumerate(REPORT_TYPES)} | {
     "uid": "count",
     "counters": {"late": 3},
+    "gauges": {"size": 0.5},
 }
 OBSERVED: dict[str, list[Any]] = {
     "named": [{"tasks": [TASK]}, {"tasks": [TASK, TASK]}],
@@ -42,5 +43,6 @@ def test_a_query_without_progress_or_programs_has_none():
 
 def test_each_metric_has_a_spark_type():
     kinds = {"vertex": "STRING", "busy_ms": "LONG", "unfinished": "BOOLEAN", "counters": "MAP<STRING, LONG>"}
+    kinds["gauges"] = "MAP<STRING, DOUBLE>"
     assert {name: REPORT_TYPES[name] for name in kinds} == kinds
     assert REPORT_TYPES["state_sync"] == "STRING" and REPORT_TYPES["watermark"] == "LONG"
