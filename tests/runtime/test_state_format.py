@@ -8,8 +8,10 @@ import pytest
 
 from pillarbox import (
     AggregateFunction,
+    BroadcastProcessFunction,
     CountTrigger,
     EventTimeSessionWindows,
+    MapStateDescriptor,
     ProcessWindowFunction,
     ProgramError,
     SlidingEventTimeWindows,
@@ -167,3 +169,21 @@ def test_columns_are_no_accumulator_type():
     keyed = StreamExecutionEnvironment.get_execution_environment().from_collection([1]).key_by(lambda n: n)
     with pytest.raises(ProgramError, match=r"accumulator_type is one of Types, .* not 'mean DOUBLE'; .* output_type"):
         keyed.count_window(2).aggregate(Mean(), None, "mean DOUBLE")  # type: ignore[call-overload]
+
+
+def test_broadcast_state_without_keys_says_that_there_are_none():
+    class Known(BroadcastProcessFunction):
+        def process_element(self, value, ctx):
+            yield value
+
+        def process_broadcast_element(self, value, ctx):
+            ctx.get_broadcast_state(RULES).put(value, value)
+
+    RULES = MapStateDescriptor("rules", Types.LONG(), Types.LONG())
+    env = StreamExecutionEnvironment.get_execution_environment()
+    rules = env.from_collection([1, 2]).broadcast(RULES)
+    out = env.from_collection([]).connect(rules).process(Known()).uid("op")
+    with env.local_job(out=out) as job:
+        job.run_epoch({source: [] for source in job.program.sources})
+        (said,) = formats(job)
+    assert said is not None and said.startswith("pickle: it works without keys")

@@ -137,6 +137,8 @@ def _head_1() -> type:
 
 def reason_for_pickles(key: KeyNote | None, backend: LoggedStateBackend) -> str | None:
     """Return why the state of an operator is pickled; None: it is plain."""
+    if key is None:
+        return "it works without keys, and only state under keys of a known type is plain"
     if not _key_is_known(key):
         return "the type of its key is not known: key by columns of a DataFrame, or declare key_type"
     for _, spec, declared in _declared(backend):
@@ -147,9 +149,7 @@ def reason_for_pickles(key: KeyNote | None, backend: LoggedStateBackend) -> str 
     return None
 
 
-def _key_is_known(key: KeyNote | None) -> bool:
-    if key is None:
-        return False
+def _key_is_known(key: KeyNote) -> bool:
     if "inputs" in key:
         return all(map(_key_is_known, key["inputs"]))
     types = key.get("types")
