@@ -135,6 +135,23 @@ def test_a_session_that_fired_and_is_extended_fires_once_more_at_its_new_end():
         assert harness.num_event_time_timers() == 0 and list(harness._backend.get_keys()) == []
 
 
+def test_sessions_are_over_when_less_lateness_is_allowed_than_before():
+    def build(lateness):
+        windows = EventTimeSessionWindows.with_gap(5)
+        return lambda stream: stream.window(windows).allowed_lateness(lateness).aggregate(Joined(), Named())
+
+    with open_windows(build(100)) as harness:
+        harness.push_all([("a", 1), ("a", 2), ("a", 3)], [0, 10, 50])
+        harness.push_watermark(30)
+        assert len(harness.get_output()) == 2
+        snapshot = harness.snapshot()
+    with open_windows(build(0), snapshot=snapshot) as harness:
+        harness.push_watermark(200)
+        assert harness.get_output() == [("a", (50, 55), (3,))]
+        harness.snapshot()
+        assert harness.num_event_time_timers() == 0 and list(harness._backend.get_keys()) == []
+
+
 def test_a_growing_session_has_one_timer_and_one_accumulator():
     with open_windows(lambda s: s.window(EventTimeSessionWindows.with_gap(30)).reduce(summed)) as harness:
         for time in range(2000):
@@ -143,7 +160,7 @@ def test_a_growing_session_has_one_timer_and_one_accumulator():
             if time % 10 == 0:
                 harness.push_watermark(time - 5 if time else 0)
         assert harness.get_output() == []
-        assert harness.state_of("a") == {"reducing-sessions": [[0, 2029, ("a", 2000)]]}
+        assert harness.state_of("a") == {"reducing-sessions": ((0, 2029, ("a", 2000)),)}
         harness.push_watermark(2028)
         assert harness.get_output() == [("a", 2000)]
 

@@ -1,7 +1,9 @@
 """Sessions that fold their elements and fire at their ends: those of a key are one short list.
 
-A session is ``[start, end, accumulator]``. The list is in order, and no two sessions in it overlap or touch: those that
-do are one. Most elements belong to the last session, whose end they move; its timer stays, and finds out when it fires.
+A session is ``(start, end, accumulator)``. They are in order, and no two of a key overlap or touch: those that do are
+one. Most elements belong to the last session, whose end they move; its timer stays, and finds out when it fires.
+
+They are tuples, as these lie in one piece of memory: with many keys, a look at each further piece takes longest.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ _KINDS = frozenset(
 _START = itemgetter(0)
 _END = itemgetter(1)
 
-Session = list[Any]
+Session = tuple[int, int, Any]
 
 
 class SessionWindowOperator(FoldingWindowOperator):
@@ -53,7 +55,7 @@ class SessionWindowOperator(FoldingWindowOperator):
         name = f"{self._fold.descriptor.kind}-sessions"
         (accumulator,) = self._fold.descriptor.declared_types
         declared = None if accumulator is None else list[tuple[int, int, accumulator]]  # type: ignore[valid-type]
-        self._state: ValueState[list[Session]] = self.backend.get_state(ValueStateDescriptor(name, declared))
+        self._state: ValueState[tuple[Session, ...]] = self.backend.get_state(ValueStateDescriptor(name, declared))
 
     @staticmethod
     def does(program: WindowProgram) -> bool:
@@ -76,17 +78,15 @@ class SessionWindowOperator(FoldingWindowOperator):
                 sessions = state.value()
                 if sessions is None:
                     if end > unfired:
-                        state.update([[start, end, first(value)]])
+                        state.update(((start, end, first(value)),))
                         register(end - 1)
                         continue
-                    sessions = []
+                    sessions = ()
                 else:
-                    last = sessions[-1]
-                    if last[0] <= start <= last[1] > unfired and last[2] is not None:
-                        last[2] = add_to(last[2], value)
-                        if end > last[1]:
-                            last[1] = end
-                        state.update(sessions)
+                    begin, until, accumulator = sessions[-1]
+                    if begin <= start <= until > unfired and accumulator is not None:
+                        last = (begin, end if end > until else until, add_to(accumulator, value))
+                        state.update((last,) if len(sessions) == 1 else (*sessions[:-1], last))
                         continue
                 self._add(value, start, end, sessions)
         self._collector.flush()
@@ -106,7 +106,7 @@ class SessionWindowOperator(FoldingWindowOperator):
             (window,) = assign(value, time, context)
             yield window
 
-    def _add(self, value: Any, start: int, end: int, sessions: list[Session]) -> None:
+    def _add(self, value: Any, start: int, end: int, sessions: tuple[Session, ...]) -> None:
         """Add an element to the sessions that it meets, which become one, or as a new one."""
         first = bisect_left(sessions, start, key=_END)
         behind = bisect_right(sessions, end, key=_START)
@@ -124,8 +124,7 @@ class SessionWindowOperator(FoldingWindowOperator):
         else:
             has_timer = first > 0 and sessions[first - 1][1] - 1 > passed
             accumulator = self._fold.first(value)
-        sessions[first:behind] = [[start, end, accumulator]]
-        self._state.update(sessions)
+        self._state.update((*sessions[:first], (start, end, accumulator), *sessions[behind:]))
         if end - 1 <= passed:
             self._fire(start, end, accumulator)
         if not has_timer:
@@ -146,32 +145,34 @@ class SessionWindowOperator(FoldingWindowOperator):
         sessions = self._state.value()
         if sessions is None:
             return
-        if sessions[0][1] - 1 > timestamp:  # it has grown since
+        end = timestamp + 1
+        if sessions[0][1] > end:  # it has grown since
             self._register(sessions[0][1] - 1)
             return
-        ending = bisect_left(sessions, timestamp + 1, key=_END) if self._lateness else 0
-        if ending < len(sessions) and sessions[ending][1] == timestamp + 1:
-            start, end, accumulator = sessions[ending]
-            self._fire(start, end, accumulator)
-        over = bisect_right(sessions, timestamp + 1 - self._lateness, key=_END) if self._lateness else 1
+        ending, over = 0, 1
+        if self._lateness or sessions[0][1] < end:
+            ending, over = bisect_left(sessions, end, key=_END), bisect_right(sessions, end - self._lateness, key=_END)
+        if ending < len(sessions) and sessions[ending][1] == end:
+            self._fire(*sessions[ending])
         if over:
-            self._remove(sessions, over)
+            sessions = self._without(sessions, over)
         if sessions:
             self._schedule(sessions[0][1], timestamp)
-            following = bisect_right(sessions, timestamp + 1, key=_END) if self._lateness else 0
+            following = bisect_right(sessions, end, key=_END) if self._lateness else 0
             if 0 < following < len(sessions):
                 self._register(sessions[following][1] - 1)
 
-    def _remove(self, sessions: list[Session], over: int) -> None:
-        """Remove the first ``over`` sessions, which are over."""
+    def _without(self, sessions: tuple[Session, ...], over: int) -> tuple[Session, ...]:
+        """Remove the first ``over`` sessions, which are over; return the others."""
         if self._clears:
             for start, end, _ in sessions[:over]:
                 self._tell_of_end(TimeWindow(start, end))
-        del sessions[:over]
-        if sessions:
-            self._state.update(sessions)
+        rest = sessions[over:]
+        if rest:
+            self._state.update(rest)
         else:
             self._state.clear()
+        return rest
 
     def _schedule(self, end: int, passed: int) -> None:
         """Register the next timer of a session: for when it fires, or for when it is over."""
