@@ -75,8 +75,9 @@ class TumblingWindowOperator(WindowOperator):
         starts = times - (times - self._assigner.offset) % size
         if int(starts.min()) + size - 1 <= self._timers.current_watermark:
             return None
-        ends = starts + size
-        return list(zip(starts.tolist(), ends.tolist()))
+        # One tuple for all records of a window, which their rows keep: that is less memory to go through.
+        known = {start: (start, start + size) for start in np.unique(starts).tolist()}
+        return list(map(known.__getitem__, starts.tolist()))
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         """Fire the window, or clean up, or both."""
