@@ -170,7 +170,7 @@ class Comparison:
         runners: dict[str, Runner] = {}
         try:
             for name in [*self.arguments.sides, *self.arguments.peers]:
-                if name not in self.left_out and self.name not in CONTENDERS[name].without:
+                if name not in self.left_out:
                     self._try(name, runners, "warm_up")
             for _ in range(self.arguments.rounds):
                 for name in list(runners):
@@ -233,7 +233,6 @@ class Comparison:
         over = {
             ours: {name: round(medians[ours] / rate, 3) for name, rate in medians.items() if name != ours}
             for ours in self.arguments.sides
-            if ours in medians
         }
         print(f"\n{self.name}: {self.work.title}, {self.keys:,} keys")
         print_table(

@@ -59,17 +59,15 @@ class Contender:
     Attributes:
         kind: ``ours``, ``spark``, ``limit``, or the peer's environment.
         share: by work; it gets one in so many rows and keys.
-        without: works that it does not do.
     """
 
     title: str
     kind: str
     share: Mapping[str, int] = field(default_factory=dict)
-    without: tuple[str, ...] = ()
 
 
 OURS = {
-    "columnar": Contender("pillarbox, columnar", "ours", without=("sessions",)),
+    "columnar": Contender("pillarbox, columnar", "ours"),
     "python": Contender("pillarbox, Python", "ours"),
 }
 PEERS = {
