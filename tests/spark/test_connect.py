@@ -13,13 +13,17 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 import pillarbox
+import pillarbox.functions as PF
 from pillarbox import (
     KeyedProcessFunction,
     MapStateDescriptor,
     OutputTag,
     StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
     ValueStateDescriptor,
     WatermarkStrategy,
+    count_,
+    max_,
 )
 from tests.connect import RaisedInTheClient
 
@@ -53,6 +57,12 @@ def program(spark, df):
 
 def events(spark):
     return spark.range(1000).select((F.col("id") % 7).alias("key"), (F.col("id") * 500).alias("at"))
+
+
+def aggregated(spark):
+    minutes = TumblingEventTimeWindows.of("1 minute")
+    rows = PF.window_aggregate(events(spark), keys="key", time="at", window=minutes, n=count_(), last=max_("at"))
+    return sorted((row.key, row.last, row.n) for row in rows.collect())
 
 
 def batch(spark):
@@ -96,6 +106,13 @@ def test_a_keyed_and_an_async_level_in_batch_and_streaming(connect, tmp_path):
     found, metrics = connect.run(streaming, tmp_path)
     assert found == [row for row in doubled if row[1] <= 499_500]
     assert [sorted(epoch) for epoch in metrics] == [["pillarbox", "pillarbox level 0"]] * len(metrics)
+
+
+def test_aggregates_of_columns(connect):
+    right: dict[tuple[int, int], list[int]] = {}
+    for n in range(1000):
+        right.setdefault((n % 7, n * 500 // 60_000), []).append(n * 500)
+    assert connect.run(aggregated) == sorted((key, max(times), len(times)) for (key, _), times in right.items())
 
 
 def in_the_session(spark, folder: Path):

@@ -44,6 +44,8 @@ from pillarbox.elements import ArrowRecords, Records
 from pillarbox.operators.columnar.partials import Columns, Partials
 from pillarbox.rows import row_class
 from pillarbox.runtime.local import LocalJob
+from tests.data import make_columns
+from tests.data.make_checkpoint import load
 
 PAYMENT = Types.ROW_NAMED(
     ["card", "at", "amount", "price", "note"],
@@ -392,3 +394,14 @@ def test_first_of_a_type_without_order_is_refused():
     stream = StreamExecutionEnvironment().from_collection([], info).assign_timestamps_and_watermarks(BY_AT)
     with pytest.raises(ProgramError, match=r"first_\(\) cannot be had of array<string>: it has no order"):
         stream.key_by("card").window(MINUTE).aggregate(tags=first_("tags"))
+
+
+def test_a_golden_checkpoint_is_read():
+    """What an older version wrote goes on as if nothing had been."""
+    with make_columns.job() as undisturbed:
+        for number in range(make_columns.EPOCHS):
+            make_columns.run(undisturbed, number)
+        expected = make_columns.run(undisturbed, make_columns.EPOCHS)
+    assert all(expected.values())
+    with make_columns.job(load(make_columns.PATH)) as golden:
+        assert make_columns.run(golden, make_columns.EPOCHS) == expected

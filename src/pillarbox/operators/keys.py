@@ -15,7 +15,13 @@ from pillarbox.errors import KeyTypeError, ProgramError, shorten, shorten_record
 from pillarbox.operators.functions import KeySelector, check_plain
 from pillarbox.operators.user_code import raise_at_record
 from pillarbox.rows import Row, column_to_list
-from pillarbox.state.key_groups import key_groups_of_integers, owners, stable_hash
+from pillarbox.state.key_groups import (
+    hashes_of_integers,
+    key_groups_of_integers,
+    key_groups_of_tuples,
+    owners,
+    stable_hash,
+)
 from pillarbox.state.key_note import KeyNote, function_note
 from pillarbox.types import TypeInformation, converter, resolve_schema
 
@@ -131,6 +137,8 @@ class Router:
         self._owners = owners(max_parallelism, parallelism)
         self._owner_array = np.array(self._owners, dtype=np.int64)
         self._routes: dict[Any, int] = {}
+        # Hashes of values of keys that are several columns.
+        self._hashes: dict[Any, int] = {}
 
     def subtasks_of(self, records: Records) -> npt.NDArray[np.int64] | list[int]:
         """Return the subtask of each record."""
@@ -143,7 +151,32 @@ class Router:
                 if integers.dtype != np.uint64:
                     groups = key_groups_of_integers(integers.astype(np.int64), self._max_parallelism)
                     return self._owner_array[groups]
+        if plain and isinstance(records, ArrowRecords) and columns is not None and len(columns) > 1:
+            parts = [self._hashes_of(self._keying.column_of(records.batch, name)) for name in columns]
+            hashes = [part for part in parts if part is not None]
+            if len(hashes) == len(parts):
+                return self._owner_array[key_groups_of_tuples(hashes, self._max_parallelism)]
         return self._route(self._keying.keys_of(records), records)
+
+    def _hashes_of(self, column: pa.Array) -> npt.NDArray[np.uint64] | None:
+        """Return the hash of each value of a column, each different one once; None: it is for each record to say."""
+        if pa.types.is_integer(column.type) and not column.null_count and not pa.types.is_uint64(column.type):
+            return hashes_of_integers(column.to_numpy().astype(np.int64))
+        if not (pa.types.is_primitive(column.type) or pa.types.is_string(column.type)):
+            return None
+        encoded = column.dictionary_encode(null_encoding="encode")
+        hashes = self._hashes
+        if len(hashes) >= _REMEMBERED:
+            hashes.clear()
+        try:
+            found = [
+                hashes[value] if value in hashes else hashes.setdefault(value, stable_hash(value))
+                for value in column_to_list(encoded.dictionary)
+            ]
+        except TypeError:
+            return None
+        part: npt.NDArray[np.uint64] = np.array(found, np.uint64)[encoded.indices.to_numpy()]
+        return part
 
     def _route(self, keys: list[Any], records: Records) -> list[int]:
         routes = self._routes

@@ -27,9 +27,11 @@ __all__ = [
     "DEFAULT_MAX_PARALLELISM",
     "MAX_MAX_PARALLELISM",
     "default_max_parallelism",
+    "hashes_of_integers",
     "key_group",
     "key_group_range",
     "key_groups_of_integers",
+    "key_groups_of_tuples",
     "stable_hash",
     "subtask_of",
 ]
@@ -115,6 +117,22 @@ def key_group(key: Any, max_parallelism: int) -> int:
 
 def key_groups_of_integers(keys: npt.NDArray[np.int64], max_parallelism: int) -> npt.NDArray[np.int64]:
     """Return the key groups of a whole column of integer keys; the same as :func:`key_group` of each."""
+    groups: npt.NDArray[np.int64] = (hashes_of_integers(keys) % np.uint64(max_parallelism)).astype(np.int64)
+    return groups
+
+
+def key_groups_of_tuples(parts: Sequence[npt.NDArray[np.uint64]], max_parallelism: int) -> npt.NDArray[np.int64]:
+    """Return the key groups of tuples whose elements have these hashes; the same as :func:`key_group` of each."""
+    folded = np.full(len(parts[0]), len(parts), np.uint64)
+    for part in parts:
+        folded = folded * np.uint64(31) + part
+    hashes = (folded * np.uint64(_GOLDEN)) >> np.uint64(32)
+    groups: npt.NDArray[np.int64] = (hashes % np.uint64(max_parallelism)).astype(np.int64)
+    return groups
+
+
+def hashes_of_integers(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Return the hashes of a whole column of integers; the same as :func:`stable_hash` of each."""
     # Python's hash of an int is its residue modulo the Mersenne prime 2**61 - 1, with the sign kept, and
     # -2 in the place of -1. Unsigned arithmetic wraps modulo 2**64, as the mask above does.
     prime = np.uint64((1 << 61) - 1)
@@ -123,9 +141,8 @@ def key_groups_of_integers(keys: npt.NDArray[np.int64], max_parallelism: int) ->
     magnitude = np.where(negative, np.uint64(0) - unsigned, unsigned) % prime
     hashes = np.where(negative, np.uint64(0) - magnitude, magnitude)
     hashes = np.where(negative & (magnitude == np.uint64(1)), np.uint64(_MASK - 1), hashes)
-    mixed = (hashes * np.uint64(_GOLDEN)) >> np.uint64(32)
-    groups: npt.NDArray[np.int64] = (mixed % np.uint64(max_parallelism)).astype(np.int64)
-    return groups
+    mixed: npt.NDArray[np.uint64] = (hashes * np.uint64(_GOLDEN)) >> np.uint64(32)
+    return mixed
 
 
 def subtask_of(group: int, max_parallelism: int, parallelism: int) -> int:

@@ -1,0 +1,110 @@
+"""Windows of columns that every later version has to read: ``python -m tests.data.make_columns``.
+
+There are open windows of each kind, several streams of some panes, and each aggregate of pillarbox's own.
+``columns-format-N.zip`` is written once, as the other checkpoints are.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from decimal import Decimal
+from typing import Any
+
+from pillarbox import (
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    Types,
+    WatermarkStrategy,
+    approx_count_distinct_,
+    avg_,
+    count_,
+    first_,
+    last_,
+    max_,
+    min_,
+    sum_,
+)
+from pillarbox.elements import Records
+from pillarbox.rows import row_class
+from pillarbox.runtime.local import LocalJob, Savepoint
+from pillarbox.state.log_head import FORMAT
+from tests.data.make_checkpoint import HERE, save
+
+__all__ = ["EPOCHS", "PATH", "job", "run"]
+
+PATH = HERE / f"columns-format-{FORMAT}.zip"
+EPOCHS = 6
+NAMES = ["card", "shop", "at", "amount", "price", "rate"]
+ROW = row_class(tuple(NAMES))
+PAYMENT = Types.ROW_NAMED(
+    NAMES, [Types.STRING(), Types.INT(), Types.LONG(), Types.LONG(), Types.BIG_DEC(), Types.DOUBLE()]
+)
+WINDOWS = {
+    "tumbling": TumblingEventTimeWindows.of(500, 100),
+    "sliding": SlidingEventTimeWindows.of(600, 200),
+    "sessions": EventTimeSessionWindows.with_gap(40),
+}
+
+
+def job(savepoint: Savepoint | None = None) -> LocalJob:
+    """Return the program, as it goes on from a savepoint."""
+    env = StreamExecutionEnvironment().set_parallelism(2)
+    late_by = WatermarkStrategy.for_bounded_out_of_orderness(150).with_timestamp_assigner("at")
+    keyed = env.from_collection([], PAYMENT).assign_timestamps_and_watermarks(late_by).key_by("card", "shop")
+    outputs: dict[str, Any] = {
+        name: keyed.window(window)
+        .allowed_lateness(100)
+        .aggregate(
+            n=count_(),
+            amounts=count_("amount"),
+            total=sum_("amount"),
+            price=sum_("price"),
+            mean=avg_("price"),
+            rate=avg_("rate"),
+            least=min_("rate"),
+            most=max_("card"),
+            first=first_("amount"),
+            last=last_("price"),
+            different=approx_count_distinct_("at"),
+            cards=approx_count_distinct_("card"),
+        )
+        .uid(name)
+        for name, window in WINDOWS.items()
+    }
+    return env.local_job(savepoint=savepoint, **outputs)
+
+
+def epoch(number: int) -> list[Any]:
+    """Return the rows of an epoch."""
+    rng = random.Random(number)
+    rows = []
+    for _ in range(20):
+        at = number * 100 + rng.randrange(-80, 100)
+        amount = rng.choice([None, rng.randrange(-(10**12), 10**12)])
+        price = rng.choice([None, Decimal(rng.randrange(10**9)).scaleb(-3)])
+        rate = rng.choice([None, float("nan"), rng.randrange(100) / 4])
+        rows.append(ROW((rng.choice("abcdefé"), rng.choice([1, None]), at, amount, price, rate)))
+    return rows
+
+
+def run(running: LocalJob, number: int) -> dict[str, list[str]]:
+    """Run an epoch; return the results as text."""
+    (source,) = running.program.sources
+    out = running.run_epoch({source: [[Records(epoch(number))]]}, bounded=number == EPOCHS)
+    return {name: sorted(map(repr, rows)) for name, rows in out.items()}
+
+
+def make() -> Savepoint:
+    """Return the state before the last epoch."""
+    with job() as running:
+        for number in range(EPOCHS):
+            run(running, number)
+        return running.savepoint()
+
+
+if __name__ == "__main__":
+    save(make(), PATH)
+    print(f"{PATH}: {PATH.stat().st_size} bytes", file=sys.stderr)
