@@ -106,6 +106,14 @@ class Forgets(Counts):
         accumulator += 1
 
 
+class ForgetsLater(Counts):
+    def add(self, value: Any, accumulator: Any) -> Any:
+        return None if value.id == 3 else accumulator + 1
+
+    def merge(self, one: Any, other: Any) -> Any:
+        return one + other
+
+
 class Own(WindowAssigner):
     """Windows as a function of the record says."""
 
@@ -313,5 +321,8 @@ WINDOW_RUNS = [
     # folds
     run("an aggregate that forgets to return", lambda stream: keyed(stream).window(TEN).aggregate(Forgets()), "key 'k': the function that folds the state 'window-contents' returned None", "does it return its result?", FIRST, kind=ProgramError),
     run("a reduce that forgets to return", lambda stream: keyed(stream).window(TEN).reduce(lambda one, other: None), "the function that folds the state 'window-contents' returned None", "Row(id=1, key='k')", kind=ProgramError),
+    run("a session's aggregate that forgets to return", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).aggregate(ForgetsLater()), "key 'k': the function that folds the elements of windows returned None", RECORD, kind=ProgramError),
+    run("a session's reduce that forgets to return", lambda stream: keyed(stream).window(EventTimeSessionWindows.with_gap(5)).reduce(lambda one, other: None), "the function that folds the elements of windows returned None", "Row(id=1, key='k')", kind=ProgramError),
+    run("panes of an aggregate that forgets to return", lambda stream: keyed(stream).window(SlidingEventTimeWindows.of(10, 5)).aggregate(ForgetsLater()), "returned None", "does it return its result?", RECORD, kind=ProgramError),
     run("a reduce that raises", lambda stream: keyed(stream).window(TEN).reduce(lambda one, other: exploding(other) and other), f"failed at the record {RECORD}: {ZERO}", frame="exploding"),
 ]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
 from pillarbox.operators.windowing.base_operator import BaseWindowOperator, WindowProgram
@@ -78,6 +79,12 @@ class FoldingWindowOperator(BaseWindowOperator):
         value = None if accumulator is None else self._fold.result(accumulator)
         if value is not None:
             self._emit(TimeWindow(start, end), end - 1, (value,))
+
+    def _folded_none(self) -> ProgramError:
+        return ProgramError(
+            f"operator {self.name!r}, key {shorten(self.backend.key)}: the function that folds the elements of"
+            " windows returned None: does it return its result?"
+        )
 
     def _end_of_lateness(self, end: int) -> int | None:
         """Return when a window is over, which is later than when it fires; None: then, or never."""

@@ -85,7 +85,10 @@ class SessionWindowOperator(FoldingWindowOperator):
                 else:
                     begin, until, accumulator = sessions[-1]
                     if begin <= start <= until > unfired and accumulator is not None:
-                        last = (begin, end if end > until else until, add_to(accumulator, value))
+                        folded = add_to(accumulator, value)
+                        if folded is None:
+                            raise self._folded_none()
+                        last = (begin, end if end > until else until, folded)
                         state.update((last,) if len(sessions) == 1 else (*sessions[:-1], last))
                         continue
                 self._add(value, start, end, sessions)
@@ -119,7 +122,10 @@ class SessionWindowOperator(FoldingWindowOperator):
             # A timer of one that has not fired comes early enough for what they are together.
             has_timer = met[-1][1] - 1 > passed
             accumulator = self._merged([session[2] for session in met])
-            accumulator = self._fold.first(value) if accumulator is None else self._fold.add(accumulator, value)
+            folded = self._fold.first(value) if accumulator is None else self._fold.add(accumulator, value)
+            if folded is None and accumulator is not None:
+                raise self._folded_none()
+            accumulator = folded
             start, end = min(start, met[0][0]), max(end, met[-1][1])
         else:
             has_timer = first > 0 and sessions[first - 1][1] - 1 > passed
