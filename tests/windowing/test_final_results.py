@@ -4,6 +4,8 @@ the input has an end: as long as no record is later than the lateness that the w
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +25,7 @@ from tests.programs import bounded, first
 LATE = OutputTag("late")
 FAR = 10**6
 
-KINDS = {
+KINDS: dict[str, Any] = {
     "tumbling": TumblingEventTimeWindows.of(30, 7),
     "sliding": SlidingEventTimeWindows.of(50, 20),
     "cumulating": CumulativeEventTimeWindows.of(60, 20),
