@@ -5,7 +5,8 @@ The same columns go through the shuffle, are kept as state, and are merged until
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyspark.sql.types as spark
 
-from pillarbox.errors import CheckpointMismatchError, OperatorError, ProgramError, shorten
+from pillarbox.errors import CheckpointMismatchError, OperatorError, PillarboxError, ProgramError, shorten
 from pillarbox.operators.columnar.accumulators import Accumulator, ByGroups, ByKernels, Overflow, Part, arrow_type
 from pillarbox.operators.columnar.aggregates import ColumnAggregate
 from pillarbox.rows import column_to_list
@@ -136,9 +137,19 @@ class Partials:
         for bound in self._bound:
             if isinstance(bound.accumulator, ByGroups):
                 inputs = [columns[name] for name in bound.aggregate.columns]
-                groups, size = grouped.groups, grouped.size
-                grouped.put(bound.names, bound.accumulator.partial(groups, size, times, *inputs))
+                with self._told():
+                    parts = bound.accumulator.partial(grouped.groups, grouped.size, times, *inputs)
+                grouped.put(bound.names, parts)
         return self._batch(grouped.columns), grouped.columns[_GROUP].to_numpy()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell the errors of a user's own aggregate where they happen."""
+        try:
+            yield
+        except PillarboxError as error:
+            error.at(operator=self._operator)
+            raise
 
     # -- merging --
 
@@ -184,7 +195,9 @@ class Partials:
         for bound in self._bound:
             if isinstance(bound.accumulator, ByGroups):
                 parts = [_array(table.column(name)) for name in bound.names]
-                grouped.put(bound.names, bound.accumulator.merge(grouped.groups, grouped.size, *parts))
+                with self._told():
+                    merged = bound.accumulator.merge(grouped.groups, grouped.size, *parts)
+                grouped.put(bound.names, merged)
         return self._batch(grouped.columns), grouped.columns
 
     def _group(self, by: list[str], columns: dict[str, Any], starts: Any) -> _Grouped:
@@ -242,7 +255,8 @@ class Partials:
         for each in self._bound:
             kind = self._result_schema.field(len(arrays)).type
             try:
-                found = each.accumulator.result(columns[ROWS], *(columns[name] for name in each.names))
+                with self._told():
+                    found = each.accumulator.result(columns[ROWS], *(columns[name] for name in each.names))
             except Overflow as overflow:
                 raise self._overflow(each, overflow.index, columns, starts) from None
             arrays.append(found if found.type == kind else found.cast(kind))
