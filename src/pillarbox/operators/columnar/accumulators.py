@@ -129,8 +129,8 @@ class ByGroups(Accumulator):
 class CountRows(ByKernels):
     """The number of rows, which is counted anyway."""
 
-    result_type = spark.LongType()
-    parts = ()
+    result_type: spark.DataType = spark.LongType()
+    parts: tuple[Part, ...] = ()
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial result of each row: nothing."""
@@ -144,8 +144,8 @@ class CountRows(ByKernels):
 class Count(ByKernels):
     """The number of values."""
 
-    result_type = spark.LongType()
-    parts = (Part(pa.int64(), "count"),)
+    result_type: spark.DataType = spark.LongType()
+    parts: tuple[Part, ...] = (Part(pa.int64(), "count"),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial result of each row."""
@@ -160,8 +160,8 @@ class Sum(ByKernels):
     """The sum of numbers."""
 
     def __init__(self, kind: spark.DataType) -> None:
-        self.result_type = _sum_type(kind, "sum_")
-        self.parts = (Part(arrow_type(self.result_type), "sum"),)
+        self.result_type: spark.DataType = _sum_type(kind, "sum_")
+        self.parts: tuple[Part, ...] = (Part(arrow_type(self.result_type), "sum"),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial result of each row."""
@@ -177,12 +177,13 @@ class Average(ByKernels):
 
     def __init__(self, kind: spark.DataType) -> None:
         total = _sum_type(kind, "avg_")
+        self.result_type: spark.DataType
         if isinstance(kind, spark.DecimalType):
             self._scale = kind.scale
             self.result_type = _decimal(kind.precision + _MORE_DIGITS, kind.scale + _MORE_DIGITS)
         else:
             self.result_type = total = spark.DoubleType()
-        self.parts = (Part(arrow_type(total), "sum"), Part(pa.int64(), "count"))
+        self.parts: tuple[Part, ...] = (Part(arrow_type(total), "sum"), Part(pa.int64(), "count"))
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial result of each row."""
@@ -222,10 +223,10 @@ class Extreme(ByKernels):
     def __init__(self, kind: spark.DataType, which: str) -> None:
         if not isinstance(kind, _ORDERED):
             raise ProgramError(f"{which}_() cannot be had of {kind.simpleString()}: it has no order")
-        self.result_type = kind
+        self.result_type: spark.DataType = kind
         self._kind = arrow_type(kind)
         part = pa.int64() if isinstance(kind, (*_FLOATS, spark.DayTimeIntervalType)) else self._kind
-        self.parts = (Part(part, which),)
+        self.parts: tuple[Part, ...] = (Part(part, which),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial result of each row: floats as integers that have their order, NaN the last."""
@@ -246,12 +247,12 @@ class Earliest(ByGroups):
             raise ProgramError(
                 f"{name}() cannot be had of {kind.simpleString()}: it has no order, for rows of one time"
             )
-        self.result_type = kind
+        self.result_type: spark.DataType = kind
         self._order = "descending" if latest else "ascending"
         self._kind = arrow_type(kind)
         # (A duration cannot be sorted.)
         self._stored = pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else self._kind
-        self.parts = (Part(self._stored), Part(pa.int64()))
+        self.parts: tuple[Part, ...] = (Part(self._stored), Part(pa.int64()))
 
     def partial(
         self, groups: Groups, size: int, times: npt.NDArray[np.int64], *columns: pa.Array
@@ -278,8 +279,8 @@ class Earliest(ByGroups):
 class ApproxCountDistinct(ByGroups):
     """About how many different values there are, from the least of their hashes."""
 
-    result_type = spark.LongType()
-    parts = (Part(pa.list_(pa.uint64())),)
+    result_type: spark.DataType = spark.LongType()
+    parts: tuple[Part, ...] = (Part(pa.list_(pa.uint64())),)
 
     def __init__(self, kind: spark.DataType) -> None:
         if not isinstance(kind, _ORDERED):
@@ -307,9 +308,9 @@ class Own(ByGroups):
 
     def __init__(self, function: Any, types: Sequence[spark.DataType], result_type: spark.DataType) -> None:
         self._function = function
-        self.result_type = result_type
+        self.result_type: spark.DataType = result_type
         self._result_kind = arrow_type(result_type)
-        self.parts = ()
+        self.parts: tuple[Part, ...] = ()
         none = pa.array([], pa.int64())
         empty = list(function.partial(none, 0, *(pa.array([], arrow_type(kind)) for kind in types)))
         if not empty or not all(isinstance(part, pa.Array) for part in empty):

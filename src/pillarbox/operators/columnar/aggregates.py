@@ -217,7 +217,7 @@ class ArrowAggregateFunction(ColumnAggregate):
     """The type of the results: one of ``Types``, or a Spark type."""
 
     def __init__(self, *columns: str) -> None:
-        self.columns = _of(type(self).__name__, *columns).columns
+        self.columns: tuple[str, ...] = _of(type(self).__name__, *columns).columns
 
     @abstractmethod
     def partial(self, groups: Any, size: int, /, *columns: Any) -> Sequence[Any]:

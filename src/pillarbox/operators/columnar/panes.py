@@ -26,8 +26,8 @@ class TumblingPanes(Panes):
     """Each window is one pane."""
 
     def __init__(self, size: int, offset: int) -> None:
-        self.name = f"windows of {size} ms, offset {offset % size} ms"
-        self.longest = size
+        self.name: str = f"windows of {size} ms, offset {offset % size} ms"
+        self.longest: int = size
         self._size = size
         self._offset = offset
 
@@ -54,8 +54,8 @@ class DayPanes(Panes):
     """Days of a time zone, which may have 23 or 25 hours; windows have ``size`` of them, and start each ``slide``."""
 
     def __init__(self, days: Days, size: int, slide: int, length: int, *, cumulates: bool = False) -> None:
-        self.name = f"panes of {length} ms of {size} ms each {slide} ms, offset {days.offset} ms, {days.zone}"
-        self.longest = max(size, slide)
+        self.name: str = f"panes of {length} ms of {size} ms each {slide} ms, offset {days.offset} ms, {days.zone}"
+        self.longest: int = max(size, slide)
         self._days = days
         self._size = size
         self._slide = slide

@@ -70,8 +70,8 @@ class SlidingPanes(Panes):
         self.size = size
         self.slide = slide
         self.offset = offset
-        self.longest = max(size, slide)
-        self.name = f"panes of {size} ms each {slide} ms, offset {offset % slide} ms"
+        self.longest: int = max(size, slide)
+        self.name: str = f"panes of {size} ms each {slide} ms, offset {offset % slide} ms"
 
     def start(self, time: int) -> int:
         return time - min((time - self.offset) % self.slide, (time - self.offset - self.size) % self.slide)
@@ -104,8 +104,8 @@ class CumulatingPanes(Panes):
         self.size = size
         self.step = step
         self.offset = offset
-        self.longest = size
-        self.name = f"panes of up to {size} ms by {step} ms, offset {offset % size} ms"
+        self.longest: int = size
+        self.name: str = f"panes of up to {size} ms by {step} ms, offset {offset % size} ms"
 
     def start(self, time: int) -> int:
         return time - (time - self.offset) % self.step
