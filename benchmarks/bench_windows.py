@@ -15,8 +15,8 @@ pillarbox has two sides, both of them or those in ``--sides``: ``columnar``, agg
 and ``python``, an ``AggregateFunction`` in Python. The peers, all of them or those in ``--peers``:
 
   spark     Spark's own ``groupBy(window, key).agg(...)``, which has no Python in it: with the faster of its two state
-            stores, RocksDB (with changelog checkpoints, and rows not counted) and the one in the JVM's memory; both do
-            the first two, small micro-batches of each work, and the second of these tells
+            stores, RocksDB (with changelog checkpoints, and rows not counted) and the one in the JVM's memory; both
+            warm up with each work, and the last micro-batch of that tells
   thread    PyFlink's windows with an ``AggregateFunction`` in Python, in thread mode
   process   the same in process mode
   pathway   Pathway's ``windowby``, in Rust

@@ -42,8 +42,7 @@ DISORDER = 2_000
 GRID = 7
 # A full hour. Not near 0, before which the windows that slide would begin.
 EPOCH = 1_767_225_600_000
-# The micro-batches at the beginning that have fewer rows: the first one is cold, by the second one Spark's state store
-# is chosen.
+# The micro-batches at the beginning that have fewer rows.
 SMALL = 2
 SCHEMA = "key INT, ts LONG, amount LONG"
 OUTPUT = "key INT, start LONG, n LONG, total LONG"
