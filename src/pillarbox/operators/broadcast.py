@@ -37,8 +37,10 @@ class _BroadcastStates:
     def __init__(self, operator: str, backend: KeyedStateBackend, descriptors: Sequence[MapStateDescriptor]) -> None:
         self._operator = operator
         states: dict[str, MapState] = {each.name: backend.get_operator_state(each) for each in descriptors}
-        self.read_only = {name: ReadOnlyBroadcastState(state) for name, state in states.items()}
-        self.writable = {name: BroadcastState(state) for name, state in states.items()}
+        self.read_only: dict[str, ReadOnlyBroadcastState] = {
+            name: ReadOnlyBroadcastState(state) for name, state in states.items()
+        }
+        self.writable: dict[str, BroadcastState] = {name: BroadcastState(state) for name, state in states.items()}
 
     def find(self, views: Mapping[str, Any], descriptor: Any) -> Any:
         """Return the view of a state.
@@ -178,7 +180,7 @@ class BroadcastProcessOperator(_BroadcastOperator):
 
     def __init__(self, context: OperatorContext, function: Any, descriptors: Sequence[MapStateDescriptor]) -> None:
         super().__init__(context, function, "process_element")
-        self.states = _BroadcastStates(context.name, keyed_context(context).backend, descriptors)
+        self.states: _BroadcastStates = _BroadcastStates(context.name, keyed_context(context).backend, descriptors)
         self._collector = Collector(context)
         self._ctx = _ReadOnly(self, self._collector, self.states.read_only)
         self._broadcast = _Writable(self, self._collector, self.states.writable)
@@ -215,7 +217,7 @@ class KeyedBroadcastProcessOperator(_BroadcastOperator, KeyedProcessOperator):
     ) -> None:
         KeyedProcessOperator.__init__(self, context, function, keying)
         keyed: KeyedContext = keyed_context(context)
-        self.states = _BroadcastStates(context.name, keyed.backend, descriptors)
+        self.states: _BroadcastStates = _BroadcastStates(context.name, keyed.backend, descriptors)
         self._ctx = _KeyedReadOnly(self, self._collector, self.states.read_only, self.user_timers)
         self._broadcast = _KeyedWritable(self, self._collector, self.states.writable)
 

@@ -73,7 +73,8 @@ class _Side:
         self._operator = operator
         self._backend = operator.backend
         self.keying = keying
-        self.lower, self.upper = reach
+        self.lower: int = reach.lower
+        self.upper: int = reach.upper
         self.state: MapState[int, list[Any]] = self._backend.get_state(MapStateDescriptor(name))
         self.late: OutputTag | None = None
         # Event times of keys with many of them, in order. They are found in the state again after a restart.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import ProgramError
 from pillarbox.state.addresses import OPERATOR, check_namespace, is_space, space_address
+from pillarbox.state.backend import SlotSpec
 from pillarbox.state.heap_rows import NEW, HeapRows, Row, stale_entry
 
 if TYPE_CHECKING:
@@ -186,10 +187,16 @@ class OperatorsRow:
     def __init__(self, spaces: HeapSpaces) -> None:
         self._spaces = spaces
         self.operator: str = spaces.operator
-        self.spec_of = spaces.spec_of
-        self.touch_row = spaces.touch_row
 
     current_key: Any = None
+
+    def spec_of(self, slot: int) -> SlotSpec:
+        """Return what is in a place of the row."""
+        return self._spaces.spec_of(slot)
+
+    def touch_row(self, row: Row) -> None:
+        """Note that the row, unchanged so far in this epoch, is being changed."""
+        self._spaces.touch_row(row)
 
     def row_in(self, namespace: Any) -> Row:
         """Refuse: the operator's own states have no namespaces."""
