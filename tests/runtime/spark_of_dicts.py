@@ -59,6 +59,16 @@ class MapState:
         del self._values[key[0]]
 
 
+class Times:
+    """The times of a micro-batch."""
+
+    def __init__(self, now: int) -> None:
+        self._now = now
+
+    def getCurrentProcessingTimeInMs(self) -> int:
+        return self._now
+
+
 class Handle:
     """The handle of one level's stateful operator."""
 
@@ -142,13 +152,13 @@ class Query:
             arrived[buffer[0]].append(buffer)
         for code, rows in arrived.items():
             handle.key = code
-            frames += processor.handleInputRows((code,), iter([pd.DataFrame(rows, columns=COLUMNS)]), None)
+            frames += processor.handleInputRows((code,), iter([pd.DataFrame(rows, columns=COLUMNS)]), Times(now))
         for code in list(handle.timers):
             for timestamp in sorted(handle.timers[code]):
                 if timestamp <= now:
                     handle.key = code
                     handle.timers[code].discard(timestamp)  # Spark's timers are gone once they have fired
-                    frames += processor.handleExpiredTimer((code,), None, None)
+                    frames += processor.handleExpiredTimer((code,), Times(now), None)
         processor.close()
         return self._observed(
             pa.RecordBatch.from_arrays([pa.array(frame[name]) for name in frame.columns], names=list(frame.columns))

@@ -132,6 +132,12 @@ class HeapKeyedStateBackend(HeapRows):
         """Make ``namespace`` the current one of the current key."""
         self.spaces.row = self.spaces.row_in(namespace)
 
+    def set_current(self, key: Any, namespace: Any) -> None:
+        """Make ``key`` and ``namespace`` the current ones, for all states and timers."""
+        self.key = key
+        self.row = self.rows[key] if self.slots else self.blank
+        self.spaces.row = self.spaces.row_in(namespace)
+
     def select(self, key: Any, namespace: Any) -> None:
         """Make ``key`` and ``namespace`` the current ones, for states and timers of namespaces alone."""
         self.key = key

@@ -36,6 +36,7 @@ class HeapSpaces(HeapRows):
         self._backend = backend
         self.by_key: dict[Any, Row | dict[Any, Row]] = {}
         self._dirty: list[Row] = []
+        self._checked: Any = object()  # the namespace that was looked at last
         self.operators_row: OperatorsRow = OperatorsRow(self)
 
     @property
@@ -71,7 +72,9 @@ class HeapSpaces(HeapRows):
                 return found
         elif found is not None and namespace in found:
             return found[namespace]
-        check_namespace(namespace, self.operator)
+        if namespace is not self._checked:
+            check_namespace(namespace, self.operator)
+            self._checked = namespace  # keys that come to be in the same window bring the same one
         self._backend.check_owner(key)
         return self.new_row(space_address(key, namespace))
 

@@ -262,8 +262,7 @@ class NamespaceTimers(HeapTimers):
         backend = self._backend
         while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
             for key, namespace, _ in queue.pop(timestamp):
-                backend.set_current_key(key)
-                backend.set_current_namespace(namespace)
+                backend.set_current(key, namespace)
                 if self._forget(backend.spaces.row, timestamp):
                     queue.size -= 1
                     trigger(timestamp, namespace)
