@@ -41,7 +41,7 @@ test: PROCESSES ?= 2
 test: lint types ## Everything: lint, types and all tests (what CI runs), in PROCESSES=2 (0: in one, as they come)
 	@scripts/setup.sh spark $(SPARK_VERSIONS)
 	@scripts/setup.sh worker
-	@$(RUN) $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(RUN) $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 25 $(ARGS)
 
 .PHONY: test-versions
 test-versions: export SPARK_VERSIONS ?= 4.1 4.2

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from itertools import repeat
 from typing import Any
 
 from pillarbox.elements import Records
@@ -20,13 +19,13 @@ from pillarbox.operators.broadcast_functions import (
     ReadOnlyBroadcastState,
 )
 from pillarbox.operators.collector import Collector
-from pillarbox.operators.function_operator import FunctionOperator, Pass, keyed_context
+from pillarbox.operators.function_operator import FunctionOperator, keyed_context
 from pillarbox.operators.functions import OutputTag, TimeDomain, TimerService
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import KeyedContext, OperatorContext, RecordInput
+from pillarbox.operators.process import ProcessOperator, process_each
 from pillarbox.state import KeyedStateBackend, MapState, MapStateDescriptor, StateDescriptor
-from pillarbox.time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["BroadcastProcessOperator", "KeyedBroadcastProcessOperator"]
 
@@ -70,7 +69,6 @@ class _Side:
         self._collector = collector
         self._views = views
         self.current: int | None = None
-        self.emitted: int | None = None
 
     def timestamp(self) -> int | None:
         return self.current
@@ -85,7 +83,7 @@ class _Side:
         return self._operator.states.find(self._views, descriptor)
 
     def output(self, tag: OutputTag, value: Any) -> None:
-        self._collector.collect_side(tag, value, self.emitted)
+        self._collector.collect_side(tag, value, self.current)
 
 
 class _ReadOnly(_Side, BroadcastProcessFunction.ReadOnlyContext): ...
@@ -105,7 +103,11 @@ class _KeyedReadOnly(_Side, KeyedBroadcastProcessFunction.OnTimerContext):
         super().__init__(operator, collector, views)
         self._timers = timers
         self._backend = operator.backend
+        self.emitted: int | None = None
         self.domain = TimeDomain.EVENT_TIME
+
+    def output(self, tag: OutputTag, value: Any) -> None:
+        self._collector.collect_side(tag, value, self.emitted)
 
     def get_current_key(self) -> Any:
         return self._backend.key
@@ -152,17 +154,7 @@ class _BroadcastOperator(FunctionOperator):
 
     def process_broadcast(self, records: Records) -> None:
         """Process a run of the broadcast stream."""
-        call, ctx, collector = self.function.process_broadcast_element, self._broadcast, self._collector
-        values = records.values
-        pending = iter(values)
-        stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
-        with Pass(self, values, pending, pending):
-            for value, timestamp in zip(pending, stamps):
-                ctx.current = ctx.emitted = timestamp
-                results = call(value, ctx)
-                if results is not None:
-                    collector.collect(results, timestamp)
-        collector.flush()
+        process_each(self, records, self.function.process_broadcast_element, self._broadcast, self._collector)
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
@@ -175,38 +167,19 @@ class _BroadcastInput:
         self.process_records = operator.process_broadcast
 
 
-class BroadcastProcessOperator(_BroadcastOperator):
+class BroadcastProcessOperator(_BroadcastOperator, ProcessOperator):
     """Applies a ``BroadcastProcessFunction``."""
 
     def __init__(self, context: OperatorContext, function: Any, descriptors: Sequence[MapStateDescriptor]) -> None:
-        super().__init__(context, function, "process_element")
+        ProcessOperator.__init__(self, context, function)
         self.states: _BroadcastStates = _BroadcastStates(context.name, keyed_context(context).backend, descriptors)
-        self._collector = Collector(context)
         self._ctx = _ReadOnly(self, self._collector, self.states.read_only)
         self._broadcast = _Writable(self, self._collector, self.states.writable)
-        self._watermark = MIN_TIMESTAMP
 
     @property
     def current_watermark(self) -> int:
         """The operator's event time."""
-        return self._watermark
-
-    def process_records(self, records: Records) -> None:
-        """Process a run of the stream that is not broadcast."""
-        call, ctx, collector = self.call, self._ctx, self._collector
-        stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
-        with self.each(records, None) as values:
-            for value, timestamp in zip(values, stamps):
-                ctx.current = ctx.emitted = timestamp
-                results = call(value, ctx)
-                if results is not None:
-                    collector.collect(results, timestamp)
-        collector.flush()
-
-    def process_watermark(self, timestamp: int) -> None:
-        """Advance the clock that the function sees, then hand the watermark on."""
-        self._watermark = timestamp
-        super().process_watermark(timestamp)
+        return self._clocks.current_watermark()
 
 
 class KeyedBroadcastProcessOperator(_BroadcastOperator, KeyedProcessOperator):

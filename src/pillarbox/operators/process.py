@@ -15,7 +15,7 @@ from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
 from pillarbox.time.timestamps import MIN_TIMESTAMP
 
-__all__ = ["ProcessOperator"]
+__all__ = ["ProcessOperator", "process_each"]
 
 
 class _Clocks(TimerService):
@@ -67,8 +67,8 @@ class ProcessOperator(FunctionOperator):
     def __init__(self, context: OperatorContext, function: Any) -> None:
         super().__init__(context, function, "process_element")
         self._clocks = _Clocks(context)
-        self._collector = Collector(context)
-        self._ctx = _Context(self._collector, self._clocks)
+        self._collector: Collector = Collector(context)
+        self._ctx: Any = _Context(self._collector, self._clocks)
 
     def process_records(self, records: Records) -> None:
         """Process a run."""
@@ -76,17 +76,27 @@ class ProcessOperator(FunctionOperator):
 
     def process_run(self, records: Records, keying: Keying | None, call: Callable[..., Any]) -> None:
         """Apply ``call`` to a run; there are no keys."""
-        ctx, collector = self._ctx, self._collector
-        stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
-        with self.each(records, keying) as values:
-            for value, timestamp in zip(values, stamps):
-                ctx.current = timestamp
-                results = call(value, ctx)
-                if results is not None:
-                    collector.collect(results, timestamp)
-        collector.flush()
+        process_each(self, records, call, self._ctx, self._collector)
 
     def process_watermark(self, timestamp: int) -> None:
         """Advance the clock that the function sees, then hand the watermark on."""
         self._clocks.watermark = timestamp
         super().process_watermark(timestamp)
+
+
+def process_each(
+    operator: FunctionOperator, records: Records, call: Callable[..., Any], ctx: Any, collector: Collector
+) -> None:
+    """Apply ``call(value, ctx)`` to each record of a run, whatever its key, and hand on the results.
+
+    Args:
+        ctx: the context of all records; its ``current`` is set to the event time of each.
+    """
+    stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
+    with operator.each(records, None) as values:
+        for value, timestamp in zip(values, stamps):
+            ctx.current = timestamp
+            results = call(value, ctx)
+            if results is not None:
+                collector.collect(results, timestamp)
+    collector.flush()
