@@ -14,7 +14,7 @@ from tests.simulation.programs import PROGRAMS
 from tests.simulation.simulate import Disagreement, Run, command, simulate
 
 ROOT = Path(__file__).parents[2]
-SEEDS = 21  # for each program: a thousand schedules in all
+SEEDS = -(-1000 // len(PROGRAMS))  # for each program: a thousand schedules in all
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
