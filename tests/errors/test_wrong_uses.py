@@ -13,6 +13,7 @@ import pytest
 import pillarbox
 from pillarbox import MapFunction, OperatorError, PillarboxError, ProgramError, StreamExecutionEnvironment
 from pillarbox.errors import causes_of, describe
+from tests.errors.wrong_settings import SETTINGS_BUILDS
 from tests.errors.wrong_uses import BUILDS, RUNS, Build, Run, rows
 from tests.errors.wrong_windows import WINDOW_BUILDS, WINDOW_RUNS
 
@@ -28,7 +29,7 @@ def check(text: str, says: tuple[str, ...]) -> None:
     assert PACKAGE not in text, text[:3000]
 
 
-@pytest.mark.parametrize("case", [*BUILDS, *WINDOW_BUILDS], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*BUILDS, *SETTINGS_BUILDS, *WINDOW_BUILDS], ids=lambda case: case.name)
 def test_refused_while_it_is_built(case: Build) -> None:
     with pytest.raises(ProgramError) as caught:
         case.program(StreamExecutionEnvironment())

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, overload
 from pillarbox._generics import T
 from pillarbox.datastream.columns import check_column_names
 from pillarbox.datastream.data_stream import DataStream
+from pillarbox.datastream.operator_settings import check_parallelism
 from pillarbox.datastream.results import CollectedResults
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
@@ -53,6 +54,7 @@ class StreamExecutionEnvironment:
         self._parallelism: int | None = None
         self._max_parallelism: int | None = None
         self._partitions: int | None = None
+        self._chaining = True
         self._latency_interval: int | None = None
         self._steps: list[Transformation] = []
         self._sinks: list[SinkTransformation] = []
@@ -75,7 +77,7 @@ class StreamExecutionEnvironment:
     # -- settings --
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
-        """Set the number of subtasks behind a shuffle.
+        """Set the number of subtasks of operators behind a shuffle; an operator may have fewer.
 
         Args:
             parallelism: the number, from 1. A checkpoint keeps the one that it was started with.
@@ -90,9 +92,7 @@ class StreamExecutionEnvironment:
             >>> env.set_parallelism(4).get_parallelism()
             4
         """
-        if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
-            raise ProgramError(f"parallelism is a whole number from 1, not {shorten(parallelism)}")
-        self._parallelism = parallelism
+        self._parallelism = check_parallelism(parallelism)
         return self
 
     def get_parallelism(self) -> int:
@@ -208,6 +208,22 @@ class StreamExecutionEnvironment:
             16
         """
         return self.get_parallelism() if self._partitions is None else self._partitions
+
+    def disable_operator_chaining(self) -> StreamExecutionEnvironment:
+        """Let each operator run in tasks of its own, as ``disable_chaining()`` does for one.
+
+        Each is a level of the Spark plan then, behind a shuffle: that is for finding out which one is slow.
+
+        Returns:
+            The environment.
+
+        Example:
+            >>> _ = env.disable_operator_chaining().from_collection([1]).map(str).map(len).print()
+            >>> len(env.get_execution_graph().levels)
+            4
+        """
+        self._chaining = False
+        return self
 
     # -- sources --
 
@@ -392,7 +408,9 @@ class StreamExecutionEnvironment:
                 f"{self.get_partitions()} partitions are more than the {parallelism} subtasks: some would stay empty;"
                 " raise set_parallelism(), or lower set_partitions()"
             )
-        program = compile_program(name, sinks, parallelism, max_parallelism, self.get_partitions())
+        program = compile_program(
+            name, sinks, parallelism, max_parallelism, self.get_partitions(), chaining=self._chaining
+        )
         for vertex in program.vertices:
             vertex.latency_interval = self._latency_interval
         return program

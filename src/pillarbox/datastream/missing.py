@@ -6,6 +6,19 @@ from pillarbox.errors import ProgramError
 
 __all__ = ["MissingMethodError", "missing"]
 
+# Methods of PyFlink's DataStream that have no equivalent of the same name.
+_INSTEAD = {
+    "add_sink": "end the stream with to_dataframe(...), and write that with Spark",
+    "cache": "end the stream with to_dataframe(...), and persist that",
+    "force_non_parallel": "say set_parallelism(1)",
+    "project": "say map(...)",
+    "set_buffer_timeout": "buffers are sent when they are full, and when a micro-batch ends",
+    "set_description": "say name(...)",
+    "set_max_parallelism": "it is one number for the program: say env.set_max_parallelism(...)",
+    "set_uid_hash": "state is stored under the uid: say uid(...)",
+    "sink_to": "end the stream with to_dataframe(...), and write that with Spark",
+    "slot_sharing_group": "Spark schedules the tasks",
+}
 _CLOSES_WINDOWS = "reduce(...), aggregate(...), apply(...) or process(...)"
 
 
@@ -26,7 +39,9 @@ def missing(stream: object, name: str) -> AttributeError:
             said = f"{name}() cannot be asked of windows, which have no results yet: put {_CLOSES_WINDOWS} before it"
             return MissingMethodError(said)
         return AttributeError(said, name=name, obj=stream)
-    if name in ("window", "count_window"):
+    if name in _INSTEAD:
+        said = f"{name}() is a method of Flink's streams, and not of pillarbox's: {_INSTEAD[name]}"
+    elif name in ("window", "count_window"):
         said = (
             f"{name}() divides a stream by key: put key_by(...) before it, or use {name}_all(...) for all of the stream"
         )

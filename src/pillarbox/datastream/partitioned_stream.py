@@ -17,6 +17,7 @@ from pillarbox.state import MapStateDescriptor
 from pillarbox.task.partitioner import (
     BroadcastPartitioner,
     CustomPartitioner,
+    ForwardPartitioner,
     GlobalPartitioner,
     RebalancePartitioner,
     RescalePartitioner,
@@ -52,10 +53,11 @@ class PartitionedStream(Stream[T1], Generic[T1]):
         return self._partition("rebalance", RebalancePartitioner())
 
     def rescale(self) -> DataStream[T1]:
-        """Send all records of a subtask to one subtask of the next operators, in turn.
+        """Send the records of each subtask to few subtasks of the next operators: to one, if there are as many.
 
-        Where there are fewer sending subtasks, or partitions of a source, than receiving ones, some of these get
-        nothing: then ``rebalance`` is the better choice.
+        Where there are fewer sending subtasks than receiving ones, each sends to some of these, in turn; where there
+        are more, several send to one, as in Flink. A partition of a source sends to one subtask: where there are fewer
+        partitions, some subtasks get nothing, and ``rebalance`` is the better choice.
 
         Example:
             >>> _ = env.set_parallelism(2)
@@ -79,13 +81,14 @@ class PartitionedStream(Stream[T1], Generic[T1]):
     def forward(self) -> DataStream[T1]:
         """Keep each record in its subtask, as streams do that are not partitioned: it takes back what came before it.
 
+        If the next operator has another parallelism, the program is refused when it is run; without ``forward()``, the
+        stream would be rebalanced there.
+
         Example:
             >>> env.from_collection([1, 2]).forward().map(str).execute_and_collect()
             ['1', '2']
         """
-        from pillarbox.datastream.data_stream import DataStream
-
-        return DataStream(self._env, self._plain_step())
+        return self._partition("forward", ForwardPartitioner())
 
     def global_(self) -> DataStream[T1]:
         """Send all records to the first subtask of the next operators.

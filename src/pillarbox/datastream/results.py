@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from pillarbox._generics import Generic, T
-from pillarbox.graph import SinkTransformation
+from pillarbox.datastream.operator_settings import set_chaining, set_parallelism
+from pillarbox.graph import ChainingStrategy, SinkTransformation
 
 __all__ = ["CollectedResults", "DataStreamSink"]
 
@@ -35,4 +36,21 @@ class DataStreamSink:
     def uid(self, uid: str) -> DataStreamSink:
         """Set the uid that the sink's state is stored under."""
         self._step.uid = uid
+        return self
+
+    def set_parallelism(self, parallelism: int) -> DataStreamSink:
+        """Set the number of the sink's subtasks; by default it works where its records are made.
+
+        Args:
+            parallelism: the number, from 1 to that of the program.
+
+        Raises:
+            ProgramError: it is not a whole number from 1; (when the program is run) it is above the program's.
+        """
+        set_parallelism(self._step, parallelism)
+        return self
+
+    def disable_chaining(self) -> DataStreamSink:
+        """Let the sink run in tasks of its own."""
+        set_chaining(self._step, ChainingStrategy.NEVER, "disable_chaining")
         return self

@@ -10,9 +10,10 @@ from pillarbox._generics import T1, Generic
 from pillarbox.datastream.columns import check_column_names
 from pillarbox.datastream.given_functions import name_of
 from pillarbox.datastream.missing import missing
+from pillarbox.datastream.operator_settings import set_chaining, set_parallelism
 from pillarbox.datastream.results import CollectedResults, DataStreamSink
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.graph import OperatorTransformation, SinkTransformation, Transformation
+from pillarbox.graph import ChainingStrategy, OperatorTransformation, SinkTransformation, Transformation
 from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.sinks import ColumnsOperator, PrintOperator
 from pillarbox.time import WatermarkStrategy
@@ -80,6 +81,73 @@ class Stream(Generic[T1]):
         if not isinstance(uid, str) or not uid:
             raise ProgramError(f"a uid is a non-empty string, not {shorten(uid)}")
         self._step.uid = uid
+        return self
+
+    # -- parallelism and chaining of the operator before --
+
+    def set_parallelism(self, parallelism: int) -> Self:
+        """Set the number of subtasks of the operator that makes this stream.
+
+        Where it is not that of the operator before, and the stream between them is not partitioned, that is rebalanced;
+        and so it is behind this operator, whose successors have the program's parallelism. (Sinks stay with the
+        operator before them.) Between a source and the first shuffle operators run in the partitions of the source,
+        unless they have a parallelism of their own. A checkpoint keeps the number.
+
+        Args:
+            parallelism: the number, from 1 to that of the program (``env.set_parallelism``).
+
+        Raises:
+            ProgramError: it is not a whole number from 1, or no operator makes this stream; (when the program is run)
+                it is above the program's.
+
+        Example:
+            >>> _ = env.set_parallelism(4)
+            >>> totals = env.from_collection([3, 4]).key_by(lambda n: n).sum()
+            >>> totals.map(lambda n: n).set_parallelism(1).execute_and_collect()
+            [3, 4]
+        """
+        set_parallelism(self._step, parallelism)
+        return self
+
+    def disable_chaining(self) -> Self:
+        """Let the operator that makes this stream run in tasks of its own, apart from those before and behind it.
+
+        That costs a level of the Spark plan on each side: its records are sent through a shuffle, each to the subtask
+        with the same index. It separates their busy times in the metrics, for one.
+
+        Raises:
+            ProgramError: no operator makes this stream.
+
+        Example:
+            >>> _ = env.from_collection([1]).map(str).map(len).disable_chaining().print()
+            >>> print(env.get_execution_graph())
+            Program 'program': parallelism 1, 128 key groups
+            Level 0 (sources)
+              [0] collection -> map: str
+                    --forward--> [1]
+            Level 1
+              [1] map: len  uid=map-3
+                    --forward--> [2]
+            Level 2
+              [2] print  uid=sink-4
+        """
+        set_chaining(self._step, ChainingStrategy.NEVER, "disable_chaining")
+        return self
+
+    def start_new_chain(self) -> Self:
+        """Let the operator that makes this stream begin new tasks, in which those behind it run, too.
+
+        That costs a level of the Spark plan, as :meth:`disable_chaining` does.
+
+        Raises:
+            ProgramError: no operator makes this stream.
+
+        Example:
+            >>> _ = env.from_collection([1]).map(str).map(len).start_new_chain().print()
+            >>> [len(level) for level in env.get_execution_graph().levels]
+            [1, 1]
+        """
+        set_chaining(self._step, ChainingStrategy.HEAD, "start_new_chain")
         return self
 
     # -- ends --

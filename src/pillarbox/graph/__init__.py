@@ -3,6 +3,7 @@
 from pillarbox.graph.program import Program, compile_program
 from pillarbox.graph.targets import CODES, output_target
 from pillarbox.graph.transformations import (
+    ChainingStrategy,
     CollectionSource,
     DataFrameSource,
     KeyByTransformation,
@@ -17,6 +18,7 @@ from pillarbox.graph.transformations import (
 
 __all__ = [
     "CODES",
+    "ChainingStrategy",
     "CollectionSource",
     "DataFrameSource",
     "KeyByTransformation",

@@ -44,6 +44,7 @@ def _describe(program: Program) -> dict[str, Any]:
                 "kind": vertex.kind,
                 "name": vertex.nodes[0].name,
                 "key": vertex.key,
+                "parallelism": vertex.parallelism,
             }
             for vertex in program.vertices
             if not vertex.is_source
@@ -155,6 +156,13 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparis
         after = new.get(uid)
         if after is not None:
             _compare_operators(before, after, moved_by=added, found=found)
+            # (Older descriptions have the program's only.)
+            was, now_is = before.get("parallelism", then["parallelism"]), after.get("parallelism", now["parallelism"])
+            if was != now_is and (was, now_is) != (then["parallelism"], now["parallelism"]):
+                refused.append(
+                    f"operator {uid!r} had parallelism {was}, and has {now_is}: a checkpoint keeps it, so call"
+                    f" set_parallelism({was}) on it"
+                )
 
 
 def _compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], found: Comparison) -> None:

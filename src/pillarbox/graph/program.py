@@ -1,8 +1,8 @@
 """From the program as it was built to vertices and levels, and a picture of them.
 
-A vertex is a chain of operators; a chain ends where a stream is spread over subtasks. The operators between a source
-and the first ``key_by`` or ``rebalance`` run in the source's vertex; where several sources meet in a union, each has
-them in its own.
+A vertex is a chain of operators; a chain ends where a stream is spread over subtasks, where the next operator has
+another parallelism, and where the user says so. The operators between a source and the first ``key_by`` or
+``rebalance`` run in the source's vertex; where several sources meet in a union, each has them in its own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pillarbox.errors import ProgramError
 from pillarbox.graph.targets import FormerCodes, output_target, subtask_codes
 from pillarbox.graph.transformations import (
+    ChainingStrategy,
     KeyByTransformation,
     OperatorTransformation,
     PartitionTransformation,
@@ -25,11 +26,15 @@ from pillarbox.graph.transformations import (
 )
 from pillarbox.operators.pass_through import PASS_THROUGH
 from pillarbox.state.key_note import note_of_inputs
-from pillarbox.task.partitioner import OutputPartitioner
+from pillarbox.task.partitioner import ForwardPartitioner, OutputPartitioner, Partitioner, RebalancePartitioner
 from pillarbox.task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
 from pillarbox.time import WatermarkStrategy
 
 __all__ = ["Program", "compile_program"]
+
+# Between operators that are not chained, where the user partitions nothing. Streams that meet there share one edge.
+_FORWARD = ForwardPartitioner()
+_REBALANCE = RebalancePartitioner()
 
 
 @dataclass
@@ -40,7 +45,7 @@ class Program:
         vertices: by number, which a checkpoint knows them by: one that is added last changes no other.
         sources: the source of each vertex of level 0, by vertex number.
         outputs: names of the outputs; output *i* has the code ``output_target(i)``.
-        parallelism: number of subtasks of the vertices behind the first shuffle.
+        parallelism: number of subtasks of the vertices behind the first shuffle, where an operator has no other.
         partitions: number of Spark's partitions in which these lie.
         subtasks: vertex number and subtask of each code.
         former: the same of the codes of before, which older checkpoints go on with.
@@ -83,7 +88,10 @@ class Program:
         for level, vertices in enumerate(self.levels):
             lines.append(f"Level {level}" + (" (sources)" if level == 0 else ""))
             for vertex in vertices:
-                lines.append(f"  [{vertex.number}] {vertex.name}" + (f"  uid={vertex.uid}" if vertex.uid else ""))
+                line = f"  [{vertex.number}] {vertex.name}" + (f"  uid={vertex.uid}" if vertex.uid else "")
+                if self._differs(vertex):
+                    line += f"  parallelism={vertex.parallelism}"
+                lines.append(line)
                 for sender, edge, receiver in self.edges():
                     if sender is vertex:
                         to = f"output {receiver!r}" if isinstance(receiver, str) else f"[{receiver.number}]"
@@ -97,6 +105,8 @@ class Program:
             lines.append(f'  subgraph L{level}["level {level}"]')
             for vertex in vertices:
                 name = " &rarr; ".join(_quoted(node.name) for node in vertex.nodes)
+                if self._differs(vertex):
+                    name += f"<br/>parallelism {vertex.parallelism}"
                 lines.append(f'    v{vertex.number}["{name}"]')
             lines.append("  end")
         for index, name in enumerate(self.outputs):
@@ -105,6 +115,9 @@ class Program:
             to = f"o{self.outputs.index(receiver)}" if isinstance(receiver, str) else f"v{receiver.number}"
             lines.append(f'  v{sender.number} -- "{_quoted(edge.partitioner.label)}" --> {to}')
         return "\n".join(lines)
+
+    def _differs(self, vertex: Vertex) -> bool:
+        return not vertex.is_source and vertex.parallelism != self.parallelism
 
     def __str__(self) -> str:
         return self.to_text()
@@ -121,7 +134,7 @@ class _Link:
     Attributes:
         consumer: the operator.
         index: which of its inputs takes the stream.
-        partition: how the stream is spread before it; None: it stays in its chain.
+        partition: the step that spreads the stream before it; None: there is none.
         tag_id: the side output that the stream is; None: the main output.
     """
 
@@ -133,9 +146,16 @@ class _Link:
 
 class _Compiler:
     def __init__(
-        self, name: str, sinks: list[SinkTransformation], parallelism: int, max_parallelism: int, partitions: int
+        self,
+        name: str,
+        sinks: list[SinkTransformation],
+        parallelism: int,
+        max_parallelism: int,
+        partitions: int,
+        chaining: bool,
     ) -> None:
         self._program = Program(name, [], {}, [], parallelism, max_parallelism, partitions)
+        self._chaining = chaining
         self._former = FormerCodes(parallelism)
         # The consumers of each step's stream, and which of their inputs.
         self._children: dict[Transformation, list[tuple[Transformation, int]]] = {}
@@ -148,6 +168,7 @@ class _Compiler:
             if sink.output is not None:
                 self._program.outputs.append(sink.output)
         self._check_uids()
+        self._check_parallelism()
 
     def _reach(self, step: Transformation) -> None:
         if step in self._children:
@@ -169,6 +190,16 @@ class _Compiler:
                         f"two operators have the uid {step.effective_uid!r} ({other.name!r} and {step.name!r}):"
                         " a uid must be unique in the program, its state is stored under it"
                     )
+
+    def _check_parallelism(self) -> None:
+        most = self._program.parallelism
+        for step in self._children:
+            if isinstance(step, OperatorTransformation) and (step.parallelism or 1) > most:
+                raise ProgramError(
+                    f"operator {step.name!r} has parallelism {step.parallelism}, and the program {most}: state and"
+                    f" partitions are there for {most} subtasks; set the largest one for the program, with"
+                    f" env.set_parallelism({step.parallelism}), and lower ones for operators"
+                )
 
     def compile(self) -> Program:
         # Each source with the vertices next to it, then those further on.
@@ -203,8 +234,8 @@ class _Compiler:
         )
         program.vertices.append(vertex)
         if not vertex.is_source:
-            places = [(vertex.number, subtask) for subtask in range(program.parallelism)]
-            program.subtasks.update(zip(subtask_codes(vertex.number, program.parallelism), places))
+            places = [(vertex.number, subtask) for subtask in range(parallelism)]
+            program.subtasks.update(zip(subtask_codes(vertex.number, parallelism), places))
             program.former.update(zip(self._former.take(vertex.number), places))
         return vertex
 
@@ -221,15 +252,52 @@ class _Compiler:
             elif isinstance(child, OperatorTransformation):
                 yield _Link(child, index, None, tag_id)
 
-    def _chain(self, start: Transformation) -> list[Transformation]:
-        """Return ``start`` and all steps behind it up to the next shuffle, each after those it takes records from."""
+    def _ways(self, vertex: Vertex, step: Transformation) -> Iterator[tuple[_Link, Partitioner | None]]:
+        """Return the consumers of a step in a vertex, and how its stream is spread before each; None: it is chained."""
+        for link in self._links(step):
+            yield link, self._way(vertex, step, link)
+
+    def _way(self, vertex: Vertex, step: Transformation, link: _Link) -> Partitioner | None:
+        consumer = link.consumer
+        given = None if link.partition is None else link.partition.partitioner
+        if given is not None and not isinstance(given, ForwardPartitioner):
+            return given
+        wanted = self._parallelism_behind(vertex, consumer)
+        if wanted != vertex.parallelism:
+            if given is None:
+                return _REBALANCE
+            before = f"parallelism {vertex.parallelism}" if vertex.parallelism else "the partitions of its source"
+            raise ProgramError(
+                f"forward() keeps each record in its subtask, but {step.name!r} has {before}, and {consumer.name!r}"
+                f" parallelism {wanted}: leave out forward(), or say rebalance(), rescale() or global_() instead"
+            )
+        if self._may_chain(step, consumer) and (given is None or len(consumer.inputs) == 1):
+            return None
+        return given or _FORWARD
+
+    def _parallelism_behind(self, vertex: Vertex, consumer: OperatorTransformation) -> int:
+        """Return the parallelism of an operator whose stream is not partitioned; 0: that of the source."""
+        if consumer.parallelism is not None:
+            return consumer.parallelism
+        # A sink works where its records are made.
+        stays = vertex.is_source or isinstance(consumer, SinkTransformation)
+        return vertex.parallelism if stays else self._program.parallelism
+
+    def _may_chain(self, step: Transformation, consumer: OperatorTransformation) -> bool:
+        if isinstance(consumer, SinkTransformation) and consumer.output is not None:
+            return True  # the way out of the program is no operator of the user's
+        never = isinstance(step, OperatorTransformation) and step.chaining is ChainingStrategy.NEVER
+        return self._chaining and not never and consumer.chaining is ChainingStrategy.ALWAYS
+
+    def _chain(self, vertex: Vertex, start: Transformation) -> list[Transformation]:
+        """Return ``start`` and all steps that are chained to it, each after those it takes records from."""
         backwards: list[Transformation] = []
         seen: set[Transformation] = set()
 
         def visit(step: Transformation) -> None:
             seen.add(step)
-            for link in reversed(list(self._links(step))):
-                if link.partition is None and link.consumer not in seen:
+            for link, way in reversed(list(self._ways(vertex, step))):
+                if way is None and link.consumer not in seen:
                     visit(link.consumer)
             backwards.append(step)
 
@@ -237,8 +305,8 @@ class _Compiler:
         return backwards[::-1]
 
     def _grow(self, vertex: Vertex, start: Transformation) -> None:
-        """Chain to the vertex everything behind ``start`` up to the next shuffle."""
-        steps = self._chain(start)
+        """Chain to the vertex everything behind ``start`` that is chained to it."""
+        steps = self._chain(vertex, start)
         nodes = {step: index for index, step in enumerate(steps)}
         strategies = self._strategies_in(vertex, steps)
         for step in steps[1:]:
@@ -247,14 +315,14 @@ class _Compiler:
             if isinstance(step, SinkTransformation) and step.output is not None:
                 self._connect_output(vertex, vertex.nodes[-1].output, step)
         for step, node in zip(steps, vertex.nodes):
-            for link in self._links(step):
+            for link, way in self._ways(vertex, step):
                 consumers = node.output
                 if link.tag_id is not None:
                     consumers = node.side_outputs.setdefault(link.tag_id, Consumers())
-                if link.partition is None:
+                if way is None:
                     consumers.nodes.append(ChainInput(nodes[link.consumer], link.index))
                 else:
-                    head, way_in = self._connect(vertex, consumers, link, step.name)
+                    head, way_in = self._connect(vertex, consumers, link, way, step.name)
                     self._strategies[head, way_in] |= strategies[step]
         vertex.name = " -> ".join(node.name for node in vertex.nodes)
 
@@ -272,20 +340,23 @@ class _Compiler:
                         f"operator {step.name!r}: with_wall_clock_progress() is about the silence of a source: assign"
                         " the strategy before the first key_by(...) or rebalance()"
                     )
-            for link in self._links(step):
-                if link.partition is None:
+            for link, way in self._ways(vertex, step):
+                if way is None:
                     found[link.consumer] |= found[step]
         return found
 
-    def _connect(self, vertex: Vertex, consumers: Consumers, link: _Link, sender: str) -> tuple[int, int]:
+    def _connect(
+        self, vertex: Vertex, consumers: Consumers, link: _Link, partitioner: Partitioner, sender: str
+    ) -> tuple[int, int]:
         """Lead a stream out of its vertex, to the one that its consumer is the head of.
 
         Returns:
             the number of that vertex, and the number by which it knows the way in.
         """
-        assert link.partition is not None
-        partitioner = link.partition.partitioner
-        head = self._heads.get(link.consumer) or self._new_head(link.consumer)
+        head = self._heads.get(link.consumer)
+        if head is None:
+            stays = isinstance(partitioner, ForwardPartitioner)
+            head = self._new_head(link.consumer, vertex.parallelism if stays else 0)
         between = [place for place, edge in enumerate(vertex.edges) if edge.receiver == head.number]
         for place in between:
             edge = vertex.edges[place]
@@ -303,13 +374,30 @@ class _Compiler:
         )
         consumers.edges.append(len(vertex.edges))
         vertex.edges.append(
-            Edge(head.number, link.index, way_in.id, codes, partitioner, vertex.max_parallelism, sender, former)
+            Edge(
+                head.number,
+                link.index,
+                way_in.id,
+                codes,
+                partitioner,
+                vertex.max_parallelism,
+                sender,
+                former,
+                vertex.parallelism,
+            )
         )
         return head.number, way_in.id
 
-    def _new_head(self, consumer: OperatorTransformation) -> Vertex:
-        """Begin a vertex with an operator behind a shuffle."""
-        head = self._new_vertex(consumer.name, consumer.effective_uid, self._program.parallelism)
+    def _new_head(self, consumer: OperatorTransformation, before: int) -> Vertex:
+        """Begin a vertex with an operator behind a shuffle.
+
+        Args:
+            before: the parallelism of the operator before it; 0: it does not matter.
+        """
+        parallelism = consumer.parallelism or self._program.parallelism
+        if isinstance(consumer, SinkTransformation):
+            parallelism = consumer.parallelism or before or parallelism
+        head = self._new_vertex(consumer.name, consumer.effective_uid, parallelism)
         head.nodes.append(ChainNode(consumer.name, consumer.effective_uid, consumer.factory))
         head.uses_processing_time = consumer.uses_processing_time
         head.kind = consumer.kind
@@ -372,19 +460,26 @@ def _longest(timeouts: Iterable[int | None]) -> int | None:
 
 
 def compile_program(
-    name: str, sinks: list[SinkTransformation], parallelism: int, max_parallelism: int, partitions: int | None = None
+    name: str,
+    sinks: list[SinkTransformation],
+    parallelism: int,
+    max_parallelism: int,
+    partitions: int | None = None,
+    *,
+    chaining: bool = True,
 ) -> Program:
     """Turn the steps that lead to ``sinks`` into a program.
 
     Args:
         partitions: how many of Spark's partitions the subtasks lie in; as many as there are subtasks by default.
+        chaining: whether operators are chained at all.
 
     Raises:
-        ProgramError: there is no sink, or two operators share a uid.
+        ProgramError: there is no sink, two operators share a uid, or one has a parallelism that it cannot have.
     """
     if not sinks:
         raise ProgramError(
             "the program has no output: end a stream with to_dataframe(...), execute_and_collect() or print()"
         )
-    compiler = _Compiler(name, sinks, parallelism, max_parallelism, partitions or parallelism)
+    compiler = _Compiler(name, sinks, parallelism, max_parallelism, partitions or parallelism, chaining)
     return compiler.compile()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any
 
 from pillarbox.operators.keys import Keying
@@ -13,6 +14,7 @@ from pillarbox.task.partitioner import KeyGroupPartitioner, Partitioner
 from pillarbox.time import WatermarkStrategy
 
 __all__ = [
+    "ChainingStrategy",
     "CollectionSource",
     "DataFrameSource",
     "KeyByTransformation",
@@ -24,6 +26,16 @@ __all__ = [
     "Transformation",
     "UnionTransformation",
 ]
+
+
+class ChainingStrategy(Enum):
+    """Whether an operator may be chained. Flink's enumeration of this name."""
+
+    #: To the operators before and behind it.
+    ALWAYS = auto()
+    #: Only to those behind it.
+    HEAD = auto()
+    NEVER = auto()
 
 
 @dataclass(eq=False)
@@ -77,6 +89,8 @@ class OperatorTransformation(Transformation):
         uid: the uid that its state is stored under; None: derived.
         uses_processing_time: it has processing-time timers.
         strategy: the watermark strategy, where it is one that emits watermarks.
+        parallelism: the number of its subtasks; None: the user set none.
+        chaining: whether it may be chained.
     """
 
     kind: str = "sink"
@@ -84,6 +98,8 @@ class OperatorTransformation(Transformation):
     uid: str | None = None
     uses_processing_time: bool = False
     strategy: WatermarkStrategy | None = None
+    parallelism: int | None = None
+    chaining: ChainingStrategy = ChainingStrategy.ALWAYS
 
     @property
     def effective_uid(self) -> str:

@@ -36,7 +36,8 @@ class PrintOperator(StreamOperator):
 
     def process_records(self, records: Records) -> None:
         """Print a run, as Flink's print sink does: ``identifier:subtask> record``; one subtask has no number."""
-        subtask = str(self.context.subtask + 1) if self.context.job_parallelism > 1 else ""
+        parallelism = self.context.parallelism or self.context.job_parallelism
+        subtask = str(self.context.subtask + 1) if parallelism > 1 else ""
         prefix = ":".join(part for part in (self.identifier, subtask) if part)
         lead = f"{prefix}> " if prefix else ""
         pending = iter(records.values)

@@ -22,6 +22,7 @@ __all__ = [
     "BroadcastPartitioner",
     "ChannelSelector",
     "CustomPartitioner",
+    "ForwardPartitioner",
     "GlobalPartitioner",
     "KeyGroupPartitioner",
     "OutputPartitioner",
@@ -57,8 +58,12 @@ class Partitioner(ABC):
         """The label of the edge in a plan."""
 
     @abstractmethod
-    def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
-        """Return what divides the records of one sending subtask among ``targets`` receivers."""
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
+        """Return what divides the records of one sending subtask among ``targets`` receivers.
+
+        Args:
+            senders: the number of sending subtasks; 0: nobody knows, as they are the partitions of a source.
+        """
 
 
 class OutputPartitioner(Partitioner):
@@ -71,7 +76,7 @@ class OutputPartitioner(Partitioner):
         """The label of the edge in a plan."""
         return "rows"
 
-    def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what hands on all records."""
         return _ToTheOnlyTarget()
 
@@ -97,7 +102,7 @@ class KeyGroupPartitioner(Partitioner):
         """The label of the edge in a plan."""
         return "key by " + (", ".join(self.keying.columns) if self.keying.columns else "function")
 
-    def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what divides records by their keys."""
         return _ByKeyGroup(Router(self.keying, targets, max_parallelism), targets)
 
@@ -144,7 +149,7 @@ class BroadcastPartitioner(Partitioner):
         """The label of the edge in a plan."""
         return "broadcast"
 
-    def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what hands on all records to all receivers."""
         return _ToAll(targets)
 
@@ -174,7 +179,7 @@ class RebalancePartitioner(Partitioner):
         """The label of the edge in a plan."""
         return "rebalance"
 
-    def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what deals records out."""
         return _InTurn(targets)
 
@@ -207,7 +212,7 @@ class ShufflePartitioner(Partitioner):
         """The label of the edge in a plan."""
         return "shuffle"
 
-    def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what deals records out at random."""
         return _AtRandom(targets)
 
@@ -224,17 +229,36 @@ class _AtRandom:
         yield from _scatter(records, self._random.integers(self._targets, size=len(records)), self._targets)
 
 
+class ForwardPartitioner(Partitioner):
+    """From each subtask to the one with the same index. Flink's ``ForwardPartitioner``.
+
+    The partitions of a source, which may be more or fewer, go to the subtasks in turn.
+    """
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "forward"
+
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
+        """Return what hands on all records to one receiver."""
+        return _ToOne(targets)
+
+
 class RescalePartitioner(Partitioner):
-    """From each sending subtask to one receiver. Flink's ``RescalePartitioner`` where there are no fewer senders."""
+    """From each sending subtask to its share of the receivers, in turn; or from several senders to one.
+
+    Flink's ``RescalePartitioner``. Each partition of a source has one receiver.
+    """
 
     @property
     def label(self) -> str:
         """The label of the edge in a plan."""
         return "rescale"
 
-    def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
-        """Return what hands on all records to one receiver."""
-        return _ToOne(targets)
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
+        """Return what deals records out among some receivers."""
+        return _ToShare(targets, senders) if senders else _ToOne(targets)
 
 
 class _ToOne:
@@ -249,6 +273,27 @@ class _ToOne:
         yield self._target, records
 
 
+class _ToShare:
+    def __init__(self, targets: int, senders: int) -> None:
+        self._targets = targets
+        self._senders = senders
+        self._first = 0
+        self._turns = _InTurn(1)
+
+    def begin_epoch(self, subtask: int) -> None:
+        targets, senders = self._targets, self._senders
+        if senders < targets:
+            self._first = -(-subtask * targets // senders)
+            self._turns = _InTurn(-(-(subtask + 1) * targets // senders) - self._first)
+        else:
+            self._first = ((subtask + 1) * targets - 1) // senders
+            self._turns = _InTurn(1)
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        for target, share in self._turns.divide(records):
+            yield self._first + target, share
+
+
 class GlobalPartitioner(Partitioner):
     """All records to the first subtask. Flink's ``GlobalPartitioner``."""
 
@@ -257,7 +302,7 @@ class GlobalPartitioner(Partitioner):
         """The label of the edge in a plan."""
         return "global"
 
-    def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what hands on all records to the first receiver."""
         return _ToTheOnlyTarget()
 
@@ -279,7 +324,7 @@ class CustomPartitioner(Partitioner):
         """The label of the edge in a plan."""
         return "partition custom"
 
-    def selector(self, targets: int, max_parallelism: int) -> ChannelSelector:
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what calls the function for each record."""
         return _AsTold(self._function, self._keying, targets)
 

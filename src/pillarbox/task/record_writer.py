@@ -86,7 +86,7 @@ class _EdgeWriter:
         self._writer = writer
         self._edge = edge
         self._targets = edge.targets
-        self._selector = edge.partitioner.selector(len(edge.targets), edge.max_parallelism)
+        self._selector = edge.partitioner.selector(len(edge.targets), edge.max_parallelism, edge.senders)
         self._to_output = edge.partitioner.to_output
         self.begin_epoch(0)
 

@@ -101,6 +101,7 @@ class Edge:
         max_parallelism: number of key groups.
         sender: names of the operators that send on it.
         former_targets: the codes of before of the receiving subtasks.
+        senders: the number of sending subtasks; 0: it is a source, whose partitions are Spark's.
     """
 
     receiver: int | str
@@ -111,6 +112,7 @@ class Edge:
     max_parallelism: int
     sender: str = ""
     former_targets: list[int] = field(default_factory=list)
+    senders: int = 0
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,7 @@ class Vertex:
         fires_processing_time: whether it will: a streaming query of Spark runs epochs without data only where the
             program says that it needs them.
         program: uid, number and level of all vertices of the program that have state.
-        job_parallelism: number of subtasks of each vertex of the program that is no source.
+        job_parallelism: number of subtasks of the program's vertices that are no sources and have no other one.
         latency_interval: milliseconds between two probes of how long mails wait for their turn; None: there are none.
         kind: the method that made its head operator.
         key: the description of its key; None where its head has no key.

@@ -1,0 +1,73 @@
+# mypy: ignore-errors
+"""Wrong uses of how a program is run: the parallelism and chaining of operators, the execution mode, the results."""
+
+from __future__ import annotations
+
+from tests.errors.wrong_uses import Build, rows
+
+__all__ = ["SETTINGS_BUILDS"]
+
+
+def _doubled(value):
+    return value
+
+
+SETTINGS_BUILDS = [
+    *(
+        Build(
+            f"parallelism of an operator {value!r}",
+            lambda env, value=value: rows(env).map(_doubled).set_parallelism(value),
+            ("parallelism is a whole number from 1", repr(value)),
+        )
+        for value in (0, True, "2", None)
+    ),
+    Build(
+        "parallelism of a source",
+        lambda env: rows(env).set_parallelism(2),
+        ("set_parallelism(2)", "source 'collection'", "rebalance()"),
+    ),
+    Build(
+        "parallelism of a key_by",
+        lambda env: rows(env).key_by("key").set_parallelism(2),
+        ("set_parallelism(2) belongs to an operator", "'key_by' is none"),
+    ),
+    Build(
+        "parallelism above the program's",
+        lambda env: rows(env).map(_doubled).set_parallelism(2).execute_and_collect(),
+        ("operator 'map: _doubled' has parallelism 2, and the program 1", "env.set_parallelism(2)"),
+    ),
+    Build(
+        "parallelism of a sink above the program's",
+        lambda env: (rows(env).print().set_parallelism(2), env.execute()),
+        ("operator 'print' has parallelism 2",),
+    ),
+    Build(
+        "forward to another parallelism",
+        lambda env: (
+            rows(env.set_parallelism(2)).rebalance().map(_doubled).forward().map(_doubled).set_parallelism(1).print(),
+            env.execute(),
+        ),
+        ("forward() keeps each record", "'map: _doubled' has parallelism 2", "rebalance()"),
+    ),
+    *(
+        Build(
+            f"{method} of a source",
+            lambda env, method=method: getattr(rows(env), method)(),
+            (f"{method}() belongs to an operator", "'collection' is none"),
+        )
+        for method in ("disable_chaining", "start_new_chain")
+    ),
+    *(
+        Build(
+            f"{method}, which is Flink's",
+            lambda env, method=method: getattr(rows(env).map(_doubled), method)(5),
+            (f"{method}() is a method of Flink's streams", instead),
+        )
+        for method, instead in (
+            ("set_buffer_timeout", "a micro-batch ends"),
+            ("set_description", "name(...)"),
+            ("set_uid_hash", "uid(...)"),
+            ("slot_sharing_group", "Spark schedules"),
+        )
+    ),
+]
