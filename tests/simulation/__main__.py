@@ -1,6 +1,6 @@
 """Runs programs under many schedules.
 
-``python -m tests.simulation --seeds 210`` runs each program under the seeds from 0 to 274: 10,000 schedules;
+``python -m tests.simulation --seeds 210`` runs each program under the seeds from 0 to 209: 12,000 schedules;
 ``--program late-data --seed 17`` repeats one run, and tells what happens in it.
 """
 

@@ -12,11 +12,15 @@ import pytest
 
 from pillarbox.operators.async_io.in_flight import InFlight
 from pillarbox.operators.async_io.request import Request
+from pillarbox.operators.interval_join import IntervalJoinOperator
 from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox.state import HeapKeyedStateBackend, StateLog, Sync, state_log
+from pillarbox.state.addresses import OPERATOR
+from pillarbox.state.heap_spaces import HeapSpaces
 from pillarbox.state.log_reader import LogReader
 from pillarbox.state.timers import HeapTimers
 from pillarbox.task.input_gate import InputGate, _Channel
+from tests.simulation.cluster import Weather
 
 
 @dataclass(frozen=True)
@@ -25,11 +29,17 @@ class PlantedBug:
 
     Attributes:
         within: the number of seeds in which it has to show.
+        weather: the weather of all runs; None: it is drawn.
     """
 
     plant: Callable[[pytest.MonkeyPatch], None]
     program: str
     within: int
+    weather: Weather | None = None
+
+
+# Nothing is lost, but subtasks go from worker to worker: those that come back catch up.
+_CHANGING_HANDS = Weather(2, 0.6, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, False)
 
 
 def _stamps_from_the_users_random(patch: pytest.MonkeyPatch) -> None:
@@ -110,6 +120,22 @@ def _attempts_in_vain_are_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(StateLog, "sync", sync)
 
 
+def _a_join_keeps_the_order_of_before(patch: pytest.MonkeyPatch) -> None:
+    """The event times that a join has put in order, beside its state, stay when the state becomes another one."""
+    patch.setattr(IntervalJoinOperator, "restore_state", lambda operator, state: None)
+
+
+def _broadcast_state_is_written_once(patch: pytest.MonkeyPatch) -> None:
+    """What the broadcast side changes in a later epoch is there until its subtask goes to another worker."""
+    before = HeapSpaces.touch_row
+
+    def touch_row(spaces: HeapSpaces, row: Any) -> None:
+        if row[1] != OPERATOR:
+            before(spaces, row)
+
+    patch.setattr(HeapSpaces, "touch_row", touch_row)
+
+
 PLANTED = {
     "stamps from the user's random numbers": PlantedBug(_stamps_from_the_users_random, "many-keys", 200),
     "idleness is forgotten": PlantedBug(_idleness_is_forgotten, "idle-behind-a-shuffle", 60),
@@ -118,5 +144,9 @@ PLANTED = {
     "removed keys live on": PlantedBug(_removed_keys_live_on, "sessions", 60),
     "restored timers are lost": PlantedBug(_restored_timers_are_lost, "windows", 20),
     "buffers are taken as they come": PlantedBug(_buffers_are_taken_as_they_come, "history", 20),
+    "a join keeps the order of before": PlantedBug(
+        _a_join_keeps_the_order_of_before, "interval-join-of-one-key", 60, _CHANGING_HANDS
+    ),
+    "broadcast state is written once": PlantedBug(_broadcast_state_is_written_once, "broadcast-without-key", 20),
     "attempts in vain are kept": PlantedBug(_attempts_in_vain_are_kept, "history", 20),
 }

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.simulation.cluster import Weather
 from tests.simulation.planted import PLANTED
 from tests.simulation.programs import PROGRAMS
 from tests.simulation.simulate import Disagreement, Run, command, simulate
@@ -30,6 +31,8 @@ def test_programs_come_out_as_undisturbed(name: str) -> None:
 def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = PLANTED[bug]
     planted.plant(monkeypatch)
+    if planted.weather is not None:
+        monkeypatch.setattr(Weather, "draw", lambda rng: planted.weather)
     with pytest.raises(Disagreement):
         for seed in range(planted.within):
             simulate(planted.program, seed)

@@ -1,6 +1,6 @@
 """The programs that are simulated, by name."""
 
-from tests.simulation.programs import borrowed, columns, event_time, requests, state, timers, windows
+from tests.simulation.programs import borrowed, columns, event_time, requests, state, timers, two_inputs, windows
 from tests.simulation.programs.program import Inputs, SimulatedProgram, outcome
 
 __all__ = ["PROGRAMS", "Inputs", "SimulatedProgram", "outcome"]
@@ -13,4 +13,5 @@ PROGRAMS: dict[str, SimulatedProgram] = {
     **requests.PROGRAMS,
     **windows.PROGRAMS,
     **columns.PROGRAMS,
+    **two_inputs.PROGRAMS,
 }
