@@ -14,6 +14,7 @@ import pillarbox
 from pillarbox import MapFunction, OperatorError, PillarboxError, ProgramError, StreamExecutionEnvironment
 from pillarbox.errors import causes_of, describe
 from tests.errors.wrong_settings import SETTINGS_BUILDS
+from tests.errors.wrong_two_inputs import TWO_INPUT_BUILDS, TWO_INPUT_RUNS
 from tests.errors.wrong_uses import BUILDS, RUNS, Build, Run, rows
 from tests.errors.wrong_windows import WINDOW_BUILDS, WINDOW_RUNS
 
@@ -29,14 +30,14 @@ def check(text: str, says: tuple[str, ...]) -> None:
     assert PACKAGE not in text, text[:3000]
 
 
-@pytest.mark.parametrize("case", [*BUILDS, *SETTINGS_BUILDS, *WINDOW_BUILDS], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*BUILDS, *SETTINGS_BUILDS, *WINDOW_BUILDS, *TWO_INPUT_BUILDS], ids=lambda case: case.name)
 def test_refused_while_it_is_built(case: Build) -> None:
     with pytest.raises(ProgramError) as caught:
         case.program(StreamExecutionEnvironment())
     check(str(caught.value), case.says)
 
 
-@pytest.mark.parametrize("case", [*RUNS, *WINDOW_RUNS], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*RUNS, *WINDOW_RUNS, *TWO_INPUT_RUNS], ids=lambda case: case.name)
 def test_fails_at_run(case: Run) -> None:
     stream = case.program(rows(StreamExecutionEnvironment()))
     with pytest.raises(case.kind) as caught:

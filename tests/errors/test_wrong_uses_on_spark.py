@@ -11,9 +11,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from pillarbox import DataStream, OperatorError, ProgramError, StreamExecutionEnvironment
 from tests.errors.test_wrong_uses import check
+from tests.errors.wrong_two_inputs import TWO_INPUT_RUNS
 from tests.errors.wrong_uses import RUNS, SPARK_BUILDS, SPARK_RUNS, Build, Run
 
-CASES = {case.name: case for case in (*RUNS, *SPARK_RUNS)}
+CASES = {case.name: case for case in (*RUNS, *TWO_INPUT_RUNS, *SPARK_RUNS)}
 
 
 def on(runtime: str) -> list[Any]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox.datastream.code_search import uses_processing_time
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.given_functions import check_instance
 from pillarbox.datastream.keyed_stream import KeyedStream
+from pillarbox.datastream.missing import MissingMethodError
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import PartitionTransformation
 from pillarbox.operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
@@ -33,6 +34,17 @@ class BroadcastStream(Generic[T1]):
     def __init__(self, stream: DataStream[T1], descriptors: tuple[MapStateDescriptor[Any, Any], ...]) -> None:
         self._stream = stream
         self._descriptors = descriptors
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            said = f"{type(self).__name__!r} object has no attribute {name!r}"
+            if name.startswith("_") or not hasattr(DataStream, name):
+                raise AttributeError(said, name=name, obj=self)
+            raise MissingMethodError(
+                f"{name}() cannot be asked of a broadcast stream: give it to the other one, as in"
+                " stream.connect(broadcast).process(...)"
+            )
 
 
 class BroadcastConnectedStream(Generic[T1, T2]):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pillarbox.elements import Records
 from pillarbox.errors import ProgramError, shorten
@@ -64,6 +64,8 @@ class _Side:
         views: its broadcast states, by name.
     """
 
+    _instead: str  # where a method is that this side has not
+
     def __init__(self, operator: _BroadcastOperator, collector: Collector, views: Mapping[str, Any]) -> None:
         self._operator = operator
         self._collector = collector
@@ -85,14 +87,25 @@ class _Side:
     def output(self, tag: OutputTag, value: Any) -> None:
         self._collector.collect_side(tag, value, self.current)
 
+    if not TYPE_CHECKING:
 
-class _ReadOnly(_Side, BroadcastProcessFunction.ReadOnlyContext): ...
+        def __getattr__(self, name):
+            if name not in ("get_current_key", "timer_service", "time_domain", "apply_to_keyed_state"):
+                raise AttributeError(f"a context of {self._operator.name!r} has no attribute {name!r}", name=name)
+            raise ProgramError(f"{name}() is not here: {self._instead}")
 
 
-class _Writable(_Side, BroadcastProcessFunction.Context): ...
+class _ReadOnly(_Side, BroadcastProcessFunction.ReadOnlyContext):
+    _instead = "the stream has no key; put key_by(...) before connect(), and use a KeyedBroadcastProcessFunction"
+
+
+class _Writable(_Side, BroadcastProcessFunction.Context):
+    _instead = _ReadOnly._instead
 
 
 class _KeyedReadOnly(_Side, KeyedBroadcastProcessFunction.OnTimerContext):
+    _instead = "the states of all keys are changed in process_broadcast_element() only, which runs in every subtask"
+
     def __init__(
         self,
         operator: KeyedBroadcastProcessOperator,
@@ -120,6 +133,8 @@ class _KeyedReadOnly(_Side, KeyedBroadcastProcessFunction.OnTimerContext):
 
 
 class _KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
+    _instead = "a record of the broadcast stream has no key; apply_to_keyed_state(...) reaches the state of all keys"
+
     def __init__(self, operator: KeyedBroadcastProcessOperator, collector: Collector, views: Mapping[str, Any]) -> None:
         super().__init__(operator, collector, views)
         self._backend = operator.backend

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._generics import Acc, K, T, U, V
@@ -46,9 +47,12 @@ class RuntimeContext:
         ['to in which (1/1)']
     """
 
-    def __init__(self, context: OperatorContext, keyed: KeyedContext | None = None) -> None:
+    def __init__(
+        self, context: OperatorContext, keyed: KeyedContext | None = None, own_states: Collection[str] = ()
+    ) -> None:
         self._context = context
         self._keyed = keyed
+        self._own_states = own_states
 
     def get_task_name(self) -> str:
         """Return the operator's name."""
@@ -102,7 +106,13 @@ class RuntimeContext:
         if self._keyed is None:
             raise ProgramError(
                 f"operator {self._context.name!r} asks for the keyed state {descriptor.name!r}, but its stream has"
-                " no key: put key_by(...) directly before it, and give process() a KeyedProcessFunction"
+                " no key: put key_by(...) directly before it (where it has two streams, both need a key), and give"
+                " process() a KeyedProcessFunction (KeyedCoProcessFunction, KeyedBroadcastProcessFunction)"
+            )
+        if descriptor.name in self._own_states:
+            raise ProgramError(
+                f"operator {self._context.name!r} keeps a state called {descriptor.name!r} itself: give yours another"
+                " name"
             )
         return self._keyed.backend.get_state(descriptor)
 

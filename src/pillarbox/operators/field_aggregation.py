@@ -16,6 +16,9 @@ from pillarbox.rows import Row
 
 __all__ = ["FieldAggregation", "Method"]
 
+# They can be added, but that is no sum.
+_NO_NUMBERS = (str, bytes, tuple, list)
+
 Method = Literal["sum", "min", "max", "min_by", "max_by"]
 
 
@@ -45,6 +48,8 @@ class FieldAggregation(ReduceFunction[Any]):
         """Return the result so far and a record folded into one."""
         mine, other = self._get(value1), self._get(value2)
         if self._method == "sum":
+            if isinstance(mine, _NO_NUMBERS):
+                raise TypeError(f"sum({self._field!r}): {shorten(mine)} is no number")
             return self._set(value1, add(mine, other))
         if not self._better(other, mine):
             return value1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from pillarbox.elements import Records
@@ -41,9 +41,14 @@ class FunctionOperator(StreamOperator):
         method: the method of a :class:`Function` that handles a record.
         keying: the keys under which the function is called; None: it has none, and no keyed state.
 
+    Attributes:
+        own_states: the names of the keyed states that the operator has itself, which the function may not use.
+
     Raises:
         ProgramError: there is a key, and no keyed state.
     """
+
+    own_states: Collection[str] = ()
 
     def __init__(self, context: OperatorContext, function: Any, method: str, keying: Keying | None = None) -> None:
         super().__init__(context)
@@ -55,7 +60,7 @@ class FunctionOperator(StreamOperator):
     def open(self) -> None:
         """Open the user's function."""
         if isinstance(self.function, Function):
-            context = RuntimeContext(self.context, self.keyed)
+            context = RuntimeContext(self.context, self.keyed, self.own_states)
             opening = with_context(self.context, "open()", self.function.open, context)
             if inspect.iscoroutine(opening):
                 opening.close()

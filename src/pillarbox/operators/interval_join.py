@@ -130,6 +130,8 @@ class IntervalJoinOperator(KeyedOperator):
         late_tags: the side outputs for late records of both; None: they are dropped, and counted.
     """
 
+    own_states = ("left", "right")
+
     def __init__(
         self,
         context: OperatorContext,

@@ -17,9 +17,11 @@ __all__ = ["ReduceOperator"]
 class ReduceOperator(KeyedOperator):
     """Applies ``f(previous, value) -> value`` per key; the first record of a key is emitted as it is."""
 
+    own_states = ("reduced",)
+
     def __init__(self, context: OperatorContext, function: Any, keying: Keying) -> None:
         super().__init__(context, function, "reduce", keying)
-        self._state: ValueState[Any] = self.backend.get_state(ValueStateDescriptor("reduced"))
+        self._state: ValueState[Any] = self.backend.get_state(ValueStateDescriptor(*self.own_states))
 
     def process_records(self, records: Records) -> None:
         """Fold the records of a run into the state of their keys."""
