@@ -30,7 +30,9 @@ def check(text: str, says: tuple[str, ...]) -> None:
     assert PACKAGE not in text, text[:3000]
 
 
-@pytest.mark.parametrize("case", [*BUILDS, *SETTINGS_BUILDS, *WINDOW_BUILDS, *TWO_INPUT_BUILDS], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [*BUILDS, *SETTINGS_BUILDS, *WINDOW_BUILDS, *TWO_INPUT_BUILDS], ids=lambda case: case.name
+)
 def test_refused_while_it_is_built(case: Build) -> None:
     with pytest.raises(ProgramError) as caught:
         case.program(StreamExecutionEnvironment())
