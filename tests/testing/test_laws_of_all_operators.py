@@ -393,7 +393,8 @@ def input_of(entry: Obeys, step: Any) -> list[Any]:
             else:
                 harness.push(each.value, each.timestamp)
         harness.end_input()
-        return harness.get_elements()[:-1]
+        elements: list[Any] = harness.get_elements()
+        return elements[:-1]
 
 
 def ancestors(step: Any) -> Iterator[Any]:
