@@ -48,6 +48,11 @@ class Store:
         self.set_current_key(key)
         self.set_current_namespace(namespace)
 
+    def share_namespaces(self) -> None:
+        raise NotImplementedError
+
+    def check_owner(self, key: Any) -> None: ...
+
     def leave_key(self) -> None:
         raise NotImplementedError
 

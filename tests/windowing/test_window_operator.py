@@ -689,3 +689,47 @@ def test_tumbling_windows_are_the_same_state_on_both_ways(lateness):
 
 class ByHand(EventTimeTrigger):
     """The default trigger, but not it: the operator asks it about each element."""
+
+
+def test_a_shorter_lateness_ends_windows_that_wait_for_late_elements():
+    def windows(lateness):
+        return lambda stream: stream.window(TumblingEventTimeWindows.of(10)).allowed_lateness(lateness).reduce(summed)
+
+    with open_windows(windows(100)) as harness:
+        harness.push_all([("a", 1), ("b", 2)], [3, 13])
+        harness.push_watermark(9)
+        assert harness.get_output() == [("a", 1)]
+        snapshot = harness.snapshot()
+    with open_windows(windows(0), snapshot=snapshot) as harness:
+        assert harness.num_keyed_state_entries() == 1
+        harness.push(("a", 5), 4)  # late now
+        harness.push_watermark(30)
+        assert harness.get_output() == [("b", 2)]
+        harness.snapshot()
+        assert harness.num_keyed_state_entries() == harness.num_event_time_timers() == 0
+
+
+def test_results_of_a_window_have_one_order_in_warm_and_in_restored_tasks():
+    """A task that is tried again in another process sends what the one before it sent."""
+
+    def windows(stream):
+        return stream.window(TumblingEventTimeWindows.of(10)).allowed_lateness(5).reduce(summed)
+
+    def epoch(harness, keys, watermark):
+        harness.clear_output()
+        harness.push_all([(key, 1) for key in keys], [5] * len(keys))
+        harness.push_watermark(watermark)
+        return harness.get_output()
+
+    script = [("dacbfe", 3), ("ab", 4), ("hag", 5), ("c", 6), ("zb", 9), ("f", 11), ("", 20)]
+    with open_windows(windows) as warm:
+        expected = []
+        for keys, watermark in script:
+            expected.append(epoch(warm, keys, watermark))
+            warm.snapshot()
+    assert [len(results) for results in expected] == [0, 0, 0, 0, 9, 1, 0]
+    snapshot = None
+    for (keys, watermark), results in zip(script, expected):
+        with open_windows(windows, snapshot=snapshot) as cold:
+            assert epoch(cold, keys, watermark) == results
+            snapshot = cold.snapshot()

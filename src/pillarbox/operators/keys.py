@@ -76,6 +76,10 @@ class Keying:
             return None
         return [field.dataType.simpleString() for field in resolve_schema(self.key_type).fields]
 
+    def keeps_keys(self, records: Records) -> bool:
+        """Tell whether the keys of a run are the values of its columns, so the same now as when it was routed."""
+        return self.columns is not None and isinstance(records, ArrowRecords)
+
     def keys_of(self, records: Records) -> list[Any]:
         """Return the key of each record, converted to the declared type.
 

@@ -1,6 +1,6 @@
 """Keyed state: descriptors, key groups, the heap backend and the state log."""
 
-from pillarbox.state.backend import KeyedStateBackend, SlotSpec
+from pillarbox.state.backend import FoldedWindows, KeyedStateBackend, SlotSpec
 from pillarbox.state.chunk_store import ChunkStore, MemoryChunkStore
 from pillarbox.state.descriptors import (
     AggregateFunction,
@@ -25,6 +25,7 @@ __all__ = [
     "AggregatingState",
     "AggregatingStateDescriptor",
     "ChunkStore",
+    "FoldedWindows",
     "HeapKeyedStateBackend",
     "KeyOwner",
     "KeyedStateBackend",

@@ -5,13 +5,13 @@ Only the mailbox thread may touch a backend.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from pillarbox.state.descriptors import StateDescriptor
 from pillarbox.time.internal_timer_service import KeyContext, KeyedTimers
 
-__all__ = ["KeyedStateBackend", "LoggedRows", "LoggedStateBackend", "SlotSpec"]
+__all__ = ["FoldedWindows", "KeyedStateBackend", "LoggedRows", "LoggedStateBackend", "SlotSpec"]
 
 
 class SlotSpec(NamedTuple):
@@ -69,8 +69,22 @@ class KeyedStateBackend(KeyContext, Protocol):
             ProgramError: it was declared with another kind, or is declared too late.
         """
 
+    def share_namespaces(self) -> None:
+        """Let all keys share namespaces: what they have there is kept by namespace, and has its timers together.
+
+        It comes before anything is declared. The one state of namespaces, which is reducing or aggregating, is a
+        :class:`FoldedWindows` then, and a timer calls once for all keys of its namespace.
+        """
+
     def create_timers(self, name: str, *, namespaced: bool = False) -> KeyedTimers:
         """Return the timers of one time domain of a timer service."""
+
+    def check_owner(self, key: Any) -> None:
+        """Check that a key may have state here.
+
+        Raises:
+            OperatorError: the key belongs to another subtask.
+        """
 
     def seal(self) -> None:
         """End the declaring of states: records come, or state is restored."""
@@ -127,6 +141,48 @@ class KeyedStateBackend(KeyContext, Protocol):
 
     def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:
         """Return the keys that take most memory, and about how many bytes each takes, without allocating much."""
+
+
+class FoldedWindows(Protocol):
+    """The state of windows that all keys share: what is folded in them, by window and key."""
+
+    def namespaces(self) -> list[Any]:
+        """Return the windows in which any key has something."""
+        ...
+
+    def find(self, namespace: Any) -> Any:
+        """Return a window, for :meth:`fold`; None: no key has anything in it."""
+
+    def begin(self, namespace: Any) -> Any:
+        """Return a new window. Its timers are registered with its namespace, once for all keys."""
+
+    def fold(
+        self, values: Iterable[Any], keys: Iterable[Any], windows: Iterable[Any], check: Callable[[Any], None] | None
+    ) -> None:
+        """Fold each value in, under the key and into the window in its place. If one fails, its key is the current one.
+
+        Args:
+            check: called with each key that is new in a window: the backend's ``check_owner``, or None.
+
+        Raises:
+            ProgramError: the function that folds returned None.
+        """
+
+    def folded(self, window: Any, key: Any) -> Any:
+        """Return what is folded of a key, after its element was added."""
+
+    def each(self, namespace: Any) -> Iterator[tuple[Any, Any]]:
+        """Return the keys of a window with what is folded; taking one makes its key the current one."""
+        ...
+
+    def rewrite(self, namespace: Any) -> None:
+        """Have all of a window written with this epoch: its timers have changed."""
+
+    def end(self, namespace: Any) -> None:
+        """Remove a window with all that keys have in it, and its timers."""
+
+    def forget_timers(self) -> None:
+        """Forget the timers of all windows: a restored task registers them again."""
 
 
 class LoggedRows(Protocol):

@@ -17,9 +17,10 @@ from pillarbox.state.backend import SlotSpec
 from pillarbox.state.descriptors import StateDescriptor
 from pillarbox.state.heap_rows import NEW, HeapRows, Row, stale_entry
 from pillarbox.state.heap_spaces import HeapSpaces
+from pillarbox.state.heap_windows import HeapWindows
 from pillarbox.state.key_groups import key_group, subtask_of
 from pillarbox.state.sizes import largest_rows
-from pillarbox.state.timers import HeapTimers, NamespaceTimers
+from pillarbox.state.timers import HeapTimers
 
 __all__ = ["HeapKeyedStateBackend", "KeyOwner"]
 
@@ -71,6 +72,10 @@ class HeapKeyedStateBackend(HeapRows):
 
     # -- declaring states --
 
+    def share_namespaces(self) -> None:
+        """Let all keys share namespaces: what they have there is kept by namespace, and has its timers together."""
+        self.spaces = HeapWindows(self)
+
     def get_state(self, descriptor: StateDescriptor, *, namespaced: bool = False, late: bool = False) -> Any:
         """Return the state that a descriptor declares; the same name means the same state."""
         return (self.spaces if namespaced else self).declare(descriptor, late=late)
@@ -81,13 +86,10 @@ class HeapKeyedStateBackend(HeapRows):
 
     def create_timers(self, name: str, *, namespaced: bool = False) -> HeapTimers:
         """Return the timers of one time domain of a timer service."""
-        spec = SlotSpec(name, "timers")
         if namespaced:
-            timers: HeapTimers = NamespaceTimers(name, self, self.spaces.add_slot(spec))
-            self.spaces.timers.append(timers)
-        else:
-            timers = HeapTimers(name, self, self.add_slot(spec))
-            self.timers.append(timers)
+            return self.spaces.create_timers(name)
+        timers = HeapTimers(name, self, self.add_slot(SlotSpec(name, "timers")))
+        self.timers.append(timers)
         return timers
 
     def add_slot(self, spec: SlotSpec) -> int:
@@ -229,7 +231,7 @@ class HeapKeyedStateBackend(HeapRows):
 
     def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:
         """Return the keys that take most memory, and about how many bytes each takes, without allocating much."""
-        found = largest_rows(self.rows, count) + largest_rows(self.spaces.by_key, count)
+        found = largest_rows(self.rows.items(), count) + largest_rows(self.spaces.contents_by_key(), count)
         return sorted(found, key=lambda each: -each[1])[:count]
 
     # -- writing and restoring whole rows (the state log's side) --

@@ -164,7 +164,7 @@ class HeapRows:
                 f"operator {self.operator!r} asks for the state {descriptor.name!r} while records are processed:"
                 " declare all states in open()"
             )
-        make = STATES.get(descriptor.kind)
+        make = self._class_of(descriptor.kind, late=late)
         if make is None:
             raise ProgramError(f"{shorten(descriptor)} is not a descriptor of keyed state")
         kind = self._kind_of(name)  # a checkpoint may have it already
@@ -176,6 +176,10 @@ class HeapRows:
             raise self._other_kind(SlotSpec(name, kind), descriptor.kind)
         self._declared[name] = descriptor.declared_types
         return make(current, slot, descriptor)
+
+    def _class_of(self, kind: str, *, late: bool) -> Any:
+        """Return the class of states of a kind; None: there is no such kind."""
+        return STATES.get(kind)
 
     def add_slot(self, spec: SlotSpec) -> int:
         """Add a slot to each row, and return its place."""

@@ -12,6 +12,7 @@ from pillarbox.errors import ProgramError
 from pillarbox.state.addresses import OPERATOR, check_namespace, is_space, space_address
 from pillarbox.state.backend import SlotSpec
 from pillarbox.state.heap_rows import NEW, HeapRows, Row, stale_entry
+from pillarbox.state.timers import HeapTimers, NamespaceTimers
 
 if TYPE_CHECKING:
     from pillarbox.state.heap_backend import HeapKeyedStateBackend
@@ -53,6 +54,16 @@ class HeapSpaces(HeapRows):
     def current_key(self) -> Any:
         """The current key."""
         return self._backend.key
+
+    def create_timers(self, name: str) -> HeapTimers:
+        """Return the timers of one time domain."""
+        timers = NamespaceTimers(name, self._backend, self.add_slot(SlotSpec(name, "timers")))
+        self.timers.append(timers)
+        return timers
+
+    def contents_by_key(self) -> Iterator[tuple[Any, Any]]:
+        """Return all that is kept, with its keys, for a look at its size."""
+        return iter(self.by_key.items())
 
     # -- rows --
 

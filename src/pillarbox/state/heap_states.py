@@ -27,10 +27,19 @@ from pillarbox.state.descriptors import (
 if TYPE_CHECKING:
     from pillarbox.state.heap_rows import CurrentRow
 
-__all__ = ["STATES"]
+__all__ = ["STATES", "folded_none"]
 
 _EMPTY: dict[Any, Any] = {}
 _IS_NONE = partial(is_, None)
+
+
+def folded_none(rows: CurrentRow, slot: int, key: Any) -> ProgramError:
+    """Return the error of a function that folds elements, and returned nothing."""
+    name = rows.spec_of(slot).name.partition("/")[2]
+    return ProgramError(
+        f"operator {rows.operator!r}, key {shorten(key)}: the function that folds the state {name!r} returned None,"
+        " which would empty it: does it return its result?"
+    )
 
 
 class _HeapState:
@@ -107,12 +116,7 @@ class _HeapMergingState(_HeapState):
         raise NotImplementedError
 
     def _folded_none(self) -> ProgramError:
-        backend = self._backend
-        name = backend.spec_of(self._slot).name.partition("/")[2]
-        return ProgramError(
-            f"operator {backend.operator!r}, key {shorten(backend.current_key)}: the function that folds the state"
-            f" {name!r} returned None, which would empty it: does it return its result?"
-        )
+        return folded_none(self._backend, self._slot, self._backend.current_key)
 
 
 class _HeapListState(_HeapMergingState, ListState[Any]):

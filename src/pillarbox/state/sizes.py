@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from types import FunctionType, ModuleType
 from typing import Any
@@ -103,12 +103,12 @@ def _sum(values: Iterable[Any], count: int, depth: int) -> float:
 # -- in memory --
 
 
-def largest_rows(rows: Mapping[Any, Any], count: int = 3) -> list[tuple[Any, int]]:
+def largest_rows(rows: Iterable[tuple[Any, Any]], count: int = 3) -> list[tuple[Any, int]]:
     """Return the keys whose rows take most memory, and about how many bytes each takes.
 
     It allocates next to nothing: it is asked when there is nothing left.
     """
-    sizes = ((_rough_size(row), number, key) for number, (key, row) in enumerate(rows.items()))
+    sizes = ((_rough_size(row), number, key) for number, (key, row) in enumerate(rows))
     return [(key, size) for size, _, key in heapq.nlargest(count, sizes)]
 
 

@@ -117,9 +117,9 @@ class MultipleInputStreamTask(StreamTask):
         self.coordinator.restored(self.log.version)
         if task_state:
             self.gate.restore(task_state["gate"])
-        self.chain.restore_state(task_state.get("operators", {}))
         for service in self.chain.timer_services():
             service.current_watermark = self.gate.current_watermark
+        self.chain.restore_state(task_state.get("operators", {}))
 
     @property
     def next_wake_up(self) -> int | None:

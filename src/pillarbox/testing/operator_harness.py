@@ -179,9 +179,10 @@ class OneInputStreamOperatorTestHarness:
         self._log.sync(self._store)
         self._current_watermark = self._log.task_state.get("watermark", MIN_TIMESTAMP)
         self._checkpoints = self._log.version
-        self.operator.restore_state(self._log.task_state.get("operator"))
         for service in self._time_services.services():
             service.current_watermark = self._current_watermark
+        self.operator.restore_state(self._log.task_state.get("operator"))
+        for service in self._time_services.services():
             service.schedule()
         self._settle()
 

@@ -69,6 +69,7 @@ class BaseWindowOperator(KeyedOperator):
         timers: the name of its timers.
         namespaced: whether they are timers of windows; else of keys.
         merging: whether windows may merge, so that nothing belongs to one of them.
+        shared: whether windows are those of all keys, so that these have timers together.
     """
 
     def __init__(
@@ -80,8 +81,11 @@ class BaseWindowOperator(KeyedOperator):
         *,
         namespaced: bool = False,
         merging: bool = False,
+        shared: bool = False,
     ) -> None:
         super().__init__(context, program.function, "", keying)
+        if shared:
+            self.backend.share_namespaces()
         self._program = program
         self._assigner = program.assigner
         self._assign = assign_function(program.assigner)

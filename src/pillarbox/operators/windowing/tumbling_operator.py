@@ -1,34 +1,50 @@
 """Tumbling windows that fold their elements and fire at their end: what most programs have, done with less asking.
 
-State, timers and results are those of :class:`WindowOperator`, so a program may change over to other windows' options
-and back, and what is out of the ordinary in a run of records is left to it.
+All keys have the same windows, so a window is one thing: what it folds lies together, by key, and it has one timer,
+which goes through its keys. In a checkpoint, state and timers are those of :class:`WindowOperator`, so a program may
+change over to other windows' options and back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress, repeat
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from pillarbox.elements import Records
+from pillarbox.elements import ArrowRecords, Records
 from pillarbox.operators.function_operator import Pass
-from pillarbox.operators.windowing.base_operator import WindowProgram
-from pillarbox.operators.windowing.contents import Folded
-from pillarbox.operators.windowing.operator import WindowOperator
+from pillarbox.operators.keys import Keying
+from pillarbox.operators.operator import OperatorContext
+from pillarbox.operators.windowing.base_operator import BaseWindowOperator, WindowProgram
+from pillarbox.operators.windowing.contents import Fold, Folded
+from pillarbox.operators.windowing.functions import WindowFunction
 from pillarbox.operators.windowing.time_windows import TumblingEventTimeWindows
 from pillarbox.operators.windowing.triggers import EventTimeTrigger
 from pillarbox.operators.windowing.windows import TimeWindow
+from pillarbox.state import FoldedWindows
+from pillarbox.time.timestamps import MAX_WATERMARK
 
 __all__ = ["TumblingWindowOperator"]
 
 # Further out, the arithmetic of 64 bits might not hold.
 _FAR = 2**62
 
+_Check = Callable[[Any], None] | None
 
-class TumblingWindowOperator(WindowOperator):
+
+class TumblingWindowOperator(BaseWindowOperator):
     """Folds each record into the one window that it belongs to."""
 
     _assigner: TumblingEventTimeWindows
+
+    def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
+        super().__init__(context, keying, program, "window-timers", namespaced=True, shared=True)
+        assert isinstance(program.contents, Folded)
+        self._fold: Fold = program.contents.fold
+        self._state: FoldedWindows = self.backend.get_state(program.contents.descriptor, namespaced=True)
 
     @staticmethod
     def does(program: WindowProgram) -> bool:
@@ -41,57 +57,136 @@ class TumblingWindowOperator(WindowOperator):
             and isinstance(program.contents, Folded)
         )
 
+    def restore_state(self, state: Any) -> None:
+        """Register the timers of the windows that there are; one that is over by now has fired, and goes."""
+        self._state.forget_timers()
+        for namespace in self._state.namespaces():
+            window = TimeWindow(*namespace)
+            if self._is_over(window):
+                self._state.end(namespace)
+            else:
+                self._set_timers(window)
+
+    # -- records --
+
     def process_records(self, records: Records) -> None:
         """Fold the records of a run into their windows."""
-        windows = self._windows_of(records)
-        if windows is None:
-            super().process_records(records)
+        if not len(records):
             return
-        values = records.values
-        pending = iter(values)
-        select, fold, register = self.backend.select, self._state.fold, self._timers.event_timers.register
-        lateness = self._lateness
-        with Pass(self, values, pending, pending) as elements:
-            for value, key, window in zip(elements, self.keying.keys_of(records), windows):
-                select(key, window)
-                if fold(value):
-                    end = window[1] - 1
-                    register(end, window)
-                    if lateness:
-                        register(end + lateness, window)
+        values, keys = records.values, self.keying.keys_of(records)
+        check = None if self.keying.keeps_keys(records) else self.backend.check_owner
+        starts = self._starts_of(records)
+        if starts is None:
+            self._add_each(values, keys, records.timestamps, check)
+        else:
+            ahead = starts + (self._assigner.size - 1) > self._timers.current_watermark
+            if ahead.all():
+                self._fold_run(values, keys, starts, check)
+            else:
+                # Windows that have fired are others than those of the rest, so it does not matter which come first.
+                chosen, others = ahead.tolist(), (~ahead).tolist()
+                self._fold_run(list(compress(values, chosen)), list(compress(keys, chosen)), starts[ahead], check)
+                times = list(compress(records.timestamps or (), others))
+                self._add_each(list(compress(values, others)), list(compress(keys, others)), times, check)
+        self._collector.flush()
 
-    def _windows_of(self, records: Records) -> list[tuple[int, int]] | None:
-        """Return the window of each record; None where a record has no timestamp, or one whose window has ended."""
-        if records.timestamps is None or not len(records):
+    def _starts_of(self, records: Records) -> npt.NDArray[np.int64] | None:
+        """Return where the window of each record starts; None: a timestamp is missing, or too far out."""
+        if isinstance(records, ArrowRecords) and records.stamps is not None:
+            times = records.stamps
+        elif records.timestamps is None:
             return None
-        try:
-            times = np.array(records.timestamps, np.int64)
-        except (TypeError, ValueError, OverflowError):
-            return None
-        earliest, latest = int(times.min()), int(times.max())
+        else:
+            try:
+                times = np.array(records.timestamps, np.int64)
+            except (TypeError, ValueError, OverflowError):
+                return None
         size = self._assigner.size
-        if earliest < -_FAR or latest > _FAR or size > _FAR:
+        if int(times.min()) < -_FAR or int(times.max()) > _FAR or size > _FAR:
             return None
-        starts = times - (times - self._assigner.offset) % size
-        if int(starts.min()) + size - 1 <= self._timers.current_watermark:
-            return None
-        # One tuple for all records of a window, which their rows keep: that is less memory to go through.
-        known = {start: (start, start + size) for start in np.unique(starts).tolist()}
-        return list(map(known.__getitem__, starts.tolist()))
+        starts: npt.NDArray[np.int64] = times - (times - self._assigner.offset) % size
+        return starts
+
+    def _fold_run(
+        self, values: Sequence[Any], keys: Iterable[Any], starts: npt.NDArray[np.int64], check: _Check
+    ) -> None:
+        """Fold elements into windows that have not fired."""
+        if not len(starts):
+            return
+        windows: Iterable[Any]
+        first = int(starts[0])
+        if (starts == first).all():
+            windows = repeat(self._window_at(first))
+        else:
+            known = {start: self._window_at(start) for start in np.unique(starts).tolist()}
+            windows = map(known.__getitem__, starts.tolist())
+        pending = iter(values)
+        with Pass(self, values, pending, pending) as elements:
+            self._state.fold(elements, keys, windows, check)
+
+    def _window_at(self, start: int) -> Any:
+        """Return what all keys have in the window that starts then."""
+        namespace = (start, start + self._assigner.size)
+        window = self._state.find(namespace)
+        if window is None:
+            window = self._state.begin(namespace)
+            self._set_timers(TimeWindow(*namespace))
+        return window
+
+    def _set_timers(self, window: TimeWindow) -> None:
+        """Register the timers of a window: when it fires, unless it has, and when it is over."""
+        register, end, over = self._timers.event_timers.register, window.max_timestamp(), self._cleanup_time(window)
+        if end > self._timers.current_watermark:
+            register(end, tuple(window))
+        if over != end and over != MAX_WATERMARK:
+            register(over, tuple(window))
+
+    def _add_each(
+        self, values: Sequence[Any], keys: Iterable[Any], timestamps: Sequence[int | None] | None, check: _Check
+    ) -> None:
+        """Add elements one by one: where their window has fired, it does so again, for the key."""
+        pending = iter(values)
+        times: Iterable[int | None] = repeat(None) if timestamps is None else timestamps
+        with Pass(self, values, pending, pending) as elements:
+            for value, key, timestamp in zip(elements, keys, times):
+                self.backend.set_current_key(key)
+                for window in self._assigner.assign_windows(value, timestamp, self._assigner_context):
+                    if self._is_over(window):
+                        self._drop_if_late(value, timestamp)
+                        continue
+                    place = self._window_at(window.start)
+                    self._state.fold((value,), (key,), (place,), check)
+                    if window.max_timestamp() <= self._timers.current_watermark:
+                        self._fire(window, [(key, self._state.folded(place, key))])
+
+    # -- firing --
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
-        """Fire the window, or clean up, or both."""
-        end = namespace[1] - 1
+        """Fire the window of all keys, or remove it, or both."""
         window = TimeWindow(*namespace)
+        fires, over = timestamp == window.max_timestamp(), timestamp == self._cleanup_time(window)
         try:
-            if timestamp == end:
-                value = self._state.get()
-                if value is not None:
-                    self._emit(window, end, (value,))
-            if timestamp == end + self._lateness:
-                if self._clears:
-                    self._end(window, window)
-                else:
-                    self._state.clear()
+            if fires:
+                self._fire(window, self._state.each(namespace))
+            if not over:
+                self._state.rewrite(namespace)
+                return
+            if self._clears:
+                for _ in self._state.each(namespace):
+                    self._tell_of_end(window)
+            self._state.end(namespace)
         except BaseException as error:
             self._timer_failed("event time", timestamp, window, error)
+
+    def _fire(self, window: TimeWindow, folded: Iterable[tuple[Any, Any]]) -> None:
+        """Call the window function for keys, with what is folded of each."""
+        timestamp, function = window.max_timestamp(), self._program.function
+        result, call, collect = self._fold.result, self._call, self._collector.collect
+        apply = function.apply if isinstance(function, WindowFunction) else None
+        self._window_context.enter(window, timestamp)
+        for key, accumulator in folded:
+            value = result(accumulator)
+            if value is not None:
+                results = call((value,)) if apply is None else apply(key, window, (value,))
+                if results is not None:
+                    collect(results, timestamp)
