@@ -112,6 +112,26 @@ def fired_again(env, events):
     return windows.process(Firings())
 
 
+class Counted(Named):
+    """The same of what was folded."""
+
+    def process(self, key, context, elements):
+        fired = context.window_state().get_state(ValueStateDescriptor("fired"))
+        fired.update((fired.value() or 0) + 1)
+        for result in super().process(key, context, elements):
+            yield *result, fired.value()
+
+    def clear(self, context):
+        context.window_state().get_state(ValueStateDescriptor("fired")).clear()
+
+
+def late_totals(env, events):
+    timed = events.assign_timestamps_and_watermarks(monotonous())
+    windows = timed.key_by(first).window(TumblingEventTimeWindows.of(120, 20)).allowed_lateness(90)
+    sums = windows.side_output_late_data(LATE).aggregate(Total(), Counted())
+    return sums.union(sums.get_side_output(LATE).map(lambda value: ("late", value)))
+
+
 def counted(env, events):
     return events.key_by(first).count_window(3, 2).process(Contents())
 
@@ -152,6 +172,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
     "cumulating-windows": to_the_end(cumulating, cut_free=True),
     "late-folded-sessions": to_the_end(late_folded_sessions),
     "firing-again": to_the_end(fired_again),
+    "late-totals": to_the_end(late_totals),
     "count-windows": to_the_end(counted, together={"events": first}),
     "count-triggers": to_the_end(counted_again, together={"events": first}),
     # When it fires first is counted from the first record that comes, so their order matters.
