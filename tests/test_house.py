@@ -17,7 +17,7 @@ LONGEST = 500
 # From the lowest to the highest, as docs/architecture.md has them. Those of one floor may know each other.
 FLOORS = [
     ("mailbox", "_unpickle", "_generics"),
-    ("errors", "rows", "elements", "types"),
+    ("errors", "tracebacks", "rows", "elements", "types"),
     ("time",),
     ("state",),
     ("operators",),
@@ -29,7 +29,7 @@ FLOORS = [
     ("testing",),
 ]
 PUBLIC = {
-    "Counter", "Distribution", "Meter", "MetricGroup",
+    "Counter", "Distribution", "Meter", "MetricGroup", "DeadLetter",
     "BroadcastConnectedStream", "BroadcastProcessFunction", "BroadcastState", "BroadcastStream",
     "KeyedBroadcastProcessFunction", "ReadOnlyBroadcastState", "Partitioner",
     "CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "JoinedStreams", "JoinedWindows",

@@ -32,6 +32,7 @@ __all__ = [
 # By the names that stand in checkpoints: these stay.
 _HOMES = {
     "AsyncFailure": "pillarbox.operators.async_io.function:AsyncFailure",
+    "DeadLetter": "pillarbox.operators.dead_letter:DeadLetter",
     "Duration": "pillarbox.time.duration:Duration",
     "OutputTag": "pillarbox.operators.functions:OutputTag",
     "Time": "pillarbox.time.duration:Time",

@@ -25,6 +25,7 @@ class Store:
     operator = "op"
     is_declared = True
     num_keys = 0
+    undo = None
 
     def __init__(self) -> None:
         self.key: Any = None
@@ -72,6 +73,9 @@ class Store:
         raise NotImplementedError
 
     def timestamps(self, key: Any, namespace: Any = None) -> dict[str, list[int]]:
+        raise NotImplementedError
+
+    def allow_undo(self) -> Any:
         raise NotImplementedError
 
     def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:

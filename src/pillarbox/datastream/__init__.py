@@ -31,6 +31,7 @@ from pillarbox.operators.co_functions import (
     CoProcessFunction,
     KeyedCoProcessFunction,
 )
+from pillarbox.operators.dead_letter import DeadLetter
 from pillarbox.operators.functions import (
     FilterFunction,
     FlatMapFunction,
@@ -72,6 +73,7 @@ __all__ = [
     "Counter",
     "DataStream",
     "DataStreamSink",
+    "DeadLetter",
     "Distribution",
     "FilterFunction",
     "FlatJoinFunction",

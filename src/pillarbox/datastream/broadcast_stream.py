@@ -15,7 +15,9 @@ from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import PartitionTransformation
 from pillarbox.operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
 from pillarbox.operators.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
+from pillarbox.operators.dead_letter import OnError
 from pillarbox.operators.functions import Function
+from pillarbox.operators.guarded import guarded
 from pillarbox.operators.operator import OperatorFactory
 from pillarbox.state import MapStateDescriptor
 from pillarbox.types import SchemaLike
@@ -63,6 +65,7 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         output_type: SchemaLike | None = None,
         *,
         processing_time: bool | None = None,
+        on_error: OnError = "fail",
     ) -> DataStream[U]:
         """Handle the records of both streams: one fills the broadcast state, the other reads it.
 
@@ -73,6 +76,8 @@ class BroadcastConnectedStream(Generic[T1, T2]):
             func: on a keyed stream a ``KeyedBroadcastProcessFunction``, else a ``BroadcastProcessFunction``.
             output_type: the columns of the results, for ``to_dataframe()``.
             processing_time: as in ``KeyedStream.process``.
+            on_error: the same. For a record of the broadcast stream, broadcast state is copied before each call; as it
+                is processed in each subtask, each has a letter of its own.
 
         Raises:
             ProgramError: ``func`` is no such function.
@@ -113,7 +118,7 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         return stream._apply(
             "process",
             func,
-            OperatorFactory(make, keyed=True),
+            guarded(OperatorFactory(make, keyed=True), on_error, _PROCESS),
             output_type,
             uses_processing_time=timed,
             more_inputs=[self._broadcast._stream._step],

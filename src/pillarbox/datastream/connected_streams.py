@@ -19,7 +19,9 @@ from pillarbox.operators.co_functions import (
     CoProcessFunction,
     KeyedCoProcessFunction,
 )
+from pillarbox.operators.dead_letter import OnError
 from pillarbox.operators.functions import KeySelector
+from pillarbox.operators.guarded import guarded
 from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.two_inputs import (
     CoFlatMapOperator,
@@ -75,7 +77,13 @@ class ConnectedStreams(Generic[T1, T2]):
         """
         return ConnectedStreams(self._first.key_by(first_key), self._second.key_by(second_key))
 
-    def map(self, func: CoMapFunction[T1, T2, U], output_type: SchemaLike | None = None) -> DataStream[U]:
+    def map(
+        self,
+        func: CoMapFunction[T1, T2, U],
+        output_type: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+    ) -> DataStream[U]:
         """Turn each record of both streams into at most one other: None is not emitted, as in PyFlink.
 
         Streams that are not partitioned, by key or otherwise, are rebalanced: see ``DataStream.rebalance``.
@@ -84,6 +92,8 @@ class ConnectedStreams(Generic[T1, T2]):
             func: its ``map1`` gets the records of the first stream, ``map2`` those of the second. Where both streams
                 have keys, it has keyed state, which both share.
             output_type: the columns of the results, for ``to_dataframe()``.
+            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+                :class:`DeadLetter` to that side output, and the stream goes on.
 
         Raises:
             ProgramError: ``func`` is no such function; the keys are of different types.
@@ -100,9 +110,15 @@ class ConnectedStreams(Generic[T1, T2]):
             ['number 1', 'two']
         """
         check_instance(func, CoMapFunction, "map() of connected streams", ("map1", "map2"), many=False)
-        return self._apply_function("map", CoMapOperator, func, output_type)
+        return self._apply_function("map", CoMapOperator, func, output_type, on_error)
 
-    def flat_map(self, func: CoFlatMapFunction[T1, T2, U], output_type: SchemaLike | None = None) -> DataStream[U]:
+    def flat_map(
+        self,
+        func: CoFlatMapFunction[T1, T2, U],
+        output_type: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+    ) -> DataStream[U]:
         """Turn each record of both streams into any number of others.
 
         Streams that are not partitioned, by key or otherwise, are rebalanced: see ``DataStream.rebalance``.
@@ -128,7 +144,7 @@ class ConnectedStreams(Generic[T1, T2]):
         """
         methods = ("flat_map1", "flat_map2")
         check_instance(func, CoFlatMapFunction, "flat_map() of connected streams", methods, many=True)
-        return self._apply_function("flat_map", CoFlatMapOperator, func, output_type)
+        return self._apply_function("flat_map", CoFlatMapOperator, func, output_type, on_error)
 
     def process(
         self,
@@ -136,6 +152,7 @@ class ConnectedStreams(Generic[T1, T2]):
         output_type: SchemaLike | None = None,
         *,
         processing_time: bool | None = None,
+        on_error: OnError = "fail",
     ) -> DataStream[U]:
         """Handle the records of both streams, with side outputs and, where both have keys, keyed state and timers.
 
@@ -147,6 +164,7 @@ class ConnectedStreams(Generic[T1, T2]):
                 second. A ``KeyedCoProcessFunction`` needs keys; a ``CoProcessFunction`` runs without state or timers.
             output_type: the columns of the results, for ``to_dataframe()``.
             processing_time: as in ``KeyedStream.process``.
+            on_error: the same.
 
         Raises:
             ProgramError: ``func`` is no such function, a stream has no key, or the keys are of different types.
@@ -171,7 +189,8 @@ class ConnectedStreams(Generic[T1, T2]):
         methods = ("process_element1", "process_element2")
         if isinstance(func, CoProcessFunction):
             check_instance(func, CoProcessFunction, _PROCESS, methods, many=True)
-            return self._apply("process", func, OperatorFactory(partial(CoProcessOperator, function=func)), output_type)
+            factory = guarded(OperatorFactory(partial(CoProcessOperator, function=func)), on_error, _PROCESS)
+            return self._apply("process", func, factory, output_type)
         check_instance(func, KeyedCoProcessFunction, _PROCESS, (*methods, "on_timer"), many=True)
         for stream, which in ((self._first, "first"), (self._second, "second")):
             if not isinstance(stream, KeyedStream):
@@ -186,16 +205,17 @@ class ConnectedStreams(Generic[T1, T2]):
         return self._apply(
             "process",
             func,
-            OperatorFactory(make, keyed=True),
+            guarded(OperatorFactory(make, keyed=True), on_error, _PROCESS),
             output_type,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
         )
 
     def _apply_function(
-        self, kind: str, operator: type[CoFlatMapOperator], func: Any, output_type: Any
+        self, kind: str, operator: type[CoFlatMapOperator], func: Any, output_type: Any, on_error: OnError
     ) -> DataStream[Any]:
         keyings = self._keyings(kind)
         factory = OperatorFactory(partial(operator, function=func, keyings=keyings), keyed=keyings[0] is not None)
+        factory = guarded(factory, on_error, f"{kind}() of connected streams")
         return self._apply(kind, func, factory, output_type)
 
     def _keyings(self, method: str) -> Keyings:

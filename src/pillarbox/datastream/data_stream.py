@@ -20,6 +20,7 @@ from pillarbox.operators.async_io.cache import AsyncCache
 from pillarbox.operators.async_io.operator import AsyncWaitOperator
 from pillarbox.operators.async_io.options import AsyncKeywords, AsyncOptions, OnBarrier, OnFailure
 from pillarbox.operators.async_io.retry import AsyncRetryStrategy
+from pillarbox.operators.dead_letter import OnError
 from pillarbox.operators.filter import FilterOperator
 from pillarbox.operators.flat_map import FlatMapOperator
 from pillarbox.operators.functions import (
@@ -33,6 +34,7 @@ from pillarbox.operators.functions import (
     ProcessFunction,
     SideOutput,
 )
+from pillarbox.operators.guarded import guarded
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.map import MapOperator
 from pillarbox.operators.operator import OperatorFactory
@@ -65,12 +67,20 @@ class DataStream(CombinedStream[T1], Generic[T1]):
 
     _keying: Keying | None = None
 
-    def map(self, func: Callable[[T1], U] | MapFunction[T1, U], output_type: SchemaLike | None = None) -> DataStream[U]:
+    def map(
+        self,
+        func: Callable[[T1], U] | MapFunction[T1, U],
+        output_type: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
+    ) -> DataStream[U]:
         """Turn each record into one other.
 
         Args:
             func: a function of the record, or a ``MapFunction``; on a keyed stream that has keyed state.
             output_type: the columns of the results, for ``to_dataframe()``.
+            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+                :class:`DeadLetter` to that side output, and the stream goes on.
 
         Raises:
             ProgramError: ``func`` is no such function, is a generator, or is an ``async def``.
@@ -80,10 +90,14 @@ class DataStream(CombinedStream[T1], Generic[T1]):
             [1, 4, 9]
         """
         check_function(func, MapFunction, "map")
-        return self._apply_function("map", MapOperator, func, output_type)
+        return self._apply_function("map", MapOperator, func, output_type, on_error)
 
     def flat_map(
-        self, func: Callable[[T1], Iterable[U] | None] | FlatMapFunction[T1, U], output_type: SchemaLike | None = None
+        self,
+        func: Callable[[T1], Iterable[U] | None] | FlatMapFunction[T1, U],
+        output_type: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
     ) -> DataStream[U]:
         """Turn each record into any number of others.
 
@@ -91,6 +105,8 @@ class DataStream(CombinedStream[T1], Generic[T1]):
             func: a function of the record that returns or yields the results, or a ``FlatMapFunction``; on a keyed
                 stream that has keyed state. None stands for no results.
             output_type: the columns of the results, for ``to_dataframe()``.
+            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+                :class:`DeadLetter` to that side output, and the stream goes on.
 
         Raises:
             ProgramError: ``func`` is no such function, or is an ``async def``.
@@ -100,14 +116,16 @@ class DataStream(CombinedStream[T1], Generic[T1]):
             ['to', 'be', 'or', 'not']
         """
         check_function(func, FlatMapFunction, "flat_map", many=True)
-        return self._apply_function("flat_map", FlatMapOperator, func, output_type)
+        return self._apply_function("flat_map", FlatMapOperator, func, output_type, on_error)
 
-    def filter(self, func: Callable[[T1], bool] | FilterFunction[T1]) -> DataStream[T1]:
+    def filter(self, func: Callable[[T1], bool] | FilterFunction[T1], *, on_error: OnError = "fail") -> DataStream[T1]:
         """Keep the records for which ``func`` returns True.
 
         Args:
             func: a function of the record, or a ``FilterFunction``; on a keyed stream that has keyed state. While the
                 program runs, a result that is not a bool is an ``OperatorError``.
+            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+                :class:`DeadLetter` to that side output, and the stream goes on.
 
         Raises:
             ProgramError: ``func`` is no such function, is a generator, or is an ``async def``.
@@ -117,7 +135,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
             [500, 50]
         """
         check_function(func, FilterFunction, "filter")
-        return self._apply_function("filter", FilterOperator, func)
+        return self._apply_function("filter", FilterOperator, func, on_error=on_error)
 
     def _apply_function(
         self,
@@ -125,11 +143,12 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         operator: type[MapOperator | FlatMapOperator | FilterOperator],
         func: Any,
         output_type: Any = None,
+        on_error: OnError = "fail",
     ) -> DataStream[Any]:
         # Only what is opened can have state; other functions need no key, and no look for it.
         keying = self._keying if isinstance(func, Function) else None
         factory = OperatorFactory(partial(operator, function=func, keying=keying), keyed=keying is not None)
-        return self._apply(kind, func, factory, output_type)
+        return self._apply(kind, func, guarded(factory, on_error, f"{kind}()"), output_type)
 
     @overload
     def map_async(
@@ -246,12 +265,16 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         self,
         func: ProcessFunction[T1, U] | Callable[[T1, ProcessFunction.Context], Iterable[U | SideOutput] | None],
         output_type: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
     ) -> DataStream[U]:
         """Turn each record into any number of others, also of side outputs.
 
         Args:
             func: a ``ProcessFunction``, or a function ``f(value, ctx)`` that returns or yields the results.
             output_type: the columns of the results, for ``to_dataframe()``.
+            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+                :class:`DeadLetter` to that side output, and the stream goes on.
 
         Raises:
             ProgramError: ``func`` is no such function; a ``KeyedProcessFunction`` needs ``key_by()`` before it.
@@ -269,7 +292,8 @@ class DataStream(CombinedStream[T1], Generic[T1]):
                 " timers belong to a key; put key_by(...) before it"
             )
         check_function(func, ProcessFunction, "process", "process_element", many=True)
-        return self._apply("process", func, OperatorFactory(partial(ProcessOperator, function=func)), output_type)
+        factory = OperatorFactory(partial(ProcessOperator, function=func))
+        return self._apply("process", func, guarded(factory, on_error, "process()"), output_type)
 
     def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream[T1]:
         """Assign event time to records, and emit watermarks.

@@ -15,7 +15,9 @@ from pillarbox.datastream.keyed_stream import KeyedStream
 from pillarbox.datastream.windowed_stream import Windowed
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.co_group import CoGroups, CoGroupWindowOperator, FlatPairs, Pairs
+from pillarbox.operators.dead_letter import OnError
 from pillarbox.operators.functions import KeySelector, OutputTag, SideOutput
+from pillarbox.operators.guarded import guarded
 from pillarbox.operators.interval_join import Interval, IntervalJoinOperator
 from pillarbox.operators.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
 from pillarbox.operators.operator import OperatorContext, OperatorFactory, StreamOperator
@@ -284,6 +286,8 @@ class IntervalJoin(Generic[T1, T2]):
         func: ProcessJoinFunction[T1, T2, U]
         | Callable[[T1, T2, ProcessJoinFunction.Context], Iterable[U | SideOutput] | None],
         output_type: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
     ) -> DataStream[U]:
         """Call a function with each pair, when its second record comes.
 
@@ -294,6 +298,9 @@ class IntervalJoin(Generic[T1, T2]):
         Args:
             func: a ``ProcessJoinFunction``, or a function ``f(left, right, ctx)`` that returns or yields the results.
             output_type: the columns of the results, for ``to_dataframe()``.
+            on_error: the fate of a record at which ``func`` raises, for any of its pairs: ``"fail"`` fails the task; an
+                ``OutputTag`` sends a :class:`DeadLetter` to that side output, in the place of all pairs of the record
+                that came last, which is not kept.
 
         Raises:
             ProgramError: ``func`` is no such function, or there are no bounds.
@@ -321,9 +328,9 @@ class IntervalJoin(Generic[T1, T2]):
             interval=interval,
             late_tags=self._late_tags,
         )
-        return left._apply(
-            "interval_join", func, OperatorFactory(make, keyed=True), output_type, more_inputs=[right._step]
-        )
+        # A record is kept when its pairs have been handled: there is nothing to undo.
+        factory = guarded(OperatorFactory(make, keyed=True), on_error, "interval_join().process()", undoes=False)
+        return left._apply("interval_join", func, factory, output_type, more_inputs=[right._step])
 
 
 def _checked_tag(tag: Any, side: str) -> OutputTag[Any]:

@@ -13,6 +13,7 @@ from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.given_functions import check_function
 from pillarbox.errors import ProgramError
 from pillarbox.graph import KeyByTransformation, Transformation
+from pillarbox.operators.dead_letter import OnError
 from pillarbox.operators.deduplicate import DeduplicateOperator
 from pillarbox.operators.field_aggregation import FieldAggregation, Method
 from pillarbox.operators.functions import (
@@ -22,6 +23,7 @@ from pillarbox.operators.functions import (
     SideOutput,
     check_plain,
 )
+from pillarbox.operators.guarded import guarded
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorFactory
@@ -60,6 +62,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         output_type: SchemaLike | None = None,
         *,
         processing_time: bool | None = None,
+        on_error: OnError = "fail",
     ) -> DataStream[U]:
         """Turn each record into any number of others, with keyed state and timers.
 
@@ -71,6 +74,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
                 is no data; by default it is what the function declares (:attr:`Function.uses_processing_time`), or
                 else it is looked up in its code and in that of the helpers that it reaches. A streaming query that is
                 not known to do so fails where one is set.
+            on_error: the fate of a record or timer at which ``func`` raises: ``"fail"`` fails the task; an
+                ``OutputTag`` sends a :class:`DeadLetter` to that side output, undoes what ``func`` has changed in state
+                and timers, and the stream goes on.
 
         Raises:
             ProgramError: ``func`` is no such function; it declares something that is no bool.
@@ -88,7 +94,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             [('to', 1), ('be', 1), ('to', 2)]
         """
         if isinstance(func, ProcessFunction):
-            return super().process(func, output_type)
+            return super().process(func, output_type, on_error=on_error)
         check_function(func, KeyedProcessFunction, "process", "process_element", many=True)
         if isinstance(func, KeyedProcessFunction):
             check_plain(func, "on_timer", asked_by="process()", many=True)
@@ -96,19 +102,25 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         return self._apply(
             "process",
             func,
-            OperatorFactory(make, keyed=True),
+            guarded(OperatorFactory(make, keyed=True), on_error, "process()"),
             output_type,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
         )
 
     def reduce(
-        self, func: Callable[[T1, T1], T1] | ReduceFunction[T1], output_type: SchemaLike | None = None
+        self,
+        func: Callable[[T1, T1], T1] | ReduceFunction[T1],
+        output_type: SchemaLike | None = None,
+        *,
+        on_error: OnError = "fail",
     ) -> DataStream[T1]:
         """Fold the records of each key; the new result is emitted after every record.
 
         Args:
             func: ``f(result_so_far, record)``, or a ``ReduceFunction``. The first record of a key is emitted as it is.
             output_type: the columns of the results, for ``to_dataframe()``.
+            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+                :class:`DeadLetter` to that side output, and the stream goes on.
 
         Raises:
             ProgramError: ``func`` is no such function.
@@ -120,7 +132,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         """
         check_function(func, ReduceFunction, "reduce")
         factory = OperatorFactory(partial(ReduceOperator, function=func, keying=self._keying), keyed=True)
-        return self._apply("reduce", func, factory, output_type)
+        return self._apply("reduce", func, guarded(factory, on_error, "reduce()"), output_type)
 
     def sum(self, position_to_sum: int | str = 0) -> DataStream[T1]:
         """Add up a field of the records of each key; the new sum is emitted after every record.

@@ -27,7 +27,7 @@ from pillarbox.operators.operator import KeyedContext, OperatorContext, RecordIn
 from pillarbox.operators.process import ProcessOperator, process_each
 from pillarbox.state import KeyedStateBackend, MapState, MapStateDescriptor, StateDescriptor
 
-__all__ = ["BroadcastProcessOperator", "KeyedBroadcastProcessOperator"]
+__all__ = ["BroadcastInput", "BroadcastProcessOperator", "KeyedBroadcastProcessOperator"]
 
 
 class _BroadcastStates:
@@ -143,8 +143,11 @@ class _KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
         backend = self._backend
         state = backend.get_state(descriptor)
         keys = [key for key in backend.get_keys() if descriptor.name in backend.contents(key)]
+        undo = backend.undo
         try:
             for key in keys:
+                if undo is not None:
+                    undo.save(key)
                 backend.set_current_key(key)
                 function(key, state)
         finally:
@@ -174,12 +177,18 @@ class _BroadcastOperator(FunctionOperator):
     @property
     def inputs(self) -> Sequence[RecordInput]:
         """The inputs of the stream and of the broadcast one."""
-        return (self, _BroadcastInput(self))
+        return (self, BroadcastInput(self))
 
 
-class _BroadcastInput:
+class BroadcastInput:
+    """The input of the broadcast stream."""
+
     def __init__(self, operator: _BroadcastOperator) -> None:
-        self.process_records = operator.process_broadcast
+        self._operator = operator
+
+    def process_records(self, records: Records) -> None:
+        """Process a run of the broadcast stream."""
+        self._operator.process_broadcast(records)
 
 
 class BroadcastProcessOperator(_BroadcastOperator, ProcessOperator):

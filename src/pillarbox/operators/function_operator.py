@@ -74,6 +74,9 @@ class FunctionOperator(StreamOperator):
         if isinstance(self.function, Function):
             with_context(self.context, "close()", self.function.close)
 
+    def flush(self) -> None:
+        """Hand on what the function has emitted, as far as it is collected."""
+
     @property
     def call(self) -> Callable[..., Any]:
         """The callable that handles a record."""

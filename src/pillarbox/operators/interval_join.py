@@ -196,6 +196,10 @@ class IntervalJoinOperator(KeyedOperator):
                 side.add(value, timestamp)
         self._collector.flush()
 
+    def flush(self) -> None:
+        """Hand on what is collected."""
+        self._collector.flush()
+
     def _join(self, value: Any, timestamp: int, time: int, side: _Side, partners: MapState[int, list[Any]]) -> None:
         """Hand the pairs of a record with all records of the other stream at ``time`` to the function."""
         call, ctx, collector = self.call, self._ctx, self._collector

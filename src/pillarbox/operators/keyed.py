@@ -42,6 +42,3 @@ class KeyedOperator(FunctionOperator):
         self.time_services.advance_watermark(timestamp)
         self.flush()
         super().process_watermark(timestamp)
-
-    def flush(self) -> None:
-        """Hand on what timers have emitted."""

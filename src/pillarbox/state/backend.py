@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from pillarbox.state.descriptors import StateDescriptor
 from pillarbox.time.internal_timer_service import KeyContext, KeyedTimers
 
-__all__ = ["FoldedWindows", "KeyedStateBackend", "LoggedRows", "LoggedStateBackend", "SlotSpec"]
+__all__ = ["FoldedWindows", "KeyedStateBackend", "LoggedRows", "LoggedStateBackend", "SlotSpec", "StateUndo"]
 
 
 class SlotSpec(NamedTuple):
@@ -33,9 +33,11 @@ class KeyedStateBackend(KeyContext, Protocol):
         operator: the operator's name, for errors.
         key: the current key.
         row: the row of the current key. It is the backend's own: nobody else looks into it.
+        undo: saves what is about to change, in an operator that goes on when its function raises; else None.
     """
 
     row: Any
+    undo: StateUndo | None
 
     @property
     def rows(self) -> Mapping[Any, Any]:
@@ -141,6 +143,26 @@ class KeyedStateBackend(KeyContext, Protocol):
 
     def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:
         """Return the keys that take most memory, and about how many bytes each takes, without allocating much."""
+
+    def allow_undo(self) -> StateUndo:
+        """Return what saves state and puts it back; it is ``undo`` from now on."""
+        ...
+
+
+class StateUndo(Protocol):
+    """Keyed state and timers as they were, to be put back."""
+
+    def begin(self) -> None:
+        """Forget what was saved before."""
+
+    def save(self, key: Any) -> None:
+        """Save all that a key has, also in namespaces; what is saved already stays as it is."""
+
+    def save_operator_state(self) -> None:
+        """Save what is the operator's own, and no key's."""
+
+    def restore(self) -> None:
+        """Put back what was saved."""
 
 
 class FoldedWindows(Protocol):

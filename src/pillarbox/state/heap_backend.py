@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from pillarbox.errors import OperatorError, shorten
 from pillarbox.state.addresses import space_address
-from pillarbox.state.backend import SlotSpec
+from pillarbox.state.backend import SlotSpec, StateUndo
 from pillarbox.state.descriptors import StateDescriptor
 from pillarbox.state.heap_rows import NEW, HeapRows, Row, stale_entry
 from pillarbox.state.heap_spaces import HeapSpaces
@@ -21,6 +21,7 @@ from pillarbox.state.heap_windows import HeapWindows
 from pillarbox.state.key_groups import key_group, subtask_of
 from pillarbox.state.sizes import largest_rows
 from pillarbox.state.timers import HeapTimers
+from pillarbox.state.undo import Undo
 
 __all__ = ["HeapKeyedStateBackend", "KeyOwner"]
 
@@ -57,6 +58,7 @@ class HeapKeyedStateBackend(HeapRows):
         key: the current key.
         dirty: the rows that were changed in this epoch, by key.
         spaces: the rows of namespaces.
+        undo: saves what is about to change, in an operator that goes on when its function raises; else None.
     """
 
     row: Row
@@ -69,6 +71,7 @@ class HeapKeyedStateBackend(HeapRows):
         self.key: Any = None
         self.dirty: dict[Any, Row] = {}
         self.spaces: HeapSpaces = HeapSpaces(self)
+        self.undo: StateUndo | None = None
 
     # -- declaring states --
 
@@ -198,6 +201,11 @@ class HeapKeyedStateBackend(HeapRows):
     def every_row(self) -> Iterable[Row]:
         """Return all rows of keys."""
         return self.rows.values()
+
+    def allow_undo(self) -> StateUndo:
+        """Return what saves state and puts it back; it is ``undo`` from now on."""
+        self.undo = undo = Undo(self)
+        return undo
 
     # -- looking at it, for metrics and harnesses --
 

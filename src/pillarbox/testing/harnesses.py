@@ -18,6 +18,7 @@ from pillarbox.operators.co_functions import (
     CoProcessFunction,
     KeyedCoProcessFunction,
 )
+from pillarbox.operators.dead_letter import OnError
 from pillarbox.operators.filter import FilterOperator
 from pillarbox.operators.flat_map import FlatMapOperator
 from pillarbox.operators.functions import (
@@ -30,6 +31,7 @@ from pillarbox.operators.functions import (
     ProcessFunction,
     ReduceFunction,
 )
+from pillarbox.operators.guarded import guarded
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.map import MapOperator
@@ -58,10 +60,6 @@ __all__ = ["Key", "ProcessFunctionTestHarnesses", "harness_for"]
 
 Key = Callable[[Any], Any] | KeySelector | str | Sequence[str]
 
-_PLAIN: dict[type[Function], Callable[[Any], OperatorFactory]] = {
-    AsyncFunction: lambda function: AsyncWaitOperator.factory(function, AsyncOptions("harness_for")),
-    ProcessFunction: lambda function: OperatorFactory(partial(ProcessOperator, function=function)),
-}
 # On a stream with or without key.
 _EITHER: dict[type[Function], type[MapOperator | FlatMapOperator | FilterOperator]] = {
     MapFunction: MapOperator,
@@ -167,6 +165,7 @@ def harness_for(
     *,
     key_type: TypeInformation[Any] | None = None,
     broadcast: Sequence[MapStateDescriptor] = (),
+    on_error: OnError = "fail",
     **options: Any,
 ) -> OneInputStreamOperatorTestHarness | KeyedOneInputStreamOperatorTestHarness:
     """Return the opened harness of a function: a keyed one where there is a ``key_by``.
@@ -179,6 +178,7 @@ def harness_for(
             of two such, for the first and the second stream.
         key_type: the type of the key, if the program declares it; of functions of one stream.
         broadcast: the descriptors of the broadcast state of a function that has one; the second stream fills it.
+        on_error: the fate of records whose function raises, as the streams' methods take it.
         options: as :class:`OneInputStreamOperatorTestHarness` takes them: ``processing_time``, ``snapshot``, ...
 
     Raises:
@@ -186,50 +186,62 @@ def harness_for(
     """
     name = type(function).__name__
     if isinstance(function, (KeyedCoProcessFunction, CoProcessFunction, *_TWO_INPUTS)):
-        return _two_inputs(function, name, key_by, options)
+        return _two_inputs(function, name, key_by, on_error, options)
     if isinstance(function, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
-        return _with_broadcast(function, name, key_by, tuple(broadcast), options)
+        return _with_broadcast(function, name, key_by, tuple(broadcast), on_error, options)
     keying = None if key_by is None else Keying(key_by, name, key_type)
     for kind, keyed in _KEYED.items():
         if isinstance(function, kind):
             if keying is None:
                 raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
             factory = OperatorFactory(partial(keyed, function=function, keying=keying), keyed=True)
-            return KeyedOneInputStreamOperatorTestHarness(ChainNode(name, name, factory), **options)
+            return KeyedOneInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
     for kind, either in _EITHER.items():
         if isinstance(function, kind):
             factory = OperatorFactory(partial(either, function=function, keying=keying), keyed=keying is not None)
             harness = OneInputStreamOperatorTestHarness if keying is None else KeyedOneInputStreamOperatorTestHarness
-            return harness(ChainNode(name, name, factory), **options)
-    for kind, plain in _PLAIN.items():
-        if isinstance(function, kind):
-            return OneInputStreamOperatorTestHarness(ChainNode(name, name, plain(function)), **options)
+            return harness(_node(name, factory, on_error), **options)
+    if isinstance(function, ProcessFunction):
+        factory = OperatorFactory(partial(ProcessOperator, function=function))
+        return OneInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
+    if isinstance(function, AsyncFunction) and on_error == "fail":
+        factory = AsyncWaitOperator.factory(function, AsyncOptions("harness_for"))
+        return OneInputStreamOperatorTestHarness(ChainNode(name, name, factory), **options)
     raise ProgramError(
         f"harness_for() got {shorten(function)}: give it an instance of a function class such as MapFunction or"
         " KeyedProcessFunction; plain functions are tested by calling them, or in a ProgramTestHarness"
     )
 
 
+def _node(name: str, factory: OperatorFactory, on_error: OnError) -> ChainNode:
+    return ChainNode(name, name, guarded(factory, on_error, "harness_for()"))
+
+
 def _two_inputs(
-    function: Function, name: str, key_by: Any, options: dict[str, Any]
+    function: Function, name: str, key_by: Any, on_error: OnError, options: dict[str, Any]
 ) -> TwoInputStreamOperatorTestHarness:
     pair = isinstance(key_by, tuple) and len(key_by) == 2
     if not pair and (key_by is not None or isinstance(function, KeyedCoProcessFunction)):
         raise ProgramError(f"{name} runs on two streams: give harness_for(...) key_by=(first_key, second_key)")
-    if isinstance(function, KeyedCoProcessFunction):
-        return ProcessFunctionTestHarnesses.for_keyed_co_process_function(function, *key_by, **options)
     if isinstance(function, CoProcessFunction):
         factory = OperatorFactory(partial(CoProcessOperator, function=function))
-        return TwoInputStreamOperatorTestHarness(ChainNode(name, name, factory), **options)
-    operator = next(operator for kind, operator in _TWO_INPUTS.items() if isinstance(function, kind))
+        return TwoInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
     keyings = (Keying(key_by[0], name), Keying(key_by[1], name)) if pair else (None, None)
+    operator: Any = KeyedCoProcessOperator
+    if not isinstance(function, KeyedCoProcessFunction):
+        operator = next(operator for kind, operator in _TWO_INPUTS.items() if isinstance(function, kind))
     factory = OperatorFactory(partial(operator, function=function, keyings=keyings), keyed=pair)
     harness = KeyedTwoInputStreamOperatorTestHarness if pair else TwoInputStreamOperatorTestHarness
-    return harness(ChainNode(name, name, factory), **options)
+    return harness(_node(name, factory, on_error), **options)
 
 
 def _with_broadcast(
-    function: Function, name: str, key_by: Any, descriptors: tuple[MapStateDescriptor, ...], options: dict[str, Any]
+    function: Function,
+    name: str,
+    key_by: Any,
+    descriptors: tuple[MapStateDescriptor, ...],
+    on_error: OnError,
+    options: dict[str, Any],
 ) -> KeyedTwoInputStreamOperatorTestHarness:
     if isinstance(function, BroadcastProcessFunction):
         make: Any = partial(BroadcastProcessOperator, function=function, descriptors=descriptors)
@@ -239,5 +251,5 @@ def _with_broadcast(
         make = partial(
             KeyedBroadcastProcessOperator, function=function, keying=Keying(key_by, name), descriptors=descriptors
         )
-    node = ChainNode(name, name, OperatorFactory(make, keyed=True))
+    node = _node(name, OperatorFactory(make, keyed=True), on_error)
     return KeyedTwoInputStreamOperatorTestHarness(node, **options)

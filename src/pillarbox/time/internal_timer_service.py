@@ -68,6 +68,9 @@ class InternalTimerService:
 
     Args:
         fires: whether processing-time timers can fire here; where not, they are refused.
+
+    Attributes:
+        triggerable: is told of each timer that fires.
     """
 
     def __init__(
@@ -84,7 +87,7 @@ class InternalTimerService:
         self._keys = keys
         self._fires = fires
         self.current_watermark: int = MIN_TIMESTAMP
-        self._triggerable = triggerable
+        self.triggerable: Triggerable = triggerable
         self._clock = processing_time_service
         self.event_timers: KeyedTimers = keys.create_timers(f"{name}/event", namespaced=namespaced)
         self.processing_timers: KeyedTimers = keys.create_timers(f"{name}/processing", namespaced=namespaced)
@@ -127,12 +130,12 @@ class InternalTimerService:
     def advance_watermark(self, watermark: int) -> None:
         """Fire all event-time timers up to ``watermark`` in timestamp order (T5)."""
         self.current_watermark = watermark
-        self.event_timers.fire(watermark, self._triggerable.on_event_time)
+        self.event_timers.fire(watermark, self.triggerable.on_event_time)
 
     def fire_due_processing_time_timers(self, now: int) -> None:
         """Fire all processing-time timers up to ``now``, in order, then schedule the next."""
         self._scheduled_at = None
-        self.processing_timers.fire(now, self._triggerable.on_processing_time)
+        self.processing_timers.fire(now, self.triggerable.on_processing_time)
         self.schedule()
 
     def next_processing_time_timer(self) -> int | None:

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from pillarbox.errors import OperatorError, PillarboxError
-from pillarbox.runtime.failures import located, user_traceback
+from pillarbox.runtime.failures import located
+from pillarbox.tracebacks import user_traceback
 
 __all__ = ["failures_in_worker", "unwrapped_failures"]
 

@@ -1,0 +1,579 @@
+"""Dead letters: a function that raises costs its record, and leaves no other trace."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pillarbox import (
+    AggregateFunction,
+    AggregatingStateDescriptor,
+    BroadcastProcessFunction,
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    DeadLetter,
+    FilterFunction,
+    FlatMapFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapFunction,
+    MapStateDescriptor,
+    OperatorError,
+    OutputTag,
+    ProcessFunction,
+    ProgramError,
+    ReduceFunction,
+    ReducingStateDescriptor,
+    StreamExecutionEnvironment,
+    TimeDomain,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from pillarbox.testing import ProgramTestHarness, harness_for
+
+BAD = OutputTag[DeadLetter]("bad")
+SIDE = OutputTag[Any]("side")
+
+
+class Boom(Exception):
+    """What the functions raise."""
+
+
+# -- the model: a program that never saw the records at which the function raises --
+
+
+class Last(AggregateFunction):
+    """An accumulator that is changed in place."""
+
+    def create_accumulator(self):
+        return []
+
+    def add(self, value, accumulator):
+        accumulator.append(value)
+        return accumulator
+
+    def get_result(self, accumulator):
+        return tuple(accumulator)
+
+
+def add_to(total: list[int], value: Any) -> list[int]:
+    total += value
+    return total
+
+
+class Acts(KeyedProcessFunction):
+    """Does what its records say. Timers at odd times act, too; at multiples of three they raise when they have acted.
+
+    Args:
+        raises: whether it raises at all; if not, it does nothing where it would.
+    """
+
+    def __init__(self, raises: bool) -> None:
+        self.raises = raises
+
+    def open(self, runtime_context):
+        self.value = runtime_context.get_state(ValueStateDescriptor("value"))
+        self.list = runtime_context.get_list_state(ListStateDescriptor("list"))
+        self.map = runtime_context.get_map_state(MapStateDescriptor("map"))
+        self.folded = runtime_context.get_reducing_state(ReducingStateDescriptor("folded", add_to))
+        self.aggregated = runtime_context.get_aggregating_state(AggregatingStateDescriptor("aggregated", Last()))
+
+    def process_element(self, record, ctx):
+        _, fails, actions = record
+        yield from self.act(actions, ctx)
+        if fails:
+            raise Boom(record)
+
+    def on_timer(self, timestamp, ctx):
+        fails = timestamp % 3 == 0
+        if fails and not self.raises:
+            return
+        if timestamp % 2:
+            yield from self.act(
+                [("grow", timestamp), ("map put", timestamp), ("timer", timestamp + 4), ("emit", 0)], ctx
+            )
+        if fails:
+            raise Boom(timestamp)
+
+    def act(self, actions, ctx):
+        timers = ctx.timer_service()
+        for what, n in actions:
+            held = self.value.value()
+            if what == "grow":  # in place
+                if held is None:
+                    self.value.update([n])
+                else:
+                    held.append(n)
+                    self.value.update(held)
+            elif what == "list add":
+                self.list.add([n])
+            elif what == "list change":
+                for element in self.list.get():
+                    element.append(n)
+                self.list.update(self.list.get())
+            elif what == "map put":
+                self.map.put(n, [n])
+            elif what == "map change":
+                for key, element in list(self.map.items()):
+                    element.append(n)
+                    self.map.put(key, element)
+            elif what == "map remove":
+                self.map.remove(n)
+            elif what == "fold":
+                self.folded.add([n])
+            elif what == "aggregate":
+                self.aggregated.add(n)
+            elif what == "clear":
+                for state in (self.value, self.list, self.map, self.folded, self.aggregated):
+                    state.clear()
+            elif what == "timer":
+                timers.register_event_time_timer(n)
+            elif what == "delete timer":
+                timers.delete_event_time_timer(n)
+            elif what == "clock timer":
+                timers.register_processing_time_timer(n)
+            elif what == "emit":
+                yield n
+            elif what == "side":
+                ctx.output(SIDE, n)
+
+
+KINDS = (
+    "grow", "list add", "list change", "map put", "map change", "map remove", "fold", "aggregate", "clear", "timer",
+    "delete timer", "clock timer", "emit", "side",
+)  # fmt: skip
+actions = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 30)), max_size=5)
+records = st.tuples(st.just("record"), st.tuples(st.sampled_from("ab"), st.booleans(), actions))
+steps = st.one_of(
+    records,
+    records,
+    records,
+    st.tuples(st.sampled_from(["watermark", "clock"]), st.integers(1, 40)),
+    st.just(("restart", 0)),
+)
+
+
+class Runs:
+    """A harness, of which a restart makes another one."""
+
+    def __init__(self, raises: bool) -> None:
+        self.raises = raises
+        self.harness = self.new()
+        self.watermark = 0
+        self.said: list[Any] = []
+
+    def new(self, **options: Any) -> Any:
+        on_error: Any = BAD if self.raises else "fail"
+        return harness_for(Acts(self.raises), key_by=lambda record: record[0], on_error=on_error, **options)
+
+    def do(self, what: str, content: Any, number: int) -> None:
+        harness = self.harness
+        if what == "record":
+            if self.raises or not content[1]:
+                harness.push(content, number)
+        elif what == "watermark":
+            self.watermark = max(content, self.watermark)
+            harness.push_watermark(self.watermark)
+        elif what == "clock":
+            harness.set_processing_time(max(content, harness.get_processing_time()))
+        else:
+            self.finish()
+            self.harness = self.new(snapshot=harness.snapshot(), processing_time=harness.get_processing_time())
+            harness.close()
+
+    def finish(self) -> None:
+        harness = self.harness
+        self.said += [harness.get_elements(), harness.get_side_records(SIDE)]
+        for key in "ab":
+            timers = harness.event_time_timers_of(key), harness.processing_time_timers_of(key)
+            self.said.append((key, harness.state_of(key), timers))
+        self.said.append((sorted(harness.get_keys()), harness.num_event_time_timers()))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(steps, max_size=14))
+def test_what_a_failed_record_or_timer_did_is_undone(steps):
+    guarded, oracle = Runs(raises=True), Runs(raises=False)
+    for number, (what, content) in enumerate([*steps, ("restart", 0), ("watermark", 100), ("clock", 100)]):
+        for each in (guarded, oracle):
+            each.do(what, content, number)
+    for each in (guarded, oracle):
+        each.finish()
+        each.harness.close()
+    assert guarded.said == oracle.said
+
+
+# -- what the letter says --
+
+
+class Parse(MapFunction):
+    def map(self, value):
+        return helper(value)
+
+
+def helper(value):
+    return int(value)
+
+
+def test_the_letter_of_a_record():
+    with harness_for(Parse(), on_error=BAD) as harness:
+        harness.push_all(["1", "two", "3"], [10, 20, 30])
+        assert harness.get_output() == [1, 3]
+        (letter,) = harness.get_side_output(BAD)
+        (record,) = harness.get_side_records(BAD)
+    assert letter[:5] == ("two", None, 20, "Parse", "ValueError: invalid literal for int() with base 10: 'two'")
+    assert letter.timer is None and record.timestamp == 20
+    assert (
+        "in helper" in letter.traceback
+        and "in map" in letter.traceback
+        and "pillarbox/operators" not in letter.traceback
+    )
+    assert letter.traceback.splitlines()[-1] == letter.error
+    assert pickle.loads(pickle.dumps(letter)) == letter
+
+
+class Remind(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_event_time_timer(100)
+        ctx.timer_service().register_processing_time_timer(7)
+
+    def on_timer(self, timestamp, ctx):
+        yield "half way"
+        raise Boom(ctx.time_domain())
+
+
+def test_the_letter_of_a_timer():
+    with harness_for(Remind(), key_by=str, on_error=BAD) as harness:
+        harness.push("k", 5)
+        harness.push_watermark(200)
+        harness.set_processing_time(8)
+        assert harness.get_output() == []
+        by_event, by_clock = harness.get_side_records(BAD)
+        assert harness.num_event_time_timers() == harness.num_processing_time_timers() == 0
+        assert harness.snapshot().chunks is not None
+    assert by_event.value[:4] == (None, "k", 100, "Remind") and by_event.timestamp == 100
+    assert by_event.value.timer is TimeDomain.EVENT_TIME and by_event.value.error == "Boom: TimeDomain.EVENT_TIME"
+    assert by_clock.value[:3] == (None, "k", 7) and by_clock.timestamp is None
+    assert by_clock.value.timer is TimeDomain.PROCESSING_TIME
+    assert by_clock.value.as_text()[1:3] + by_clock.value.as_text()[6:] == ("'k'", 7, "processing time")
+
+
+class Spoil(MapFunction):
+    def map(self, value):
+        value["amount"] = None
+        raise Boom
+
+
+def test_the_letter_has_the_record_as_it_came():
+    with harness_for(Spoil(), on_error=BAD) as harness:
+        harness.push({"amount": 3})
+        assert harness.get_side_output(BAD)[0].value == {"amount": 3}
+
+
+class Nasty(Exception):
+    def __str__(self):
+        raise Boom
+
+
+class Nests(MapFunction):
+    def map(self, value):
+        try:
+            raise KeyError(value)
+        except KeyError as error:
+            raise Nasty from error
+
+
+def test_a_letter_comes_of_any_error_with_its_causes():
+    with harness_for(Nests(), on_error=BAD) as harness:
+        harness.push("k")
+        (letter,) = harness.get_side_output(BAD)
+    assert letter.error == "Nasty: <its message raised Boom>"
+    assert "KeyError: 'k'" in letter.traceback and "direct cause" in letter.traceback
+
+
+# -- which errors are letters --
+
+
+class Raises(MapFunction):
+    def __init__(self, error):
+        self.error = error
+
+    def map(self, value):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), MemoryError(), ProgramError("mine")])
+def test_some_errors_fail_the_task_nevertheless(error):
+    with harness_for(Raises(error), on_error=BAD) as harness:
+        with pytest.raises(
+            KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else (OperatorError, ProgramError)
+        ):
+            harness.push(1)
+        assert harness.get_side_output(BAD) == []
+
+
+class SetsNoTimer(ProcessFunction):
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_event_time_timer(1)
+
+
+def test_a_program_that_is_wrong_for_all_records_fails():
+    with harness_for(SetsNoTimer(), on_error=BAD) as harness, pytest.raises(ProgramError, match="sets a timer"):
+        harness.push(1)
+
+
+def test_an_error_further_on_is_not_the_functions():
+    env = StreamExecutionEnvironment()
+    stream = env.from_collection([1, 2]).map(str, on_error=BAD)
+    _ = stream.get_side_output(BAD).print()
+    with pytest.raises(OperatorError, match="operator 'map: Raises' failed at the record '1'"):
+        stream.map(Raises(Boom())).execute_and_collect()
+
+
+# -- each kind of function --
+
+
+def bad(value):
+    if value == "bad":
+        raise Boom(value)
+    return value
+
+
+class Maps(MapFunction):
+    def map(self, value):
+        return bad(value)
+
+
+class FlatMaps(FlatMapFunction):
+    def flat_map(self, value):
+        yield value
+        yield bad(value)
+
+
+class Filters(FilterFunction):
+    def filter(self, value):
+        return bool(bad(value))
+
+
+class Processes(ProcessFunction):
+    def process_element(self, value, ctx):
+        yield value
+        ctx.output(SIDE, value)
+        yield bad(value)
+
+
+class Reduces(ReduceFunction):
+    def reduce(self, one, other):
+        return one + bad(other)
+
+
+@pytest.mark.parametrize(
+    ("function", "key_by", "output"),
+    [
+        (Maps(), None, ["a", "b"]),
+        (Maps(), len, ["a", "b"]),
+        (FlatMaps(), None, ["a", "a", "b", "b"]),
+        (Filters(), None, ["a", "b"]),
+        (Processes(), None, ["a", "a", "b", "b"]),
+        (Reduces(), lambda value: "all", ["a", "ab"]),
+    ],
+)
+def test_functions_of_one_stream(function, key_by, output):
+    with harness_for(function, key_by=key_by, on_error=BAD) as harness:
+        harness.push_all(["a", "bad", "b"])
+        assert harness.get_output() == output
+        assert [letter.value for letter in harness.get_side_output(BAD)] == ["bad"]
+        assert harness.get_side_output(SIDE) == (["a", "b"] if isinstance(function, Processes) else [])
+
+
+def test_a_filter_that_returns_no_bool():
+    with harness_for(type("F", (FilterFunction,), {"filter": lambda self, value: value})(), on_error=BAD) as harness:
+        harness.push_all([True, "yes", False])
+        assert harness.get_output() == [True]
+        assert harness.get_side_output(BAD)[0].error.startswith("TypeError: the function returned 'yes' (str)")
+
+
+class CoMaps(CoMapFunction):
+    def map1(self, value):
+        return bad(value)
+
+    def map2(self, value):
+        return bad(value)
+
+
+class CoFlatMaps(CoFlatMapFunction):
+    def flat_map1(self, value):
+        yield bad(value)
+
+    flat_map2 = flat_map1
+
+
+class CoProcesses(CoProcessFunction):
+    def process_element1(self, value, ctx):
+        yield bad(value)
+
+    process_element2 = process_element1
+
+
+class KeyedCoProcesses(KeyedCoProcessFunction):
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
+
+    def process_element1(self, value, ctx):
+        self.seen.add(value)
+        bad(value)
+        yield len(self.seen.get())
+
+    process_element2 = process_element1
+
+
+@pytest.mark.parametrize(
+    ("function", "key_by", "output"),
+    [
+        (CoMaps(), None, ["a", "b"]),
+        (CoMaps(), (str, str), ["a", "b"]),
+        (CoFlatMaps(), None, ["a", "b"]),
+        (CoProcesses(), None, ["a", "b"]),
+        (KeyedCoProcesses(), (lambda value: "all", lambda value: "all"), [1, 2]),
+    ],
+)
+def test_functions_of_two_streams(function, key_by, output):
+    with harness_for(function, key_by=key_by, on_error=BAD) as harness:
+        harness.push1("a")
+        harness.push1("bad")
+        harness.push2("bad")
+        harness.push2("b")
+        assert harness.get_output() == output
+        assert [letter.value for letter in harness.get_side_output(BAD)] == ["bad", "bad"]
+
+
+RULES = MapStateDescriptor("rules")
+
+
+class Broadcasts(BroadcastProcessFunction):
+    def process_element(self, value, ctx):
+        bad(value)
+        yield dict(ctx.get_broadcast_state(RULES).items())
+
+    def process_broadcast_element(self, value, ctx):
+        rules = ctx.get_broadcast_state(RULES)
+        for held in rules.values():
+            held.append(value)
+        rules.put(value, [value])
+        yield bad(value)
+
+
+class KeyedBroadcasts(KeyedBroadcastProcessFunction):
+    SEEN = ListStateDescriptor("seen")
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_list_state(self.SEEN)
+
+    def process_element(self, value, ctx):
+        self.seen.add(value)
+        bad(value)
+        yield from self.seen.get()
+
+    def process_broadcast_element(self, value, ctx):
+        ctx.get_broadcast_state(RULES).put(value, [value])
+        ctx.apply_to_keyed_state(self.SEEN, lambda key, state: state.add(value))
+        bad(value)
+
+
+def test_functions_of_a_broadcast_stream():
+    with harness_for(Broadcasts(), broadcast=[RULES], on_error=BAD) as harness:
+        harness.push2("one")
+        harness.push2("bad")
+        harness.push1("bad")
+        harness.push1("a")
+        assert harness.get_output() == ["one", {"one": ["one"]}]
+        assert [(letter.value, letter.key) for letter in harness.get_side_output(BAD)] == [("bad", None)] * 2
+
+
+def test_functions_of_a_broadcast_stream_under_keys():
+    with harness_for(KeyedBroadcasts(), key_by=len, broadcast=[RULES], on_error=BAD) as harness:
+        harness.push1("a")
+        harness.push1("be")
+        _ = harness.snapshot()  # what is changed from here on has to be told of
+        harness.push2("bad")
+        harness.push2("one")
+        harness.push1("bad")
+        assert [harness.state_of(key) for key in (1, 2)] == [{"seen": ["a", "one"]}, {"seen": ["be", "one"]}]
+        assert harness.state_of(3) == {}
+        assert [(letter.value, letter.key) for letter in harness.get_side_output(BAD)] == [("bad", None), ("bad", 3)]
+        snapshot = harness.snapshot()
+    with harness_for(KeyedBroadcasts(), key_by=len, broadcast=[RULES], on_error=BAD, snapshot=snapshot) as harness:
+        assert [harness.state_of(key) for key in (1, 2)] == [{"seen": ["a", "one"]}, {"seen": ["be", "one"]}]
+
+
+def test_interval_join():
+    def joined(env, left, right):
+        both = left.key_by(lambda e: e[0]).interval_join(right.key_by(lambda e: e[0])).between(-5, 5)
+
+        def pair(left, right, ctx):
+            yield left[1], right[1]
+            bad(right[2])
+
+        joined = both.process(pair, on_error=BAD)
+        return joined.union(
+            joined.get_side_output(BAD).map(lambda letter: (letter.value, letter.key, letter.timestamp))
+        )
+
+    def timed(env, events):
+        at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+        return env.from_collection(events).assign_timestamps_and_watermarks(at)
+
+    env = StreamExecutionEnvironment()
+    left = timed(env, [("k", 10, ""), ("k", 11, "")])
+    right = timed(env, [("k", 10, "bad"), ("k", 11, "good")])
+    # Which record comes last, and is the letter, is for the order of both sources to say.
+    results = joined(env, left, right).execute_and_collect()
+    letters = [each for each in results if isinstance(each[0], tuple)]
+    assert letters and all(key == "k" and value[2] in ("bad", "") for value, key, _ in letters)
+    assert {(10, 11), (11, 11)}.issuperset(each for each in results if each not in letters)
+
+
+# -- in programs --
+
+
+class Sums(KeyedProcessFunction):
+    def open(self, runtime_context):
+        self.sum = runtime_context.get_state(ValueStateDescriptor("sum"))
+
+    def process_element(self, value, ctx):
+        self.sum.update([*(self.sum.value() or []), value])
+        if value % 4 == 3:
+            raise Boom(value)
+        yield ctx.get_current_key(), sum(self.sum.value())
+
+
+def program(env, numbers):
+    sums = numbers.key_by(lambda n: n % 2).process(Sums(), on_error=BAD).name("sums")
+    return sums.union(sums.get_side_output(BAD).map(lambda letter: (letter.key, letter.value, letter.operator)))
+
+
+def test_a_program_that_is_restarted():
+    with ProgramTestHarness(program) as harness:
+        harness.push("numbers", 1, 2, 3)
+        harness.run_epoch()
+        snapshot = harness.snapshot()
+    with ProgramTestHarness(program, snapshot=snapshot) as harness:
+        harness.push("numbers", 4, 5, 7)
+        harness.run_epoch()
+        assert sorted(harness.get_output(), key=str) == [(0, 6), (1, 6), (1, 7, "sums")]
+
+
+def test_letters_that_nobody_takes_are_said_and_counted(caplog):
+    env = StreamExecutionEnvironment()
+    assert env.from_collection(["1", "x", "y"]).map(int, on_error=BAD).execute_and_collect() == [1]
+    assert [record.message for record in caplog.records if "is dropped" in record.message] == [
+        "operator 'map: int': a record whose function raised ValueError is dropped, as nobody takes the side output"
+        " 'bad': read get_side_output(...) of it in the same program. Further ones are only counted"
+    ]
