@@ -654,6 +654,13 @@ BUILDS = [
             ("on_failure", "explode"), ("on_barrier", "hope"),
         )
     ),
+    # dead letters
+    *(
+        Build(f"on_error {value!r}", lambda env, value=value: rows(env).map(exploding, on_error=value), ("map(): on_error is", "OutputTag", repr(value)))
+        for value in ("drop", None, OutputTag)
+    ),
+    Build("on_error of a keyed process", lambda env: rows(env).key_by("key").process(Keyed(), on_error="late"), ("process(): on_error is", "not 'late'")),
+    Build("on_error of a reduce", lambda env: rows(env).key_by("key").reduce(fold, on_error=5), ("reduce(): on_error is", "not 5")),
     Build("carrying without key", _carrying, ("carries", "put key_by(...) or rebalance() before it")),
     # columns
     Build("no columns", lambda env: rows(env).map(exploding).to_dataframe(), ("to_dataframe() needs the columns", "declares no output_type")),
