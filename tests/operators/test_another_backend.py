@@ -15,6 +15,7 @@ from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import KeyedContext, OperatorContext
 from pillarbox.operators.reduce import ReduceOperator
 from pillarbox.state import KeyedStateBackend
+from pillarbox.state.backend import StateUndo
 from pillarbox.time import ManualProcessingTimeService
 from pillarbox.time.internal_timer_service import InternalTimeServiceManager
 
@@ -25,7 +26,7 @@ class Store:
     operator = "op"
     is_declared = True
     num_keys = 0
-    undo = None
+    undo: StateUndo | None = None
 
     def __init__(self) -> None:
         self.key: Any = None

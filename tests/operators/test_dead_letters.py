@@ -228,7 +228,8 @@ def test_the_letter_of_a_record():
         assert harness.get_output() == [1, 3]
         (letter,) = harness.get_side_output(BAD)
         (record,) = harness.get_side_records(BAD)
-    assert letter[:5] == ("two", None, 20, "Parse", "ValueError: invalid literal for int() with base 10: 'two'")
+    assert (letter.value, letter.key, letter.timestamp, letter.operator) == ("two", None, 20, "Parse")
+    assert letter.error == "ValueError: invalid literal for int() with base 10: 'two'"
     assert letter.timer is None and record.timestamp == 20
     assert (
         "in helper" in letter.traceback
@@ -258,9 +259,11 @@ def test_the_letter_of_a_timer():
         by_event, by_clock = harness.get_side_records(BAD)
         assert harness.num_event_time_timers() == harness.num_processing_time_timers() == 0
         assert harness.snapshot().chunks is not None
-    assert by_event.value[:4] == (None, "k", 100, "Remind") and by_event.timestamp == 100
+    letter = by_event.value
+    assert (letter.value, letter.key, letter.timestamp, by_event.timestamp) == (None, "k", 100, 100)
     assert by_event.value.timer is TimeDomain.EVENT_TIME and by_event.value.error == "Boom: TimeDomain.EVENT_TIME"
-    assert by_clock.value[:3] == (None, "k", 7) and by_clock.timestamp is None
+    letter = by_clock.value
+    assert (letter.value, letter.key, letter.timestamp, by_clock.timestamp) == (None, "k", 7, None)
     assert by_clock.value.timer is TimeDomain.PROCESSING_TIME
     assert by_clock.value.as_text()[1:3] + by_clock.value.as_text()[6:] == ("'k'", 7, "processing time")
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from pillarbox._unpickle import make
 from pillarbox.errors import ProgramError, describe, shorten
@@ -18,7 +19,8 @@ OnError = Literal["fail"] | OutputTag[Any]
 _SHOWN = 10_000
 
 
-class DeadLetter(NamedTuple):
+@dataclass(frozen=True)
+class DeadLetter:
     """A record whose function raised, or a timer whose callback did, as the side output for errors gets it.
 
     ``on_error=OutputTag(...)`` asks for it. What the function had changed in keyed state, timers and output is undone.
@@ -31,6 +33,7 @@ class DeadLetter(NamedTuple):
         error: type and message of the error.
         traceback: the traceback of the error and of its causes, with the frames of the user's code and no others.
         timer: the clock of the timer; None: it was a record.
+        COLUMNS: the columns of :meth:`as_text`.
 
     Example:
         >>> BAD = OutputTag[DeadLetter]("bad")
@@ -48,7 +51,9 @@ class DeadLetter(NamedTuple):
     traceback: str
     timer: TimeDomain | None = None
 
-    COLUMNS = "value STRING, key STRING, timestamp LONG, operator STRING, error STRING, traceback STRING, timer STRING"
+    COLUMNS: ClassVar[str] = (
+        "value STRING, key STRING, timestamp LONG, operator STRING, error STRING, traceback STRING, timer STRING"
+    )
 
     def as_text(self) -> tuple[str, str | None, int | None, str, str, str, str | None]:
         """Return the letter as columns of text, for ``letters.map(DeadLetter.as_text, DeadLetter.COLUMNS)``.
@@ -64,7 +69,8 @@ class DeadLetter(NamedTuple):
         return (shorten(self.value, _SHOWN), key, self.timestamp, self.operator, self.error, self.traceback, timer)
 
     def __reduce__(self) -> Any:
-        return make, ("DeadLetter", *self)
+        fields = (self.value, self.key, self.timestamp, self.operator, self.error, self.traceback, self.timer)
+        return make, ("DeadLetter", *fields)
 
     @staticmethod
     def of(

@@ -67,7 +67,7 @@ class GuardedOperator(StreamOperator):
     def __init__(
         self,
         context: OperatorContext,
-        make: Callable[[OperatorContext], FunctionOperator],
+        make: Callable[[OperatorContext], StreamOperator],
         tag: OutputTag[Any],
         *,
         undoes: bool = True,
@@ -80,7 +80,9 @@ class GuardedOperator(StreamOperator):
         context.side_outputs = self._sides
         self._count = context.metrics.get(DEAD_LETTERS, Counter)
         self._warned = False
-        self._guarded = make(context)
+        made = make(context)
+        assert isinstance(made, FunctionOperator), "an operator is guarded that is around no function"
+        self._guarded: FunctionOperator = made
         self._backend: KeyedStateBackend | None = None
         self._undo: StateUndo | None = None
         if context.keyed is not None:
