@@ -26,6 +26,7 @@ from pillarbox import (
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
+    OutputTag,
     ProcessWindowFunction,
     SlidingEventTimeWindows,
     StreamExecutionEnvironment,
@@ -48,6 +49,7 @@ from pillarbox.operators.deduplicate import DeduplicateOperator
 from pillarbox.operators.filter import FilterOperator
 from pillarbox.operators.flat_map import FlatMapOperator
 from pillarbox.operators.function_operator import FunctionOperator
+from pillarbox.operators.guarded import GuardedOperator
 from pillarbox.operators.interval_join import IntervalJoinOperator
 from pillarbox.operators.keyed import KeyedOperator
 from pillarbox.operators.keyed_process import KeyedProcessOperator
@@ -98,6 +100,19 @@ class Timed(KeyedProcessFunction):
 
     def on_timer(self, timestamp, ctx):
         yield ctx.get_current_key(), timestamp, list(self.seen)
+
+
+class Raising(Timed):
+    """Raises when it has changed state and timers, at some records and timers."""
+
+    def process_element(self, value, ctx):
+        super().process_element(value, ctx)
+        yield 1 // (value.n % 3)
+
+    def on_timer(self, timestamp, ctx):
+        yield from super().on_timer(timestamp, ctx)
+        self.seen.add(timestamp)
+        yield 1 // (timestamp % 2)
 
 
 class Either(CoProcessFunction):
@@ -244,6 +259,7 @@ OBEYING = [
     Obeys(FilterOperator, lambda s: s.filter(lambda value: value.n % 2 == 0)),
     Obeys(ProcessOperator, lambda s: s.process(lambda value, ctx: [(value.n, ctx.timestamp())])),
     Obeys(KeyedProcessOperator, lambda s: s.key_by("key").process(Timed()), ordered=False),
+    Obeys(GuardedOperator, lambda s: s.key_by("key").process(Raising(), on_error=OutputTag("bad")), ordered=False),
     Obeys(ReduceOperator, lambda s: s.key_by("key").reduce(added)),
     Obeys(ReduceOperator, lambda s: s.key_by("key").sum("n")),
     Obeys(ReduceOperator, lambda s: s.key_by("key").min(1)),
