@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructField, StructType
 
-__all__ = ["async_map", "window_aggregate"]
+__all__ = ["async_map", "interval_join", "window_aggregate"]
 
 
 def async_map(
@@ -190,6 +190,85 @@ def window_aggregate(
     if allowed_lateness:
         windows = windows.allowed_lateness(allowed_lateness)
     stream = windows._aggregate_columns(aggregates)
+    return (stream if uid is None else stream.uid(uid)).to_dataframe()
+
+
+def interval_join(
+    left: DataFrame,
+    right: DataFrame,
+    *,
+    on: str | Sequence[str],
+    time: str | tuple[str, str],
+    lower: DurationLike,
+    upper: DurationLike,
+    how: Literal["inner", "left"] = "inner",
+    lower_bound_exclusive: bool = False,
+    upper_bound_exclusive: bool = False,
+    delay: DurationLike = 0,
+    suffixes: tuple[str, str] | None = None,
+    uid: str | None = None,
+) -> DataFrame:
+    """Join rows of two DataFrames with equal keys and near event times, by Arrow.
+
+    The state is columns, and no row becomes a Python object. See :meth:`IntervalJoin.columns`.
+
+    Args:
+        left: a streaming or batch DataFrame.
+        right: another one of the same session.
+        on: the name of a column that is equal in both, or names of several. A null equals nothing.
+        time: the column that tells when a row happened: a timestamp, a date, or epoch milliseconds; not null. A tuple:
+            that of the left side, and that of the right one.
+        lower: how much later than the left row the right one is at least, as ``"-5 seconds"``; an int: milliseconds.
+        upper: how much later at most.
+        how: ``"inner"``, or ``"left"``: also left rows without a partner, with nulls in its place, as soon as event
+            time has passed the last one that might have come.
+        lower_bound_exclusive: leave out pairs that are exactly as far apart as the lower bound.
+        upper_bound_exclusive: leave out pairs that are exactly as far apart as the upper bound.
+        delay: how much later than a row others may come that happened before it, as in Spark's ``withWatermark``. A
+            batch is read to its end, whatever its order.
+        suffixes: what is put behind the names of columns that both sides have, such as ``("", "_right")``. By default
+            such columns are refused.
+        uid: the uid that the state is stored under; by default it is derived from the place in the program.
+
+    Returns:
+        the columns of ``left``, then those of ``right`` without the ones in ``on``; streaming if they are. Late rows
+        are dropped, and counted in the metrics: ``late_records_dropped``.
+
+    Raises:
+        ProgramError: a column is not there, or of a wrong type; both sides have a column of the same name; no pair lies
+            between the bounds.
+
+    Example:
+        >>> import pillarbox.functions as PF
+        >>> sent = spark.sql("SELECT 7 AS id, TIMESTAMP'2024-01-01 10:00:05Z' AS sent")
+        >>> got = spark.sql("SELECT 7 AS id, TIMESTAMP'2024-01-01 10:00:07Z' AS got, 'ok' AS answer")
+        >>> both = PF.interval_join(sent, got, on="id", time=("sent", "got"), lower=0, upper="5 seconds")
+        >>> both.select("id", "answer").collect()
+        [Row(id=7, answer='ok')]
+    """
+    for which, df in (("left", left), ("right", right)):
+        if not hasattr(df, "mapInArrow"):
+            raise ProgramError(f"interval_join() takes Spark DataFrames, and {which} is {shorten(df)}")
+    times = (time, time) if isinstance(time, str) else time
+    if not isinstance(times, tuple) or len(times) != 2 or not all(isinstance(each, str) for each in times):
+        raise ProgramError(
+            f"interval_join(): time is the name of a column, or a tuple of that of the left side and that of the right"
+            f" one, not {shorten(time)}"
+        )
+    names = [on] if isinstance(on, str) else list(on)
+    env = StreamExecutionEnvironment.get_execution_environment(left.sparkSession)
+    one, other = (
+        env.from_dataframe(df, which)
+        .assign_timestamps_and_watermarks(
+            WatermarkStrategy.for_bounded_out_of_orderness(delay).with_timestamp_assigner(column)
+        )
+        .key_by(names)
+        for df, which, column in ((left, "left", times[0]), (right, "right", times[1]))
+    )
+    joined = one.interval_join(other).between(lower, upper)
+    joined = joined.lower_bound_exclusive() if lower_bound_exclusive else joined
+    joined = joined.upper_bound_exclusive() if upper_bound_exclusive else joined
+    stream = joined.columns(how, suffixes=suffixes)
     return (stream if uid is None else stream.uid(uid)).to_dataframe()
 
 

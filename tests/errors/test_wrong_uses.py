@@ -13,6 +13,7 @@ import pytest
 import pillarbox
 from pillarbox import MapFunction, OperatorError, PillarboxError, ProgramError, StreamExecutionEnvironment
 from pillarbox.errors import causes_of, describe
+from tests.errors.wrong_joins import JOIN_BUILDS
 from tests.errors.wrong_settings import SETTINGS_BUILDS
 from tests.errors.wrong_two_inputs import TWO_INPUT_BUILDS, TWO_INPUT_RUNS
 from tests.errors.wrong_uses import BUILDS, RUNS, Build, Run, rows
@@ -31,7 +32,9 @@ def check(text: str, says: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "case", [*BUILDS, *SETTINGS_BUILDS, *WINDOW_BUILDS, *TWO_INPUT_BUILDS], ids=lambda case: case.name
+    "case",
+    [*BUILDS, *SETTINGS_BUILDS, *WINDOW_BUILDS, *TWO_INPUT_BUILDS, *JOIN_BUILDS],
+    ids=lambda case: case.name,
 )
 def test_refused_while_it_is_built(case: Build) -> None:
     with pytest.raises(ProgramError) as caught:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import functions as F
 
+import pillarbox.functions as PF
 from pillarbox import (
     KeyedBroadcastProcessFunction,
     MapStateDescriptor,
@@ -100,6 +101,85 @@ def test_an_interval_join_goes_on_after_a_restart(spark, tmp_path):
     assert 0 < len(rows) < sum(expected.values())
     rows += run(interval_joined(spark, left, right), tmp_path / "checkpoint")
     assert Counter(rows) == expected
+
+
+def orders(spark):
+    """Rows with values of many types, some of them null; each 15th has no key."""
+    return spark.range(ROWS).select(
+        F.when(F.col("id") % 15 != 4, F.concat(F.lit("é"), F.col("id") % 7)).alias("name"),
+        F.when(F.col("id") % 11 != 0, (F.col("id") % 2).cast("int")).alias("shop"),
+        F.timestamp_millis(1_700_000_000_000 + F.col("id") * 100).alias("at"),
+        "id",
+        F.when(F.col("id") % 3 != 0, (F.col("id") / 7).cast("decimal(12, 3)")).alias("price"),
+        F.array(F.col("id"), F.lit(None)).alias("list"),
+        F.create_map(F.lit("id"), F.col("id").cast("string")).alias("map"),
+        F.struct(
+            F.col("id").alias("a"), F.date_add(F.lit("2024-02-27").cast("date"), F.col("id").cast("int") % 5)
+        ).alias("part"),
+    )
+
+
+def answers(spark):
+    return views(spark).select(
+        F.concat(F.lit("é"), "key").alias("name"),
+        F.when(F.col("id") % 13 != 0, (F.col("id") % 2).cast("short")).alias("shop"),
+        F.timestamp_millis(1_700_000_000_000 + F.col("at")).alias("at"),
+        "id",
+        F.when(F.col("id") % 2 == 0, F.array(F.lit("x"))).alias("tags"),
+    )
+
+
+def by_columns(left, right, how):
+    return PF.interval_join(
+        left,
+        right,
+        on=["name", "shop"],
+        time="at",
+        lower="-1 second",
+        upper=500,
+        how=how,
+        delay="1 second",
+        upper_bound_exclusive=True,
+        suffixes=("", "_answer"),
+        uid="near",
+    )
+
+
+def columns_by_spark(left, right, how):
+    one, two = left.alias("a"), right.alias("b")
+    near = F.expr(
+        "a.name = b.name AND a.shop = b.shop AND b.at >= a.at - INTERVAL 1 SECOND AND b.at < a.at + INTERVAL 0.5 SECOND"
+    )
+    joined = one.join(two, near, how)
+    return joined.select("a.*", F.col("b.at").alias("at_answer"), F.col("b.id").alias("id_answer"), "b.tags")
+
+
+def counted(rows):
+    return Counter(map(repr, rows))
+
+
+def test_a_join_of_columns_equals_that_of_spark(spark):
+    found, expected = (join(orders(spark), answers(spark), "left") for join in (by_columns, columns_by_spark))
+    assert [(field.name, field.dataType) for field in found.schema] == [
+        (field.name, field.dataType) for field in expected.schema
+    ]
+    rows = expected.collect()
+    assert sum(row.id_answer is not None for row in rows) > 100
+    assert counted(found.collect()) == counted(rows)
+
+
+def test_a_join_of_columns_goes_on_after_a_restart(spark, tmp_path):
+    left = stream_of(spark, orders(spark), tmp_path / "orders", 2)
+    right = stream_of(spark, answers(spark), tmp_path / "answers", 2)
+    expected = counted(tuple(row) for row in columns_by_spark(orders(spark), answers(spark), "left").collect())
+    rows = run(by_columns(left, right, "left"), tmp_path / "checkpoint", batches=1)
+    # A stream has no end: what waits for event time comes out when a row of each side has brought it on.
+    for number, (df, folder) in enumerate(((orders(spark), "orders"), (answers(spark), "answers"))):
+        last = df.where("id = 1").withColumn("at", F.timestamp_millis(F.lit(1_800_000_000_000 + 10_000_000 * number)))
+        last.coalesce(1).write.mode("append").parquet(str(tmp_path / folder))
+    assert 0 < len(rows) < sum(expected.values())
+    rows += run(by_columns(left, right, "left"), tmp_path / "checkpoint")
+    assert counted(rows) == expected
 
 
 class Over(KeyedBroadcastProcessFunction):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.types as spark
 
-from pillarbox.datastream.columns import check_column_names, known_schema
+from pillarbox.datastream.columns import check_column_names, encoder_of, known_schema
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.columnar.aggregates import ColumnAggregate
@@ -22,7 +22,6 @@ from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.windowing.assigner import WindowAssigner
 from pillarbox.operators.windowing.session_windows import EventTimeSessionWindows
 from pillarbox.operators.windowing.triggers import EventTimeTrigger
-from pillarbox.types import RowEncoder
 
 if TYPE_CHECKING:
     from pillarbox.datastream.keyed_stream import KeyedStream
@@ -101,7 +100,7 @@ def aggregate_columns(
     results = columns.result_type()
     check_column_names(results.names, "aggregate()")
     name = f"window.aggregate: {', '.join(aggregates)}"
-    program = ColumnarProgram(assigner, columns, lateness, _encoder(stream, schema, name))
+    program = ColumnarProgram(assigner, columns, lateness, encoder_of(stream, schema, name))
     env = stream._env
     partials = DataStream[Any](env, stream._plain_step())._apply(
         "window.partials", None, OperatorFactory(partial(PreAggregateOperator, program=program))
@@ -142,10 +141,3 @@ def _key_columns(stream: KeyedStream[Any, Any], schema: spark.StructType) -> tup
                 f"key_by(): aggregates of columns cannot group by {name!r}, which is {kind}: make a column of its parts"
             )
     return keying.columns
-
-
-def _encoder(stream: KeyedStream[Any, Any], schema: spark.StructType, name: str) -> RowEncoder | None:
-    try:
-        return RowEncoder(schema, name, stream._env._runtime.time_zone)
-    except ProgramError:
-        return None  # rows that no function has touched need none

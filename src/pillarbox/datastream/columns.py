@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import ProgramError
 from pillarbox.graph import (
@@ -16,16 +16,19 @@ from pillarbox.graph import (
     UnionTransformation,
 )
 from pillarbox.operators.keys import Keying
-from pillarbox.types import resolve_schema
+from pillarbox.types import RowEncoder, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
+
+    from pillarbox.datastream.keyed_stream import KeyedStream
 
 __all__ = [
     "check_column_names",
     "check_field",
     "check_key_columns",
     "check_timestamp_column",
+    "encoder_of",
     "key_types",
     "known_schema",
 ]
@@ -140,3 +143,11 @@ def known_schema(step: Transformation) -> StructType | None:
         found = [known_schema(each) for each in step.inputs]
         return found[0] if found.count(found[0]) == len(found) else None
     return None if step.output_type is None else resolve_schema(step.output_type)
+
+
+def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str) -> RowEncoder | None:
+    """Return what makes columns of a stream's records; None: there is a type that cannot be made from Python values."""
+    try:
+        return RowEncoder(schema, operator, stream._env._runtime.time_zone)
+    except ProgramError:
+        return None  # rows that no function has touched need none

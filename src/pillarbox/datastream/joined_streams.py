@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox.datastream.connected_streams import check_key_types
@@ -315,22 +315,66 @@ class IntervalJoin(Generic[T1, T2]):
             [(('a', 1000), ('a', 3500))]
         """
         check_function(func, ProcessJoinFunction, "process", "process_element", many=True)
-        if self._bounds is None:
-            raise ProgramError("interval_join(): say how near: interval_join(other).between(lower, upper).process(...)")
         left, right = self._streams
-        interval = Interval(self._bounds[0] + self._exclusive[0], self._bounds[1] - self._exclusive[1])
-        if interval.lower > interval.upper:
-            raise ProgramError(f"interval_join(): no pair lies between {interval.lower} and {interval.upper} ms")
         make = partial(
             IntervalJoinOperator,
             function=func,
             keyings=(left._keying, right._keying),
-            interval=interval,
+            interval=self._interval("process"),
             late_tags=self._late_tags,
         )
         # A record is kept when its pairs have been handled: there is nothing to undo.
         factory = guarded(OperatorFactory(make, keyed=True), on_error, "interval_join().process()", undoes=False)
         return left._apply("interval_join", func, factory, output_type, more_inputs=[right._step])
+
+    def columns(
+        self, how: Literal["inner", "left"] = "inner", *, suffixes: tuple[str, str] | None = None
+    ) -> DataStream[Any]:
+        """Join the columns of both streams, by Arrow: no row becomes a Python object.
+
+        Both streams are of DataFrames, or of functions that declare their ``output_type``, with keys that are named
+        columns. A row whose key is null, or has a null in one of its columns, joins nothing, as in Spark. Late rows are
+        those of :meth:`process`. A pair has the later one of its two event times; a row without a partner that of the
+        last one that it might have had.
+
+        Args:
+            how: ``"inner"``: pairs; ``"left"``: also rows of the left stream without a partner, with nulls in the place
+                of one, as soon as event time has passed the last one that might have come.
+            suffixes: what is put behind the names of columns that both sides have: of the left one's, and of the right
+                one's, such as ``("", "_right")``. By default such columns are refused. Key columns that are called the
+                same on both sides are there once.
+
+        Returns:
+            the columns of the left stream, then those of the right one.
+
+        Raises:
+            ProgramError: there are no bounds; the columns are not known; a key is no column, or of another type than
+                that of the other side; both sides have a column of the same name.
+
+        Example:
+            >>> event = Types.ROW_NAMED(["id", "at"], [Types.STRING(), Types.LONG()])
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+            >>> sent = env.from_collection([("a", 1_000), ("a", 9_000)], event).assign_timestamps_and_watermarks(at)
+            >>> answered = env.from_collection([("a", 3_500)], event).assign_timestamps_and_watermarks(at)
+            >>> pairs = sent.key_by("id").interval_join(answered.key_by("id")).between("0 seconds", "5 seconds")
+            >>> rows = pairs.columns("left", suffixes=("", "_answered")).execute_and_collect()
+            >>> sorted(tuple(row) for row in rows)
+            [('a', 1000, 3500), ('a', 9000, None)]
+        """
+        from pillarbox.datastream.columnar_joins import join_columns
+
+        return join_columns(*self._streams, self._interval("columns"), how, suffixes, self._late_tags)
+
+    def _interval(self, method: str) -> Interval:
+        """Return the bounds, both inclusive."""
+        if self._bounds is None:
+            raise ProgramError(
+                f"interval_join(): say how near: interval_join(other).between(lower, upper).{method}(...)"
+            )
+        interval = Interval(self._bounds[0] + self._exclusive[0], self._bounds[1] - self._exclusive[1])
+        if interval.lower > interval.upper:
+            raise ProgramError(f"interval_join(): no pair lies between {interval.lower} and {interval.upper} ms")
+        return interval
 
 
 def _checked_tag(tag: Any, side: str) -> OutputTag[Any]:

@@ -17,8 +17,7 @@ from pillarbox.operators.user_code import raise_at_record
 from pillarbox.rows import Row, column_to_list
 from pillarbox.state.key_groups import (
     hashes_of_integers,
-    key_groups_of_integers,
-    key_groups_of_tuples,
+    hashes_of_tuples,
     owners,
     stable_hash,
 )
@@ -147,19 +146,12 @@ class Router:
     def subtasks_of(self, records: Records) -> npt.NDArray[np.int64] | list[int]:
         """Return the subtask of each record."""
         columns = self._keying.columns
-        plain = self._keying.key_type is None
-        if plain and isinstance(records, ArrowRecords) and columns is not None and len(columns) == 1:
-            column = self._keying.column_of(records.batch, columns[0])
-            if pa.types.is_integer(column.type) and column.null_count == 0:
-                integers = column.to_numpy(zero_copy_only=False)
-                if integers.dtype != np.uint64:
-                    groups = key_groups_of_integers(integers.astype(np.int64), self._max_parallelism)
-                    return self._owner_array[groups]
-        if plain and isinstance(records, ArrowRecords) and columns is not None and len(columns) > 1:
+        if self._keying.key_type is None and isinstance(records, ArrowRecords) and columns is not None:
             parts = [self._hashes_of(self._keying.column_of(records.batch, name)) for name in columns]
             hashes = [part for part in parts if part is not None]
             if len(hashes) == len(parts):
-                return self._owner_array[key_groups_of_tuples(hashes, self._max_parallelism)]
+                hashed = hashes[0] if len(hashes) == 1 else hashes_of_tuples(hashes)
+                return self._owner_array[(hashed % np.uint64(self._max_parallelism)).astype(np.int64)]
         return self._route(self._keying.keys_of(records), records)
 
     def _hashes_of(self, column: pa.Array) -> npt.NDArray[np.uint64] | None:

@@ -28,10 +28,9 @@ __all__ = [
     "MAX_MAX_PARALLELISM",
     "default_max_parallelism",
     "hashes_of_integers",
+    "hashes_of_tuples",
     "key_group",
     "key_group_range",
-    "key_groups_of_integers",
-    "key_groups_of_tuples",
     "stable_hash",
     "subtask_of",
 ]
@@ -115,20 +114,13 @@ def key_group(key: Any, max_parallelism: int) -> int:
     return stable_hash(key) % max_parallelism
 
 
-def key_groups_of_integers(keys: npt.NDArray[np.int64], max_parallelism: int) -> npt.NDArray[np.int64]:
-    """Return the key groups of a whole column of integer keys; the same as :func:`key_group` of each."""
-    groups: npt.NDArray[np.int64] = (hashes_of_integers(keys) % np.uint64(max_parallelism)).astype(np.int64)
-    return groups
-
-
-def key_groups_of_tuples(parts: Sequence[npt.NDArray[np.uint64]], max_parallelism: int) -> npt.NDArray[np.int64]:
-    """Return the key groups of tuples whose elements have these hashes; the same as :func:`key_group` of each."""
+def hashes_of_tuples(parts: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
+    """Return the hashes of tuples whose elements have these hashes; the same as :func:`stable_hash` of each."""
     folded = np.full(len(parts[0]), len(parts), np.uint64)
     for part in parts:
         folded = folded * np.uint64(31) + part
-    hashes = (folded * np.uint64(_GOLDEN)) >> np.uint64(32)
-    groups: npt.NDArray[np.int64] = (hashes % np.uint64(max_parallelism)).astype(np.int64)
-    return groups
+    hashes: npt.NDArray[np.uint64] = (folded * np.uint64(_GOLDEN)) >> np.uint64(32)
+    return hashes
 
 
 def hashes_of_integers(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:

@@ -26,7 +26,7 @@ from pillarbox.state import MapStateDescriptor
 from pillarbox.state.key_groups import key_group, subtask_of
 from pillarbox.types import Types
 
-__all__ = ["ColumnarOperator"]
+__all__ = ["ColumnarOperator", "home_key"]
 
 # That many streams of about the same length become one.
 _FEW = 4
@@ -42,7 +42,7 @@ class ColumnarOperator(KeyedOperator):
         self._timers = self.time_services.get_internal_timer_service("window-timers", self, namespaced=True)
         types = Types.LONG(), Types.PRIMITIVE_ARRAY(Types.BYTE())
         self._streams = self.backend.get_state(MapStateDescriptor("partials", *types), namespaced=True)
-        self._home = _home_key(context)
+        self._home = home_key(context)
         self._dropped = 0
 
     def restore_state(self, state: Any) -> None:
@@ -124,7 +124,7 @@ class ColumnarOperator(KeyedOperator):
         self._at(place).clear()
 
 
-def _home_key(context: OperatorContext) -> int:
+def home_key(context: OperatorContext) -> int:
     """Return the key that all state of a subtask lies under: the smallest whole number that the subtask owns."""
     groups = context.max_parallelism
     return next(

@@ -1,0 +1,71 @@
+"""Joins of columns that every later version has to read: ``python -m tests.data.make_join``.
+
+There are several streams of each side, and rows with and without a partner. ``join-format-N.zip`` is written once, as
+the other checkpoints are.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from decimal import Decimal
+from typing import Any
+
+from pillarbox import StreamExecutionEnvironment, Types, WatermarkStrategy
+from pillarbox.elements import Records
+from pillarbox.rows import row_class
+from pillarbox.runtime.local import LocalJob, Savepoint
+from pillarbox.state.log_head import FORMAT
+from tests.data.make_checkpoint import HERE, save
+
+__all__ = ["EPOCHS", "PATH", "job", "run"]
+
+PATH = HERE / f"join-format-{FORMAT}.zip"
+EPOCHS = 6
+NAMES = ["card", "shop", "at", "price"]
+ROW = row_class(tuple(NAMES))
+PAYMENT = Types.ROW_NAMED(NAMES, [Types.STRING(), Types.INT(), Types.LONG(), Types.BIG_DEC()])
+
+
+def job(savepoint: Savepoint | None = None) -> LocalJob:
+    """Return the program, as it goes on from a savepoint."""
+    env = StreamExecutionEnvironment().set_parallelism(2)
+    late_by = WatermarkStrategy.for_bounded_out_of_orderness(150).with_timestamp_assigner("at")
+    streams = [env.from_collection([], PAYMENT).assign_timestamps_and_watermarks(late_by) for _ in range(2)]
+    outputs: dict[str, Any] = {}
+    for name, keys in (("inner", ["card", "shop"]), ("left", ["shop"])):
+        left, right = (stream.key_by(keys) for stream in streams)
+        near = left.interval_join(right).between(-100, 250)
+        outputs[name] = near.columns(name, suffixes=("", "_right")).uid(name)  # type: ignore[arg-type]
+    return env.local_job(savepoint=savepoint, **outputs)
+
+
+def epoch(number: int, side: int) -> list[Any]:
+    """Return the rows of an epoch of one side."""
+    rng = random.Random(f"{side} {number}")
+    rows = []
+    for _ in range(10):
+        at = number * 100 + rng.randrange(-80, 100)
+        price = rng.choice([None, Decimal(rng.randrange(10**9)).scaleb(-3)])
+        rows.append(ROW((rng.choice("abé"), rng.choice([*range(12), None]), at, price)))
+    return rows
+
+
+def run(running: LocalJob, number: int) -> dict[str, list[str]]:
+    """Run an epoch; return the results as text."""
+    inputs = {source: [[Records(epoch(number, side))]] for side, source in enumerate(sorted(running.program.sources))}
+    out = running.run_epoch(inputs, bounded=number == EPOCHS)
+    return {name: sorted(map(repr, rows)) for name, rows in out.items()}
+
+
+def make() -> Savepoint:
+    """Return the state before the last epoch."""
+    with job() as running:
+        for number in range(EPOCHS):
+            run(running, number)
+        return running.savepoint()
+
+
+if __name__ == "__main__":
+    save(make(), PATH)
+    print(f"{PATH}: {PATH.stat().st_size} bytes", file=sys.stderr)

@@ -1,0 +1,422 @@
+"""Interval joins of columns: against plain Python, and beside the interval join that calls a function."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pillarbox import (
+    CheckpointMismatchError,
+    KeyTypeError,
+    OutputTag,
+    StreamExecutionEnvironment,
+    Types,
+    WatermarkStrategy,
+)
+from pillarbox.elements import ArrowRecords, Records
+from pillarbox.operators.columnar import join_keys, join_operator, join_segment
+from pillarbox.operators.columnar.join_segment import Segment
+from pillarbox.rows import row_class
+from pillarbox.runtime.local import LocalJob
+from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox.types import RowEncoder, resolve_schema
+from tests.data import make_join
+from tests.data.make_checkpoint import load
+
+LATE_LEFT, LATE_RIGHT = OutputTag("late left"), OutputTag("late right")
+PART = Types.ROW_NAMED(["a", "b"], [Types.INT(), Types.STRING()])
+NAMES = ["text", "whole", "real", "money", "when", "flag", "part", "at", "number"]
+TYPES = [
+    Types.STRING(),
+    Types.INT(),
+    Types.DOUBLE(),
+    Types.BIG_DEC(),
+    Types.SQL_TIMESTAMP(),
+    Types.BOOLEAN(),
+    PART,
+    Types.LONG(),
+    Types.LONG(),
+]
+TYPE = Types.ROW_NAMED(NAMES, TYPES)
+ROW, PAIR = row_class(tuple(NAMES)), row_class(("a", "b"))
+KEYS = [[name] for name in NAMES[:7]] + [["text", "whole"], ["part", "flag", "real"]]
+NOON = dt.datetime(2024, 1, 1, 12, tzinfo=dt.timezone.utc)
+
+rows = st.tuples(
+    st.sampled_from(["ann", "bob", "", None]),
+    st.sampled_from([1, 2, -1, None]),
+    st.sampled_from([0.5, 0.0, -0.0, None]),
+    st.sampled_from([Decimal("1.5"), Decimal(-2), None]),
+    st.sampled_from([NOON, NOON + dt.timedelta(microseconds=1), None]),
+    st.booleans() | st.none(),
+    st.sampled_from([PAIR((1, "x")), PAIR((1, None)), PAIR((None, None)), PAIR((2, "x")), None]),
+    st.integers(0, 60),
+)
+EPOCHS = st.lists(st.lists(st.tuples(st.booleans(), rows, st.booleans()), max_size=12), min_size=1, max_size=6)
+BOUND = st.integers(-12, 12)
+
+
+def timed(env: StreamExecutionEnvironment, info: Any = TYPE) -> Any:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(5).with_timestamp_assigner("at")
+    return env.from_collection([], info).assign_timestamps_and_watermarks(strategy)
+
+
+def run_of(values: list[Any], *, columnar: bool) -> Records:
+    return ArrowRecords(RowEncoder(resolve_schema(TYPE), "test").encode(values)) if columnar else Records(values)
+
+
+def run(job: LocalJob, epoch: list[Any], *, bounded: bool = False) -> dict[str, list[Any]]:
+    """Run an epoch of (is it of the left stream, row, is its run columnar)."""
+    inputs = {}
+    for source, is_left in zip(sorted(job.program.sources), (True, False)):
+        parts = [run_of([row], columnar=columnar) for left, row, columnar in epoch if left is is_left]
+        inputs[source] = [parts[::2], parts[1::2]]
+    return job.run_epoch(inputs, bounded=bounded)
+
+
+def report_of(job: LocalJob, uid: str) -> Any:
+    """The sums of the metrics of an operator, and its watermark."""
+    reports = [report for report in job.reports if report.uid == uid]
+    dropped = sum(report.counters[f"{uid}.late_records_dropped"] for report in reports)
+    return dropped, {report.watermark for report in reports}, reports
+
+
+def joined(
+    keys: list[str], lower: int, upper: int, exclusive: tuple[bool, bool], how: Any, parallelism: int, tags: bool
+) -> LocalJob:
+    """Both joins of the same two streams."""
+    env = StreamExecutionEnvironment().set_parallelism(parallelism)
+    lefts, rights = timed(env).key_by(keys), timed(env).key_by(keys)
+    near = lefts.interval_join(rights).between(lower, upper)
+    near = near.lower_bound_exclusive() if exclusive[0] else near
+    near = near.upper_bound_exclusive() if exclusive[1] else near
+    if tags:
+        near = near.side_output_left_late_data(LATE_LEFT).side_output_right_late_data(LATE_RIGHT)
+    columns = near.columns(how, suffixes=("", "_right")).uid("columns")
+    pairs = near.process(lambda left, right, ctx: [(left, right, ctx.timestamp())]).uid("pairs")
+    late = {"late left": columns.get_side_output(LATE_LEFT), "late right": columns.get_side_output(LATE_RIGHT)}
+    return env.local_job(columns=columns, pairs=pairs, **(late if tags else {}))
+
+
+def has_null(row: Any, keys: list[str]) -> bool:
+    return any(row[key] is None for key in keys)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    EPOCHS,
+    st.sampled_from(KEYS),
+    st.tuples(BOUND, BOUND).map(sorted),
+    st.tuples(st.booleans(), st.booleans()),
+    st.sampled_from(["inner", "left"]),
+    st.integers(1, 3),
+    st.booleans(),
+    st.lists(st.sampled_from(["go on", "fail", "restart", "cold"]), min_size=6, max_size=6),
+)
+def test_the_join_is_that_of_plain_python_and_of_functions(
+    epochs, keys, bounds, exclusive, how, parallelism, tags, turns
+):
+    lower, upper = bounds
+    if upper - lower < sum(exclusive):
+        exclusive = (False, False)
+    first, last = lower + exclusive[0], upper - exclusive[1]
+    arguments = (keys, lower, upper, exclusive, how, parallelism, tags)
+    lefts: dict[int, Any] = {}
+    rights: dict[int, Any] = {}
+    matched: set[int] = set()
+    waiting: set[int] = set()
+    watermark = MIN_TIMESTAMP
+    number = 0
+    job = joined(*arguments)
+    try:
+        for index, epoch in enumerate(epochs):
+            numbered: list[Any] = []
+            late: dict[bool, list[int]] = {True: [], False: []}
+            expected: Counter[Any] = Counter()
+            for is_left, values, columnar in epoch:
+                row = ROW((*values, number))
+                numbered.append((is_left, row, columnar))
+                if row.at < watermark:
+                    late[is_left].append(number)
+                elif has_null(row, keys):
+                    expected[number, None] += is_left and how == "left"
+                else:
+                    (lefts if is_left else rights)[number] = row
+                    others = rights if is_left else lefts
+                    for other in others.values():
+                        distance = other.at - row.at if is_left else row.at - other.at
+                        if all(row[key] == other[key] for key in keys) and first <= distance <= last:
+                            pair = (number, other.number) if is_left else (other.number, number)
+                            expected[pair] += 1
+                            matched.add(pair[0])
+                    if is_left:
+                        waiting.add(number)
+                number += 1
+            if turns[index] == "fail":
+                job.reset()
+            bounded = index == len(epochs) - 1
+            out = run(job, numbered, bounded=bounded)
+            dropped, watermarks, reports = report_of(job, "columns")
+            (watermark,) = watermarks
+            over = {left for left in waiting if bounded or lefts[left].at + last < watermark}
+            waiting -= over
+            if how == "left":
+                expected.update((left, None) for left in over - matched)
+            found = [(row.number, row.number_right) for row in out["columns"]]
+            assert Counter(found) == +expected
+            for row in out["columns"]:
+                left = lefts.get(row.number)
+                assert left is None or all(row[key] == left[key] for key in keys)
+                assert row.at_right == (None if row.number_right is None else rights[row.number_right].at)
+            by_function = [(left.number, right.number) for left, right, _ in out["pairs"] if not has_null(left, keys)]
+            assert Counter(by_function) == Counter(pair for pair in found if pair[1] is not None)
+            assert dropped == report_of(job, "pairs")[0] == (0 if tags else len(late[True]) + len(late[False]))
+            if tags:
+                # The side outputs of both operators are one tag's each.
+                assert {row.number for row in out["late left"]} == set(late[True])
+                assert {row.number for row in out["late right"]} == set(late[False])
+            if turns[index] == "restart":
+                job.reset()
+            elif turns[index] == "cold":
+                savepoint, epoch_number = job.savepoint(), job.epoch
+                job.close()
+                job = _again(arguments, savepoint, epoch_number)
+        assert [(report.keys, report.event_time_timers) for report in reports] == [(0, 0)] * parallelism
+    finally:
+        job.close()
+
+
+def _again(arguments: Any, savepoint: Any, epoch: int) -> LocalJob:
+    job = joined(*arguments)
+    again = LocalJob(job.program, savepoint=savepoint)
+    again.epoch = epoch
+    job.close()
+    return again
+
+
+@pytest.mark.parametrize("keys", [["text"], ["text", "whole"]])
+def test_keys_whose_hashes_are_the_same_are_told_apart(monkeypatch, keys):
+    monkeypatch.setattr(join_keys.sketch, "hashes", lambda column: np.zeros(len(column), np.uint64))
+    with joined(keys, 0, 0, (False, False), "left", 1, False) as job:
+        epoch = [
+            (is_left, ROW((text, whole, None, None, None, None, None, 5, number)), True)
+            for is_left in (True, False)
+            for number, (text, whole) in enumerate([("ann", 1), ("bob", 1), ("ann", 2), ("", 2)])
+        ]
+        found = [(row.number, row.number_right) for row in run(job, epoch, bounded=True)["columns"]]
+    texts = ["ann", "bob", "ann", ""]
+    pairs = [(i, j) for i in range(4) for j in range(4) if texts[i] == texts[j] and (keys == ["text"] or i == j)]
+    assert sorted(found) == pairs
+
+
+@pytest.mark.parametrize("kind", [pa.int32(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC")])
+def test_codes_of_one_small_column_tell_all_keys_apart(kind):
+    column = pa.array([0, 1, 0], pa.int32() if kind == pa.date32() else pa.int64()).cast(kind)
+    codes = join_keys.codes_of([column])
+    assert join_keys.are_exact([kind])
+    assert codes[0] == codes[2] != codes[1]
+    assert not join_keys.are_exact([kind, kind])
+
+
+def test_nan_is_no_key():
+    with joined(["real"], 0, 0, (False, False), "inner", 1, False) as job, pytest.raises(KeyTypeError, match="NaN"):
+        run(job, [(True, ROW((None, None, float("nan"), None, None, None, None, 1, 1)), True)])
+
+
+# -- segments --
+
+
+def _segment(rows: list[Any]) -> Segment:
+    batch = pa.RecordBatch.from_pydict({"number": pa.array(range(len(rows)), pa.int64())})
+    codes, times = (np.array(column, np.int64) for column in zip(*rows))
+    return Segment.of(batch, codes, times)
+
+
+CODES = st.sampled_from([-(2**63), -5, 0, 1, 2**63 - 1])
+SMALL_TIMES, ALL_TIMES = st.integers(-20, 20), st.sampled_from([-(2**60), -3, 0, 2, 3, 4, 2**60])
+SIDES = st.sampled_from([SMALL_TIMES, ALL_TIMES]).flatmap(
+    lambda times: st.tuples(*[st.lists(st.tuples(CODES, times), min_size=1, max_size=30)] * 2)
+)
+
+
+@given(SIDES, st.tuples(BOUND, BOUND).map(sorted), st.integers(1, 8))
+def test_pairs_of_segments(sides, bounds, piece):
+    left, right = sides
+    lower, upper = bounds
+    one, other = _segment(left), _segment(right)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(join_segment, "_PIECE", piece)
+        pieces = list(one.pairs_with(other, lower, upper))
+    found = []
+    for own, others in pieces:
+        assert 0 < len(own) == len(others)
+        assert len(own) <= piece or len(set(own.tolist())) == 1
+        numbers = [part.columns(at)[0].to_pylist() for part, at in ((one, own), (other, others))]
+        found += zip(*numbers)
+    expected = [
+        (i, j)
+        for i, (code, time) in enumerate(left)
+        for j, (same, at) in enumerate(right)
+        if code == same and lower <= at - time <= upper
+    ]
+    assert sorted(found) == expected
+
+
+@given(st.lists(st.tuples(CODES, SMALL_TIMES), min_size=1, max_size=30), st.lists(st.integers(-25, 25), max_size=6))
+def test_rows_are_over_once(rows, limits):
+    segment: Segment | None = _segment(rows)
+    gone: list[int] = []
+    for limit in sorted(limits):
+        if segment is None:
+            break
+        positions = segment.expire(limit)
+        gone += segment.columns(positions)[0].to_pylist()
+        segment = segment.since(limit) if segment.is_mostly_over else segment
+        assert sorted(gone) == [number for number, (_, time) in enumerate(rows) if time < limit]
+
+
+# -- what is kept --
+
+PAYMENT = Types.ROW_NAMED(["card", "at", "number"], [Types.LONG(), Types.LONG(), Types.LONG()])
+SMALL = row_class(("card", "at", "number"))
+
+
+def payments(
+    lower: int, upper: int, how: Any = "left", savepoint: Any = None, info: Any = PAYMENT, parallelism: int = 1
+) -> LocalJob:
+    env = StreamExecutionEnvironment().set_parallelism(parallelism)
+    lefts, rights = timed(env, PAYMENT).key_by("card"), timed(env, info).key_by("card")
+    near = lefts.interval_join(rights).between(lower, upper).columns(how, suffixes=("", "_right")).uid("near")
+    return env.local_job(out=near, savepoint=savepoint)
+
+
+def push(job: LocalJob, left: list[Any], right: list[Any], *, bounded: bool = False) -> list[Any]:
+    sides = [[[Records([SMALL(row) for row in rows])]] if rows else [] for rows in (left, right)]
+    return job.run_epoch(dict(zip(sorted(job.program.sources), sides)), bounded=bounded)["out"]
+
+
+@pytest.mark.parametrize("longest", [1 << 17, 64])
+def test_many_epochs_leave_few_streams_and_write_what_is_new(monkeypatch, longest):
+    """What is kept is what is near enough; an epoch writes its rows, and which of the others it has matched."""
+    monkeypatch.setattr(join_operator, "_LONGEST", longest)
+    rng = np.random.default_rng(1)
+    written, sizes, streams = [], [], []
+    pairs = alone = count = 0
+    with payments(-20_000, 20_000) as many:
+        for epoch in range(150):
+            cards = rng.integers(0, 5_000, (2, 20)).tolist()
+            times = (epoch * 200 + rng.integers(0, 200, (2, 20))).tolist()
+            sides = [list(zip(cards[side], times[side], range(count, count + 20))) for side in (0, 1)]
+            count += 20
+            if epoch % 50 == 20:
+                many.reset()
+            out = push(many, *sides)
+            pairs += sum(row.number_right is not None for row in out)
+            alone += sum(row.number_right is None for row in out)
+            (report,) = [report for report in many.reports if report.uid == "near"]
+            written.append(report.state_bytes_written or 0)
+            sizes.append(report.state_bytes or 0)
+            task = next(iter(many._tasks.values()))
+            task.backend.set_current_key(0)
+            streams.append(sum(place[0] == "left" for place in task.backend.get_namespaces()))
+        out = push(many, [], [], bounded=True)
+    alone += len(out)
+    assert pairs > 50
+    assert alone > 500
+    # Of each side there are 20,000 ms, and those of the left side that wait for the right: 4,000 rows of some 40 bytes.
+    assert max(sizes) < 600_000
+    assert max(streams) < 20 if longest > 64 else max(streams) > 20
+    assert sum(written) < 150 * 20_000
+
+
+def test_an_epoch_that_matches_old_rows_writes_little():
+    """Which rows of a large buffer have a partner is not written with all of them."""
+    rows = [(card, 100, card) for card in range(50_000)]
+    with payments(0, 1_000_000) as job:
+        push(job, rows, [])
+        push(job, [], [(7, 200, 1), (40_007, 300, 2)])
+        (report,) = [report for report in job.reports if report.uid == "near"]
+        assert 0 < (report.state_bytes_written or 0) < 8_000
+        job.reset()
+        out = push(job, [], [], bounded=True)
+        assert sorted(row.number for row in out) == sorted(set(range(50_000)) - {7, 40_007})
+
+
+def test_rows_that_cannot_be_kept_in_one_stream_are_in_several(monkeypatch):
+    monkeypatch.setattr(join_operator, "_LONGEST", 8)
+    monkeypatch.setattr(join_operator, "_BLOCK", 4)
+    monkeypatch.setattr(join_operator, "_BLOCKS", 2)
+    with payments(0, 100, parallelism=2) as job:
+        push(job, [(card, 10, card) for card in range(40)], [])
+        job.reset()
+        assert len(push(job, [], [(card, 20, card) for card in range(0, 40, 3)])) == 14
+        job.reset()
+        push(job, [(card, 15, card) for card in range(100, 103)], [])
+        job.reset()
+        out = push(job, [], [], bounded=True)
+    alone = {*range(40), *range(100, 103)} - set(range(0, 40, 3))
+    assert sorted(row.number for row in out if row.number_right is None) == sorted(alone)
+
+
+def test_rows_of_other_columns_are_refused():
+    with payments(0, 10, "inner") as first:
+        push(first, [(1, 2, 3)], [(1, 5, 4)])
+        savepoint = first.savepoint()
+    other = Types.ROW_NAMED(["card", "at", "number"], [Types.LONG(), Types.LONG(), Types.INT()])
+    with (
+        payments(0, 10, "inner", savepoint, other) as second,
+        pytest.raises(
+            CheckpointMismatchError, match=r"card int64, at int64, number int64, and those of the program card"
+        ),
+    ):
+        push(second, [], [], bounded=True)
+
+
+def test_pairs_and_rows_without_a_partner_are_not_late_behind_the_join():
+    """A window behind the join takes them: a row without a partner has the time of the last that it might have had."""
+    from pillarbox import ProcessFunction
+
+    class Stamp(ProcessFunction):
+        def process_element(self, value, ctx):
+            yield value.number, value.number_right, ctx.timestamp()
+
+    env = StreamExecutionEnvironment()
+    lefts, rights = timed(env, PAYMENT).key_by("card"), timed(env, PAYMENT).key_by("card")
+    near = lefts.interval_join(rights).between(-5, 30).columns("left", suffixes=("", "_right"))
+    with env.local_job(out=near.process(Stamp())) as job:
+        assert push(job, [(1, 100, 1), (2, 100, 2)], [(1, 120, 3)]) == [(1, 3, 120)]
+        assert push(job, [(3, 137, 4)], [(4, 137, 5)]) == [(2, None, 130)]
+        assert push(job, [], [(3, 135, 6)], bounded=True) == [(4, 6, 137)]
+
+
+def test_much_is_joined_before_the_epoch_ends(monkeypatch):
+    monkeypatch.setattr(join_operator, "_ROWS", 7)
+    with payments(0, 0, "inner") as job:
+        rows = [(card % 3, card % 5, card) for card in range(30)]
+        sides = [[[Records([SMALL(row)]) for row in rows]]] * 2
+        out = job.run_epoch(dict(zip(sorted(job.program.sources), sides)), bounded=True)["out"]
+    assert len(out) == 30 * 2
+
+
+def test_a_golden_checkpoint_is_read():
+    """What an older version wrote goes on as if nothing had been."""
+    with make_join.job() as undisturbed:
+        for number in range(make_join.EPOCHS):
+            make_join.run(undisturbed, number)
+        expected = make_join.run(undisturbed, make_join.EPOCHS)
+    assert all(expected.values())
+    with make_join.job(load(make_join.PATH)) as golden:
+        assert make_join.run(golden, make_join.EPOCHS) == expected
+
+
+def test_the_end_of_time_is_behind_all_rows():
+    segment = _segment([(1, 2**62)])
+    assert len(segment.expire(MAX_WATERMARK)) == 1
