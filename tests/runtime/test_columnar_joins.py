@@ -22,7 +22,7 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox.elements import ArrowRecords, Records
-from pillarbox.operators.columnar import join_keys, join_operator, join_segment
+from pillarbox.operators.columnar import join_keys, join_operator, join_segment, sketch
 from pillarbox.operators.columnar.join_segment import Segment
 from pillarbox.rows import row_class
 from pillarbox.runtime.local import LocalJob
@@ -204,7 +204,7 @@ def _again(arguments: Any, savepoint: Any, epoch: int) -> LocalJob:
 
 @pytest.mark.parametrize("keys", [["text"], ["text", "whole"]])
 def test_keys_whose_hashes_are_the_same_are_told_apart(monkeypatch, keys):
-    monkeypatch.setattr(join_keys.sketch, "hashes", lambda column: np.zeros(len(column), np.uint64))
+    monkeypatch.setattr(sketch, "hashes", lambda column: np.zeros(len(column), np.uint64))
     with joined(keys, 0, 0, (False, False), "left", 1, False) as job:
         epoch = [
             (is_left, ROW((text, whole, None, None, None, None, None, 5, number)), True)
@@ -255,7 +255,7 @@ def test_pairs_of_segments(sides, bounds, piece):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(join_segment, "_PIECE", piece)
         pieces = list(one.pairs_with(other, lower, upper))
-    found = []
+    found: list[Any] = []
     for own, others in pieces:
         assert 0 < len(own) == len(others)
         assert len(own) <= piece or len(set(own.tolist())) == 1

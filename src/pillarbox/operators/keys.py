@@ -151,7 +151,8 @@ class Router:
             hashes = [part for part in parts if part is not None]
             if len(hashes) == len(parts):
                 hashed = hashes[0] if len(hashes) == 1 else hashes_of_tuples(hashes)
-                return self._owner_array[(hashed % np.uint64(self._max_parallelism)).astype(np.int64)]
+                subtasks: npt.NDArray[np.int64] = self._owner_array[hashed % np.uint64(self._max_parallelism)]
+                return subtasks
         return self._route(self._keying.keys_of(records), records)
 
     def _hashes_of(self, column: pa.Array) -> npt.NDArray[np.uint64] | None:

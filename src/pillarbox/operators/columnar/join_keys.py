@@ -62,7 +62,8 @@ def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
     kind = column.type
     if pa.types.is_floating(kind):
         numbers = column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 is 0.0
-        return numbers.view(np.int64)
+        bits: npt.NDArray[np.int64] = numbers.view(np.int64)
+        return bits
     if pa.types.is_date32(kind):
         column = column.cast(pa.int32())
     found: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()

@@ -265,7 +265,7 @@ class _Side:
 
     def _longest(self, segment: Segment) -> int:
         """Return how many rows such as these may be in one stream."""
-        return max(1, min(_LONGEST, _LARGEST * len(segment) // max(1, segment.batch.nbytes)))
+        return max(1, min(_LONGEST, _LARGEST * len(segment) // max(1, int(segment.batch.nbytes))))
 
     def _encode(self, segment: Segment) -> bytes:
         columns = [*segment.columns(), pa.array(segment.times)]
