@@ -42,6 +42,7 @@ from pillarbox.operators.async_io.operator import AsyncWaitOperator
 from pillarbox.operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator, _BroadcastOperator
 from pillarbox.operators.co_group import CoGroupWindowOperator
 from pillarbox.operators.columnar.columnar_operator import ColumnarOperator
+from pillarbox.operators.columnar.join_operator import ColumnarJoinOperator
 from pillarbox.operators.columnar.pre_aggregate import PreAggregateOperator
 from pillarbox.operators.columnar.session_operator import ColumnarSessionOperator
 from pillarbox.operators.columnar.window_operator import ColumnarWindowOperator
@@ -297,6 +298,18 @@ OBEYING = [
             a.key_by("key").interval_join(b.key_by("key")).between(-9, 12).process(lambda a, b, ctx: [(a.n, b.n)])
         ),
         2,
+    ),
+    Obeys(
+        ColumnarJoinOperator,
+        lambda a, b: (
+            columns(a)
+            .key_by("key")
+            .interval_join(columns(b).key_by("key"))
+            .between(-9, 12)
+            .columns("left", suffixes=("", "_right"))
+        ),
+        2,
+        False,
     ),
     Obeys(
         CoGroupWindowOperator,

@@ -434,6 +434,10 @@ class ColumnarJoinOperator(KeyedOperator):
         self._join_all()
         super().process_status(idle)
 
+    def end_input(self) -> None:
+        """Join what came: the input has ended."""
+        self._join_all()
+
     # -- state --
 
     def places(self) -> list[Any]:
