@@ -48,7 +48,7 @@ PUBLIC = {
     "NeverTrigger", "OperatorError", "OutputTag", "PillarboxError", "ProcessAllWindowFunction", "ProcessFunction",
     "ProcessWindowFunction", "ProcessingTimeSessionWindows", "ProcessingTimeTrigger", "ProgramError", "PurgingTrigger",
     "ReduceFunction", "ReducingState", "ReducingStateDescriptor", "Row", "RuntimeContext",
-    "SessionWindowTimeGapExtractor", "SlidingEventTimeWindows", "SlidingProcessingTimeWindows",
+    "SessionWindowTimeGapExtractor", "SlidingEventTimeWindows", "SlidingProcessingTimeWindows", "StateTtlConfig",
     "StreamExecutionEnvironment", "TaskReport", "Time", "TimeDomain", "TimeEvictor", "TimeWindow", "TimerService",
     "TimestampAssigner", "TimestampedValue", "Trigger", "TriggerResult", "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows", "TypeMismatchError", "Types", "ValueState", "ValueStateDescriptor",

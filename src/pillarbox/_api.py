@@ -131,6 +131,7 @@ from pillarbox.state import (
     MapStateDescriptor,
     ReducingState,
     ReducingStateDescriptor,
+    StateTtlConfig,
     ValueState,
     ValueStateDescriptor,
 )
@@ -234,6 +235,7 @@ __all__ = [
     "SessionWindowTimeGapExtractor",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
+    "StateTtlConfig",
     "StreamExecutionEnvironment",
     "TaskReport",
     "Time",

@@ -18,7 +18,7 @@ from pillarbox.elements import TaskReport, decode
 from pillarbox.graph import SinkTransformation, output_target
 from pillarbox.runtime.shipping import ship
 from pillarbox.runtime.spark._processor import Processor
-from pillarbox.runtime.spark.output import BufferOutput
+from pillarbox.runtime.spark.output import BATCH_TIMESTAMP, BufferOutput
 from pillarbox.runtime.spark.source_host import SourceHost
 from pillarbox.runtime.spark.task_host import TaskHost
 
@@ -152,7 +152,10 @@ class Query:
             arrived[buffer[0]].append(buffer)
         for code, rows in arrived.items():
             handle.key = code
-            frames += processor.handleInputRows((code,), iter([pd.DataFrame(rows, columns=COLUMNS)]), Times(now))
+            frame = pd.DataFrame(rows, columns=COLUMNS)
+            if not self.timers:
+                frame[BATCH_TIMESTAMP] = now
+            frames += processor.handleInputRows((code,), iter([frame]), Times(now))
         for code in list(handle.timers):
             for timestamp in sorted(handle.timers[code]):
                 if timestamp <= now:

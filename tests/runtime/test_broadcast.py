@@ -12,9 +12,12 @@ from hypothesis import strategies as st
 from pillarbox import (
     BroadcastProcessFunction,
     KeyedBroadcastProcessFunction,
+    ListStateDescriptor,
     MapStateDescriptor,
+    OperatorError,
     OutputTag,
     ProgramError,
+    StateTtlConfig,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
     WatermarkStrategy,
@@ -209,6 +212,73 @@ class Asks(KeyedBroadcastProcessFunction):
             ctx.apply_to_keyed_state(ValueStateDescriptor("unknown"), lambda key, state: None)
 
 
+SIZE = ValueStateDescriptor("size", int, default=0)
+RECENT = ListStateDescriptor("recent")
+RECENT.enable_time_to_live(StateTtlConfig("1 minute"))
+
+
+class Walk(KeyedBroadcastProcessFunction):
+    """A command goes over the keys of a state: it reads and changes it, and another one, while it goes."""
+
+    def open(self, runtime_context):
+        self.size, self.recent = runtime_context.get_state(SIZE), runtime_context.get_list_state(RECENT)
+
+    def process_element(self, word, ctx):
+        self.size.update(self.size.value() + 1)
+        self.recent.add(word.number)
+
+    def process_broadcast_element(self, command, ctx):
+        seen = []
+
+        def look(key, state):
+            seen.append((key, state.value() if command != "recent" else list(state)))
+            if command == "halve":
+                ctx.output(CHANGED, key)
+                state.update(state.value() // 2 or None)
+                self.recent.update(list(self.recent)[-state.value() :])
+            elif command == "fail" and key == "c":
+                raise ValueError("no c")
+
+        ctx.apply_to_keyed_state(RECENT if command == "recent" else SIZE, look)
+        yield seen
+
+
+def walk(**options: Any) -> Any:
+    return harness_for(Walk(), key_by="text", broadcast=[LIMITS], **options)
+
+
+def test_a_command_goes_over_the_keys_of_a_state():
+    with walk() as harness:
+        for number, text in enumerate("abcdabca"):
+            harness.push1(row(text=text, number=number))
+        harness.push2("halve")
+        harness.push2("halve")
+        harness.push2("recent")
+        snapshot = harness.snapshot()
+        found = harness.get_output()
+        assert [sorted(each) for each in found] == [
+            [("a", 3), ("b", 2), ("c", 2), ("d", 1)],
+            [("a", 1), ("b", 1), ("c", 1)],
+            [("a", [7]), ("b", [5]), ("c", [6]), ("d", [3])],
+        ]
+        assert harness.get_side_output(CHANGED) == [key for each in found[:2] for key, _ in each]
+        harness.push1(row(text="e", number=9))
+        harness.push2("recent")
+        order = harness.get_output()[-1]
+    with walk(snapshot=snapshot) as harness:  # where the rows lie otherwise in memory
+        harness.push1(row(text="e", number=9))
+        harness.push2("recent")
+        assert harness.get_output() == [order]
+        harness.set_processing_time(59_999)
+        harness.push1(row(text="c", number=10))
+        harness.set_processing_time(60_000)
+        harness.push2("recent")
+        assert harness.get_output()[-1] == [("c", [10])]  # what has expired is not there
+        with pytest.raises(OperatorError, match=r"failed in apply_to_keyed_state\(\) at the key 'c'.*no c"):
+            harness.push1(row(text="c", number=10))
+            harness.push2("fail")
+
+
 def test_states_that_are_not_there_are_named():
     with harness_for(Asks(), key_by=str, broadcast=[LIMITS]) as harness:
         with pytest.raises(Exception, match="there is no broadcast state 'other'; there are 'limits'"):
@@ -217,6 +287,13 @@ def test_states_that_are_not_there_are_named():
             harness.push2("state")
         with pytest.raises(Exception, match="asks for the state 'unknown' while records are processed"):
             harness.push2("other")
+
+
+def test_broadcast_state_has_no_time_to_live():
+    timed = MapStateDescriptor("timed")
+    timed.enable_time_to_live(StateTtlConfig(5))
+    with pytest.raises(ProgramError, match=r"broadcast\(\): the state 'timed' has a time-to-live"):
+        StreamExecutionEnvironment().from_collection([1]).broadcast(timed)
 
 
 def test_wrong_uses_are_refused():

@@ -15,6 +15,7 @@ from pillarbox.state import (
     MapStateDescriptor,
     ReducingStateDescriptor,
     StateDescriptor,
+    StateTtlConfig,
     ValueStateDescriptor,
 )
 from pillarbox.state.key_groups import key_group, subtask_of
@@ -41,6 +42,67 @@ def test_value_state(backend):
         assert state.value() == value and state.value() is not None
     state.clear()
     assert state.value() is None
+
+
+def test_the_default_of_a_value_state_stands_for_a_value_that_is_not_there(backend):
+    state = state_of(backend, ValueStateDescriptor("s", int, default=5))
+    assert state.value() == 5
+    state.update(0)
+    assert state.value() == 0
+    state.update(None)
+    assert state.value() == 5
+    state.update(1)
+    state.clear()
+    assert state.value() == 5
+    assert backend.contents("k") == {}, "a default is not stored"
+
+
+@pytest.mark.parametrize("ttl", [None, StateTtlConfig(5)])
+def test_a_default_that_can_be_changed_is_made_each_time(backend, ttl):
+    descriptor = ValueStateDescriptor("s", default_factory=list)
+    if ttl is not None:
+        descriptor.enable_time_to_live(ttl)
+    state = state_of(backend, descriptor)
+    found = state.value()
+    found.append(1)
+    assert state.value() == []
+    state.update(found)
+    assert state.value() == [1]
+    backend.set_current_key("other")
+    assert state.value() == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"default": []}, "a default that can be changed, \\[\\], which all keys would share: .*default_factory=list"),
+        ({"default": {"a": (1, [])}}, "a default that can be changed"),
+        ({"default": 1, "default_factory": int}, "the state 's' has both default and default_factory"),
+        ({"default_factory": 5}, "has 5 as default_factory: .* a factory being a function"),
+    ],
+)
+def test_wrong_defaults_are_refused(options, says):
+    with pytest.raises(ProgramError, match=says):
+        ValueStateDescriptor("s", **options)
+
+
+def test_the_keys_of_a_state_come_in_an_order_of_their_own(backend):
+    """Whatever the memory of a worker has seen."""
+    one, other = ValueStateDescriptor("one"), MapStateDescriptor("other")
+    state, entries = backend.get_state(one), backend.get_state(other)
+    again = HeapKeyedStateBackend("op")
+    same = again.get_state(one)
+    keys = [*range(50), *"abc", None, (1, "x"), 0.5, b"b"]
+    for key in keys:
+        backend.set_current_key(key)
+        state.update(1)
+    for key in reversed(keys):
+        again.set_current_key(key)
+        same.update(2)
+    backend.set_current_key("no")
+    entries.put(1, 2)
+    assert len(backend.keys_with(one)) == len(keys) and backend.keys_with(other) == ["no"]
+    assert backend.keys_with(one) == again.keys_with(one) != keys
 
 
 def test_list_state(backend):

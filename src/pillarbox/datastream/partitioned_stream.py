@@ -151,6 +151,12 @@ class PartitionedStream(Stream[T1], Generic[T1]):
         for descriptor in descriptors:
             if not isinstance(descriptor, MapStateDescriptor):
                 raise ProgramError(f"broadcast() takes MapStateDescriptors, not {shorten(descriptor)}")
+            if descriptor.ttl_config is not None:
+                raise ProgramError(
+                    f"broadcast(): the state {descriptor.name!r} has a time-to-live, which broadcast state cannot have,"
+                    " in Flink neither: its subtasks would forget at different times; remove what is out of date in"
+                    " process_broadcast_element()"
+                )
         names = [descriptor.name for descriptor in descriptors]
         doubled = next((name for name in names if names.count(name) > 1), None)
         if doubled is not None:

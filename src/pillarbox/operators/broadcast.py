@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.elements import Records
-from pillarbox.errors import ProgramError, shorten
+from pillarbox.errors import ProgramError, raise_from_user_code, shorten
 from pillarbox.operators.broadcast_functions import (
     BroadcastProcessFunction,
     BroadcastState,
@@ -142,14 +142,17 @@ class _KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
     def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
         backend = self._backend
         state = backend.get_state(descriptor)
-        keys = [key for key in backend.get_keys() if descriptor.name in backend.contents(key)]
-        undo = backend.undo
+        context, undo = self._operator.context, backend.undo
         try:
-            for key in keys:
+            for key in backend.keys_with(descriptor):
                 if undo is not None:
                     undo.save(key)
                 backend.set_current_key(key)
-                function(key, state)
+                try:
+                    function(key, state)
+                except BaseException as error:
+                    what = f"operator {context.name!r} failed in apply_to_keyed_state() at the key {shorten(key)}"
+                    raise_from_user_code(error, what, operator=context.name, subtask=context.subtask, key=key)
         finally:
             backend.leave_key()
 

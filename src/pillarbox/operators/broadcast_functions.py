@@ -275,14 +275,44 @@ class KeyedBroadcastProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
         def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
             """Call a function with each key of the subtask that has a state, and that state.
 
-            It costs a call for each key, and what it changes is written with the epoch. Flink's ``applyToKeyedState``.
+            The keys are those that had it before the first call, in an order that depends on them alone. It costs a
+            call for each key, and what it changes is written with the epoch. Flink's ``applyToKeyedState``.
 
             Args:
                 descriptor: the descriptor of a keyed state that ``open`` has declared.
-                function: ``f(key, state)``; it may change the state, and sets no timers.
+                function: ``f(key, state)``; it may read and change this state and others of the key, and emit to side
+                    outputs by ``ctx.output``. It sets no timers.
 
             Raises:
                 ProgramError: ``open`` has declared no such state.
+
+            Example:
+                >>> LIMITS = MapStateDescriptor[str, int]("limits")
+                >>> SPENT = ValueStateDescriptor("spent", int, default=0)
+                >>> class Spent(KeyedBroadcastProcessFunction[str, Row, int, tuple[str, int]]):
+                ...     def open(self, runtime_context):
+                ...         self.spent = runtime_context.get_state(SPENT)
+                ...
+                ...     def process_element(self, payment, ctx):
+                ...         self.spent.update(self.spent.value() + payment.amount)
+                ...
+                ...     def process_broadcast_element(self, limit, ctx):
+                ...         over = []
+                ...
+                ...         def look(card, spent):
+                ...             if spent.value() > limit:
+                ...                 over.append((card, spent.value()))
+                ...                 spent.clear()
+                ...
+                ...         ctx.apply_to_keyed_state(SPENT, look)
+                ...         yield from over
+                >>> with harness_for(Spent(), key_by="card", broadcast=[LIMITS]) as harness:
+                ...     harness.push1(row(card="c1", amount=80))
+                ...     harness.push1(row(card="c2", amount=120))
+                ...     harness.push2(100)
+                ...     harness.push2(0)
+                ...     harness.get_output()
+                [('c2', 120), ('c1', 80)]
             """
 
     @abstractmethod

@@ -19,6 +19,7 @@ from pillarbox.state.descriptors import (
 from pillarbox.state.heap_backend import HeapKeyedStateBackend, KeyOwner
 from pillarbox.state.log_head import LogIdentity
 from pillarbox.state.state_log import StateLog, Sync
+from pillarbox.state.ttl import StateTtlConfig
 
 __all__ = [
     "AggregateFunction",
@@ -40,6 +41,7 @@ __all__ = [
     "SlotSpec",
     "StateDescriptor",
     "StateLog",
+    "StateTtlConfig",
     "Sync",
     "ValueState",
     "ValueStateDescriptor",

@@ -34,9 +34,11 @@ class KeyedStateBackend(KeyContext, Protocol):
         key: the current key.
         row: the row of the current key. It is the backend's own: nobody else looks into it.
         undo: saves what is about to change, in an operator that goes on when its function raises; else None.
+        now: the processing time of the epoch (epoch ms), by which state expires that has a time-to-live.
     """
 
     row: Any
+    now: int
     undo: StateUndo | None
 
     @property
@@ -128,6 +130,16 @@ class KeyedStateBackend(KeyContext, Protocol):
 
     def get_keys(self) -> Iterable[Any]:
         """Return the keys that have state or timers."""
+
+    def keys_with(self, descriptor: StateDescriptor) -> list[Any]:
+        """Return the keys that have something in a state of keys, in an order that depends on the keys alone.
+
+        So it is the same in each worker, whatever its memory has seen. Flink's ``getKeys(state, namespace)``.
+
+        Raises:
+            ProgramError: the state is not declared.
+        """
+        ...
 
     def contents(self, key: Any, namespace: Any = None) -> dict[str, Any]:
         """Return the contents of states that are not empty, by name: the very objects, to be looked at only.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pillarbox._generics import Acc, Generic, In, K, Out, T, U, V
 from pillarbox.errors import ProgramError, shorten
+from pillarbox.state.ttl import StateTtlConfig
 
 if TYPE_CHECKING:
     from pillarbox.types import TypeInformation
@@ -45,6 +46,20 @@ class StateDescriptor:
         if not isinstance(name, str) or not name:
             raise ProgramError(f"a state's name is a non-empty string, not {shorten(name)}")
         self.name = name
+        self.ttl_config: StateTtlConfig | None = None
+
+    def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
+        """Let the state expire when it is not accessed for some time: see :class:`StateTtlConfig`.
+
+        Raises:
+            ProgramError: it is no ``StateTtlConfig``.
+        """
+        if not isinstance(ttl_config, StateTtlConfig):
+            raise ProgramError(
+                f"the state {self.name!r}: enable_time_to_live() takes a StateTtlConfig, as in"
+                f" StateTtlConfig('1 hour'), not {shorten(ttl_config)}"
+            )
+        self.ttl_config = ttl_config if ttl_config.is_enabled() else None
 
     @property
     def declared_types(self) -> tuple[Any, ...]:
@@ -61,22 +76,74 @@ class ValueStateDescriptor(StateDescriptor, Generic[V]):
     Args:
         name: unique among the states of a function; the state is stored under it.
         value_type_info: the value's type, as in PyFlink; it may be left out.
+        default: ``value()`` returns it where there is no value. It is not stored, so it may change between two starts.
+        default_factory: the same for a default that can be changed, such as a list: it is called without arguments
+            each time, so that no two keys share what it returns. As with the fields of dataclasses, what was changed
+            has to be stored with ``update()``.
+
+    Raises:
+        ProgramError: ``default`` can be changed, or both are given.
 
     Example:
-        >>> ValueStateDescriptor[int]("count")
-        ValueStateDescriptor('count')
+        >>> class Count(MapFunction[str, int]):
+        ...     def open(self, runtime_context):
+        ...         self.count = runtime_context.get_state(ValueStateDescriptor("count", int, default=0))
+        ...
+        ...     def map(self, word):
+        ...         self.count.update(self.count.value() + 1)
+        ...         return self.count.value()
+        >>> words = env.from_collection(["to", "be", "to"]).key_by(lambda word: word)
+        >>> words.map(Count()).execute_and_collect()
+        [1, 1, 2]
     """
 
     kind = "value"
 
-    def __init__(self, name: str, value_type_info: TypeInformation[V] | type[V] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        value_type_info: TypeInformation[V] | type[V] | None = None,
+        *,
+        default: V | None = None,
+        default_factory: Callable[[], V] | None = None,
+    ) -> None:
         super().__init__(name)
         self.value_type_info = value_type_info
+        if default_factory is not None and (default is not None or not callable(default_factory)):
+            both = "both default and" if default is not None else f"{shorten(default_factory)} as"
+            raise ProgramError(
+                f"the state {name!r} has {both} default_factory: give it one of them, a factory being a function"
+                " without arguments"
+            )
+        if not _is_hashable(default):
+            raise ProgramError(
+                f"the state {name!r} has a default that can be changed, {shorten(default)}, which all keys would share:"
+                " give a function that makes one, as in default_factory=list"
+            )
+        self.default: V | None = default
+        self.default_factory: Callable[[], V] | None = default_factory
+
+    @property
+    def has_default(self) -> bool:
+        """Whether ``value()`` returns something where there is no value."""
+        return self.default is not None or self.default_factory is not None
+
+    def make_default(self) -> V | None:
+        """Return what stands for a value that is not there."""
+        return self.default if self.default_factory is None else self.default_factory()
 
     @property
     def declared_types(self) -> tuple[Any, ...]:
         """The declared types of values."""
         return (self.value_type_info,)
+
+
+def _is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 class ListStateDescriptor(StateDescriptor, Generic[V]):
@@ -255,7 +322,7 @@ class ValueState(ABC, Generic[V]):
 
     @abstractmethod
     def value(self) -> V | None:
-        """Return the value, or None when there is none."""
+        """Return the value; where there is none, the descriptor's default, which is None unless it says another."""
 
     @abstractmethod
     def update(self, value: V | None) -> None:

@@ -14,14 +14,17 @@ from typing import Any, NamedTuple
 from pillarbox.errors import OperatorError, shorten
 from pillarbox.state.addresses import space_address
 from pillarbox.state.backend import SlotSpec, StateUndo
-from pillarbox.state.descriptors import StateDescriptor
-from pillarbox.state.heap_rows import NEW, HeapRows, Row, stale_entry
+from pillarbox.state.descriptors import MapStateDescriptor, StateDescriptor
+from pillarbox.state.heap_rows import NEW, STAMPS, HeapRows, Row, stale_entry
 from pillarbox.state.heap_spaces import HeapSpaces
+from pillarbox.state.heap_ttl_states import TTL_STATES
 from pillarbox.state.heap_windows import HeapWindows
-from pillarbox.state.key_groups import key_group, subtask_of
+from pillarbox.state.key_groups import key_group, stable_hash, subtask_of
 from pillarbox.state.sizes import largest_rows
 from pillarbox.state.timers import HeapTimers
+from pillarbox.state.ttl_cleaner import TtlCleaner
 from pillarbox.state.undo import Undo
+from pillarbox.types import Types
 
 __all__ = ["HeapKeyedStateBackend", "KeyOwner"]
 
@@ -59,6 +62,7 @@ class HeapKeyedStateBackend(HeapRows):
         dirty: the rows that were changed in this epoch, by key.
         spaces: the rows of namespaces.
         undo: saves what is about to change, in an operator that goes on when its function raises; else None.
+        now: the processing time of the epoch (epoch ms), by which state expires that has a time-to-live.
     """
 
     row: Row
@@ -72,6 +76,8 @@ class HeapKeyedStateBackend(HeapRows):
         self.dirty: dict[Any, Row] = {}
         self.spaces: HeapSpaces = HeapSpaces(self)
         self.undo: StateUndo | None = None
+        self.now: int = 0
+        self._cleaner: TtlCleaner | None = None
 
     # -- declaring states --
 
@@ -82,6 +88,18 @@ class HeapKeyedStateBackend(HeapRows):
     def get_state(self, descriptor: StateDescriptor, *, namespaced: bool = False, late: bool = False) -> Any:
         """Return the state that a descriptor declares; the same name means the same state."""
         return (self.spaces if namespaced else self).declare(descriptor, late=late)
+
+    def make_timed(self, name: str, slot: int, descriptor: StateDescriptor) -> Any:
+        """Return a state with a time-to-live, whose stamps are in a slot of their own."""
+        make, kind = TTL_STATES[descriptor.kind]
+        stamp = Types.LONG()
+        declared = (descriptor.declared_types[0], stamp) if kind == MapStateDescriptor.kind else (stamp,)
+        stamps = self._slot_for(SlotSpec(STAMPS + name, kind), declared)
+        state = make(self, slot, descriptor, stamps)
+        if self._cleaner is None:
+            self._cleaner = TtlCleaner(self)
+        self._cleaner.states.append(state)
+        return state
 
     def get_operator_state(self, descriptor: StateDescriptor) -> Any:
         """Return the state that a descriptor declares, of the operator itself: of its subtask, and of no key."""
@@ -198,6 +216,12 @@ class HeapKeyedStateBackend(HeapRows):
         row[0] = -2 - row[0]  # (the stale entry, in line: each key that an epoch touches comes by here)
         self.dirty[self.key] = row
 
+    def touch_row_of(self, key: Any, row: Row) -> None:
+        """Note that a key's row is being changed, whatever it has been so far in this epoch."""
+        if row[0] >= 0:
+            row[0] = stale_entry(row[0])
+            self.dirty[key] = row
+
     def every_row(self) -> Iterable[Row]:
         """Return all rows of keys."""
         return self.rows.values()
@@ -220,6 +244,12 @@ class HeapKeyedStateBackend(HeapRows):
         for key in self.spaces.get_keys():
             if key not in self.rows:
                 yield key
+
+    def keys_with(self, descriptor: StateDescriptor) -> list[Any]:
+        """Return the keys that have something in a state of keys, in an order that depends on the keys alone."""
+        state = self.get_state(descriptor)
+        keys = [key for key, row in self.rows.items() if state.is_readable(row)]
+        return sorted(sorted(keys, key=repr), key=stable_hash)
 
     def contents(self, key: Any, namespace: Any = None) -> dict[str, Any]:
         """Return the contents of states that are not empty, by name: the very objects, to be looked at only."""
@@ -255,6 +285,8 @@ class HeapKeyedStateBackend(HeapRows):
         Both are by address, those of keys first. Rows that hold nothing are dropped. The caller sets the marks of the
         rows that it writes.
         """
+        if self._cleaner is not None:
+            self._cleaner.clean()
         changed, self.dirty = self.dirty, {}
         nothing = self.blank[1:]
         # By identity: a state may hold what does not compare to a bool, such as a numpy array.
@@ -277,6 +309,15 @@ class HeapKeyedStateBackend(HeapRows):
         """Index the timers."""
         for timers in (*self.timers, *self.spaces.timers):
             timers.end_loading()
+        unused = [
+            place
+            for place, slot in enumerate(self.slots, self._lead)
+            if slot.name.startswith(STAMPS) and slot.name not in self._declared
+        ]
+        if unused and self._cleaner is None:
+            self._cleaner = TtlCleaner(self)
+        if self._cleaner is not None:
+            self._cleaner.restored(unused)
 
     def apply(self, keys: list[Any], rows: list[Row], removed: list[Any]) -> None:
         """Take over rows that another worker wrote, into rows and timers that are live here."""

@@ -20,7 +20,7 @@ from pillarbox.state.heap_states import STATES
 if TYPE_CHECKING:
     from pillarbox.state.timers import HeapTimers
 
-__all__ = ["NEW", "CurrentRow", "HeapRows", "Row", "stale_entries", "stale_entry"]
+__all__ = ["NEW", "STAMPS", "CurrentRow", "HeapRows", "Row", "stale_entries", "stale_entry"]
 
 Row = list[Any]
 
@@ -29,6 +29,10 @@ NEW = -1  # changed; the log does not have it
 
 # Names of slots whose states may be asked for at any time, so also after a checkpoint with them was restored.
 _LATE = "late/"
+# What leads the name of a slot of stamps: when a state with a time-to-live was last accessed. The state's own follows.
+STAMPS = "ttl/"
+# These are kept where the program does not declare them; stamps are cleared then.
+_KEPT = (_LATE, STAMPS)
 
 
 def stale_entry(mark: int) -> int:
@@ -156,6 +160,11 @@ class HeapRows:
                 f"operator {self.operator!r} declares the state {descriptor.name!r} twice:"
                 f" as a {self._kind_of(name)} state and as a {descriptor.kind} state"
             )
+        elif descriptor.ttl_config not in (None, getattr(state, "ttl", None)):
+            raise ProgramError(
+                f"operator {self.operator!r} declares the state {descriptor.name!r} twice, with another time-to-live:"
+                f" {descriptor.ttl_config}"
+            )
         return state
 
     def _new_state(self, name: str, descriptor: StateDescriptor, late: bool, current: CurrentRow) -> Any:
@@ -167,19 +176,40 @@ class HeapRows:
         make = self._class_of(descriptor.kind, late=late)
         if make is None:
             raise ProgramError(f"{shorten(descriptor)} is not a descriptor of keyed state")
-        kind = self._kind_of(name)  # a checkpoint may have it already
-        if kind is None:
-            slot = self.add_slot(SlotSpec(name, descriptor.kind))
-        elif kind == descriptor.kind:
-            slot = self.slots.index(SlotSpec(name, kind)) + self._lead
-        else:
-            raise self._other_kind(SlotSpec(name, kind), descriptor.kind)
-        self._declared[name] = descriptor.declared_types
+        if descriptor.ttl_config is not None and (late or current is not self):
+            self.refuse_time_to_live(descriptor)
+        slot = self._slot_for(SlotSpec(name, descriptor.kind), descriptor.declared_types)
+        if descriptor.ttl_config is not None:
+            return self.make_timed(name, slot, descriptor)
         return make(current, slot, descriptor)
 
     def _class_of(self, kind: str, *, late: bool) -> Any:
         """Return the class of states of a kind; None: there is no such kind."""
         return STATES.get(kind)
+
+    def _slot_for(self, spec: SlotSpec, declared: tuple[Any, ...]) -> int:
+        """Return the place of a slot, which a checkpoint may have already; else it is added."""
+        kind = self._kind_of(spec.name)
+        if kind is None:
+            slot = self.add_slot(spec)
+        elif kind == spec.kind:
+            slot = self.slots.index(spec) + self._lead
+        else:
+            raise self._other_kind(SlotSpec(spec.name, kind), spec.kind)
+        self._declared[spec.name] = declared
+        return slot
+
+    def make_timed(self, name: str, slot: int, descriptor: StateDescriptor) -> Any:
+        """Return a state with a time-to-live."""
+        self.refuse_time_to_live(descriptor)
+
+    def refuse_time_to_live(self, descriptor: StateDescriptor) -> NoReturn:
+        """Refuse the time-to-live of a state that is not of a key alone."""
+        raise ProgramError(
+            f"operator {self.operator!r}: the {descriptor.kind} state {descriptor.name!r} has a time-to-live, which is"
+            " for states of keys that open() declares: not for those of windows and triggers, which go with their"
+            " window, nor for broadcast state and other states of the operator itself, as in Flink"
+        )
 
     def add_slot(self, spec: SlotSpec) -> int:
         """Add a slot to each row, and return its place."""
@@ -215,7 +245,7 @@ class HeapRows:
         return {
             slot.name.partition("/")[2]: value
             for slot, value in zip(self.slots, row[self._lead :])
-            if slot.kind != "timers" and value is not None
+            if slot.kind != "timers" and value is not None and not slot.name.startswith(STAMPS)
         }
 
     def timestamps_of(self, row: Row) -> dict[str, list[int]]:
@@ -236,7 +266,7 @@ class HeapRows:
         """
         for slot in sorted(written, key=lambda slot: slot.kind == "timers"):  # a state's name says more to people
             kind = self._kind_of(slot.name)
-            if kind is None and slot.name.startswith(_LATE):
+            if kind is None and slot.name.startswith(_KEPT):
                 self.add_slot(slot)
             elif kind is None:
                 name = slot.name if slot.kind == "timers" else slot.name.partition("/")[2]

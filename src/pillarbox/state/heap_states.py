@@ -27,7 +27,16 @@ from pillarbox.state.descriptors import (
 if TYPE_CHECKING:
     from pillarbox.state.heap_rows import CurrentRow
 
-__all__ = ["STATES", "folded_none"]
+__all__ = [
+    "STATES",
+    "HeapAggregatingState",
+    "HeapListState",
+    "HeapMapState",
+    "HeapReducingState",
+    "HeapState",
+    "HeapValueState",
+    "folded_none",
+]
 
 _EMPTY: dict[Any, Any] = {}
 _IS_NONE = partial(is_, None)
@@ -42,7 +51,7 @@ def folded_none(rows: CurrentRow, slot: int, key: Any) -> ProgramError:
     )
 
 
-class _HeapState:
+class HeapState:
     """A state is a slot number, and the rows of which one is current: those of keys, or of namespaces."""
 
     __slots__ = ("_backend", "_slot")
@@ -62,6 +71,10 @@ class _HeapState:
         if self._backend.row[self._slot] is not None:
             self._set(None)
 
+    def is_readable(self, row: Any) -> bool:
+        """Return whether there is something in a row that may be read."""
+        return row[self._slot] is not None
+
     def _refuse_none(self) -> NoReturn:
         backend = self._backend
         name = backend.spec_of(self._slot).name.partition("/")[2]
@@ -71,7 +84,9 @@ class _HeapState:
         )
 
 
-class _HeapValueState(_HeapState, ValueState[Any]):
+class HeapValueState(HeapState, ValueState[Any]):
+    """ValueState on the heap."""
+
     __slots__ = ()
 
     def value(self) -> Any:
@@ -85,7 +100,23 @@ class _HeapValueState(_HeapState, ValueState[Any]):
             backend.touch()
 
 
-class _HeapMergingState(_HeapState):
+class _HeapValueStateWithDefault(HeapValueState):
+    __slots__ = ("_make_default",)
+
+    def __init__(self, backend: CurrentRow, slot: int, descriptor: ValueStateDescriptor) -> None:
+        super().__init__(backend, slot, descriptor)
+        self._make_default = descriptor.make_default
+
+    def value(self) -> Any:
+        value = self._backend.row[self._slot]
+        return self._make_default() if value is None else value
+
+
+def _value_state(backend: CurrentRow, slot: int, descriptor: ValueStateDescriptor) -> HeapValueState:
+    return (_HeapValueStateWithDefault if descriptor.has_default else HeapValueState)(backend, slot, descriptor)
+
+
+class HeapMergingState(HeapState):
     """A state whose contents in several namespaces can become one: Flink's ``InternalMergingState``."""
 
     __slots__ = ()
@@ -119,7 +150,9 @@ class _HeapMergingState(_HeapState):
         return folded_none(self._backend, self._slot, self._backend.current_key)
 
 
-class _HeapListState(_HeapMergingState, ListState[Any]):
+class HeapListState(HeapMergingState, ListState[Any]):
+    """ListState on the heap."""
+
     __slots__ = ()
 
     def _merged(self, one: Any, other: Any) -> Any:
@@ -164,7 +197,9 @@ class _HeapListState(_HeapMergingState, ListState[Any]):
         return elements
 
 
-class _HeapMapState(_HeapState, MapState[Any, Any]):
+class HeapMapState(HeapState, MapState[Any, Any]):
+    """MapState on the heap."""
+
     __slots__ = ()
 
     def get(self, key: Any) -> Any:
@@ -212,7 +247,9 @@ class _HeapMapState(_HeapState, MapState[Any, Any]):
         return not self._backend.row[self._slot]
 
 
-class _HeapReducingState(_HeapMergingState, ReducingState[Any]):
+class HeapReducingState(HeapMergingState, ReducingState[Any]):
+    """ReducingState on the heap."""
+
     __slots__ = ("_reduce",)
 
     def __init__(self, backend: CurrentRow, slot: int, descriptor: ReducingStateDescriptor) -> None:
@@ -246,7 +283,9 @@ class _HeapReducingState(_HeapMergingState, ReducingState[Any]):
         return present is None
 
 
-class _HeapAggregatingState(_HeapMergingState, AggregatingState[Any, Any]):
+class HeapAggregatingState(HeapMergingState, AggregatingState[Any, Any]):
+    """AggregatingState on the heap."""
+
     __slots__ = ("_function",)
 
     def __init__(self, backend: CurrentRow, slot: int, descriptor: AggregatingStateDescriptor) -> None:
@@ -286,9 +325,9 @@ class _HeapAggregatingState(_HeapMergingState, AggregatingState[Any, Any]):
 
 # By kind.
 STATES: dict[str, Any] = {
-    ValueStateDescriptor.kind: _HeapValueState,
-    ListStateDescriptor.kind: _HeapListState,
-    MapStateDescriptor.kind: _HeapMapState,
-    ReducingStateDescriptor.kind: _HeapReducingState,
-    AggregatingStateDescriptor.kind: _HeapAggregatingState,
+    ValueStateDescriptor.kind: _value_state,
+    ListStateDescriptor.kind: HeapListState,
+    MapStateDescriptor.kind: HeapMapState,
+    ReducingStateDescriptor.kind: HeapReducingState,
+    AggregatingStateDescriptor.kind: HeapAggregatingState,
 }

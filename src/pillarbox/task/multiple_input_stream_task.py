@@ -141,8 +141,8 @@ class MultipleInputStreamTask(StreamTask):
         have been restored from the same store.
 
         Args:
-            epoch_time: by which the silence of sources is measured (epoch ms): the same for all tasks, and when the
-                epoch is run again; the clock's time when None.
+            epoch_time: by which the silence of sources is measured, and the time-to-live of state (epoch ms): the same
+                for all tasks, and when the epoch is run again; the clock's time when None.
 
         Raises:
             TaskStateError: the task has not been restored, is in an epoch, or has ended.
@@ -151,6 +151,7 @@ class MultipleInputStreamTask(StreamTask):
             with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
                 self._store = store
                 self._epoch_time = self.clock.current_processing_time() if epoch_time is None else epoch_time
+                self.backend.now = self._epoch_time
                 epoch = self.log.version + 1
                 self.gate.begin_epoch(epoch)
                 self.writer.begin_epoch(self.subtask)

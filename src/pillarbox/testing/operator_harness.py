@@ -144,6 +144,7 @@ class OneInputStreamOperatorTestHarness:
         executor = self._processor.get_mailbox_executor(0)
         clock = ProcessingTimeServiceImpl(self.processing_time_service, as_mail(executor))
         self._backend = HeapKeyedStateBackend(node.name)
+        self._backend.now = processing_time
         self._time_services = InternalTimeServiceManager(self._backend, clock)
         context = OperatorContext(
             node.name,
@@ -217,6 +218,7 @@ class OneInputStreamOperatorTestHarness:
         self._process(records, index)
 
     def _process(self, records: Records, index: int = 0) -> None:
+        self._backend.now = self.get_processing_time()
         self.operator.inputs[index].process_records(records)
         self._settle()
 
@@ -229,6 +231,7 @@ class OneInputStreamOperatorTestHarness:
         if timestamp < self._current_watermark:
             raise ValueError(f"the watermark cannot go back from {self._current_watermark} to {timestamp}")
         self._current_watermark = timestamp
+        self._backend.now = self.get_processing_time()
         self.operator.process_watermark(timestamp)
         self._settle()
 
@@ -237,6 +240,7 @@ class OneInputStreamOperatorTestHarness:
 
     def set_processing_time(self, timestamp: int) -> None:
         """Set the clock (epoch milliseconds): the processing-time timers up to it fire, in order (T4)."""
+        self._backend.now = timestamp
         self.processing_time_service.set_current_time(timestamp)
         self._settle()
 
@@ -246,8 +250,9 @@ class OneInputStreamOperatorTestHarness:
         Raises:
             ValueError: ``milliseconds`` is negative.
         """
-        self.processing_time_service.advance(milliseconds)
-        self._settle()
+        if milliseconds < 0:
+            raise ValueError(f"the clock cannot advance by {milliseconds} ms: use set_processing_time()")
+        self.set_processing_time(self.get_processing_time() + milliseconds)
 
     def get_processing_time(self) -> int:
         """Return the clock's time, epoch milliseconds."""
@@ -347,6 +352,7 @@ class OneInputStreamOperatorTestHarness:
             TimeoutError: requests did not end.
         """
         self._checkpoints += 1
+        self._backend.now = self.get_processing_time()
         with self._patience.time_passes(time_passes):
             self.operator.prepare_snapshot_pre_barrier(self._checkpoints)
         self._settle()

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pillarbox.elements import ArrowRecords, Buffer, TaskReport, decode
 from pillarbox.task import REPORT_TARGET
 
-__all__ = ["BUFFER_SCHEMA", "REPORT_TYPES", "BufferOutput", "ColumnOutput", "Output"]
+__all__ = ["BATCH_TIMESTAMP", "BUFFER_SCHEMA", "REPORT_TYPES", "BufferOutput", "ColumnOutput", "Output"]
 
 _SPARK_TYPES = {
     str: "STRING",
@@ -34,6 +34,8 @@ REPORT_TYPES = {
 }
 
 BUFFER_SCHEMA = "target LONG, channel LONG, seq LONG, payload BINARY"
+# A column of buffers on their way into a level of a query without timers, to whose functions Spark tells no time.
+BATCH_TIMESTAMP = "batch_timestamp"
 _BUFFER_FIELDS = [("target", pa.int64()), ("channel", pa.int64()), ("seq", pa.int64()), ("payload", pa.binary())]
 
 

@@ -17,7 +17,14 @@ from pillarbox.graph import CollectionSource, DataFrameSource, Program, SourceTr
 from pillarbox.runtime.shipping import ShippedVertex, ship
 from pillarbox.runtime.spark.batch_host import BatchTaskHost
 from pillarbox.runtime.spark.failures import unwrapped_failures
-from pillarbox.runtime.spark.output import BUFFER_SCHEMA, REPORT_TYPES, BufferOutput, ColumnOutput, Output
+from pillarbox.runtime.spark.output import (
+    BATCH_TIMESTAMP,
+    BUFFER_SCHEMA,
+    REPORT_TYPES,
+    BufferOutput,
+    ColumnOutput,
+    Output,
+)
 from pillarbox.runtime.spark.session import check_session, worker_pool
 from pillarbox.runtime.spark.source_host import SourceHost
 from pillarbox.runtime.spark.start import metrics_names, register, take_metrics_name
@@ -92,6 +99,9 @@ class _Plan:
         from pillarbox.runtime.spark.task_host import TaskHost
 
         timers = self.program.uses_processing_time
+        if not timers:
+            # Spark puts the time of the offset log for it, so a batch that is run again has the same.
+            rows = rows.selectExpr("*", f"unix_millis(current_timestamp()) AS {BATCH_TIMESTAMP}")
         with worker_pool(self.session, self._pool(level)):
             sent = rows.groupBy("target").transformWithStateInPandas(
                 Processor(TaskHost(vertices, places, output, timers)),

@@ -7,6 +7,7 @@ state log is a map state of Spark's, which commits it with the micro-batch.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import chain
 
 import pandas as pd
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
@@ -16,7 +17,7 @@ from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.runtime.spark import residency
 from pillarbox.runtime.spark.arrow_frame import arrow_frame
 from pillarbox.runtime.spark.failures import failures_in_worker
-from pillarbox.runtime.spark.output import Output
+from pillarbox.runtime.spark.output import BATCH_TIMESTAMP, Output
 from pillarbox.task import MultipleInputStreamTask
 
 __all__ = ["TaskHost"]
@@ -67,7 +68,7 @@ class TaskHost:
         """Run a subtask's epoch; buffers for a later level, or for the end, pass through.
 
         Args:
-            now: the batch timestamp (epoch ms), where the query has timers.
+            now: the batch timestamp (epoch ms), where the query has timers; else the rows have it.
         """
         for buffers in self._run(code, rows, now) if code in self._places else _buffers(rows):
             yield from map(arrow_frame, self._output(buffers))
@@ -81,10 +82,12 @@ class TaskHost:
     def _run(self, code: int, rows: Iterator[pd.DataFrame], now: int) -> Iterator[list[Buffer]]:
         self._ran.add(code)
         number, subtask = self._places[code]
+        if not self._timers:
+            now, rows = _batch_timestamp(rows)
         with failures_in_worker(self._vertices[number].name, subtask):
             task = residency.here.task(self._vertices[number], subtask, self._store)
             try:
-                yield from task.run_epoch(_buffers(rows), self._store, now if self._timers else None)
+                yield from task.run_epoch(_buffers(rows), self._store, now)
                 if self._timers:
                     self._set_timer(task)
                 residency.here.spare_the_collector()
@@ -100,6 +103,12 @@ class TaskHost:
                 self._handle.deleteTimer(timestamp)
         if wanted is not None and wanted not in present:
             self._handle.registerTimer(wanted)
+
+
+def _batch_timestamp(frames: Iterator[pd.DataFrame]) -> tuple[int, Iterator[pd.DataFrame]]:
+    """Return the batch timestamp that the rows have, and all rows. There are some: Spark has called for their sake."""
+    first = next(frames)
+    return int(first[BATCH_TIMESTAMP].iloc[0]), chain((first,), frames)
 
 
 def _buffers(frames: Iterable[pd.DataFrame]) -> Iterator[list[Buffer]]:
