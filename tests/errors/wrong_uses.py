@@ -38,6 +38,7 @@ from pillarbox import (
     ProgramError,
     ReduceFunction,
     ReducingStateDescriptor,
+    StateTtlConfig,
     StreamExecutionEnvironment,
     TypeMismatchError,
     Types,
@@ -87,6 +88,12 @@ def rows(env: StreamExecutionEnvironment) -> DataStream:
 
 
 # --- functions that fail ---
+
+
+def _timed_map() -> MapStateDescriptor:
+    descriptor = MapStateDescriptor("m")
+    descriptor.enable_time_to_live(StateTtlConfig("1 hour"))
+    return descriptor
 
 
 class Broken(BaseException):
@@ -640,6 +647,11 @@ BUILDS = [
     Build("assigner of three", lambda env: timed(rows(env), lambda a, b, c: 1), ("has to take (value) or (value, record_timestamp)",)),
     Build("generator, an instance", lambda env: WatermarkStrategy.for_generator(Watermarks()), ("the class Watermarks, not the instance",)),
     Build("generator 42", lambda env: WatermarkStrategy.for_generator(42), ("for_generator()", "42")),
+    Build("time-to-live of nothing", lambda env: StateTtlConfig(0), ("the time-to-live of a state has to be at least one millisecond, not 0",)),
+    Build("time-to-live in event time", lambda env: StateTtlConfig.new_builder(5).set_ttl_time_characteristic("EventTime"), ("counts in processing time, as in Flink", "set an event-time timer")),
+    Build("time-to-live, a duration", lambda env: ValueStateDescriptor("v").enable_time_to_live("1 hour"), ("the state 'v': enable_time_to_live() takes a StateTtlConfig, as in StateTtlConfig('1 hour')",)),
+    Build("time-to-live of broadcast state", lambda env: rows(env).broadcast(_timed_map()), ("broadcast(): the state 'm' has a time-to-live", "process_broadcast_element()")),
+    Build("a default that can be changed", lambda env: ValueStateDescriptor("v", default=[]), ("the state 'v' has a default that can be changed", "default_factory=list")),
     Build("Duration 'x'", lambda env: Duration.of_seconds("x"), ("a whole number is expected, not 'x'",)),
     # state
     *(Build(f"state {value!r}", lambda env, value=value: ValueStateDescriptor(value), ("state's name is a non-empty string", repr(value))) for value in ("", 5, None)),

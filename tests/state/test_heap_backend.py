@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -59,7 +61,7 @@ def test_the_default_of_a_value_state_stands_for_a_value_that_is_not_there(backe
 
 @pytest.mark.parametrize("ttl", [None, StateTtlConfig(5)])
 def test_a_default_that_can_be_changed_is_made_each_time(backend, ttl):
-    descriptor = ValueStateDescriptor("s", default_factory=list)
+    descriptor: Any = ValueStateDescriptor("s", default_factory=list)
     if ttl is not None:
         descriptor.enable_time_to_live(ttl)
     state = state_of(backend, descriptor)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 from collections import defaultdict
 from itertools import pairwise
 from typing import Any
@@ -37,6 +38,8 @@ from pillarbox.state import (
 from pillarbox.state.heap_rows import STAMPS
 from pillarbox.state.key_note import KeyNote
 from pillarbox.testing import ProcessingTime, ProgramTestHarness, StreamRecord, check_operator, harness_for, row
+from tests.data import make_ttl as golden
+from tests.data.make_checkpoint import load
 
 LIVE = StateTtlConfig.UpdateType
 SEEN = StateTtlConfig.StateVisibility
@@ -317,6 +320,21 @@ def test_expired_state_that_is_not_cleaned_up_can_be_read_once():
     task.backend.now = 100
     task.call(1, "sum", "write", 1)  # folded into what has expired, as in Flink
     assert task.call(1, "sum", "read", 0) == 2
+
+
+@pytest.mark.parametrize("ttl", [1_000, 5_000, 15_000, 19_999, 20_001, 100_000])
+@pytest.mark.parametrize("large", [False, True])
+def test_the_golden_log_with_stamps_is_read(ttl, large, monkeypatch):
+    if large:
+        monkeypatch.setattr(large_collections, "_LARGE", 60)
+    (store,) = load(golden.PATH).values()
+    assert any("elements" in pickle.loads(chunk) for number, chunk in store.chunks.items() if number > 0)
+    expected = golden.expected(ttl, golden.END)
+    for _ in range(2):
+        timed = golden.Timed(store, ttl)
+        assert timed.view(golden.END) == expected
+        timed.log.commit(store, {})
+    assert timed.backend.num_keys == sum(any(map(bool, held)) for held in expected.values())
 
 
 # -- cleaning --

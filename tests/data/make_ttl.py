@@ -1,0 +1,131 @@
+"""A log of states with a time-to-live that every later version has to read: ``python -m tests.data.make_ttl``.
+
+It has each kind of stamps, some of large maps and lists, some of before the states had a time-to-live.
+``ttl-format-N.zip`` is written once, as the other checkpoints are.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from typing import Any
+
+import pytest
+
+from pillarbox.state import (
+    HeapKeyedStateBackend,
+    ListStateDescriptor,
+    LogIdentity,
+    MapStateDescriptor,
+    MemoryChunkStore,
+    ReducingStateDescriptor,
+    StateLog,
+    StateTtlConfig,
+    ValueStateDescriptor,
+    large_collections,
+    log_limits,
+)
+from pillarbox.state.log_head import FORMAT
+from tests.data.make_checkpoint import HERE, save
+
+__all__ = ["END", "PATH", "Timed", "expected"]
+
+PATH = HERE / f"ttl-format-{FORMAT}.zip"
+EPOCHS = 24
+KEYS = 9
+END = EPOCHS * 1000
+# The states have a time-to-live from this epoch on.
+TIMED_FROM = 4
+
+
+class Timed:
+    """A worker's copy of the state."""
+
+    def __init__(self, store: MemoryChunkStore, ttl: Any) -> None:
+        self.store = store
+        self.backend = HeapKeyedStateBackend("timed")
+
+        def declare(descriptor: Any) -> Any:
+            if ttl is not None:
+                descriptor.enable_time_to_live(StateTtlConfig(ttl))
+            return self.backend.get_state(descriptor)
+
+        self.value = declare(ValueStateDescriptor("value"))
+        self.elements = declare(ListStateDescriptor("elements"))
+        self.entries = declare(MapStateDescriptor("entries"))
+        self.sum = declare(ReducingStateDescriptor("sum", lambda one, other: one + other))
+        self.backend.seal()
+        self.log = StateLog(LogIdentity("timed", 0, 1, 128), self.backend)
+        self.log.sync(store)
+
+    def epoch(self, number: int) -> None:
+        """Change the state as it was changed in an epoch."""
+        self.backend.now = number * 1000
+        for key in keys_of(number):
+            self.backend.set_current_key(key)
+            self.value.update((number, key))
+            self.elements.add(number)
+            self.entries.put(number % 7, key)
+            self.sum.add(number)
+        self.log.commit(self.store, {})
+
+    def view(self, now: int) -> dict[int, Any]:
+        """Return what each key has."""
+        self.backend.now = now
+        seen = {}
+        for key in range(KEYS):
+            self.backend.set_current_key(key)
+            seen[key] = self.value.value(), list(self.elements), dict(self.entries.items()), self.sum.get()
+        return seen
+
+
+def keys_of(number: int) -> list[int]:
+    """Return the keys that come in an epoch. Key 0 comes often."""
+    return sorted({0 if number < 20 else 1, number * 5 % KEYS, number * number % KEYS})
+
+
+def expected(ttl: int, now: int) -> dict[int, Any]:
+    """Return what each key should have, when the log is read with a time-to-live (ms)."""
+    came: dict[int, list[int]] = defaultdict(list)
+    for number in range(EPOCHS):
+        for key in keys_of(number):
+            came[key].append(number)
+
+    def alive(number: int) -> bool:
+        # What was there before counts from the first epoch on in which it had a time-to-live.
+        return max(number, TIMED_FROM) * 1000 + ttl > now
+
+    seen = {}
+    for key in range(KEYS):
+        last = came[key][-1]
+        entries: dict[int, int] = {}
+        for number in came[key]:
+            entries[number % 7] = number
+        seen[key] = (
+            (last, key) if alive(last) else None,
+            [number for number in came[key] if alive(number)],
+            {place: key for place, number in entries.items() if alive(number)},
+            sum(came[key]) if alive(last) else None,
+        )
+    return seen
+
+
+def make() -> MemoryChunkStore:
+    """Write the log."""
+    store = MemoryChunkStore()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large_collections, "_LARGE", 60)
+        patch.setattr(log_limits, "CHUNK_ROWS", 8)
+        patch.setattr(log_limits, "SLACK_BYTES", 500)
+        patch.setattr(log_limits, "SPARE_CHUNKS", 4)
+        timed = Timed(store, None)
+        for number in range(EPOCHS):
+            if number in (TIMED_FROM, 15):
+                timed = Timed(store, 10_000_000)
+            timed.epoch(number)
+    return store
+
+
+if __name__ == "__main__":
+    save({("timed", 0): make()}, PATH)
+    print(f"{PATH}: {PATH.stat().st_size} bytes", file=sys.stderr)
