@@ -27,6 +27,7 @@ class Store:
     is_declared = True
     num_keys = 0
     undo: StateUndo | None = None
+    now = 0
 
     def __init__(self) -> None:
         self.key: Any = None
@@ -68,6 +69,9 @@ class Store:
         raise NotImplementedError
 
     def get_keys(self) -> list[Any]:
+        raise NotImplementedError
+
+    def keys_with(self, descriptor: Any) -> list[Any]:
         raise NotImplementedError
 
     def contents(self, key: Any, namespace: Any = None) -> dict[str, Any]:
