@@ -27,6 +27,7 @@ __all__ = [
     "Mark",
     "check_key",
     "damaged",
+    "open_head",
     "read_head",
     "refused",
     "write_head",
@@ -160,6 +161,24 @@ def read_head(payload: bytes, identity: LogIdentity, load: Callable[[bytes], Any
     Raises:
         CheckpointMismatchError: it is another's, of a newer version, or not as it was written.
     """
+    head = open_head(payload, identity, load)
+    _check_identity(head, identity)
+    return head
+
+
+def open_head(
+    payload: bytes, identity: LogIdentity, load: Callable[[bytes], Any], dump: Callable[[Any], bytes] = dumps
+) -> LogHead:
+    """Return the head of any log.
+
+    Args:
+        identity: for people: what is known of it before it is read.
+        load: unpickles a head of format 1.
+        dump: pickles what the task keeps beside the rows, which lies open in a head of format 1.
+
+    Raises:
+        CheckpointMismatchError: it is of a newer version, or not as it was written.
+    """
     if not payload.startswith(_MAGIC):
         raise CheckpointMismatchError(f"operator {identity.operator!r}: the state at hand was not written by pillarbox")
     written = int.from_bytes(payload[len(_MAGIC) : _VERSIONED], "little")
@@ -169,7 +188,7 @@ def read_head(payload: bytes, identity: LogIdentity, load: Callable[[bytes], Any
             f" pillarbox reads up to {FORMAT}: update pillarbox, or start from a new checkpoint"
         )
     try:
-        content = _content_1(payload, load) if written == 1 else _content(payload)
+        content = _content_1(payload, load, dump) if written == 1 else _content(payload)
     except _DamagedError as error:
         raise damaged(identity, "the head of the state", str(error)) from error
     except MissingGlobalError as error:
@@ -179,9 +198,7 @@ def read_head(payload: bytes, identity: LogIdentity, load: Callable[[bytes], Any
     unknown = sorted(content.keys() - _FIELDS)
     if unknown:
         raise newer(identity, unknown[0])
-    head = LogHead(**content)
-    _check_identity(head, identity)
-    return head
+    return LogHead(**content)
 
 
 class _DamagedError(Exception):
@@ -201,7 +218,7 @@ def _content(payload: bytes) -> dict[str, Any]:
     return content
 
 
-def _content_1(payload: bytes, load: Callable[[bytes], Any]) -> dict[str, Any]:
+def _content_1(payload: bytes, load: Callable[[bytes], Any], dump: Callable[[Any], bytes]) -> dict[str, Any]:
     """Return the content of a head of format 1: a pickled object of a private class."""
     try:
         content = dict(vars(load(payload[_VERSIONED:])))
@@ -209,7 +226,7 @@ def _content_1(payload: bytes, load: Callable[[bytes], Any]) -> dict[str, Any]:
         raise
     except Exception as error:
         raise _DamagedError(describe(error)) from error
-    content["task"] = dumps(content.pop("task_state", {}))
+    content["task"] = dump(content.pop("task_state", {}))
     return content
 
 

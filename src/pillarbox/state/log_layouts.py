@@ -17,7 +17,7 @@ from pillarbox.state.backend import LoggedRows, LoggedStateBackend, SlotSpec
 from pillarbox.state.log_chunk import Chunk
 from pillarbox.state.log_head import Layout, LogHead
 
-__all__ = ["Layouts", "SlotLayouts", "as_written"]
+__all__ = ["Layouts", "SlotLayouts", "as_written", "layout_at"]
 
 
 class Layouts:
@@ -130,8 +130,7 @@ class SlotLayouts:
 
     def at(self, number: int) -> Layout:
         """Return the layout of a chunk."""
-        first: Layout = self._layouts[0][1] if self._layouts else []
-        return next((layout for start, layout in reversed(self._layouts) if start <= number), first)
+        return layout_at(self._layouts, number)
 
     def positions(self, number: int) -> list[int] | None:
         """Return the position of each of the program's slots in the rows of a chunk; None: they are the same."""
@@ -148,6 +147,12 @@ class SlotLayouts:
         while len(self._layouts) > 1 and self._layouts[1][0] <= first:
             self._layouts = self._layouts[1:]
         return self._layouts
+
+
+def layout_at(layouts: list[tuple[int, Layout]], number: int) -> Layout:
+    """Return the layout of a chunk, from what a head says."""
+    first: Layout = layouts[0][1] if layouts else []
+    return next((layout for start, layout in reversed(layouts) if start <= number), first)
 
 
 def _specs(layout: Layout) -> list[SlotSpec]:

@@ -1,10 +1,5 @@
 """Reading a state log: a cold start reads all of it, a task that missed epochs the chunks that it has not seen.
 
-All entries of the log are numbered, and a chunk names those that its own take the place of. A cold start reads the
-chunks from the newest to the oldest, so it knows of each entry whether it is out of date without a look at its key.
-The head says what the newest chunk has to be, and each chunk what the one before it has to be: what is read is what was
-written, or an error.
-
 Only the mailbox thread may do it.
 """
 
@@ -22,6 +17,7 @@ from pillarbox.state.large_collection import Owner
 from pillarbox.state.log_chunk import Chunk, read_chunk, read_large
 from pillarbox.state.log_contents import LogContents, filed
 from pillarbox.state.log_head import LogHead, Mark, damaged
+from pillarbox.state.log_scan import scan
 
 __all__ = ["LogReader"]
 
@@ -54,43 +50,29 @@ class LogReader:
         layouts.take_over(head)
         if plain is not None:
             self._unchecked = {name for name, kind in plain.types.items() if head.types.get(name) != kind}
-        current = np.ones(head.entries, np.bool_)
-        place = head.entries
-        oldest = head.entry - head.entries
-        if self._store.get(head.following) is not None:
-            raise damaged(identity, "the state", f"its head does not know of chunk {head.following}")
         # Millions of new, live objects: the cycle collector would only walk over them, again and again; and once more
         # for each generation that they pass, if freezing did not make them old at once. Garbage that is there grows old
         # with them, out of the collector's sight; so few objects, which are no burden, stay young.
         collecting = gc.isenabled()
         gc.disable()
         try:
-            mark = head.newest
             newest: Mark | None = None
-            for number in reversed(range(head.first, head.following)):
-                chunk, written = self._read(number, mark)
-                mark = chunk.before
+            for number, chunk, written, start, chosen in scan(
+                self._store, head, identity, layouts.at, contents.allowed
+            ):
                 if newest is None:
                     newest = written
-                place -= chunk.count
-                if place < 0:
-                    raise damaged(identity, "the state", f"it has more than its {head.entries} entries")
-                older = place - chunk.replaced
-                current[older[older >= 0]] = False  # others are in chunks that are gone
-                chosen = current[place : place + chunk.current]
                 own = chunk.own(written.size)
                 layouts.fit(chunk, number)
-                contents.ledger.load(filed(number, oldest + place, chunk, own), written.size, own, chosen)
-                self._read_large(chunk, oldest + place, chosen)
-                self._read_elements(chunk, oldest + place, chosen)
+                contents.ledger.load(filed(number, start, chunk, own), written.size, own, chosen)
+                self._read_large(chunk, start, chosen)
+                self._read_elements(chunk, start, chosen)
                 # Outdated rows are freed now, and their memory is used for the next chunk, while it is in the cache.
                 for rows, addresses, found in layouts.of_each_kind(chunk, chosen):
                     if plain is not None and self._unchecked:
                         plain.check(addresses, found, self._unchecked)
                     rows.load(addresses, found)
                 chunk.rows = []
-            if place:
-                raise damaged(identity, "the state", f"{place} of its {head.entries} entries are missing")
             wrong = contents.collections.load()
             if wrong is not None:
                 raise damaged(identity, "the state", wrong)

@@ -19,7 +19,10 @@ from pillarbox.state.key_note import KeyNote
 from pillarbox.state.large_collection import Elements
 from pillarbox.state.plain_types import ListOf, MapOf, NotPlainError, PlainKey, PlainType, Readable, plain_type
 
-__all__ = ["PlainStates", "reason_for_pickles"]
+__all__ = ["HEAD_1", "PlainStates", "head_1", "reason_for_pickles"]
+
+# The name of heads of format 1.
+HEAD_1 = ("pillarbox.state.state_log", "_Meta")
 
 
 class PlainStates:
@@ -34,7 +37,7 @@ class PlainStates:
         self._backend = backend
         self._key = PlainKey()
         self._types: dict[str, PlainType] = {}
-        self.allowed: Allowed = {**self._key.allowed, ("pillarbox.state.state_log", "_Meta"): _head_1}
+        self.allowed: Allowed = {**self._key.allowed, HEAD_1: head_1}
         for name, spec, declared in _declared(backend):
             self._types[name] = found = _type_of(spec, declared)
             self.allowed.update(found.allowed)
@@ -130,7 +133,7 @@ class PlainStates:
                 )
 
 
-def _head_1() -> type:
+def head_1() -> type:
     """Return the class of heads of format 1."""
     return type("Fields", (Fields,), {})
 
