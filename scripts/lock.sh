@@ -32,4 +32,4 @@ lock requirements-build.lock --group build "$@"
 for version in 4.1 4.2; do
     echo "pyspark~=$version.0" | lock "tests/versions/spark-$version.lock" - --no-deps "$@"
 done
-lock requirements.lock pyproject.toml --extra demo --group dev "$@"
+lock requirements.lock pyproject.toml --extra cli --extra demo --group dev "$@"

@@ -53,8 +53,8 @@ PUBLIC = {
     "TimestampAssigner", "TimestampedValue", "Trigger", "TriggerResult", "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows", "TypeMismatchError", "Types", "ValueState", "ValueStateDescriptor",
     "WatermarkGenerator", "WatermarkStrategy", "Window", "WindowAssigner", "WindowFunction", "WindowedStream",
-    "approx_count_distinct_", "avg_", "count_", "first_", "last_", "local_session", "max_", "metrics", "min_", "start",
-    "sum_",
+    "approx_count_distinct_", "avg_", "count_", "first_", "last_", "local_session", "max_", "metrics", "min_",
+    "read_state", "rescale", "start", "sum_",
 }  # fmt: skip
 
 

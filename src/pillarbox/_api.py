@@ -120,7 +120,9 @@ from pillarbox.operators.windowing import (
 from pillarbox.rows import Row
 from pillarbox.runtime.spark.metrics import metrics
 from pillarbox.runtime.spark.query import start
+from pillarbox.runtime.spark.rescale import rescale
 from pillarbox.runtime.spark.session import local_session
+from pillarbox.runtime.spark.state_reader import read_state
 from pillarbox.state import (
     AggregateFunction,
     AggregatingState,
@@ -268,6 +270,8 @@ __all__ = [
     "max_",
     "metrics",
     "min_",
+    "read_state",
+    "rescale",
     "start",
     "sum_",
 ]

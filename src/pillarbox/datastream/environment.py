@@ -55,6 +55,7 @@ class StreamExecutionEnvironment:
         self._max_parallelism: int | None = None
         self._partitions: int | None = None
         self._chaining = True
+        self._auto_rescale = False
         self._latency_interval: int | None = None
         self._steps: list[Transformation] = []
         self._sinks: list[SinkTransformation] = []
@@ -179,8 +180,8 @@ class StreamExecutionEnvironment:
         """Set the number of Spark's partitions that the subtasks lie in: the number that run at a time.
 
         A checkpoint keeps its parallelism, and the partitions with which it was begun as well; but those of a stopped
-        query can be changed by Spark's own repartitioning. So a program may begin with more subtasks than it needs now:
-        they lie evenly in any number of partitions.
+        query can be changed, by :func:`pillarbox.rescale`, ``pillarbox rescale``, or :meth:`set_auto_rescale`. So a
+        program may begin with more subtasks than it needs now: they lie evenly in any number of partitions.
 
         Args:
             partitions: the number, from 1 to the parallelism, which is the default.
@@ -223,6 +224,24 @@ class StreamExecutionEnvironment:
             4
         """
         self._chaining = False
+        return self
+
+    def set_auto_rescale(self, enabled: bool = True) -> StreamExecutionEnvironment:
+        """Let :func:`pillarbox.start` change the partitions of a checkpoint to those of the program, where they differ.
+
+        It does so before the query starts, as :func:`pillarbox.rescale`, and logs it. If the last epoch of the query is
+        not committed, a run of that epoch alone finishes it first. It takes a classic session of Spark 4.2 or newer.
+
+        Args:
+            enabled: False: the query runs with the partitions that the checkpoint has, as without this call.
+
+        Returns:
+            The environment.
+
+        Example:
+            >>> env = env.set_parallelism(16).set_partitions(4).set_auto_rescale(True)
+        """
+        self._auto_rescale = bool(enabled)
         return self
 
     # -- sources --
@@ -411,6 +430,7 @@ class StreamExecutionEnvironment:
         program = compile_program(
             name, sinks, parallelism, max_parallelism, self.get_partitions(), chaining=self._chaining
         )
+        program.auto_rescale = self._auto_rescale
         for vertex in program.vertices:
             vertex.latency_interval = self._latency_interval
         return program

@@ -50,6 +50,7 @@ class Program:
         subtasks: vertex number and subtask of each code.
         former: the same of the codes of before, which older checkpoints go on with.
         uses_processing_time: whether the program needs to be run when there is no data.
+        auto_rescale: whether the partitions of a checkpoint may be changed to these.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Program:
     partitions: int
     subtasks: dict[int, tuple[int, int]] = field(default_factory=dict)
     former: dict[int, tuple[int, int]] = field(default_factory=dict)
+    auto_rescale: bool = False
 
     @property
     def uses_processing_time(self) -> bool:

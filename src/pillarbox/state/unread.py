@@ -61,7 +61,8 @@ def _name(where: tuple[str, str], plain: Any = None, made_by: Any = None) -> _Na
 
 def _called(function: Any, args: tuple[Any, ...]) -> Unread:
     """Return what stands for the result of a call."""
-    made: Unread = object.__new__(function if isinstance(function, _Name) else Unread)
+    kind: Any = function if isinstance(function, _Name) else Unread
+    made: Unread = object.__new__(kind)
     made._start(function, args)
     return made
 
@@ -128,7 +129,7 @@ class AnyNames(Allowed):
         self[HEAD_1] = head_1
         self._made: dict[tuple[str, str], Any] = {}
 
-    def get(self, where: Any, default: Any = None) -> Callable[[], Any]:  # type: ignore[override]
+    def get(self, where: Any, default: Any = None) -> Callable[[], Any]:
         """Return what makes the object in the place of a name."""
         return lambda: self._name(where)
 
@@ -139,7 +140,10 @@ class AnyNames(Allowed):
         return self._made[where]
 
 
-class _Pickler(pickle._Pickler):  # type: ignore[name-defined,misc]
+_PicklerInPython: Any = pickle._Pickler
+
+
+class _Pickler(_PicklerInPython):  # type: ignore[misc]
     """Python's own in Python: the one in C takes no name of something that is not there."""
 
     def save(self, value: Any, save_persistent_id: bool = True) -> None:

@@ -20,6 +20,9 @@ __all__ = ["Description"]
 
 _log = logging.getLogger("pillarbox")
 
+# By this name the offset log notes the number of partitions of state, whatever the session's setting of this name.
+_PARTITIONS = "spark.sql.shuffle.partitions"
+
 
 class Description:
     """The descriptions of a query's programs, beside its checkpoint; and by which codes it finds their subtasks.
@@ -48,7 +51,7 @@ class Description:
         noted = [codes for line in self._lines if (codes := read_codes(line)) is not None]
         if noted:
             return max(noted)
-        if self._last_committed >= 0:
+        if self.last_committed >= 0:
             return 1
         self._write(json.dumps({"codes": CODES}))
         return CODES
@@ -60,12 +63,10 @@ class Description:
             CheckpointMismatchError: it belongs to programs that these cannot take the place of.
         """
         now = describe_programs(programs)
-        every = self._read()
-        committed = self._last_committed
-        binding = [description for description in every if description["batch"] <= committed]
-        if binding:
-            self._compare(binding[-1], now)
-        self._note(every, now, committed)
+        binding = self.binding()
+        if binding is not None:
+            self._compare(binding, now)
+        self._note(self._read(), now, self.last_committed)
 
     def follow(self, programs: Sequence[Program]) -> None:
         """Note what there is now, if anything has been noted before; refuse nothing.
@@ -74,7 +75,7 @@ class Description:
         """
         every = self._read()
         if every:
-            self._note(every, describe_programs(programs), self._last_committed)
+            self._note(every, describe_programs(programs), self.last_committed)
 
     def _compare(self, then: dict[str, Any], now: dict[str, Any]) -> None:
         found = compare(then, now)
@@ -103,22 +104,87 @@ class Description:
         found = [read_description(line) for line in self._lines]
         return sorted((one for one in found if one is not None), key=itemgetter("number"))
 
+    def binding(self) -> dict[str, Any] | None:
+        """Return the description of the program that committed the last batch; None: there is none."""
+        noted = [one for one in self._read() if one["batch"] <= self.last_committed]
+        return noted[-1] if noted else None
+
+    def keep(self) -> None:
+        """Let the description that holds go on to hold when a batch is committed that is none of a program's.
+
+        Else the one of a program that never committed a batch would come to hold.
+        """
+        binding, every = self.binding(), self._read()
+        if binding is not None and binding is not every[-1]:
+            self._note(every, {"format": binding["format"], "programs": binding["programs"]}, self.last_committed)
+
+    @property
+    def partitions(self) -> int | None:
+        """In how many of Spark's partitions the state lies, as of the last batch that was committed."""
+        return self._partitions_of.get(self.last_committed)
+
+    @property
+    def unfinished(self) -> int | None:
+        """The number of partitions of the batch that was begun, and not committed; None: there is none.
+
+        If it is not that of the batch before, then that is no batch of the query's: to change it was interrupted.
+        """
+        return self._partitions_of.get(self.last_committed + 1)
+
+    @cached_property
+    def query_id(self) -> str | None:
+        """Return the id of the query that the checkpoint belongs to."""
+        for line in self._column(f"{self._checkpoint}/metadata", "value"):
+            return str(_json(line).get("id"))
+        return None
+
+    @cached_property
+    def _partitions_of(self) -> dict[int, int]:
+        """Return the number of partitions of the last batch that was committed, and of one that was begun then."""
+        last = self.last_committed
+        found = {}
+        for name, value in self._columns(
+            f"{self._checkpoint}/offsets/{{{last},{last + 1}}}", "_metadata.file_name", "value"
+        ):
+            settings = _json(value).get("conf")
+            if name.isdigit() and isinstance(settings, dict) and _PARTITIONS in settings:
+                found[int(name)] = int(settings[_PARTITIONS])
+        return found
+
     @cached_property
     def _lines(self) -> list[str]:
         return self._column(self._folder, "value")
 
     @cached_property
-    def _last_committed(self) -> int:
+    def last_committed(self) -> int:
         """Return the number of the last micro-batch that was committed; -1 where there is none."""
         names = self._column(f"{self._checkpoint}/commits", "_metadata.file_name")
         return max((int(name) for name in names if name.isdigit()), default=-1)
 
+    @cached_property
+    def state_format(self) -> str:
+        """The format of the state files, "1" or "2", as the commit log notes it."""
+        lines = self._column(f"{self._checkpoint}/commits/{self.last_committed}", "value")
+        return "2" if "v2" in lines[:1] else "1"
+
     def _column(self, folder: str, column: str) -> list[str]:
+        return [row[0] for row in self._columns(folder, column)]
+
+    def _columns(self, folder: str, *columns: str) -> list[Any]:
         from pyspark.errors import AnalysisException
 
         try:
-            return [row[0] for row in self._spark.read.text(folder).select(column).collect()]
+            return self._spark.read.text(folder).select(*columns).collect()
         except AnalysisException as error:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise
             return []
+
+
+def _json(line: str) -> dict[str, Any]:
+    """Return a line of a file of Spark's, where it is a JSON object; else nothing."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -13,6 +13,7 @@ import socket
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -20,10 +21,12 @@ import pyarrow as pa
 from pillarbox.elements import TaskReport
 from pillarbox.errors import ProgramError, describe
 from pillarbox.runtime.spark import residency
+from pillarbox.runtime.spark.description import Description
 from pillarbox.runtime.spark.metrics import metrics
+from pillarbox.runtime.spark.rescale import check_partitions, rescale
 from pillarbox.runtime.spark.session import task_slots, worker_pool
 from pillarbox.runtime.spark.start import PlannedProgram, changes_refused, programs_of
-from pillarbox.runtime.spark.writer import is_available_now, session_of
+from pillarbox.runtime.spark.writer import checkpoint_of, is_available_now, one_batch, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,6 +53,9 @@ def start(
     - A program that cannot go on with the checkpoint is refused before anything runs: shuffles or sources that were
       added or removed, another key, another parallelism, another uid. Changes that may be such are logged as a warning.
       For this, a description of the program is written into ``pillarbox/`` of the checkpoint location.
+    - A checkpoint whose change to another parallelism was interrupted is refused. One whose state lies in another
+      number of partitions than the program sets is rescaled first, where ``env.set_auto_rescale(True)`` was called;
+      else the query runs with those partitions, and a warning says so.
     - With ``trigger(availableNow=True)`` the query ends also where the program uses processing time: when all input is
       read, processing-time timers that were due by then have fired, and requests carried from epoch to epoch are
       answered. Later timers stay in the checkpoint. The end is ``query.stop()``: ``awaitTermination()`` returns, and
@@ -63,7 +69,9 @@ def start(
         options: as of ``start`` or ``toTable``.
 
     Raises:
-        CheckpointMismatchError: the checkpoint belongs to another program.
+        CheckpointMismatchError: the checkpoint belongs to another program; or to change its parallelism was
+            interrupted.
+        ConfigurationError: this Spark cannot rescale, and ``env.set_auto_rescale(True)`` asks for it.
         ProgramError: the query has no program of pillarbox.
     """
     if table is not None and path is not None:
@@ -74,11 +82,43 @@ def start(
             "start() takes the writer of a program, such as to_dataframe(...).writeStream or for_each_batch(...); start"
             " a query without a program of pillarbox by its writer's own start()"
         )
+    _adapt(writer, planned, path, table, options)
     with changes_refused():
         query = writer.toTable(table, **options) if table is not None else writer.start(path, **options)
     timed = any(one.program is not None and one.program.uses_processing_time for one in planned)
     _Watch(session_of(writer), query, planned, ends=timed and is_available_now(writer)).start()
     return query
+
+
+# -- another parallelism --
+
+
+def _adapt(
+    writer: DataStreamWriter,
+    planned: Sequence[PlannedProgram],
+    path: str | None,
+    table: str | None,
+    options: dict[str, Any],
+) -> None:
+    """Compare the partitions of the checkpoint with those of the programs, and change them if that is wanted."""
+    wanted = max(one.partitions for one in planned)
+    run = partial(writer.start, path, **options) if table is None else partial(writer.toTable, table, **options)
+    checkpoint = checkpoint_of(writer, run.func, *run.args, **options)
+    if not wanted or checkpoint is None:
+        return
+    spark = session_of(writer)
+    description = Description(spark, checkpoint)
+    present = description.partitions
+    automatic = any(one.program is not None and one.program.auto_rescale for one in planned)
+    if not automatic or present is None or present == wanted == (description.unfinished or wanted):
+        check_partitions(description, wanted)
+        return
+    if description.unfinished == present:
+        _log.info("checkpoint %s: finishing epoch %d", checkpoint, description.last_committed + 1)
+        with one_batch(writer), changes_refused():
+            run().awaitTermination()
+    if rescale(spark, checkpoint, wanted):
+        _log.info("checkpoint %s: its state went from %d partitions to %d", checkpoint, present, wanted)
 
 
 # -- the end --

@@ -34,8 +34,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-__all__ = ["PlannedProgram", "changes_refused", "program_settings", "programs_of", "register"]
+__all__ = [
+    "PlannedProgram",
+    "changes_refused",
+    "program_settings",
+    "programs_of",
+    "register",
+    "spark_version",
+    "state_settings",
+]
 
+_PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 _PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
 # State files of format 2 have names of their own, which the commit log notes; then Spark writes and compares their
@@ -151,7 +160,7 @@ def _needed(programs: list[PlannedProgram]) -> dict[str, str]:
         )
     return {
         "spark.sql.streaming.internal.stateStore.partitions": str(counts[0]),
-        "spark.sql.streaming.stateStore.providerClass": _PROVIDER,
+        _PROVIDER_KEY: _PROVIDER,
         # An epoch writes the changes of the state store, not its files.
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
         # A row is a buffer of up to a megabyte: without this bound Spark gathers many into one Arrow batch.
@@ -159,7 +168,8 @@ def _needed(programs: list[PlannedProgram]) -> dict[str, str]:
     }
 
 
-def _version(spark: SparkSession) -> tuple[int, ...]:
+def spark_version(spark: SparkSession) -> tuple[int, ...]:
+    """Return major and minor version of a session's Spark."""
     return tuple(map(int, re.findall(r"\d+", spark.version)[:2]))
 
 
@@ -181,21 +191,40 @@ def program_settings(spark: SparkSession, programs: list[PlannedProgram]) -> Ite
         if not needed:
             yield
             return
-        before = spark.conf.getAll
-        if _FORMAT not in before and _version(spark) >= _FORMAT_KEPT_SINCE:
+        if _FORMAT not in spark.conf.getAll and spark_version(spark) >= _FORMAT_KEPT_SINCE:
             needed[_FORMAT] = "2"
-        try:
-            for name, value in needed.items():
-                spark.conf.set(name, value)
+        with _set(spark, needed):
             yield
-        finally:
-            for name in needed:
-                if name in before:
-                    spark.conf.set(name, before[name])
-                else:
-                    spark.conf.unset(name)
     finally:
         _starting.release()
+
+
+@contextmanager
+def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
+    """Set the settings that Spark takes for those of a checkpoint when it reads or rewrites state by itself.
+
+    No query starts in this time.
+
+    Args:
+        state_format: the format of the checkpoint's state files.
+    """
+    with _starting, _set(spark, {_PROVIDER_KEY: _PROVIDER, _FORMAT: state_format}):
+        yield
+
+
+@contextmanager
+def _set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    before = spark.conf.getAll
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name in settings:
+            if name in before:
+                spark.conf.set(name, before[name])
+            else:
+                spark.conf.unset(name)
 
 
 @contextmanager

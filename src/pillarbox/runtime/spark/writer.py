@@ -6,13 +6,14 @@ Classic writers have private fields, those of Spark Connect a message.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["checkpoint_of", "is_available_now", "session_of"]
+__all__ = ["checkpoint_of", "is_available_now", "one_batch", "session_of"]
 
 
 def session_of(writer: Any) -> SparkSession:
@@ -44,6 +45,21 @@ def checkpoint_of(writer: Any, start: Callable[..., Any], *args: Any, **options:
     name = given.get("queryName") or told.get("queryname") or _option(writer, "queryName")
     root = session_of(writer).conf.get("spark.sql.streaming.checkpointLocation", None)
     return f"{root.rstrip('/')}/{name}" if root and name else None
+
+
+@contextmanager
+def one_batch(writer: Any) -> Iterator[None]:
+    """Let a query that is started meanwhile run one micro-batch: the one that was not committed, if there is one.
+
+    The writer is a classic one.
+    """
+    before = _field(writer, "trigger")
+    trigger = writer._spark.sparkContext._jvm.org.apache.spark.sql.streaming.Trigger
+    writer._jwrite = writer._jwrite.trigger(trigger.Once())
+    try:
+        yield
+    finally:
+        writer._jwrite = writer._jwrite.trigger(before)
 
 
 def _is_connect(writer: Any) -> bool:

@@ -1,0 +1,131 @@
+"""Another parallelism for a stopped query: Spark spreads its state over another number of partitions.
+
+Spark does it as a batch of its own, without input, which it commits as any other. If that is interrupted, the offset
+log knows of the batch and the commit log does not: Spark then starts no query on the checkpoint, and completes the
+batch when it is asked for the same number again. So nothing needs to be noted beside it.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from pillarbox.errors import CheckpointMismatchError, ConfigurationError, ProgramError, shorten
+from pillarbox.runtime.spark.checkpoint_files import CheckpointFiles
+from pillarbox.runtime.spark.description import Description
+from pillarbox.runtime.spark.start import spark_version, state_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["check_partitions", "rescale"]
+
+_log = logging.getLogger("pillarbox")
+
+_SINCE = (4, 2)
+
+
+def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
+    """Change how many tasks a stopped query runs at a time: its state moves to another number of Spark's partitions.
+
+    Then start the same program with ``set_partitions(parallelism)``: it goes on exactly where it was. Its subtasks,
+    whose number ``set_parallelism`` fixed when the query was first started, are spread over the partitions.
+
+    All state is read and written once, by Spark. If it is interrupted, no query starts on the checkpoint until the
+    same call has completed it.
+
+    Args:
+        spark: a classic session, of Spark 4.2 or newer.
+        checkpoint: the ``checkpointLocation`` of the query. The query must not run, nowhere.
+        parallelism: the number, from 1 to that of the subtasks.
+
+    Returns:
+        Whether there was anything to change.
+
+    Raises:
+        CheckpointMismatchError: there is no such checkpoint; the query runs; its last epoch is not committed; to
+            change it to another number was interrupted; or it has fewer subtasks.
+        ConfigurationError: this Spark cannot do it.
+        ProgramError: ``parallelism`` is no whole number from 1.
+
+    Example:
+        >>> rescale(spark, "/checkpoints/flights", 8)  # doctest: +SKIP
+        True
+    """
+    if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
+        raise ProgramError(f"parallelism is a whole number from 1, not {shorten(parallelism)}")
+    if not hasattr(spark, "_jsparkSession") or spark_version(spark) < _SINCE:
+        where = f"Spark {spark.version}" if hasattr(spark, "_jsparkSession") else "Spark Connect"
+        raise ConfigurationError(
+            f"{where} cannot spread the state of a checkpoint over another number of partitions: call this in a classic"
+            " session of Spark 4.2 or newer; the query itself may go on with any version then"
+        )
+    files = CheckpointFiles(spark, checkpoint)
+    description = files.description
+    if description.query_id in {str(query.id) for query in spark.streams.active}:
+        raise CheckpointMismatchError(f"checkpoint {checkpoint}: its query is running: stop it, and call this again")
+    present, unfinished = description.partitions, description.unfinished
+    if unfinished is not None and unfinished == present:
+        raise CheckpointMismatchError(
+            f"checkpoint {checkpoint}: epoch {files.epoch + 1} was begun, and is not committed: start the query once"
+            " more, with trigger(availableNow=True), let it end, and call this again"
+        )
+    check_interrupted(description, wanted=parallelism)
+    if unfinished is None and present == parallelism:
+        return False
+    subtasks = _subtasks(files)
+    if subtasks is None:
+        raise CheckpointMismatchError(f"checkpoint {checkpoint} has no state of pillarbox: there is nothing to spread")
+    if parallelism > subtasks:
+        raise CheckpointMismatchError(
+            f"checkpoint {checkpoint}: {parallelism} partitions are more than its {subtasks} subtasks, some would stay"
+            f" empty. The number of subtasks is fixed by the first start; choose a parallelism up to {subtasks}, or"
+            " start anew with set_parallelism(...) as high as it may ever have to be, and set_partitions(...)"
+        )
+    description.keep()
+    with state_settings(spark, description.state_format):
+        spark._streamingCheckpointManager.repartition(checkpoint, parallelism)
+    return True
+
+
+def check_interrupted(description: Description, wanted: int | None = None) -> None:
+    """Refuse a checkpoint whose change to another parallelism was interrupted, unless it is this one.
+
+    Raises:
+        CheckpointMismatchError: it was.
+    """
+    present, unfinished = description.partitions, description.unfinished
+    if unfinished is not None and unfinished not in (present, wanted):
+        raise CheckpointMismatchError(
+            f"checkpoint {description}: a change of its parallelism from {present} to {unfinished} was interrupted:"
+            f" complete it first, with 'pillarbox rescale {description} --parallelism {unfinished}'"
+        )
+
+
+def check_partitions(description: Description, wanted: int) -> None:
+    """Check the partitions of a program that is about to be started; the log tells if it will have others.
+
+    Raises:
+        CheckpointMismatchError: to change them was interrupted.
+    """
+    check_interrupted(description)
+    present = description.partitions
+    if present is not None and present != wanted:
+        _log.warning(
+            "checkpoint %s: the state lies in %d partitions, so the query runs with these, and not with %d: to change"
+            " that, stop it, and run 'pillarbox rescale %s --parallelism %d', or call env.set_auto_rescale(True)",
+            description,
+            present,
+            wanted,
+            description,
+            wanted,
+        )
+
+
+def _subtasks(files: CheckpointFiles) -> int | None:
+    """Return the number of subtasks of the checkpoint's operators: the fewest, if there are several programs."""
+    noted = files.description.binding()
+    if noted is not None:
+        return min((int(program["parallelism"]) for program in noted["programs"]), default=None)
+    heads = [head for operator in files.stateful for head in files.heads(operator).values()]
+    return min((head.parallelism for head in heads), default=None)

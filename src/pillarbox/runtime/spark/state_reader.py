@@ -1,0 +1,131 @@
+"""``read_state``: the state of an operator as a DataFrame, from the checkpoint alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from pillarbox.errors import CheckpointMismatchError, shorten
+from pillarbox.runtime.spark.checkpoint_files import CheckpointFiles, Stateful, each_log
+from pillarbox.runtime.spark.session import time_zone, worker_pool
+from pillarbox.runtime.spark.state_columns import StateEncoder, key_type, state_columns
+from pillarbox.state import MemoryChunkStore
+from pillarbox.state.log_head import LogHead
+from pillarbox.state.log_view import LogView
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = ["read_state"]
+
+_TAKEN = ("key", "namespace", "timers", "subtask")
+
+
+def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None = None) -> DataFrame:
+    """Return the state of an operator as a DataFrame: a row for each key, and for each of its windows.
+
+    It reads the checkpoint of a query that is stopped, or running; the program and its classes are not needed. It is
+    checked as when a task restores it: what is missing or damaged is an error. Nothing that the checkpoint names is
+    imported or called. The columns:
+
+    - ``key``: of the type of the key, where that is known: of the columns of a DataFrame, or a ``key_type``;
+    - ``namespace``: null, or whose state of the key it is: ``[start, end]`` of a window (epoch milliseconds);
+    - a column for each state, by its name; ``state_key`` and so on where the name is one of these here. Null: empty. It
+      has its type where the types of the key and of all states are declared and plain;
+    - ``timers``: service, domain (``event`` or ``processing``) and timestamp (epoch milliseconds) of each, or null;
+    - ``subtask``: the index of the subtask that has it.
+
+    Columns whose type is not known are of Spark's type VARIANT: ``seen::long``, or
+    ``variant_get(namespace, '$[0]', 'long')``. Times and decimals are text in them. A value with something of a class of yours in it, or with bytes, is binary: its pickle,
+    which ``pickle.loads`` reads where the class is.
+
+    Args:
+        checkpoint: the ``checkpointLocation`` of the query.
+        uid: the operator's, as in ``.uid("count")``.
+        epoch: the number of a micro-batch whose state Spark still has; None: the last one that was committed.
+
+    Raises:
+        CheckpointMismatchError: there is no such checkpoint, epoch or operator; or it cannot be read.
+        ProgramError: ``epoch`` is no number of a micro-batch.
+
+    Example:
+        >>> state = read_state(spark, "/checkpoints/flights", "count")  # doctest: +SKIP
+        >>> state.where("seen::long > 1000").select("key", "seen").show()  # doctest: +SKIP
+    """
+    from pyspark.sql.types import DataType
+
+    files = CheckpointFiles(spark, checkpoint, epoch)
+    operator, heads = _found(files, uid)
+    every = list(heads.values())
+    states = state_columns(every, _TAKEN)
+    encoder = StateEncoder(uid, key_type(every, DataType.fromDDL), states, time_zone(spark))
+    codes = ", ".join(map(str, sorted(heads)))
+    with worker_pool(spark, None):
+        rows = files.logs(operator).where(f"code IN ({codes})").mapInArrow(_StateRows(encoder), _schema(encoder))
+    variants = set(encoder.variants)
+    # What is no JSON is binary: see state_columns.
+    made = "coalesce(parse_json({0}.json), CAST({0}.pickled AS VARIANT)) AS {0}"
+    columns = [_quoted(name) for name in encoder.schema.names]
+    return rows.selectExpr(
+        *(made.format(column) if name in variants else column for name, column in zip(encoder.schema.names, columns))
+    )
+
+
+def _found(files: CheckpointFiles, uid: str) -> tuple[Stateful, dict[int, LogHead]]:
+    """Return the stateful operator that has the logs of a uid, and their heads."""
+    others: set[str] = set()
+    for operator in files.stateful:
+        heads = files.heads(operator)
+        mine = {code: head for code, head in heads.items() if head.operator == uid}
+        if mine:
+            return operator, mine
+        others |= {head.operator for head in heads.values()}
+    has = f"it has state of {', '.join(map(repr, sorted(others)))}" if others else "it has no state of pillarbox"
+    raise CheckpointMismatchError(
+        f"checkpoint {files}, epoch {files.epoch}: there is no state of an operator with the uid {shorten(uid)}; {has}"
+    )
+
+
+def _schema(encoder: StateEncoder) -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(name, declared) for name, declared in encoder.types.items()])
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+class _StateRows:
+    """The function for ``mapInArrow``: from the values of logs to their rows."""
+
+    # Rows go on in batches of about these sizes.
+    ROWS = 10_000
+    BYTES = 8 * 1024 * 1024
+
+    def __init__(self, encoder: StateEncoder) -> None:
+        self._encoder = encoder
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return each_log(batches, self._rows)
+
+    def _rows(self, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+        view = LogView(store, code)
+        pending: list[pa.RecordBatch] = []
+        count = size = 0
+        for rows in view.rows():
+            pending.append(self._encoder.encode(rows, view.head.subtask))
+            count += len(rows.keys)
+            size += int(rows.sizes.sum())
+            if count >= self.ROWS or size >= self.BYTES:
+                yield _one(pending)
+                pending, count, size = [], 0, 0
+        if pending:
+            yield _one(pending)
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.concat_batches(batches) if len(batches) > 1 else batches[0]

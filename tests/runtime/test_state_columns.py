@@ -1,0 +1,180 @@
+"""The columns of ``read_state``, without Spark: types that heads name, variants, batches, logs one after the other."""
+
+from __future__ import annotations
+
+import datetime as dt
+import pickle
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyspark.sql.types as spark
+import pytest
+
+from pillarbox import Row, TypeMismatchError, Types
+from pillarbox.runtime.spark.checkpoint_files import each_log
+from pillarbox.runtime.spark.state_columns import (
+    StateColumn,
+    StateEncoder,
+    key_type,
+    state_columns,
+    type_of_name,
+)
+from pillarbox.state.log_head import LogHead
+from pillarbox.state.log_view import ViewedRows
+from pillarbox.state.plain_types import plain_type
+
+
+class Point(NamedTuple):
+    x: int
+
+
+DECLARED: list[tuple[Any, str | None]] = [
+    (Types.STRING(), "string"),
+    (Types.LONG(), "bigint"),
+    (int, "bigint"),
+    (float, "double"),
+    (Decimal, "decimal(38,18)"),
+    (dt.datetime, "timestamp"),
+    (dt.timedelta, "interval day to second"),
+    (list[int], "array<bigint>"),
+    (dict[str, list[float]], "map<string,array<double>>"),
+    (tuple[int, str], "struct<f0:bigint,f1:string>"),
+    (Types.ROW_NAMED(["a", "b"], [Types.INT(), Types.LIST(Types.STRING())]), "struct<a:int,b:array<string>>"),
+    (
+        Types.MAP(Types.STRING(), Types.TUPLE([Types.LONG(), Types.BOOLEAN()])),
+        "map<string,struct<f0:bigint,f1:boolean>>",
+    ),
+    (Point, None),
+    (list[Point], None),
+]
+
+
+@pytest.mark.parametrize(("declared", "type_"), DECLARED, ids=str)
+def test_the_type_of_a_plain_type(declared, type_):
+    found = type_of_name(plain_type(declared).name)
+    assert (None if found is None else found.simpleString()) == type_
+
+
+@pytest.mark.parametrize(
+    "name", ["", "MAP(LONG)", "LIST()", "ROW(a, b)", "ROW(a: INT, A: INT)", "LIST(LONG", "NOTHING"]
+)
+def test_a_name_that_is_no_type(name):
+    assert type_of_name(name) is None
+
+
+def head(layout=(), spaces=(), types=None, key=None) -> LogHead:
+    return LogHead(
+        "op", 2, 128, 0, [(1, list(layout))], 1, [], 1, 1, 0, 0, (), key=key, space_layouts=[(1, list(spaces))],
+        types=types or {},
+    )  # fmt: skip
+
+
+def test_the_columns_of_states():
+    one = head(
+        [("state/seen", "value"), ("user-timers/event", "timers"), ("state/Key", "value"), ("state/odd", "value")],
+        [("state/seen", "value"), ("late/fired", "value")],
+        {"state/seen": "LONG", "space/state/seen": "LONG", "state/Key": "STRING", "state/odd": "LONG"},
+    )
+    other = head([("state/odd", "value"), ("state/new", "list")], types={"state/odd": "INT", "state/new": "LIST(LONG)"})
+    assert state_columns([one, other], ["key", "namespace"]) == [
+        StateColumn("seen", ("state/seen",), spark.LongType()),
+        StateColumn("state_Key", ("state/Key",), spark.StringType()),
+        StateColumn("odd", ("state/odd",), None),  # subtasks that have not run since have values of the other type
+        StateColumn("fired", ("late/fired",), None),
+        StateColumn("new", ("state/new",), spark.ArrayType(spark.LongType())),
+    ]
+
+
+_TYPES = {"bigint": spark.LongType(), "string": spark.StringType()}
+
+
+@pytest.mark.parametrize(
+    ("notes", "type_"),
+    [
+        ([None], None),
+        ([{"function": "f"}], None),
+        ([{"columns": ["k"], "types": ["bigint"]}], "bigint"),
+        ([{"function": "f", "types": ["string"]}] * 2, "string"),
+        ([{"columns": ["k", "l"], "types": ["bigint", "string"]}], "struct<k:bigint,l:string>"),
+        ([{"columns": ["k", "K"], "types": ["bigint", "string"]}], "struct<f0:bigint,f1:string>"),
+        ([{"function": "f", "types": ["bigint", "string"]}], "struct<f0:bigint,f1:string>"),
+        ([{"columns": ["k"], "types": ["bigint"]}, {"columns": ["k"], "types": ["string"]}], None),
+        ([{"inputs": [{"columns": ["k"], "types": ["bigint"]}, {"columns": ["l"], "types": ["bigint"]}]}], "bigint"),
+        ([{"inputs": [{"columns": ["k"], "types": ["bigint"]}, {"columns": ["l"]}]}], None),
+    ],
+)
+def test_the_type_of_keys(notes, type_):
+    found = key_type([head(key=note) for note in notes], _TYPES.__getitem__)
+    assert (None if found is None else found.simpleString()) == type_
+
+
+def rows(keys, layout, values, namespaces=None) -> ViewedRows:
+    filled = [[n, *row] for n, row in enumerate(values)]
+    return ViewedRows(keys, namespaces, layout, filled, np.ones(len(keys)))
+
+
+def test_a_batch():
+    states = [StateColumn("seen", ("state/seen",), spark.LongType()), StateColumn("other", ("state/other",), None)]
+    encoder = StateEncoder("op", spark.StringType(), states, "UTC")
+    assert encoder.variants == ["namespace", "other"]
+    layout = [("user-timers/event", "timers"), ("state/seen", "value")]
+    batch = encoder.encode(rows(["a", "b", "c"], layout, [(None, 1), (5, None), ({9, 7}, 3)]), 4)
+    assert batch.schema == encoder.schema and list(encoder.types) == batch.schema.names
+    timer = {"service": "user-timers", "domain": "event"}
+    assert batch.to_pydict() == {
+        "key": ["a", "b", "c"],
+        "namespace": [None] * 3,
+        "seen": [1, None, 3],
+        "other": [None] * 3,
+        "timers": [None, [{**timer, "timestamp": 5}], [{**timer, "timestamp": 7}, {**timer, "timestamp": 9}]],
+        "subtask": [4, 4, 4],
+    }
+    batch = encoder.encode(rows(["a"], [("state/other", "value")], [(1,)], [(0, 10)]), 0)
+    assert [batch["namespace"][0].as_py()["json"], batch["other"][0].as_py()["json"]] == ["[0,10]", "1"]
+    with pytest.raises(TypeMismatchError, match=r"'op': of key 'b', the column 'seen' is 2\d+, .* does not fit bigint"):
+        encoder.encode(rows(["a", "b"], layout, [(None, 1), (None, 2 * 10**30)]), 0)
+
+
+VARIANTS: list[tuple[Any, str | None]] = [
+    (1, "1"),
+    (-(2**70), "-1180591620717411303424"),
+    (10**40, f'"{10**40}"'),
+    (True, "true"),
+    (1.5, "1.5"),
+    (float("nan"), '"nan"'),
+    ('tail \N{SNOWMAN} "x"', '"tail \N{SNOWMAN} \\"x\\""'),
+    ("\ud800", None),
+    (b"bytes", None),
+    (object, None),
+    ((1, [2, None]), "[1,[2,null]]"),
+    ({"b": 1, "a": {2: "x"}}, '{"b":1,"a":{"2":"x"}}'),
+    ({(1, 2): 3}, "[[[1,2],3]]"),
+    ({3, 1}, "[1,3]"),
+    (Row.of(a=1, b=Row.of(c=Decimal("1.50"))), '{"a":1,"b":{"c":"1.50"}}'),
+    ([dt.date(2024, 2, 29), dt.timedelta(seconds=90)], '["2024-02-29",90.0]'),
+    ([b"x"], None),
+]
+
+
+@pytest.mark.parametrize(("value", "text"), VARIANTS, ids=lambda each: repr(each)[:30])
+def test_a_value_of_no_known_type(value, text):
+    encoder = StateEncoder("op", None, [StateColumn("v", ("state/v",), None)], "UTC")
+    batch = encoder.encode(rows(["k", "l"], [("state/v", "value")], [(value,), (None,)]), 0)
+    found, nothing = batch["v"].to_pylist()
+    assert nothing == {"json": None, "pickled": None}
+    assert found["json"] == text
+    if text is None:
+        assert pickle.loads(found["pickled"]) == value
+    else:
+        assert found["pickled"] is None
+
+
+def test_logs_one_after_the_other():
+    values = [(7, 0, b"a"), (7, 1, b"b"), (8, 0, b"c"), (8, -1, b"d"), (9, 0, b"e")]
+    for size in (1, 2, 5):
+        parts = [values[at : at + size] for at in range(0, len(values), size)]
+        batches = [pa.RecordBatch.from_arrays(list(map(pa.array, zip(*part))), names=["c", "n", "p"]) for part in parts]
+        found = list(each_log(iter(batches), lambda code, store: iter([(code, store.chunks)])))
+        assert found == [(7, {0: b"a", 1: b"b"}), (8, {0: b"c", -1: b"d"}), (9, {0: b"e"})]
