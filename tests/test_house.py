@@ -26,6 +26,7 @@ FLOORS = [
     ("runtime",),
     ("datastream",),
     ("functions", "_api"),
+    ("cli",),
     ("testing",),
 ]
 PUBLIC = {

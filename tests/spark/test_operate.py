@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyspark
 import pytest
+from click.testing import CliRunner
 
 import pillarbox
 from pillarbox import (
@@ -21,12 +24,13 @@ from pillarbox import (
     WindowFunction,
     read_state,
 )
+from pillarbox.cli import commands
 from pillarbox.runtime.spark.description import Description
 from pillarbox.runtime.spark.rescale import rescale
 
 pytestmark = pytest.mark.spark
 
-SUBTASKS = 8
+SUBTASKS = 4
 KEYS = 12
 
 
@@ -54,14 +58,18 @@ class Count(WindowFunction):
 class Home:
     """A folder with a source and a checkpoint: each run adds ten seconds of records."""
 
-    def __init__(self, spark: Any, folder: Path) -> None:
+    def __init__(self, spark: Any, folder: Path, checkpoint: str = "checkpoint") -> None:
         self.spark = spark
         self.folder = folder
-        self.checkpoint = str(folder / "checkpoint")
+        self.checkpoint = str(folder / checkpoint)
         self.parts = 0
 
     def program(self, partitions: int, *, automatic: bool = False) -> Any:
-        read = self.spark.readStream.schema("key LONG, at LONG").parquet(str(self.folder / "in"))
+        read = (
+            self.spark.readStream.schema("key LONG, at LONG")
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(self.folder / "in"))
+        )
         env = StreamExecutionEnvironment.get_execution_environment(self.spark)
         env.set_parallelism(SUBTASKS).set_partitions(partitions).set_auto_rescale(automatic)
         times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
@@ -101,11 +109,26 @@ def home(spark, tmp_path):
     return Home(spark, tmp_path)
 
 
-def test_the_state_of_an_operator_is_a_dataframe(home):
-    home.run()
-    home.run()
+@pytest.fixture
+def command(spark, monkeypatch):
+    """The command line, in the session of the tests."""
+
+    @contextmanager
+    def session(master, settings, *, verbose):
+        yield spark
+
+    monkeypatch.setattr(commands, "session", session)
+    return lambda *arguments: CliRunner().invoke(commands.pillarbox, arguments)
+
+
+def as_table(home: Home, uid: str, **options: Any) -> Any:
+    return read_state(home.spark, home.checkpoint, uid, **options)
+
+
+def look_inside(home: Home, command: Any) -> None:
+    """After the second run: the state of each operator, and the figures of the checkpoint."""
     settings = home.spark.conf.getAll
-    state = read_state(home.spark, home.checkpoint, "remember")
+    state = as_table(home, "remember")
     assert home.spark.conf.getAll == settings
     assert [(f.name, f.dataType.simpleString()) for f in state.schema] == [
         ("key", "bigint"),
@@ -114,81 +137,77 @@ def test_the_state_of_an_operator_is_a_dataframe(home):
         ("timers", "array<struct<service:string,domain:string,timestamp:bigint>>"),
         ("subtask", "int"),
     ]
-    found = state.orderBy("key").selectExpr("key", "seen", "timers[0].timestamp - 25000", "size(timers)").collect()
-    assert [tuple(row) for row in found] == [(key, 3, 700 * key, 1) for key in range(KEYS)]
-    assert {row.subtask for row in state.collect()} <= set(range(SUBTASKS))
-    # One of before, and the same of the newest: what was not touched by then is as it was.
-    before = read_state(home.spark, home.checkpoint, "remember", epoch=0)
-    assert {(row.key, row.seen) for row in before.collect()} == {(key, 1) for key in range(KEYS)}
-    # Windows keep their records, which are pickled: of no type that is known.
-    windows = read_state(home.spark, home.checkpoint, "windows")
-    starts = (
-        windows.selectExpr("variant_get(namespace, '$[0]', 'long') AS start")
-        .where("start IS NOT NULL")
-        .distinct()
-        .collect()
-    )
-    assert {row.start for row in starts} == {15_000}
-    for changes, error, words in (
+    found = state.selectExpr("key", "seen", "timers[0].timestamp - 25000", "size(timers)").collect()
+    assert sorted(map(tuple, found)) == [(key, 3, 700 * key, 1) for key in range(KEYS)]
+    # Windows keep their records, which are pickled: of no type that is known. One of before is as it was then.
+    starts = as_table(home, "windows", epoch=0).selectExpr("variant_get(namespace, '$[0]', 'long') AS at", "subtask")
+    assert {(row.at, row.subtask in range(SUBTASKS)) for row in starts.where("at IS NOT NULL").collect()} == {(0, True)}
+    refused: list[tuple[dict[str, Any], type[Exception], str]] = [
         (
             {"uid": "no such"},
             CheckpointMismatchError,
             "no state of an operator with the uid 'no such'; it has state of",
         ),
-        ({"epoch": 99}, CheckpointMismatchError, "its last epoch is 1; there is no 99 yet"),
+        ({"epoch": 99}, CheckpointMismatchError, "its last epoch is 2; there is no 99 yet"),
         ({"epoch": "1"}, ProgramError, "an epoch is the number of a micro-batch, from 0, not '1'"),
         ({"checkpoint": str(home.folder)}, CheckpointMismatchError, "is no checkpoint of a query, or none of its"),
-    ):
+    ]
+    for changes, error, words in refused:
         with pytest.raises(error, match=words):
             read_state(home.spark, **{"checkpoint": home.checkpoint, "uid": "remember", **changes})
+    result = command("inspect", home.checkpoint, "--json", "--against", home.checkpoint)
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert (found["epoch"], found["oldest_epoch"], found["unfinished_epoch"], found["partitions"]) == (2, 0, None, 4)
+    assert found["changes"] == {"refused": [], "doubtful": []}
+    remember, windows = found["operators"]
+    assert (remember["uid"], remember["kind"], remember["keys"], remember["timers"]) == (
+        "remember",
+        "process",
+        KEYS,
+        {"event": KEYS},
+    )
+    assert (remember["states"], remember["is_plain"]) == ({"seen": "value LONG"}, True)
+    assert windows["uid"] == "windows" and windows["namespaces"] and not windows["is_plain"]
+    # The largest watermark that all records allow: those of the run's last millisecond.
+    assert remember["watermark"] == 10_000 + 700 * (KEYS - 1) + 1 - 1
+    result = command("state", home.checkpoint, "remember", "--where", "key = 3", "--json")
+    assert (json.loads(result.stdout)["seen"], result.exit_code) == (3, 0)
 
 
-@pytest.fixture
-def undisturbed(spark, tmp_path):
-    """What comes out of five runs that never changed."""
-    other = Home(spark, tmp_path / "undisturbed")
-    return [other.run() for _ in range(4)]
-
-
-needs_repartition = pytest.mark.skipif(
+@pytest.mark.skipif(
     tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="Spark repartitions state from 4.2 on"
 )
-
-
-@needs_repartition
-def test_another_parallelism_and_back(home, undisturbed, monkeypatch):
+def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
+    """From 2 to 4 to 1, interrupted once; and before the last change, the last epoch is not committed."""
     spark, checkpoint = home.spark, home.checkpoint
-    assert home.run(2) == undisturbed[0]
+    out = home.run(2)
     assert rescale(spark, checkpoint, 2) is False
-    with pytest.raises(CheckpointMismatchError, match=r"9 partitions are more than its 8 subtasks, some would stay"):
-        rescale(spark, checkpoint, 9)
-    # It is interrupted when the state is written, and nothing else will do then.
-    manager = type(spark._streamingCheckpointManager)
-    whole = manager.repartition
+    with pytest.raises(CheckpointMismatchError, match=r"5 partitions are more than its 4 subtasks, some would stay"):
+        rescale(spark, checkpoint, 5)
     commits = home.folder / "checkpoint" / "commits"
 
-    def interrupted(self: Any, *args: Any) -> None:
-        whole(self, *args)
-        for path in (commits / "1", commits / ".1.crc"):  # as if the driver had died just before the commit
+    def uncommit(batch: int) -> None:
+        """As if the driver had died just before it."""
+        for path in (commits / str(batch), commits / f".{batch}.crc"):
             path.unlink()
 
-    monkeypatch.setattr(manager, "repartition", interrupted)
     assert rescale(spark, checkpoint, 4)
-    monkeypatch.undo()
+    uncommit(1)
     words = r"from 2 to 4 was interrupted: complete it first, with 'pillarbox rescale .*/checkpoint --parallelism 4'"
     with pytest.raises(CheckpointMismatchError, match=words):
         rescale(spark, checkpoint, 3)
     with pytest.raises(CheckpointMismatchError, match=words):
         home.run(4, add=False)
-    assert rescale(spark, checkpoint, 4) and home.partitions == 4
-    assert home.run(4) == undisturbed[1]
-    assert {row.subtask for row in read_state(spark, checkpoint, "remember").collect()} <= set(range(SUBTASKS))
-    # The last epoch is not committed: the driver died after the sink had it.
-    newest = max(int(path.name) for path in commits.iterdir() if path.name.isdigit())
-    for path in (commits / str(newest), commits / f".{newest}.crc"):
-        path.unlink()
-    with pytest.raises(CheckpointMismatchError, match=rf"epoch {newest} was begun, and is not committed: start the qu"):
-        rescale(spark, checkpoint, 1)
-    assert [row for row in home.run(1, automatic=True) if row not in undisturbed[1]] == undisturbed[2]
+    result = command("rescale", checkpoint, "--parallelism", "4", "--json")
+    assert json.loads(result.stdout)["changed"] and home.partitions == 4
+    out += home.run(4)
+    look_inside(home, command)
+    uncommit(2)
+    result = command("rescale", checkpoint, "--parallelism", "1")
+    assert result.exit_code == 1 and "epoch 2 was begun, and is not committed: start the query once" in result.stderr
+    again = home.run(1, automatic=True)
     assert home.partitions == 1
-    assert home.run(1) == undisturbed[3]
+    undisturbed = Home(spark, home.folder, "undisturbed").run(2, add=False)
+    assert sorted(set(out + again)) == undisturbed
+    assert len(undisturbed) == len(set(undisturbed)) > 2 * KEYS

@@ -125,11 +125,18 @@ class Description:
 
     @property
     def unfinished(self) -> int | None:
-        """The number of partitions of the batch that was begun, and not committed; None: there is none.
-
-        If it is not that of the batch before, then that is no batch of the query's: to change it was interrupted.
-        """
+        """The number of partitions of the batch that was begun, and not committed; None: there is none."""
         return self._partitions_of.get(self.last_committed + 1)
+
+    @property
+    def interrupted(self) -> int | None:
+        """The number of partitions that the state was to get, where a change of it was interrupted."""
+        return None if self.unfinished == self.partitions else self.unfinished
+
+    def newest(self) -> dict[str, Any] | None:
+        """Return the newest description, whether its program has committed a batch or not; None: there is none."""
+        every = self._read()
+        return every[-1] if every else None
 
     @cached_property
     def query_id(self) -> str | None:

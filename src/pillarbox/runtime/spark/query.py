@@ -110,7 +110,7 @@ def _adapt(
     description = Description(spark, checkpoint)
     present = description.partitions
     automatic = any(one.program is not None and one.program.auto_rescale for one in planned)
-    if not automatic or present is None or present == wanted == (description.unfinished or wanted):
+    if not automatic or present is None or (present == wanted and description.interrupted is None):
         check_partitions(description, wanted)
         return
     if description.unfinished == present:

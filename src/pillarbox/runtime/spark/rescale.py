@@ -64,14 +64,14 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     description = files.description
     if description.query_id in {str(query.id) for query in spark.streams.active}:
         raise CheckpointMismatchError(f"checkpoint {checkpoint}: its query is running: stop it, and call this again")
-    present, unfinished = description.partitions, description.unfinished
-    if unfinished is not None and unfinished == present:
+    present, interrupted = description.partitions, description.interrupted
+    if description.unfinished is not None and interrupted is None:
         raise CheckpointMismatchError(
             f"checkpoint {checkpoint}: epoch {files.epoch + 1} was begun, and is not committed: start the query once"
             " more, with trigger(availableNow=True), let it end, and call this again"
         )
     check_interrupted(description, wanted=parallelism)
-    if unfinished is None and present == parallelism:
+    if interrupted is None and present == parallelism:
         return False
     subtasks = _subtasks(files)
     if subtasks is None:
@@ -94,11 +94,11 @@ def check_interrupted(description: Description, wanted: int | None = None) -> No
     Raises:
         CheckpointMismatchError: it was.
     """
-    present, unfinished = description.partitions, description.unfinished
-    if unfinished is not None and unfinished not in (present, wanted):
+    interrupted = description.interrupted
+    if interrupted not in (None, wanted):
         raise CheckpointMismatchError(
-            f"checkpoint {description}: a change of its parallelism from {present} to {unfinished} was interrupted:"
-            f" complete it first, with 'pillarbox rescale {description} --parallelism {unfinished}'"
+            f"checkpoint {description}: a change of its parallelism from {description.partitions} to {interrupted} was"
+            f" interrupted: complete it first, with 'pillarbox rescale {description} --parallelism {interrupted}'"
         )
 
 

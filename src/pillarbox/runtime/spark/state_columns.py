@@ -22,6 +22,7 @@ import pyspark.sql.types as spark
 from pillarbox.errors import TypeMismatchError, shorten
 from pillarbox.rows import Row
 from pillarbox.state.log_head import Layout, LogHead
+from pillarbox.state.log_summary import timestamps_in
 from pillarbox.state.log_view import ViewedRows
 from pillarbox.state.unread import pickled
 from pillarbox.types.codecs import MISFITS, Slot, codec_for, time_zone
@@ -256,13 +257,6 @@ def _timers(layout: Layout, rows: list[list[Any]]) -> pa.Array:
         for row in rows
     ]
     return pa.array(found, pa.list_(_TIMER))
-
-
-def timestamps_in(slot: Any) -> list[int]:
-    """Return the timestamps in a slot of timers, in order."""
-    if slot is None:
-        return []
-    return [slot] if isinstance(slot, int) else sorted(slot)
 
 
 # -- variants --

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from pillarbox.errors import CheckpointMismatchError, shorten
 from pillarbox.runtime.spark.checkpoint_files import CheckpointFiles, Stateful, each_log
+from pillarbox.runtime.spark.failures import failures_in_worker
 from pillarbox.runtime.spark.session import time_zone, worker_pool
 from pillarbox.runtime.spark.state_columns import StateEncoder, key_type, state_columns
 from pillarbox.state import MemoryChunkStore
@@ -39,8 +40,8 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     - ``subtask``: the index of the subtask that has it.
 
     Columns whose type is not known are of Spark's type VARIANT: ``seen::long``, or
-    ``variant_get(namespace, '$[0]', 'long')``. Times and decimals are text in them. A value with something of a class of yours in it, or with bytes, is binary: its pickle,
-    which ``pickle.loads`` reads where the class is.
+    ``variant_get(namespace, '$[0]', 'long')``. Times and decimals are text in them. A value with something of a class
+    of yours in it, or with bytes, is binary: its pickle, which ``pickle.loads`` reads where the class is.
 
     Args:
         checkpoint: the ``checkpointLocation`` of the query.
@@ -110,7 +111,8 @@ class _StateRows:
         self._encoder = encoder
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return each_log(batches, self._rows)
+        with failures_in_worker("read_state", 0):
+            yield from each_log(batches, self._rows)
 
     def _rows(self, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
         view = LogView(store, code)

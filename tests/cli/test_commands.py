@@ -1,0 +1,203 @@
+"""The command line without Spark: how it is called, what it prints, how it fails."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from pillarbox import CheckpointMismatchError
+from pillarbox.cli import commands, show
+from pillarbox.runtime.spark import rescale as rescale_module
+
+
+def called(*arguments: str):
+    return CliRunner().invoke(commands.pillarbox, arguments)
+
+
+@pytest.fixture
+def no_spark(monkeypatch):
+    """Commands get a session that is none; how they asked for it."""
+    asked = []
+
+    @contextmanager
+    def session(master, settings, *, verbose):
+        asked.append((master, settings, verbose))
+        yield None
+
+    monkeypatch.setattr(commands, "session", session)
+    return asked
+
+
+def test_help_teaches():
+    text = called("--help").output
+    assert all(name in text for name in ("inspect", "state", "rescale", "Exit codes: 0, done; 1,", "Examples:"))
+    for name in ("inspect", "state", "rescale"):
+        text = called(name, "--help").output
+        assert all(option in text for option in ("CHECKPOINT", "--json", "--master", "--conf KEY=VALUE", "--verbose"))
+    assert called("--version").output.startswith("pillarbox, version ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["rescale", "cp"], "Missing option '--parallelism'"),
+        (["rescale", "cp", "--parallelism", "0"], "0 is not in the range x>=1"),
+        (["state", "cp"], "Missing argument 'UID'"),
+        (["inspect", "cp", "--conf", "spark.a"], "'spark.a' is not KEY=VALUE"),
+        (["inspect", "cp", "--epoch", "-1"], "-1 is not in the range x>=0"),
+        (["nothing"], "No such command 'nothing'"),
+    ],
+)
+def test_called_wrongly(no_spark, arguments, words):
+    result = called(*arguments)
+    assert result.exit_code == 2 and words in result.output and not no_spark
+
+
+def test_settings_of_spark_and_the_outcome(no_spark, monkeypatch):
+    monkeypatch.setattr(rescale_module, "rescale", lambda spark, checkpoint, parallelism: parallelism == 4)
+    options = ["--master", "local[3]", "--conf", "spark.a=b=c", "--conf", "spark.d="]
+    result = called("rescale", "cp", "--parallelism", "4", "--json", *options)
+    assert result.exit_code == 0
+    assert json.loads(result.stdout) == {"checkpoint": "cp", "parallelism": 4, "changed": True}
+    assert no_spark == [("local[3]", {"spark.a": "b=c", "spark.d": ""}, False)]
+    assert "4 partitions now; start with set_partitions(4)" in called("rescale", "cp", "--parallelism", "4").stdout
+    assert "lies in 5 partitions already" in called("rescale", "cp", "--parallelism", "5").stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (CheckpointMismatchError("checkpoint cp: no"), "Error: checkpoint cp: no\n"),
+        (RuntimeError("broken\n\nJVM stacktrace:\n\tat x"), "Error: RuntimeError: broken (--verbose shows more)\n"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(no_spark, monkeypatch, error, words):
+    def fails(*args):
+        raise error
+
+    monkeypatch.setattr(rescale_module, "rescale", fails)
+    result = called("rescale", "cp", "--parallelism", "4")
+    assert result.exit_code == 1 and result.stderr.endswith(words) and result.stdout == ""
+    result = called("rescale", "cp", "--parallelism", "4", "--verbose")
+    assert result.exit_code == 1 and result.exception is error
+
+
+def test_without_its_libraries_there_is_a_sentence():
+    code = "import sys; sys.modules['click'] = None; sys.argv = ['pillarbox']; import pillarbox.cli as c; c.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "pillarbox: the command line needs click: pip install 'pillarbox[cli]'\n"
+
+
+OPERATOR = {
+    "uid": "count",
+    "kind": "process",
+    "keys": 12345,
+    "namespaces": 0,
+    "timers": {"event": 7},
+    "next_timers": {"event": 1_700_000_000_000},
+    "watermark": -(2**63),
+    "state_bytes": 2_500_000,
+    "log_bytes": 900,
+    "states": {"seen": "value LONG"},
+    "is_plain": True,
+    "carried": {"ask": 3},
+    "largest": [["[b]'AA'", 2048]],
+}
+FOUND = {
+    "checkpoint": "/cp",
+    "epoch": 4,
+    "oldest_epoch": 0,
+    "last_epoch": 5,
+    "unfinished_epoch": 6,
+    "interrupted_rescale_to": None,
+    "partitions": 2,
+    "programs": [
+        {
+            "parallelism": 8,
+            "max_parallelism": 128,
+            "processing_time": True,
+            "sources": [{"name": "flights", "columns": ["tail string"]}],
+        }
+    ],
+    "operators": [OPERATOR],
+    "changes": {"refused": ["another key"], "doubtful": ["a source"]},
+}
+
+
+def shown(found) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    show.checkpoint(console, found)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_a_checkpoint_for_people():
+    text = shown(FOUND)
+    for words in (
+        "epoch 4 of 0 to 5; state in 2 partitions",
+        "epoch 6 was begun, and is not committed",
+        "program: 8 subtasks, 128 key groups, event and processing time",
+        "source 'flights': tail string",
+        "12,345",
+        "7 event",
+        "2023-11-14 22:13:20.000Z",
+        "none yet",
+        "2.4 MiB",
+        "900 B",
+        "seen: value LONG",
+        "'ask': 3 requests are carried on",
+        "[b]'AA'",
+        "2.0 KiB",
+        "refused: another key",
+        "doubtful: a source",
+    ):
+        assert words in text
+    text = shown(
+        {
+            **FOUND,
+            "interrupted_rescale_to": 4,
+            "programs": None,
+            "operators": [],
+            "changes": {"refused": [], "doubtful": []},
+        }
+    )
+    for words in (
+        "a change to 4 partitions was interrupted",
+        "no program is noted beside it",
+        "no operator has state",
+        "can go on with this checkpoint",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "text"),
+    [(None, ""), (2**63 - 1, "the end"), (10**17, str(10**17)), (0, "1970-01-01 00:00:00.000Z")],
+)
+def test_times(timestamp, text):
+    assert show.time(timestamp) == text
+
+
+def test_rows_of_state():
+    lines = ['{"key":"a","v":[1]}', '{"key":"b","v":null}', '{"key":"c"}']
+    for as_json, limit in ((False, 2), (True, 2), (False, 0)):
+        console = Console(file=io.StringIO(), width=100)
+        rows = show.Rows(console, ["key", "v"], as_json=as_json, limit=limit)
+        for line in lines:
+            rows.add(line)
+        rows.end()
+        assert isinstance(console.file, io.StringIO)
+        text = console.file.getvalue()
+        if as_json:
+            assert text.splitlines() == lines[:2]
+        else:
+            assert "[1]" in text and ("c" in text.replace("rows", "")) is (limit == 0)
+            assert ("the first 2 rows" in text) is (limit == 2)

@@ -1,0 +1,67 @@
+"""The figures of a log against those of the rows themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from pillarbox.state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog, ValueStateDescriptor
+from pillarbox.state.log_summary import LogSummary
+from pillarbox.state.log_view import LogView
+from pillarbox.time import ManualProcessingTimeService
+from pillarbox.time.internal_timer_service import InternalTimerService
+from tests.data import make_checkpoint as golden
+
+
+@pytest.mark.parametrize("name", ["checkpoint-format-1", "checkpoint-format-2", "checkpoint-format-2-elements"])
+def test_the_summary_of_a_golden_checkpoint(name):
+    total = LogSummary()
+    stores = golden.load(golden.HERE / f"{name}.zip").values()
+    for store in stores:
+        view = LogView(store, 7)
+        total.add(LogSummary.of(view, 3), 3)
+        assert LogSummary(**LogSummary.of(view, 3).as_data()) == LogSummary.of(view, 3)
+    model = golden.Model()
+    for records in golden.epochs():
+        for record in records:
+            model.apply(record)
+    empty: dict[str, Any] = {"value": None, "list": [], "map": {}, "numbers": [], "more": None}
+    keys = {key for key, state in model.states.items() if state != empty} | {key for key, _, _ in model.timers}
+    assert total.keys == len(keys) and total.namespaces == 0
+    assert total.timers == Counter(domain for _, domain, _ in model.timers)
+    assert total.next_timers == {
+        domain: min(at for _, of, at in model.timers if of == domain) for domain in ("event", "processing")
+    }
+    assert total.carried == {"ask": len(model.slow)}
+    assert total.watermark == 1_000 * (golden.EPOCHS - 1) + 900 - 1
+    assert 0.3 < total.state_bytes / sum(len(chunk) for store in stores for chunk in store.chunks.values()) < 1
+    assert len(total.largest) == 3
+
+
+def test_the_largest_keys_and_those_of_namespaces():
+    store = MemoryChunkStore()
+    backend = HeapKeyedStateBackend("op")
+    own = backend.get_state(ValueStateDescriptor("own"))
+    of_window = backend.get_state(ValueStateDescriptor("window"), namespaced=True)
+    nobody: Any = None
+    timers = InternalTimerService("timers", backend, ManualProcessingTimeService(0), nobody, namespaced=True)
+    backend.seal()
+    log = StateLog(LogIdentity("op", 0, 1, 128), backend)
+    log.sync(store)
+    for key in range(50):
+        backend.set_current_key(key)
+        own.update(bytes(10))
+        for start in range(20 if key == 7 else 1):  # much in many small rows
+            backend.set_current_namespace((start, start + 10))
+            of_window.update(bytes(30))
+            timers.register_event_time_timer((start, start + 10), start + 10)
+    backend.set_current_key(9)
+    own.update(bytes(5_000))
+    log.commit(store, {})
+    found = LogSummary.of(LogView(store, 7), 2)
+    assert (found.keys, found.namespaces, found.timers) == (50, 69, {"event": 69})
+    assert found.next_timers == {"event": 10} and found.watermark is None
+    (first, most), (second, more) = found.largest
+    assert (first, second) == ("9", "7") and 5_000 <= most <= 5_500 and 600 < more < 2_500
