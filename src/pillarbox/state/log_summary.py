@@ -57,7 +57,7 @@ class LogSummary:
             every = np.fromiter(map(hash, rows.keys), np.int64, len(rows.keys))
             mine, places, indexes = np.unique(every, return_index=True, return_inverse=True)
             hashes.append(mine)
-            sizes.append(np.bincount(indexes, rows.sizes))
+            sizes.append(np.bincount(indexes, rows.sizes).astype(np.float64))
             for largest in np.argsort(sizes[-1])[-_NAMED:].tolist():
                 named[int(mine[largest])] = rows.keys[places[largest]]
             if rows.namespaces is not None:
