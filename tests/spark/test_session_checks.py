@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import venv
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -85,3 +86,14 @@ def test_speculation_is_refused():
 )
 def test_default_parallelism(conf, parallelism):
     assert session.default_parallelism(FakeSession(**conf)) == parallelism  # type: ignore[arg-type]
+
+
+def test_a_pool_changes_nothing_that_another_thread_is_reading():
+    context = SimpleNamespace(environment={"PYTHONHASHSEED": "0", "THEIRS": "1"})
+    reading = iter(context.environment.items())
+    first = next(reading)
+    with session.worker_pool(SimpleNamespace(sparkContext=context), "keyed"):
+        assert context.environment["PILLARBOX_POOL"] == "keyed"
+        second = next(reading)
+    assert [first, second, *reading] == [("PYTHONHASHSEED", "0"), ("THEIRS", "1")]
+    assert context.environment == {"PYTHONHASHSEED": "0", "THEIRS": "1"}

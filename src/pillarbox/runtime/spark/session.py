@@ -229,11 +229,10 @@ def worker_pool(spark: SparkSession, name: str | None) -> Iterator[None]:
     # and nobody would reach the residents of the latter to close them.
     variables = {"PILLARBOX_POOL": name, "SPARK_SIMPLIFIED_TRACEBACK": "1"}
     with _pool_lock:
-        before = {name: value for name, value in context.environment.items() if name in variables}
-        context.environment.update(variables)
+        # Another dictionary in its place: a thread of the user's, which knows nothing of the lock, may be reading it.
+        before = context.environment
+        context.environment = {**before, **variables}
         try:
             yield
         finally:
-            for variable in variables:
-                del context.environment[variable]
-            context.environment.update(before)
+            context.environment = before
