@@ -20,6 +20,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
+# The many Java processes of the tests do not live for long, or run hundreds of small queries: to compile well, or to
+# collect garbage in several threads, would take longer than it saves. Java's launcher reads the variable, whoever starts it.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # Settings of some other Spark on this machine, which would change what the tests see.
 _FOREIGN = (
     "PYSPARK_SUBMIT_ARGS",
@@ -63,8 +67,6 @@ def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
             SparkSession.builder.master("local[2, 4]")
             .appName("pillarbox-tests")
             .config("spark.driver.bindAddress", "127.0.0.1")
-            # Hundreds of small queries: compiling what they run would take longer than running it.
-            .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.memory", "4g")
             .config("spark.local.dir", str(home / "local"))

@@ -103,7 +103,6 @@ def _serve(connection: Connection) -> None:
     warnings.filterwarnings("ignore", "Failed to set spark")
     local = {
         "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
         "spark.driver.host": "127.0.0.1",
         "spark.log.level": "ERROR",
         "spark.python.daemon.module": "tests.daemon",
