@@ -20,8 +20,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.enviro
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
-# The many Java processes of the tests do not live for long, or run hundreds of small queries: to compile well, or to
-# collect garbage in several threads, would take longer than it saves. Java's launcher reads the variable, whoever starts it.
+# Java processes of tests do not live for long, or run hundreds of small queries: to compile well, or to collect garbage
+# in several threads, would take longer than it saves. Java's launcher reads the variable, whoever starts it.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 # Settings of some other Spark on this machine, which would change what the tests see.

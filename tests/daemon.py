@@ -1,15 +1,17 @@
-"""PySpark's daemon of Python workers, which has imported what workers need of others before it forks them.
+"""PySpark's daemon of Python workers, which has imported what workers need before it forks them.
 
 Chaos kills dozens of workers a minute, and tests start hundreds: most of what a new one costs is importing pandas.
 """
 
 from __future__ import annotations
 
-import aiohttp  # noqa: F401
 import pandas as pd  # noqa: F401
 import pyarrow as pa  # noqa: F401
 import pyspark.sql.streaming.stateful_processor_util  # noqa: F401
 from pyspark.daemon import manager
+
+import pillarbox.runtime.spark.source_host
+import pillarbox.runtime.spark.task_host  # noqa: F401
 
 if __name__ == "__main__":
     manager()

@@ -11,14 +11,13 @@ pytestmark = pytest.mark.fault
 _CHECKSUM = "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
 
 
-# By one byte: the mark of the end. No record is lost, and without checksums nobody notices.
-@pytest.mark.parametrize("count", [1, 200])
-def test_a_changelog_that_ends_early_is_an_error_that_names_it(spark, tmp_path, count):
-    checkpoint = make(spark, tmp_path / "run", f"cut by {count}", {}, epochs=3)
+def test_a_changelog_that_ends_early_is_an_error_that_names_it(spark, tmp_path):
+    """By one byte, the mark of the end: no record is lost, and without checksums nobody notices."""
+    checkpoint = make(spark, tmp_path / "run", "cut by one byte", {}, epochs=3)
     changelog = newest_state_file(checkpoint.path, "changelog")
-    cut(count)(changelog)
+    cut(1)(changelog)
     with pytest.raises(Exception, match=_CHECKSUM) as raised:
-        run(spark, checkpoint.inputs, checkpoint.path, f"after a cut by {count}", {})
+        run(spark, checkpoint.inputs, checkpoint.path, "after a cut", {})
     assert changelog.name in str(raised.value)
 
 
