@@ -6,6 +6,7 @@ import sys
 import venv
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -92,7 +93,8 @@ def test_a_pool_changes_nothing_that_another_thread_is_reading():
     context = SimpleNamespace(environment={"PYTHONHASHSEED": "0", "THEIRS": "1"})
     reading = iter(context.environment.items())
     first = next(reading)
-    with session.worker_pool(SimpleNamespace(sparkContext=context), "keyed"):
+    spark: Any = SimpleNamespace(sparkContext=context)
+    with session.worker_pool(spark, "keyed"):
         assert context.environment["PILLARBOX_POOL"] == "keyed"
         second = next(reading)
     assert [first, second, *reading] == [("PYTHONHASHSEED", "0"), ("THEIRS", "1")]
