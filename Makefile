@@ -30,6 +30,10 @@ demo: setup ## Run the flights demo
 demo-enrichment: setup ## Run the enrichment demo: lookups over HTTP at a service with bad days
 	@$(RUN) $(BIN)/python examples/enrichment/demo.py $(ARGS)
 
+.PHONY: demo-windows
+demo-windows: setup ## Run the windows demo: rolling hours of delays, joined with the weather, with limits that change
+	@$(RUN) $(BIN)/python examples/delays/demo.py $(ARGS)
+
 .PHONY: equality
 equality: setup ## Run the flights every way there is, and compare with the oracle and with Spark's own windows (half an hour)
 	@$(RUN) $(BIN)/python examples/flights/equality.py $(ARGS)

@@ -1,0 +1,63 @@
+"""Rolling hours of delays, in their weather, with limits that change: equal to the oracle, row for row; the picture."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+
+import pytest
+
+from examples.delays.chart import draw
+from examples.delays.data import slices, tables
+from examples.delays.job import Hour
+from examples.delays.oracle import expected
+from examples.delays.run import read_hours, run_local, start_streaming
+
+
+@pytest.fixture(scope="module")
+def streams():
+    """The first five days: limits change four times."""
+    end = datetime(2013, 1, 6, tzinfo=timezone.utc)
+    return {
+        name: table.filter(
+            [next(v for v in row.values() if isinstance(v, datetime)) < end for row in table.to_pylist()]
+        )
+        for name, table in tables(1).items()
+    }
+
+
+@pytest.fixture(scope="module")
+def wanted(streams):
+    rows = expected(**{name: table.to_pylist() for name, table in streams.items()})
+    hours = [Hour(*row) for row in rows]
+    assert len(hours) > 2_000
+    assert len({(hour.origin, hour.limit) for hour in hours}) > 6
+    assert 0 < sum(hour.alarm for hour in hours) < len(hours) / 2
+    assert len({hour.wind for hour in hours}) > 10
+    return rows
+
+
+def test_slices_have_each_row_once(streams):
+    for count in (1, 4):
+        parts = [*slices(streams, count)]
+        assert len(parts) == count + 1
+        for name, table in streams.items():
+            assert [row for part in parts[:-1] for row in part[name].to_pylist()] == table.to_pylist()
+            assert parts[-1][name].num_rows == 1
+
+
+@pytest.mark.parametrize(("batches", "parallelism"), [(1, 1), (5, 2), (3, 4)])
+def test_equal_to_the_oracle_on_the_local_runtime(streams, wanted, batches, parallelism):
+    assert run_local(streams, batches, parallelism) == wanted
+
+
+def test_equal_to_the_oracle_as_a_streaming_query(spark, streams, wanted, tmp_path):
+    query, plan = start_streaming(spark, streams, tmp_path, 2, 2)
+    query.awaitTermination()
+    assert read_hours(spark, tmp_path) == wanted
+    assert "process: Alarms" in str(plan)
+
+
+def test_the_picture_shows_the_days_with_most_alarms(wanted, tmp_path):
+    draw([Hour(*row) for row in wanted], tmp_path / "delays.svg")
+    drawn = (tmp_path / "delays.svg").read_text()
+    assert all(f">{text}</text>" in drawn for text in ("EWR", "JFK", "LGA", "delay", "limit", "above the limit"))
