@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox.datastream.connected_streams import check_key_types
 from pillarbox.datastream.data_stream import DataStream
-from pillarbox.datastream.given_functions import check_function
+from pillarbox.datastream.given_functions import check_function, name_of
 from pillarbox.datastream.keyed_stream import KeyedStream
 from pillarbox.datastream.windowed_stream import Windowed
 from pillarbox.errors import ProgramError, shorten
@@ -119,6 +119,7 @@ class CoGroupedStreams(_Pair[T1, T2], Generic[T1, T2]):
 class _PairedWindows(Windowed[Any, Any], Generic[T1, T2]):
     """The windows of two streams."""
 
+    _method: str
     _applied = WindowFunction
     _processed = WindowFunction
 
@@ -152,11 +153,14 @@ class _PairedWindows(Windowed[Any, Any], Generic[T1, T2]):
         return self
 
     def _apply_to_all(self, func: Any, function: WindowFunction, output_type: Any) -> DataStream[Any]:
-        return self._run("apply", func, AllElements(), function, output_type, (func,))
+        results = self._run("apply", func, AllElements(), function, output_type, (func,))
+        return results.name(name_of(self._method, func))
 
 
 class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
     """The windows of two streams, of whose records pairs are made. Made by ``JoinedStreams.window``."""
+
+    _method = "join"
 
     def apply(
         self,
@@ -189,6 +193,8 @@ class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
 
 class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
     """The windows of two streams, whose records are handled together. Made by ``CoGroupedStreams.window``."""
+
+    _method = "co_group"
 
     def apply(
         self,
