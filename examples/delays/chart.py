@@ -47,7 +47,7 @@ def draw(hours: Sequence[Hour], path: Path) -> date:
     panels[-1].xaxis.set_major_locator(HourLocator(byhour=range(0, 24, 6), tz=NEW_YORK))
     panels[-1].xaxis.set_major_formatter(DateFormatter("%-d %b\n%H:%M", tz=NEW_YORK))
     lines = {line.get_label(): line for axes in figure.axes for line in axes.get_legend_handles_labels()[0]}
-    figure.legend(lines.values(), lines.keys(), loc="outside lower left", ncols=4, frameon=False)
+    figure.legend(list(lines.values()), list(map(str, lines)), loc="outside lower left", ncols=4, frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, metadata={"Date": None})
     return day
