@@ -30,7 +30,7 @@ FLOORS = [
     ("testing",),
 ]
 PUBLIC = {
-    "Counter", "Distribution", "Meter", "MetricGroup", "DeadLetter",
+    "Counter", "Distribution", "Meter", "MetricGroup", "DeadLetter", "AsyncBatchFunction", "AsyncFallback", "fallback",
     "BroadcastConnectedStream", "BroadcastProcessFunction", "BroadcastState", "BroadcastStream",
     "KeyedBroadcastProcessFunction", "ReadOnlyBroadcastState", "Partitioner",
     "CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "JoinedStreams", "JoinedWindows",

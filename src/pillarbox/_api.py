@@ -2,9 +2,11 @@
 
 from pillarbox.datastream import (
     AllWindowedStream,
+    AsyncBatchFunction,
     AsyncCache,
     AsyncDataStream,
     AsyncFailure,
+    AsyncFallback,
     AsyncFunction,
     AsyncRetryPredicate,
     AsyncRetryStrategy,
@@ -50,6 +52,7 @@ from pillarbox.datastream import (
     TimeDomain,
     TimerService,
     WindowedStream,
+    fallback,
 )
 from pillarbox.elements import TaskReport
 from pillarbox.errors import (
@@ -147,9 +150,11 @@ __all__ = [
     "AllWindowFunction",
     "AllWindowedStream",
     "ArrowAggregateFunction",
+    "AsyncBatchFunction",
     "AsyncCache",
     "AsyncDataStream",
     "AsyncFailure",
+    "AsyncFallback",
     "AsyncFunction",
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
@@ -264,6 +269,7 @@ __all__ = [
     "approx_count_distinct_",
     "avg_",
     "count_",
+    "fallback",
     "first_",
     "last_",
     "local_session",

@@ -840,7 +840,7 @@ async def some(value):
         (some, {"job_rate_limit": "fast"}, "job_rate_limit is requests per second"),
         (some, {"cache": 10}, "cache is an AsyncCache, not 10"),
         (some, {"cache": AsyncCache(), "batch_size": 2}, "cache is for single requests"),
-        (some, {"on_failure": "ignore"}, 'on_failure is "fail", "drop" or an OutputTag'),
+        (some, {"on_failure": "ignore"}, r'on_failure is "fail", "drop", an OutputTag or fallback\(f\)'),
         (some, {"on_barrier": "wait"}, 'on_barrier is "drain" or "carry"'),
         (some, {"ordered": "yes"}, "ordered is True or False"),
         (Service(), {}, r"an AsyncFunction: give it to AsyncDataStream.ordered_wait\(\)"),

@@ -17,7 +17,8 @@ from pillarbox.datastream.keyed_stream import KeyedStream
 from pillarbox.datastream.results import CollectedResults, DataStreamSink
 from pillarbox.datastream.windowed_stream import WindowedStream
 from pillarbox.operators.async_io.cache import AsyncCache
-from pillarbox.operators.async_io.function import AsyncFailure, AsyncFunction
+from pillarbox.operators.async_io.fallback import AsyncFallback, fallback
+from pillarbox.operators.async_io.function import AsyncBatchFunction, AsyncFailure, AsyncFunction
 from pillarbox.operators.async_io.retry import AsyncRetryPredicate, AsyncRetryStrategy
 from pillarbox.operators.broadcast_functions import (
     BroadcastProcessFunction,
@@ -52,9 +53,11 @@ from pillarbox.operators.metric_group import Counter, Distribution, Meter, Metri
 
 __all__ = [
     "AllWindowedStream",
+    "AsyncBatchFunction",
     "AsyncCache",
     "AsyncDataStream",
     "AsyncFailure",
+    "AsyncFallback",
     "AsyncFunction",
     "AsyncRetryPredicate",
     "AsyncRetryStrategy",
@@ -102,4 +105,5 @@ __all__ = [
     "TimeDomain",
     "TimerService",
     "WindowedStream",
+    "fallback",
 ]

@@ -224,7 +224,8 @@ class DataStream(CombinedStream[T1], Generic[T1]):
             job_rate_limit: the maximum number of requests per second of all subtasks together: each gets its share.
             cache: keeps results, by a key of the record.
             on_failure: the fate of a record whose last attempt failed: ``"fail"`` fails the task, ``"drop"`` drops it
-                (the task's metrics count it), and the tag of a side output sends an :class:`AsyncFailure` there.
+                (the task's metrics count it), the tag of a side output sends an :class:`AsyncFailure` there, and
+                ``fallback(f)`` emits what ``f(record, error)`` returns.
             on_barrier: where an epoch ends, ``"drain"`` waits for its requests; ``"carry"`` takes those under way into
                 the next (behind a ``key_by`` only): they are part of the state, and each worker that the subtask is
                 given to asks about them once. Their timeout counts from their first attempt.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, get_origin
 
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.operators.async_io.function import AsyncFunction
+from pillarbox.operators.async_io.function import AsyncBatchFunction, AsyncFunction
 from pillarbox.operators.async_io.host import is_generator_function
 from pillarbox.operators.functions import Function, check_plain
 from pillarbox.types import TypeInformation
@@ -49,6 +49,11 @@ def check_requests(func: Any) -> None:
         raise ProgramError(
             f"map_async() got {type(func).__name__}, an AsyncFunction: give it to AsyncDataStream.ordered_wait() or"
             " unordered_wait(); map_async() takes a function that returns one result"
+        )
+    if isinstance(func, AsyncBatchFunction):
+        raise ProgramError(
+            f"map_async() got {type(func).__name__}, an AsyncBatchFunction: give it to"
+            " AsyncDataStream.ordered_wait_batch() or unordered_wait_batch()"
         )
     if not callable(func) or isinstance(func, type):
         raise ProgramError(f"map_async() got {shorten(func)}: give it a function, such as an async def")

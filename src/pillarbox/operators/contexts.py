@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._generics import Acc, K, T, U, V
 from pillarbox.errors import ProgramError, shorten
+from pillarbox.operators.logger import TaskLogger
 from pillarbox.operators.metric_group import MetricGroup
 from pillarbox.state import (
     AggregatingState,
@@ -73,6 +75,29 @@ class RuntimeContext:
     def get_metrics_group(self) -> MetricGroup:
         """Return the group in which the function's metrics are made: counters, meters, distributions, gauges."""
         return MetricGroup(self._context.metrics)
+
+    def get_logger(self, name: str = "pillarbox.functions") -> logging.LoggerAdapter[logging.Logger]:
+        """Return a logger whose lines begin with the operator, the subtask (counted from 1) and the epoch.
+
+        The same stands in the fields ``operator``, ``subtask`` (from 0) and ``epoch`` of the log records, for
+        formatters.
+
+        Args:
+            name: the name of the standard library's logger beneath it, whose handlers and level hold.
+
+        Example:
+            >>> class Check(MapFunction[int, int]):
+            ...     def open(self, runtime_context):
+            ...         self.log = runtime_context.get_logger(__name__)
+            ...
+            ...     def map(self, amount):
+            ...         if amount < 0:
+            ...             self.log.warning("a negative amount: %d", amount)  # [check (1/?), epoch 0] a negative ...
+            ...         return amount
+            >>> env.from_collection([5, 9]).map(Check()).name("check").execute_and_collect()
+            [5, 9]
+        """
+        return TaskLogger(logging.getLogger(name), self._context)
 
     def get_state(self, descriptor: ValueStateDescriptor[V]) -> ValueState[V]:
         """Return the value state that a descriptor declares: one value per key."""

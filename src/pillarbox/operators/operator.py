@@ -110,6 +110,7 @@ class OperatorContext:
         job_parallelism: number of instances of operators behind a shuffle.
         counters: counts that are reported with the task's metrics.
         max_parallelism: number of key groups.
+        epoch: number of the epoch that runs, or ran last.
     """
 
     name: str
@@ -130,6 +131,7 @@ class OperatorContext:
         return UserMetrics(self.name)
 
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
+    epoch: int = 0
 
 
 class StreamOperator:

@@ -92,6 +92,11 @@ class OperatorChain:
         for operator in self.operators:
             operator.context.subtask = subtask
 
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the operators which epoch runs from now on."""
+        for operator in self.operators:
+            operator.context.epoch = epoch
+
     def begin_epoch(self) -> None:
         """Begin an epoch of a source: event time begins anew, too."""
         for meeting in self._meetings:

@@ -276,6 +276,7 @@ class StreamTask(ABC):
         self._phase = EpochPhase.READING
         self._mails_before = self.mailbox_metrics.mails_processed
         self.metrics.begin_epoch()
+        self.chain.set_epoch(checkpoint_id)
         self.chain.resume_timers()
         self._reader = self._reader_of(items)
         try:

@@ -166,6 +166,7 @@ class OneInputStreamOperatorTestHarness:
         except BaseException:
             self.close()  # all that it had begun, such as a thread
             raise
+        context.epoch = 1
         self._backend.seal()
         notes = [keying.note() for keying in map(keying_of, self.operator.inputs) if keying is not None]
         key = note_of_inputs(notes) if self._keyed else None
@@ -358,6 +359,7 @@ class OneInputStreamOperatorTestHarness:
         self._settle()
         state = {"watermark": self._current_watermark, "operator": self.operator.snapshot_state(self._checkpoints)}
         self._log.commit(self._store, state)
+        self.operator.context.epoch = self._checkpoints + 1
         return OperatorSnapshot(dict(self._store.chunks))
 
     def notify_of_completed_checkpoint(self, checkpoint_id: int) -> None:

@@ -10,7 +10,7 @@ from pillarbox._unpickle import make
 from pillarbox.errors import describe, shorten
 from pillarbox.operators.functions import Function
 
-__all__ = ["AsyncFailure", "AsyncFunction", "CombiningFunction"]
+__all__ = ["AsyncBatchFunction", "AsyncFailure", "AsyncFunction", "CombiningFunction"]
 
 
 class AsyncFunction(Function, ABC, Generic[In, Out]):
@@ -40,6 +40,37 @@ class AsyncFunction(Function, ABC, Generic[In, Out]):
             TimeoutError: by default.
         """
         raise TimeoutError(f"no answer in time for {shorten(value)}")
+
+
+class AsyncBatchFunction(Function, ABC, Generic[In, Out]):
+    """Asks a service about several records at a time; ``AsyncDataStream.ordered_wait_batch`` applies it.
+
+    ``open`` and ``close`` are as those of an :class:`AsyncFunction`.
+
+    Example:
+        >>> class Score(AsyncBatchFunction[str, tuple[str, int]]):
+        ...     async def async_invoke_batch(self, cards):
+        ...         await asyncio.sleep(0.001)  # or one request for all
+        ...         return [(card, len(card)) for card in cards]
+        >>> cards = env.from_collection(["ann", "robert", "bob"])
+        >>> AsyncDataStream.ordered_wait_batch(cards, Score(), "5 seconds", batch_size=2).execute_and_collect()
+        [('ann', 3), ('robert', 6), ('bob', 3)]
+    """
+
+    @abstractmethod
+    async def async_invoke_batch(self, values: list[In], /) -> list[Out]:
+        """Ask about records; return a list with one result for each, in their order.
+
+        Runs in the event loop's thread.
+        """
+
+    def timeout_batch(self, values: list[In], /) -> list[Out]:
+        """Return one result for each record of a batch whose request took too long. Runs in the mailbox thread.
+
+        Raises:
+            TimeoutError: by default.
+        """
+        raise TimeoutError(f"no answer in time for a batch of {len(values)} records")
 
 
 class CombiningFunction(Function, ABC):

@@ -13,7 +13,7 @@ from typing import Any
 
 from pillarbox.errors import OperatorError, PillarboxError, ProgramError, describe
 from pillarbox.operators.async_io.event_loop import CallFailed, EventLoopThread
-from pillarbox.operators.async_io.function import AsyncFunction
+from pillarbox.operators.async_io.function import AsyncBatchFunction, AsyncFunction
 from pillarbox.operators.async_io.options import AsyncOptions
 from pillarbox.operators.async_io.threads import DaemonThreads
 from pillarbox.operators.async_io.workers import RequestWorkers, most_stuck
@@ -86,7 +86,11 @@ class FunctionHost:
         self._pool: DaemonThreads | None = None
         self._plain: _PlainCalls | None = None
         self.thread: EventLoopThread = EventLoopThread(f"pillarbox-async {self._name}", self._warn)
-        call: Callable[[Any], Any] = function.async_invoke if isinstance(function, AsyncFunction) else function
+        call: Callable[[Any], Any] = function
+        if isinstance(function, AsyncFunction):
+            call = function.async_invoke
+        elif isinstance(function, AsyncBatchFunction):
+            call = function.async_invoke_batch
         if not is_coroutine_function(call):
             most = options.capacity + most_stuck(options.capacity)
             self._pool = DaemonThreads(most, f"pillarbox-pool {self._name}")

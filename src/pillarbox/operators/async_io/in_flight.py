@@ -6,22 +6,29 @@ Everything here belongs to the mailbox thread, but for ``_notify``.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set, Sized
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count, repeat
 from typing import Any
 
 from pillarbox.elements import Records, Watermark, WatermarkStatus
-from pillarbox.errors import OperatorError, PillarboxError, describe, shorten, shorten_record
+from pillarbox.errors import (
+    OperatorError,
+    PillarboxError,
+    describe,
+    shorten_record,
+)
 from pillarbox.mailbox import RejectedExecutionError
 from pillarbox.operators.async_io.batches import Batches
 from pillarbox.operators.async_io.cache import ResultCache, copies
 from pillarbox.operators.async_io.counters import Counters
 from pillarbox.operators.async_io.deadlines import Deadlines
-from pillarbox.operators.async_io.function import AsyncFailure, AsyncFunction, CombiningFunction
+from pillarbox.operators.async_io.fallback import AsyncFallback
+from pillarbox.operators.async_io.function import AsyncFailure, CombiningFunction
 from pillarbox.operators.async_io.host import FunctionHost
 from pillarbox.operators.async_io.options import AsyncOptions
 from pillarbox.operators.async_io.queue import OrderedQueue, StreamElementQueue, UnorderedQueue
 from pillarbox.operators.async_io.request import NO_KEY, Event, Request, RequestState
+from pillarbox.operators.async_io.results import Results
 from pillarbox.operators.functions import OutputTag
 from pillarbox.operators.operator import OperatorContext
 
@@ -78,6 +85,7 @@ class InFlight:
             self._cache = ResultCache(options.cache, self._name, clock.relative_time_millis)
         self._deadlines = Deadlines(options.timeout_millis, clock, context.mailbox_executor, self._expire)
         self._counters = Counters()
+        self._results = Results(context, function, options)
         # Requests are told apart in snapshots, also those of several workers that take turns.
         self._ids = count(secrets.randbits(64) << 32)
         # Those whose time had run out before they could be asked here. It begins anew, and the epoch waits for them: so
@@ -205,38 +213,9 @@ class InFlight:
             if request.error is not None:
                 self._fail(request, request.error)
             elif request.key is NO_KEY:
-                self._settle(request, self._results_of(request))
+                self._settle(request, self._results.of(request))
             else:
-                self._succeed_with_followers(request, self._results_of(request))
-
-    def _results_of(self, request: Request) -> Sequence[Any]:
-        result = request.result
-        request.result = None
-        if self._options.batch_size is not None:
-            # An array or a column will do as well as a list.
-            countable = isinstance(result, Sized) and not isinstance(result, (str, bytes, Mapping, Set))
-            if not countable or len(result) != len(request.values):
-                what = f"{len(result)} results" if countable else shorten(result)
-                raise OperatorError(
-                    f"operator {self._name!r}: the function returned {what} for a batch of {len(request.values)}"
-                    f" records, the first of them {shorten_record(request.values[0])}: it has to return a list"
-                    " with one result for each"
-                )
-            return list(result)
-        if not isinstance(self._function, AsyncFunction):
-            return [result]
-        return self._checked("async_invoke", request.values[0], result)
-
-    def _checked(self, method: str, value: Any, results: Any) -> Sequence[Any]:
-        """Return the result of a method of an ``AsyncFunction`` for a record, if it is a list of records to emit."""
-        if isinstance(results, list):
-            return results
-        if isinstance(results, tuple):
-            return list(results)
-        raise OperatorError(
-            f"operator {self._name!r}: {method}() returned {shorten(results)} for the record {shorten_record(value)}:"
-            f" it has to return a list of the records to emit, such as [{shorten(results, 20)}]"
-        )
+                self._succeed_with_followers(request, self._results.of(request))
 
     def _succeed_with_followers(self, request: Request, results: Sequence[Any]) -> None:
         assert self._cache is not None
@@ -269,6 +248,8 @@ class InFlight:
             )
             failure.at(operator=self._name, subtask=self._context.subtask, record=record)
             raise failure from error
+        elif isinstance(self._options.on_failure, AsyncFallback):
+            self._conclude(request, self._results.of_fallback(request, self._options.on_failure, error), error)
         else:
             self._conclude(request, (), error)
 
@@ -371,18 +352,14 @@ class InFlight:
         for late in (request, *followers):
             self._counters.timed_out += len(late.values)
             late.attempts = request.attempts
-            if not isinstance(self._function, AsyncFunction):
-                self._fail_alone(late, TimeoutError(f"no answer within {self._options.timeout_millis} ms"))
-                continue
-            value = late.values[0]
             try:
-                results = self._function.timeout(value)
+                results = self._results.of_timeout(late)
             except (PillarboxError, KeyboardInterrupt):
                 raise
             except BaseException as error:
                 self._fail_alone(late, error)
             else:
-                self._settle(late, self._checked("timeout", value, results))
+                self._settle(late, results)
 
     # -- checkpoints (A7) --
 

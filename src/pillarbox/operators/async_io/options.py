@@ -8,13 +8,14 @@ from typing import Any, Literal, TypedDict
 
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.async_io.cache import AsyncCache
+from pillarbox.operators.async_io.fallback import AsyncFallback
 from pillarbox.operators.async_io.retry import AsyncRetryStrategy, retry_strategy
 from pillarbox.operators.functions import OutputTag
 from pillarbox.time.duration import DurationLike, positive_millis
 
-__all__ = ["AsyncKeywords", "AsyncOptions", "OnBarrier", "OnFailure"]
+__all__ = ["AsyncKeywords", "AsyncOptions", "BatchWaitKeywords", "OnBarrier", "OnFailure", "WaitKeywords"]
 
-OnFailure = Literal["fail", "drop"] | OutputTag[Any]
+OnFailure = Literal["fail", "drop"] | OutputTag[Any] | AsyncFallback
 OnBarrier = Literal["drain", "carry"]
 
 
@@ -29,6 +30,26 @@ class AsyncKeywords(TypedDict, total=False):
     rate_limit: float | None
     job_rate_limit: float | None
     cache: AsyncCache | None
+    on_failure: OnFailure
+    on_barrier: OnBarrier
+
+
+class WaitKeywords(TypedDict, total=False):
+    """The options that the methods of ``AsyncDataStream`` take besides PyFlink's, for type checkers."""
+
+    rate_limit: float | None
+    job_rate_limit: float | None
+    cache: AsyncCache | None
+    on_failure: OnFailure
+    on_barrier: OnBarrier
+
+
+class BatchWaitKeywords(TypedDict, total=False):
+    """The same of its methods for batches."""
+
+    retry: AsyncRetryStrategy | int | None
+    rate_limit: float | None
+    job_rate_limit: float | None
     on_failure: OnFailure
     on_barrier: OnBarrier
 
@@ -49,8 +70,8 @@ class AsyncOptions:
         rate_limit: the maximum number of requests per second of a subtask.
         job_rate_limit: the maximum number of requests per second of all subtasks together.
         cache: keeps results, by a key of the record.
-        on_failure: the fate of a record whose last attempt failed: fail the task, drop it, or send an
-            ``AsyncFailure`` to a side output.
+        on_failure: the fate of a record whose last attempt failed: fail the task, drop it, send an
+            ``AsyncFailure`` to a side output, or emit what a function returns for it.
         on_barrier: whether the epoch waits for its requests, or they go into the state, and on.
 
     Raises:
@@ -91,8 +112,8 @@ class AsyncOptions:
             self._refuse("cache", "an AsyncCache")
         if self.cache is not None and self.batch_size is not None:
             self._refuse("cache", "for single requests: the batch form asks about all of a batch")
-        if self.on_failure not in ("fail", "drop") and not isinstance(self.on_failure, OutputTag):
-            self._refuse("on_failure", '"fail", "drop" or an OutputTag')
+        if self.on_failure not in ("fail", "drop") and not isinstance(self.on_failure, (OutputTag, AsyncFallback)):
+            self._refuse("on_failure", '"fail", "drop", an OutputTag or fallback(f)')
         if self.on_barrier not in ("drain", "carry"):
             self._refuse("on_barrier", '"drain" or "carry"')
         # Made here for their errors.
