@@ -20,6 +20,7 @@ from pillarbox import (
     AsyncDataStream,
     AsyncFunction,
     AsyncRetryStrategy,
+    CheckpointedFunction,
     DataStream,
     Duration,
     FilterFunction,
@@ -94,6 +95,13 @@ def _timed_map() -> MapStateDescriptor:
     descriptor = MapStateDescriptor("m")
     descriptor.enable_time_to_live(StateTtlConfig("1 hour"))
     return descriptor
+
+
+class _Listing(MapFunction, CheckpointedFunction):
+    def initialize_state(self, context: Any) -> None: ...
+
+    def map(self, value: Any) -> Any:
+        return value
 
 
 class Broken(BaseException):
@@ -651,6 +659,8 @@ BUILDS = [
     Build("time-to-live in event time", lambda env: StateTtlConfig.new_builder(5).set_ttl_time_characteristic("EventTime"), ("counts in processing time, as in Flink", "set an event-time timer")),
     Build("time-to-live, a duration", lambda env: ValueStateDescriptor("v").enable_time_to_live("1 hour"), ("the state 'v': enable_time_to_live() takes a StateTtlConfig, as in StateTtlConfig('1 hour')",)),
     Build("time-to-live of broadcast state", lambda env: rows(env).broadcast(_timed_map()), ("broadcast(): the state 'm' has a time-to-live", "process_broadcast_element()")),
+    Build("lists of an operator in a source", lambda env: rows(env).map(_Listing()).execute_and_collect(), ("operator 'map: _Listing' has state of the operator itself", "put rebalance() or key_by(...) before it")),
+    Build("lists of an operator and dead letters", lambda env: rows(env).rebalance().map(_Listing(), on_error=OutputTag("bad")).execute_and_collect(), ("has on_error=..., and state of the operator itself", "is not put back")),
     Build("a default that can be changed", lambda env: ValueStateDescriptor("v", default=[]), ("the state 'v' has a default that can be changed", "default_factory=list")),
     Build("Duration 'x'", lambda env: Duration.of_seconds("x"), ("a whole number is expected, not 'x'",)),
     # state

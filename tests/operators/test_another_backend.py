@@ -62,6 +62,9 @@ class Store:
     def get_operator_state(self, descriptor: Any) -> Any:
         raise NotImplementedError
 
+    def get_operator_list(self, descriptor: Any, uid: str, *, union: bool) -> Any:
+        raise NotImplementedError
+
     def set_current_namespace(self, namespace: Any) -> None:
         raise NotImplementedError
 

@@ -26,6 +26,12 @@ from pillarbox.operators.broadcast_functions import (
     KeyedBroadcastProcessFunction,
     ReadOnlyBroadcastState,
 )
+from pillarbox.operators.checkpointed import (
+    CheckpointedFunction,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    OperatorStateStore,
+)
 from pillarbox.operators.co_functions import (
     CoFlatMapFunction,
     CoMapFunction,
@@ -65,6 +71,7 @@ __all__ = [
     "BroadcastProcessFunction",
     "BroadcastState",
     "BroadcastStream",
+    "CheckpointedFunction",
     "CoFlatMapFunction",
     "CoGroupFunction",
     "CoGroupedStreams",
@@ -82,6 +89,8 @@ __all__ = [
     "FlatJoinFunction",
     "FlatMapFunction",
     "Function",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
     "IntervalJoin",
     "JoinFunction",
     "JoinedStreams",
@@ -94,6 +103,7 @@ __all__ = [
     "MapFunction",
     "Meter",
     "MetricGroup",
+    "OperatorStateStore",
     "OutputTag",
     "Partitioner",
     "ProcessFunction",

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from pillarbox.errors import ProgramError
+from pillarbox.graph.own_state import carries_on
 from pillarbox.graph.targets import FormerCodes, output_target, subtask_codes
 from pillarbox.graph.transformations import (
     ChainingStrategy,
@@ -432,7 +433,8 @@ class _Compiler:
             vertex.inputs = [self._with_timeouts(vertex, edge) for edge in vertex.inputs]
             if any(edge.minds_silence for edge in vertex.inputs):
                 vertex.uses_processing_time = True
-            self._check_state(vertex)
+            if carries_on(vertex):
+                vertex.uses_processing_time = True
 
     def _with_timeouts(self, vertex: Vertex, edge: InputEdge) -> InputEdge:
         strategies = self._strategies[vertex.number, edge.id]
@@ -441,18 +443,6 @@ class _Compiler:
             idle_timeout=_longest(strategy.idle_timeout for strategy in strategies),
             progress_timeout=_longest(strategy.progress_timeout for strategy in strategies),
         )
-
-    def _check_state(self, vertex: Vertex) -> None:
-        """Operators with state of their own belong behind a shuffle; their program runs also when no data comes."""
-        for node in vertex.nodes:
-            if node.factory.stateful:
-                if vertex.is_source:
-                    raise ProgramError(
-                        f"operator {node.name!r} carries unfinished requests from one epoch to the next,"
-                        " which takes state, and there is none before the first shuffle: put key_by(...) or rebalance()"
-                        " before it, or let it drain (on_barrier='drain')"
-                    )
-                vertex.uses_processing_time = True
 
 
 def _longest(timeouts: Iterable[int | None]) -> int | None:

@@ -8,6 +8,12 @@ from typing import Any, TypeVar
 
 from pillarbox.elements import Records
 from pillarbox.errors import ProgramError
+from pillarbox.operators.checkpointed import (
+    CheckpointedFunction,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    no_operator_state,
+)
 from pillarbox.operators.functions import Function, RuntimeContext
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import KeyedContext, OperatorContext, StreamOperator
@@ -68,6 +74,25 @@ class FunctionOperator(StreamOperator):
                     f"operator {self.name!r}: open() is an async def, which only functions of map_async() and"
                     " AsyncDataStream may have"
                 )
+
+    def initialize_function(self, *, is_restored: bool) -> None:
+        """Let the function take its states of the operator itself.
+
+        Raises:
+            ProgramError: there is no place for them.
+        """
+        if isinstance(self.function, CheckpointedFunction):
+            store = self.context.operator_state
+            if store is None:
+                raise ProgramError(no_operator_state(self.name))
+            context = FunctionInitializationContext(store, is_restored=is_restored)
+            with_context(self.context, "initialize_state()", self.function.initialize_state, context)
+
+    def snapshot_function(self, checkpoint_id: int) -> None:
+        """Let the function bring its states of the operator itself up to date."""
+        if isinstance(self.function, CheckpointedFunction):
+            context = FunctionSnapshotContext(checkpoint_id)
+            with_context(self.context, "snapshot_state()", self.function.snapshot_state, context)
 
     def close(self) -> None:
         """Close the user's function."""

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from pillarbox.elements import Records
 from pillarbox.mailbox import MailboxExecutor
+from pillarbox.operators.checkpointed import OperatorStateStore
 from pillarbox.operators.metric_group import UserMetrics
 from pillarbox.state import KeyedStateBackend
 from pillarbox.state.key_groups import DEFAULT_MAX_PARALLELISM
@@ -111,6 +112,7 @@ class OperatorContext:
         counters: counts that are reported with the task's metrics.
         max_parallelism: number of key groups.
         epoch: number of the epoch that runs, or ran last.
+        operator_state: declares states of the operator itself; None: there is no place for them, before a shuffle.
     """
 
     name: str
@@ -132,6 +134,7 @@ class OperatorContext:
 
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
     epoch: int = 0
+    operator_state: OperatorStateStore | None = None
 
 
 class StreamOperator:
@@ -219,6 +222,16 @@ class StreamOperator:
 
     def restore_state(self, state: Any) -> None:
         """Restore the state that ``snapshot_state`` returned; None at the first start."""
+
+    def initialize_function(self, *, is_restored: bool) -> None:
+        """Let the function take its states of the operator itself, behind ``restore_state``.
+
+        Args:
+            is_restored: whether there is a checkpoint.
+        """
+
+    def snapshot_function(self, checkpoint_id: int) -> None:
+        """Let the function bring its states of the operator itself up to date, before ``snapshot_state``."""
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Note that an epoch has been committed."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from pillarbox.state.descriptors import StateDescriptor
+from pillarbox.state.descriptors import ListStateDescriptor, StateDescriptor
 from pillarbox.time.internal_timer_service import KeyContext, KeyedTimers
 
 __all__ = ["FoldedWindows", "KeyedStateBackend", "LoggedRows", "LoggedStateBackend", "SlotSpec", "StateUndo"]
@@ -78,6 +78,17 @@ class KeyedStateBackend(KeyContext, Protocol):
 
         It comes before anything is declared. The one state of namespaces, which is reducing or aggregating, is a
         :class:`FoldedWindows` then, and a timer calls once for all keys of its namespace.
+        """
+
+    def get_operator_list(self, descriptor: ListStateDescriptor, uid: str, *, union: bool) -> Any:
+        """Return the list state that a descriptor declares, of an operator of the chain itself. It may come late.
+
+        Args:
+            uid: the operator's.
+            union: whether all subtasks get all elements when their number changes; else these are shared out.
+
+        Raises:
+            ProgramError: there are states or timers of namespaces, beside which it cannot lie.
         """
 
     def create_timers(self, name: str, *, namespaced: bool = False) -> KeyedTimers:

@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import is_
 from typing import Any, NamedTuple
 
-from pillarbox.errors import OperatorError, shorten
-from pillarbox.state.addresses import space_address
+from pillarbox.errors import CheckpointMismatchError, OperatorError, ProgramError, shorten
+from pillarbox.state.addresses import OPERATOR, space_address
 from pillarbox.state.backend import SlotSpec, StateUndo
-from pillarbox.state.descriptors import MapStateDescriptor, StateDescriptor
+from pillarbox.state.descriptors import ListStateDescriptor, MapStateDescriptor, StateDescriptor
 from pillarbox.state.heap_rows import NEW, STAMPS, HeapRows, Row, stale_entry
 from pillarbox.state.heap_spaces import HeapSpaces
 from pillarbox.state.heap_ttl_states import TTL_STATES
 from pillarbox.state.heap_windows import HeapWindows
 from pillarbox.state.key_groups import key_group, stable_hash, subtask_of
+from pillarbox.state.operator_state import LIST, UNION
 from pillarbox.state.sizes import largest_rows
 from pillarbox.state.timers import HeapTimers
 from pillarbox.state.ttl_cleaner import TtlCleaner
@@ -87,7 +88,10 @@ class HeapKeyedStateBackend(HeapRows):
 
     def get_state(self, descriptor: StateDescriptor, *, namespaced: bool = False, late: bool = False) -> Any:
         """Return the state that a descriptor declares; the same name means the same state."""
-        return (self.spaces if namespaced else self).declare(descriptor, late=late)
+        if namespaced:
+            self.spaces.is_of_keys = True
+            return self.spaces.declare(descriptor, late=late)
+        return self.declare(descriptor, late=late)
 
     def make_timed(self, name: str, slot: int, descriptor: StateDescriptor) -> Any:
         """Return a state with a time-to-live, whose stamps are in a slot of their own."""
@@ -105,9 +109,38 @@ class HeapKeyedStateBackend(HeapRows):
         """Return the state that a descriptor declares, of the operator itself: of its subtask, and of no key."""
         return self.spaces.declare(descriptor, current=self.spaces.operators_row)
 
+    def get_operator_list(self, descriptor: ListStateDescriptor, uid: str, *, union: bool) -> Any:
+        """Return the list state that a descriptor declares, of an operator of the chain itself."""
+        spaces = self.spaces
+        if spaces.is_of_keys:
+            raise ProgramError(
+                f"operator {self.operator!r}: the state {descriptor.name!r} of the operator {uid!r} itself cannot lie"
+                " beside the windows of keys: put rebalance() between the window and the function, or keep it in a"
+                " state of keys"
+            )
+        lead = f"{UNION if union else LIST}{uid}/"
+        return spaces.declare(descriptor, late=True, current=spaces.operators_row, lead=lead)
+
+    def check_operator_lists(self) -> None:
+        """Refuse a checkpoint with list states of operators that nobody has asked for.
+
+        Raises:
+            CheckpointMismatchError: there is one.
+        """
+        row = self.spaces.find(OPERATOR)
+        for name, content in {} if row is None else self.spaces.contents_by_slot(row):
+            if name.startswith((LIST, UNION)) and not self.spaces.is_asked_for(name):
+                kind = "union list" if name.startswith(UNION) else "list"
+                raise CheckpointMismatchError(
+                    f"the checkpoint holds the {kind} state {name.partition('/')[2]!r} (uid and name) with"
+                    f" {len(content)} elements, which no function asks for in initialize_state(): run the program that"
+                    " wrote it, set uid() of the operator to the one in the checkpoint, or start from a new one"
+                )
+
     def create_timers(self, name: str, *, namespaced: bool = False) -> HeapTimers:
         """Return the timers of one time domain of a timer service."""
         if namespaced:
+            self.spaces.is_of_keys = True
             return self.spaces.create_timers(name)
         timers = HeapTimers(name, self, self.add_slot(SlotSpec(name, "timers")))
         self.timers.append(timers)

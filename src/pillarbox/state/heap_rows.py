@@ -16,6 +16,7 @@ from pillarbox.errors import CheckpointMismatchError, ProgramError, shorten
 from pillarbox.state.backend import SlotSpec
 from pillarbox.state.descriptors import StateDescriptor
 from pillarbox.state.heap_states import STATES
+from pillarbox.state.operator_state import LIST, UNION
 
 if TYPE_CHECKING:
     from pillarbox.state.timers import HeapTimers
@@ -29,10 +30,11 @@ NEW = -1  # changed; the log does not have it
 
 # Names of slots whose states may be asked for at any time, so also after a checkpoint with them was restored.
 _LATE = "late/"
+_STATE = "state/"
 # What leads the name of a slot of stamps: when a state with a time-to-live was last accessed. The state's own follows.
 STAMPS = "ttl/"
 # These are kept where the program does not declare them; stamps are cleared then.
-_KEPT = (_LATE, STAMPS)
+_KEPT = (_LATE, STAMPS, LIST, UNION)
 
 
 def stale_entry(mark: int) -> int:
@@ -144,14 +146,17 @@ class HeapRows:
 
     # -- slots --
 
-    def declare(self, descriptor: StateDescriptor, *, late: bool = False, current: CurrentRow | None = None) -> Any:
+    def declare(
+        self, descriptor: StateDescriptor, *, late: bool = False, current: CurrentRow | None = None, lead: str = ""
+    ) -> Any:
         """Return the state that a descriptor declares; the same name means the same state.
 
         Args:
             late: it may be asked for at any time; else only before rows are read.
             current: tells which row it is in; by default the current one.
+            lead: what leads the name of its slot; by default that says only whether it is late.
         """
-        name = f"{_LATE if late else 'state/'}{descriptor.name}"
+        name = f"{lead or (_LATE if late else _STATE)}{descriptor.name}"
         state = self._states.get(name)
         if state is None:
             state = self._states[name] = self._new_state(name, descriptor, late, current or self)
@@ -239,6 +244,15 @@ class HeapRows:
         # By identity: a state may hold what does not compare to a bool, such as a numpy array.
         lead = self._lead
         return not all(map(is_, row[lead:], self.blank[lead:]))
+
+    def contents_by_slot(self, row: Row) -> Iterable[tuple[str, Any]]:
+        """Return what a row holds, by the names of its slots."""
+        held = zip(self.slots, row[self._lead :])
+        return [(slot.name, value) for slot, value in held if value is not None]
+
+    def is_asked_for(self, name: str) -> bool:
+        """Return whether the program has asked for the state with this name of its slot."""
+        return name in self._states
 
     def contents_of(self, row: Row) -> dict[str, Any]:
         """Return the states of a row that are not empty, by name."""

@@ -26,6 +26,7 @@ class HeapSpaces(HeapRows):
     Attributes:
         by_key: a key's only row, or its rows by namespace: many keys have one, and a dictionary costs 200 bytes.
         row: that of the current key in the current namespace.
+        is_of_keys: whether there are states or timers of (key, namespace), and not only the operator's own row.
     """
 
     row: Row
@@ -37,6 +38,7 @@ class HeapSpaces(HeapRows):
         self._backend = backend
         self.by_key: dict[Any, Row | dict[Any, Row]] = {}
         self._dirty: list[Row] = []
+        self.is_of_keys = False
         self._checked: Any = object()  # the namespace that was looked at last
         self.operators_row: OperatorsRow = OperatorsRow(self)
 

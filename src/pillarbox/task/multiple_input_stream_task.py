@@ -55,6 +55,7 @@ class MultipleInputStreamTask(StreamTask):
             clock=clock,
             threaded_input=threaded_input,
             backend=self.backend if vertex.is_keyed else None,
+            own_state=self.backend,
         )
         self._memory = memory
         self._warned = False
@@ -119,7 +120,8 @@ class MultipleInputStreamTask(StreamTask):
             self.gate.restore(task_state["gate"])
         for service in self.chain.timer_services():
             service.current_watermark = self.gate.current_watermark
-        self.chain.restore_state(task_state.get("operators", {}))
+        self.chain.restore_state(task_state.get("operators", {}), is_restored=self.log.version > 0)
+        self.backend.check_operator_lists()
 
     @property
     def next_wake_up(self) -> int | None:

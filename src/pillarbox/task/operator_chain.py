@@ -9,6 +9,7 @@ from typing import Any
 
 from pillarbox.errors import CheckpointMismatchError
 from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
+from pillarbox.operators.checkpointed import OperatorStateStore
 from pillarbox.operators.operator import (
     Discard,
     Fanout,
@@ -41,6 +42,7 @@ class OperatorChain:
 
     Args:
         backend: keyed state, for the operator at the head; None where it has none.
+        own_state: where states of the operators themselves lie; None where there is no place for them.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class OperatorChain:
         clock: ProcessingTimeService,
         writer: RecordWriter,
         backend: KeyedStateBackend | None,
+        own_state: KeyedStateBackend | None = None,
     ) -> None:
         self._opened = False
         executors = [processor.get_mailbox_executor(index) for index in range(len(vertex.nodes))]
@@ -73,6 +76,7 @@ class OperatorChain:
                 self._keyed if index == 0 else None,
                 vertex.job_parallelism,
                 max_parallelism=vertex.max_parallelism,
+                operator_state=None if own_state is None else OperatorStateStore(own_state, node.uid),
             )
             wiring.add(index, node.factory.make(context))
         self.operators: list[StreamOperator] = [wiring.operators[index] for index in range(len(vertex.nodes))]
@@ -177,13 +181,18 @@ class OperatorChain:
         """Return the operators' own state by uid; keyed state is written by the state log."""
         states: dict[str, Any] = {}
         for operator in self.operators:
+            operator.snapshot_function(checkpoint_id)
             state = operator.snapshot_state(checkpoint_id)
             if state is not None:
                 states[operator.uid] = state
         return states
 
-    def restore_state(self, states: dict[str, Any]) -> None:
+    def restore_state(self, states: dict[str, Any], *, is_restored: bool) -> None:
         """Restore the operators' own state.
+
+        Args:
+            states: what operators returned with the last checkpoint, by uid.
+            is_restored: whether there is a checkpoint.
 
         Raises:
             CheckpointMismatchError: there is state of an operator that the chain does not have.
@@ -197,6 +206,7 @@ class OperatorChain:
             )
         for operator in self.operators:
             operator.restore_state(states.get(operator.uid))
+            operator.initialize_function(is_restored=is_restored)
 
 
 class _Wiring:

@@ -76,6 +76,7 @@ class StreamTask(ABC):
         clock: processing time; the system's when None.
         threaded_input: read the input in a thread of its own (P4), also where no operator wakes up by itself.
         backend: keyed state, for the operator at the head of the chain.
+        own_state: where states of the chain's operators themselves lie.
 
     Attributes:
         life: its state, and who may work in it.
@@ -89,6 +90,7 @@ class StreamTask(ABC):
         clock: ProcessingTimeService | None = None,
         threaded_input: bool = False,
         backend: KeyedStateBackend | None = None,
+        own_state: KeyedStateBackend | None = None,
     ) -> None:
         self.vertex = vertex
         self.subtask = subtask
@@ -101,7 +103,9 @@ class StreamTask(ABC):
         self.clock: ProcessingTimeService = clock or SystemProcessingTimeService(self.handle_async_exception)
         self._owns_clock = clock is None
         self.writer: RecordWriter = RecordWriter(vertex.edges)
-        self.chain: OperatorChain = OperatorChain(vertex, subtask, self.processor, self.clock, self.writer, backend)
+        self.chain: OperatorChain = OperatorChain(
+            vertex, subtask, self.processor, self.clock, self.writer, backend, own_state
+        )
         self.coordinator: SubtaskCheckpointCoordinator = SubtaskCheckpointCoordinator(self.chain, self.writer)
         self._reader: AnyReader = IteratorReader(())
         self._suspension: Suspension | None = None

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from pillarbox.elements import Records, Watermark, WatermarkStatus
 from pillarbox.mailbox import MailboxController, MailboxProcessor
+from pillarbox.operators.checkpointed import OperatorStateStore
 from pillarbox.operators.functions import OutputTag
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import Input, KeyedContext, OperatorContext, RecordInput, StreamOperator
@@ -157,6 +158,7 @@ class OneInputStreamOperatorTestHarness:
             self._side_outputs,
             KeyedContext(self._backend, self._time_services) if self._keyed else None,
             parallelism,
+            operator_state=OperatorStateStore(self._backend, node.uid),
         )
         self.operator: StreamOperator = node.factory.make(context)
         self._patience = Patience(self.processing_time_service, limit)
@@ -184,6 +186,8 @@ class OneInputStreamOperatorTestHarness:
         for service in self._time_services.services():
             service.current_watermark = self._current_watermark
         self.operator.restore_state(self._log.task_state.get("operator"))
+        self.operator.initialize_function(is_restored=self._log.version > 0)
+        self._backend.check_operator_lists()
         for service in self._time_services.services():
             service.schedule()
         self._settle()
@@ -357,6 +361,7 @@ class OneInputStreamOperatorTestHarness:
         with self._patience.time_passes(time_passes):
             self.operator.prepare_snapshot_pre_barrier(self._checkpoints)
         self._settle()
+        self.operator.snapshot_function(self._checkpoints)
         state = {"watermark": self._current_watermark, "operator": self.operator.snapshot_state(self._checkpoints)}
         self._log.commit(self._store, state)
         self.operator.context.epoch = self._checkpoints + 1

@@ -9,6 +9,7 @@ from typing import Any
 from pillarbox import (
     AggregateFunction,
     AggregatingStateDescriptor,
+    CheckpointedFunction,
     FilterFunction,
     KeyedProcessFunction,
     ListStateDescriptor,
@@ -176,6 +177,27 @@ def seeded_samples(env, events):
     return events.key_by(first).process(Sampled())
 
 
+class OfTheSubtask(MapFunction, CheckpointedFunction):
+    """Emits (place of the record among those of its subtask, subtask)."""
+
+    def open(self, runtime_context):
+        self.subtask = runtime_context.get_index_of_this_subtask()
+
+    def initialize_state(self, context):
+        self.seen = context.get_operator_state_store().get_list_state(ListStateDescriptor("seen"))
+        self.number = len(self.seen.get())
+
+    def map(self, value):
+        self.number += 1
+        self.seen.add(value)
+        assert self.number == len(self.seen.get()), "a field that was made of another state"
+        return self.number, self.subtask
+
+
+def of_the_subtask(env, events):
+    return events.rebalance().map(OfTheSubtask()).map(OfTheSubtask())
+
+
 PROGRAMS: dict[str, SimulatedProgram] = {
     "history": SimulatedProgram(
         history,
@@ -236,6 +258,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
     "side-outputs": SimulatedProgram(
         side_outputs, lambda rng: {"events": keyed_events(rng)}, together={"events": lambda value: 0}, cut_free=True
     ),
+    "lists-of-subtasks": SimulatedProgram(of_the_subtask, lambda rng: {"events": few_keys(rng)}),
     "seeded-samples": SimulatedProgram(
         seeded_samples,
         lambda rng: {"events": few_keys(rng)},
