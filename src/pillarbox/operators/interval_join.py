@@ -8,8 +8,9 @@ that comes exactly then, which is not late, finds it no more. Here it is kept un
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
 from pillarbox.elements import Records
@@ -24,11 +25,16 @@ from pillarbox.operators.operator import OperatorContext, RecordInput
 from pillarbox.operators.windowing.base_operator import LATE_RECORDS_DROPPED
 from pillarbox.state import MapState, MapStateDescriptor
 from pillarbox.time.internal_timer_service import VOID_NAMESPACE
+from pillarbox.time.timestamps import MAX_WATERMARK
 
 __all__ = ["Interval", "IntervalJoinOperator"]
 
 # From this number of event times of a key on, they are kept in order beside the state.
 _MANY = 32
+# Records are dropped when event time has passed their last partner by up to this part of the interval: so timers of
+# many keys have the same time, which makes them cheap.
+_PART = 8
+_TIME = itemgetter(0)
 
 
 class Interval(NamedTuple):
@@ -75,7 +81,7 @@ class _Side:
         self.keying = keying
         self.lower: int = reach.lower
         self.upper: int = reach.upper
-        self.state: MapState[int, list[Any]] = self._backend.get_state(MapStateDescriptor(name))
+        self.state: MapState[int, Sequence[Any]] = self._backend.get_state(MapStateDescriptor(name))
         self.late: OutputTag | None = None
         # Event times of keys with many of them, in order. They are found in the state again after a restart.
         self._ordered: dict[Any, list[int]] = {}
@@ -84,38 +90,45 @@ class _Side:
         """Join a run of the stream's records with those of the other stream, and keep them."""
         self._operator.process_run(records, self)
 
-    def add(self, value: Any, timestamp: int) -> None:
-        """Keep a record of the current key."""
-        state = self.state
-        there = state.get(timestamp)
-        state.put(timestamp, [settled(value)] if there is None else [*there, settled(value)])
-        if there is None:
-            ordered = self._ordered.get(self._backend.key)
-            if ordered is not None:
-                insort(ordered, timestamp)
+    def came_at(self, timestamp: int) -> None:
+        """Take note of a further event time of the current key."""
+        ordered = self._ordered.get(self._backend.key)
+        if ordered is not None:
+            insort(ordered, timestamp)
 
-    def between(self, first: int, last: int) -> Iterable[int]:
-        """Return the event times of the current key from ``first`` to ``last``, in order."""
-        times = self.state.keys()
-        if len(times) < _MANY:
-            return sorted(time for time in times if first <= time <= last)
+    def between(self, first: int, last: int) -> list[tuple[int, Sequence[Any]]]:
+        """Return the records of the current key from ``first`` to ``last``, by event time, in its order."""
+        there = self.state.items()
+        if len(there) < _MANY:
+            found = [item for item in there if first <= item[0] <= last]
+            if len(found) > 1:
+                found.sort(key=_TIME)
+            return found
         key = self._backend.key
         ordered = self._ordered.get(key)
         if ordered is None:
-            ordered = self._ordered[key] = sorted(times)
-        return ordered[bisect_left(ordered, first) : bisect_right(ordered, last)]
+            ordered = self._ordered[key] = sorted(self.state.keys())
+        times = ordered[bisect_left(ordered, first) : bisect_right(ordered, last)]
+        return [(time, self.state[time]) for time in times]
 
     def drop(self, watermark: int) -> int | None:
         """Drop what finds no partner any more; return when the next may be dropped, or None: nothing is left."""
-        state, wait = self.state, max(self.upper, 0)
-        self._ordered.pop(self._backend.key, None)
-        kept = None
-        for time in sorted(state.keys()):
-            if time + wait >= watermark:
-                kept = time
-                break
+        state, limit = self.state, watermark - max(self.upper, 0)
+        times = state.keys()
+        if self._ordered:
+            self._ordered.pop(self._backend.key, None)
+        if not times:
+            return None
+        if max(times) < limit:
+            state.clear()
+            return None
+        for time in [time for time in times if time < limit]:
             state.remove(time)
-        return None if kept is None else kept + wait + 1
+        return self.timer_for(min(state.keys()))
+
+    def timer_for(self, time: int) -> int:
+        """Return when a record may be dropped."""
+        return self._operator.rounded_up(time + max(self.upper, 0) + 1)
 
     def forget_order(self) -> None:
         """Drop what is not state: the state may be another one."""
@@ -148,6 +161,7 @@ class IntervalJoinOperator(KeyedOperator):
         self._right = _Side(self, "right", keyings[1], Interval(-interval.upper, -interval.lower))
         self._left.late, self._right.late = late_tags
         self._dropped = 0
+        self._step = max(1, (interval.upper - interval.lower) // _PART)
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
@@ -168,6 +182,10 @@ class IntervalJoinOperator(KeyedOperator):
         self.context.counters[LATE_RECORDS_DROPPED] = self._dropped
         self._dropped = 0
 
+    def rounded_up(self, time: int) -> int:
+        """Return the next time at which records are dropped."""
+        return min(time + -time % self._step, MAX_WATERMARK)
+
     def process_run(self, records: Records, side: _Side) -> None:
         """Join a run of one stream with what is there of the other."""
         backend, watermark = self.backend, self._timers.current_watermark
@@ -177,7 +195,8 @@ class IntervalJoinOperator(KeyedOperator):
         pending = iter(values)
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
         other = self._right if side is self._left else self._left
-        lower, upper, partners = side.lower, side.upper, other.state
+        lower, upper, state, partners = side.lower, side.upper, side.state, other.state
+        register = self._timers.register_event_time_timer
         with Pass(self, values, pending, pending):
             for value, key, timestamp in zip(pending, keys, stamps):
                 if timestamp is None:
@@ -187,29 +206,36 @@ class IntervalJoinOperator(KeyedOperator):
                     continue
                 backend.row = rows[key]
                 backend.key = key
-                if partners.is_empty():
-                    if side.state.is_empty():
-                        self._timers.register_event_time_timer(VOID_NAMESPACE, timestamp + max(upper, 0) + 1)
+                if not partners.is_empty():
+                    near = other.between(timestamp + lower, timestamp + upper)
+                    if near:
+                        self._join(value, timestamp, near, side)
+                elif state.is_empty():
+                    register(VOID_NAMESPACE, side.timer_for(timestamp))
+                kept = value
+                try:
+                    hash(value)
+                except Exception:
+                    kept = settled(value)
+                there = state.get(timestamp)
+                if there is None:
+                    state.put(timestamp, (kept,))
+                    side.came_at(timestamp)
                 else:
-                    for time in other.between(timestamp + lower, timestamp + upper):
-                        self._join(value, timestamp, time, side, partners)
-                side.add(value, timestamp)
+                    state.put(timestamp, (*there, kept))
         self._collector.flush()
 
-    def flush(self) -> None:
-        """Hand on what is collected."""
-        self._collector.flush()
-
-    def _join(self, value: Any, timestamp: int, time: int, side: _Side, partners: MapState[int, list[Any]]) -> None:
-        """Hand the pairs of a record with all records of the other stream at ``time`` to the function."""
-        call, ctx, collector = self.call, self._ctx, self._collector
-        later = ctx.later = max(timestamp, time)
+    def _join(self, value: Any, timestamp: int, near: Sequence[tuple[int, Sequence[Any]]], side: _Side) -> None:
+        """Hand the pairs of a record with records of the other stream, by time, to the function."""
+        call, ctx, collect = self.call, self._ctx, self._collector.collect
         is_left = side is self._left
-        ctx.left, ctx.right = (timestamp, time) if is_left else (time, timestamp)
-        for partner in partners[time]:
-            results = call(value, partner, ctx) if is_left else call(partner, value, ctx)
-            if results is not None:
-                collector.collect(results, later)
+        for time, partners in near:
+            later = ctx.later = max(timestamp, time)
+            ctx.left, ctx.right = (timestamp, time) if is_left else (time, timestamp)
+            for partner in partners:
+                results = call(value, partner, ctx) if is_left else call(partner, value, ctx)
+                if results is not None:
+                    collect(results, later)
 
     def _take_late(self, value: Any, timestamp: int, side: _Side) -> None:
         if side.late is None:
