@@ -37,13 +37,15 @@ from pillarbox import (
     first_,
     sum_,
 )
+from pillarbox.datastream import columnar_joins
 from pillarbox.elements import ArrowRecords, Records
 from pillarbox.operators.async_io.operator import AsyncWaitOperator
 from pillarbox.operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator, _BroadcastOperator
 from pillarbox.operators.co_group import CoGroupWindowOperator
 from pillarbox.operators.columnar.columnar_operator import ColumnarOperator
-from pillarbox.operators.columnar.join_operator import ColumnarJoinOperator
+from pillarbox.operators.columnar.join_operator import BaseJoinOperator, ColumnarJoinOperator
 from pillarbox.operators.columnar.pre_aggregate import PreAggregateOperator
+from pillarbox.operators.columnar.process_join import ColumnarProcessJoinOperator
 from pillarbox.operators.columnar.session_operator import ColumnarSessionOperator
 from pillarbox.operators.columnar.window_operator import ColumnarWindowOperator
 from pillarbox.operators.deduplicate import DeduplicateOperator
@@ -226,6 +228,14 @@ def columns(stream):
     return stream.map(lambda value: value, ROW)
 
 
+def joined_by_columns(a, b):
+    """An interval join with a function, as it is made of streams of DataFrames."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columnar_joins, "_is_untouched", lambda step: True)
+        near = columns(a).key_by("key").interval_join(columns(b).key_by("key")).between(-9, 12)
+        return near.process(lambda left, right, ctx: [(left.n, right.n)])
+
+
 # -- the table --
 
 
@@ -311,6 +321,7 @@ OBEYING = [
         2,
         False,
     ),
+    Obeys(ColumnarProcessJoinOperator, joined_by_columns, 2, False),
     Obeys(
         CoGroupWindowOperator,
         lambda a, b: a.co_group(b).where("key").equal_to("key").window(SLIDING).apply(both),
@@ -328,7 +339,14 @@ OBEYING = [
 # Why an operator is in no program above.
 OTHERS: dict[type[StreamOperator], str] = {
     **dict.fromkeys(
-        (FunctionOperator, KeyedOperator, BaseWindowOperator, FoldingWindowOperator, ColumnarOperator),
+        (
+            FunctionOperator,
+            KeyedOperator,
+            BaseWindowOperator,
+            FoldingWindowOperator,
+            ColumnarOperator,
+            BaseJoinOperator,
+        ),
         "is what others are made of",
     ),
     **dict.fromkeys((_TwoInputs, _BroadcastOperator), "is what others are made of"),

@@ -10,7 +10,9 @@ import pyspark.sql.types as spark
 
 from pillarbox.datastream.columns import check_column_names, encoder_of, known_schema
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.operators.columnar.join_operator import ColumnarJoin, ColumnarJoinOperator, JoinSide
+from pillarbox.graph import DataFrameSource, OperatorTransformation, PartitionTransformation, Transformation
+from pillarbox.operators.columnar.join_operator import ColumnarJoin, ColumnarJoinOperator
+from pillarbox.operators.columnar.join_side import JoinSide
 from pillarbox.operators.functions import OutputTag
 from pillarbox.operators.interval_join import Interval
 from pillarbox.operators.operator import OperatorFactory
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from pillarbox.datastream.data_stream import DataStream
     from pillarbox.datastream.keyed_stream import KeyedStream
 
-__all__ = ["join_columns"]
+__all__ = ["join_columns", "sides_of_rows"]
 
 _NO_KEYS = (spark.ArrayType, spark.MapType, spark.VariantType)
 _INSTEAD = "give process() a ProcessJoinFunction instead, which works on Python objects"
@@ -41,19 +43,54 @@ def join_columns(
     """
     if how not in ("inner", "left"):
         raise ProgramError(f'interval_join(): how is "inner" or "left", not {shorten(how)}')
-    sides = []
-    for stream, which, tag in ((left, "left", late_tags[0]), (right, "right", late_tags[1])):
-        schema = _schema(stream, which)
-        encoder = encoder_of(stream, schema, stream._plain_step().name)
-        sides.append(JoinSide(schema, _keys(stream, schema, which), encoder, tag))
-    one, other = sides
-    _check_keys(one, other)
+    one, other = _sides(left, right, late_tags, joins_nulls=False)
     shared = {key for key, same in zip(one.keys, other.keys) if key == same}
     names = _names(one, other, shared, suffixes)
     join = ColumnarJoin(one, other, interval, how == "left", tuple(sorted(shared)), names)
     make = partial(ColumnarJoinOperator, keying=left._keying, join=join)
     factory = OperatorFactory(make, keyed=True)
     return left._apply("interval_join.columns", None, factory, join.result_type(), more_inputs=[right._step])
+
+
+def sides_of_rows(
+    left: KeyedStream[Any, Any],
+    right: KeyedStream[Any, Any],
+    late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None],
+) -> tuple[JoinSide, JoinSide] | None:
+    """Return two streams of rows that no function has touched, as columns that can be joined; None: they cannot."""
+    if not all(_is_untouched(stream._plain_step()) for stream in (left, right)):
+        return None
+    try:
+        sides = _sides(left, right, late_tags, joins_nulls=True)
+    except ProgramError:
+        return None
+    return None if any(side.encoder is None for side in sides) else sides
+
+
+def _is_untouched(step: Transformation) -> bool:
+    """Return whether rows are as they are in a DataFrame, and columns as a rule."""
+    while isinstance(step, PartitionTransformation) or (
+        isinstance(step, OperatorTransformation) and step.kind in ("timestamps", "deduplicate")
+    ):
+        step = step.inputs[0]
+    return isinstance(step, DataFrameSource)
+
+
+def _sides(
+    left: KeyedStream[Any, Any],
+    right: KeyedStream[Any, Any],
+    late_tags: tuple[OutputTag[Any] | None, OutputTag[Any] | None],
+    *,
+    joins_nulls: bool,
+) -> tuple[JoinSide, JoinSide]:
+    sides = []
+    for stream, which, tag in ((left, "left", late_tags[0]), (right, "right", late_tags[1])):
+        schema = _schema(stream, which)
+        encoder = encoder_of(stream, schema, stream._plain_step().name)
+        sides.append(JoinSide(schema, _keys(stream, schema, which), encoder, tag, joins_nulls))
+    one, other = sides
+    _check_keys(one, other)
+    return one, other
 
 
 def _schema(stream: KeyedStream[Any, Any], which: str) -> spark.StructType:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pillarbox._generics import T1, T2, Generic, U
+from pillarbox.datastream.columnar_joins import join_columns, sides_of_rows
 from pillarbox.datastream.connected_streams import check_key_types
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.given_functions import check_function, name_of
@@ -15,6 +16,7 @@ from pillarbox.datastream.keyed_stream import KeyedStream
 from pillarbox.datastream.windowed_stream import Windowed
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.co_group import CoGroups, CoGroupWindowOperator, FlatPairs, Pairs
+from pillarbox.operators.columnar.process_join import ColumnarProcessJoinOperator
 from pillarbox.operators.dead_letter import OnError
 from pillarbox.operators.functions import KeySelector, OutputTag, SideOutput
 from pillarbox.operators.guarded import guarded
@@ -322,13 +324,18 @@ class IntervalJoin(Generic[T1, T2]):
         """
         check_function(func, ProcessJoinFunction, "process", "process_element", many=True)
         left, right = self._streams
-        make = partial(
-            IntervalJoinOperator,
-            function=func,
-            keyings=(left._keying, right._keying),
-            interval=self._interval("process"),
-            late_tags=self._late_tags,
-        )
+        interval = self._interval("process")
+        sides = sides_of_rows(left, right, self._late_tags)
+        make: Callable[[OperatorContext], StreamOperator]
+        if sides is None:
+            keyings = (left._keying, right._keying)
+            make = partial(
+                IntervalJoinOperator, function=func, keyings=keyings, interval=interval, late_tags=self._late_tags
+            )
+        else:
+            make = partial(
+                ColumnarProcessJoinOperator, keying=left._keying, sides=sides, interval=interval, function=func
+            )
         # A record is kept when its pairs have been handled: there is nothing to undo.
         factory = guarded(OperatorFactory(make, keyed=True), on_error, "interval_join().process()", undoes=False)
         return left._apply("interval_join", func, factory, output_type, more_inputs=[right._step])
@@ -367,8 +374,6 @@ class IntervalJoin(Generic[T1, T2]):
             >>> sorted(tuple(row) for row in rows)
             [('a', 1000, 3500), ('a', 9000, None)]
         """
-        from pillarbox.datastream.columnar_joins import join_columns
-
         return join_columns(*self._streams, self._interval("columns"), how, suffixes, self._late_tags)
 
     def _interval(self, method: str) -> Interval:

@@ -23,11 +23,11 @@ from pillarbox.operators.keyed import KeyedOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext, RecordInput
 from pillarbox.operators.windowing.base_operator import LATE_RECORDS_DROPPED
-from pillarbox.state import MapState, MapStateDescriptor
+from pillarbox.state import KeyedStateBackend, MapState, MapStateDescriptor
 from pillarbox.time.internal_timer_service import VOID_NAMESPACE
 from pillarbox.time.timestamps import MAX_WATERMARK
 
-__all__ = ["Interval", "IntervalJoinOperator"]
+__all__ = ["Interval", "IntervalJoinOperator", "JoinContext"]
 
 # From this number of event times of a key on, they are kept in order beside the state.
 _MANY = 32
@@ -44,11 +44,21 @@ class Interval(NamedTuple):
     upper: int
 
 
-class _Context(ProcessJoinFunction.Context):
-    """One object for all pairs: the operator sets what changes."""
+class JoinContext(ProcessJoinFunction.Context):
+    """One object for all pairs: the operator sets what changes.
 
-    def __init__(self, operator: IntervalJoinOperator, collector: Collector) -> None:
-        self._backend = operator.backend
+    Attributes:
+        left: the event time of the left record.
+        right: that of the right one.
+        later: the later one of the two.
+    """
+
+    left: int
+    right: int
+    later: int
+
+    def __init__(self, backend: KeyedStateBackend, collector: Collector) -> None:
+        self._backend = backend
         self._collector = collector
         self.left = self.right = self.later = 0
 
@@ -156,7 +166,7 @@ class IntervalJoinOperator(KeyedOperator):
         super().__init__(context, function, "process_element", keyings[0])
         self._timers = self.time_services.get_internal_timer_service("buffers", self)
         self._collector = Collector(context)
-        self._ctx = _Context(self, self._collector)
+        self._ctx = JoinContext(self.backend, self._collector)
         self._left = _Side(self, "left", keyings[0], interval)
         self._right = _Side(self, "right", keyings[1], Interval(-interval.upper, -interval.lower))
         self._left.late, self._right.late = late_tags

@@ -33,9 +33,14 @@ def are_exact(kinds: Sequence[pa.DataType]) -> bool:
     return len(kinds) == 1 and (pa.types.is_primitive(kinds[0]) and not pa.types.is_decimal(kinds[0]))
 
 
-def codes_of(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
-    """Return the codes of keys, of which none has a null (but for fields of structs)."""
-    if are_exact([column.type for column in columns]):
+def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int64]:
+    """Return the codes of keys.
+
+    Args:
+        exact: different keys are to have different codes: :func:`are_exact` says whether that can be had, and there
+            must be no nulls.
+    """
+    if exact:
         return _numbers(columns[0])
     codes = np.zeros(len(columns[0]), np.uint64)
     for leaf in _leaves(columns):
@@ -47,7 +52,7 @@ def codes_of(columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
 
 
 def are_equal(columns: Sequence[pa.Array], others: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Return for each row whether the keys are equal; fields of structs are so also where both are null."""
+    """Return for each row whether the keys are equal; nulls are equal to each other."""
     equal = np.ones(len(columns[0]), np.bool_)
     for one, other in zip(_leaves(columns), _leaves(others)):
         same = pc.equal(one, other)

@@ -8,22 +8,21 @@ key, the smallest whole number that the subtask owns. There are no timers: rows 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyspark.sql.types as spark
 
 from pillarbox.elements import ArrowRecords, Records
-from pillarbox.errors import CheckpointMismatchError
 from pillarbox.operators.columnar.accumulators import arrow_type
 from pillarbox.operators.columnar.columnar_operator import home_key
-from pillarbox.operators.columnar.join_keys import are_equal, are_exact, codes_of, without_nulls
+from pillarbox.operators.columnar.join_keys import are_equal
 from pillarbox.operators.columnar.join_segment import Ints, Segment
-from pillarbox.operators.columnar.program import columns_of_run, times_of_run
+from pillarbox.operators.columnar.join_side import BLOCK, JoinSide, RowsOfSide
 from pillarbox.operators.functions import OutputTag
 from pillarbox.operators.interval_join import Interval
 from pillarbox.operators.keyed import KeyedOperator
@@ -31,311 +30,40 @@ from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext, RecordInput
 from pillarbox.operators.windowing.base_operator import LATE_RECORDS_DROPPED
 from pillarbox.state import ValueStateDescriptor
-from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox.types import RowEncoder, Types
+from pillarbox.types import Types
 
-__all__ = ["ColumnarJoin", "ColumnarJoinOperator", "JoinSide"]
+__all__ = ["BaseJoinOperator", "ColumnarJoin", "ColumnarJoinOperator"]
 
 # Rows are gathered until event time moves on, or these many are there.
 _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
-# That many segments of about the same length become one, unless it would be longer than this.
-_FEW = 4
-_LONGEST = 1 << 17
-_LARGEST = 16 * 1024 * 1024
-# Which rows have been matched is kept as bits, in blocks of so many rows; a segment has so many numbers for them.
-_BLOCK = 1 << 12
-_BLOCKS = _LONGEST // _BLOCK
-_MATCHES = "matches"
-
-TIME = "__pillarbox_time"
-"""The column of kept rows with their event times, epoch milliseconds."""
 
 
-@dataclass(frozen=True)
-class JoinSide:
-    """One side of a columnar join.
-
-    Attributes:
-        columns: its columns.
-        keys: the names of those that have to be equal, in the order of the other side's.
-        encoder: makes columns of rows that Python functions have touched; None: they cannot become columns.
-        late_tag: the side output for late rows; None: they are dropped, and counted.
-    """
-
-    columns: spark.StructType
-    keys: tuple[str, ...]
-    encoder: RowEncoder | None = None
-    late_tag: OutputTag[Any] | None = None
-
-
-@dataclass(frozen=True)
-class ColumnarJoin:
-    """A columnar join, as it travels to the workers.
-
-    Attributes:
-        interval: how much later than a left row a right one may be.
-        outer: whether left rows without a partner come out, too.
-        dropped: the columns of the right side that are left out of the results: keys that the left one has.
-        names: the names of the other columns, those of the left side first.
-    """
-
-    left: JoinSide
-    right: JoinSide
-    interval: Interval
-    outer: bool
-    dropped: tuple[str, ...]
-    names: tuple[str, ...]
-
-    def result_type(self) -> spark.StructType:
-        """Return the columns of the results."""
-        right = [field for field in self.right.columns.fields if field.name not in self.dropped]
-        fields = zip(self.names, (*self.left.columns.fields, *right))
-        return spark.StructType([spark.StructField(name, field.dataType) for name, field in fields])
-
-
-class _Side:
-    """The rows of one stream: those that came, and those that are kept.
-
-    Args:
-        name: ``"left"`` or ``"right"``.
-        keeps_matches: whether it is of interest which rows have found a partner.
-        reach: how much later than a row the last of its partners may be (milliseconds).
-    """
-
-    def __init__(
-        self, operator: ColumnarJoinOperator, name: str, side: JoinSide, reach: int, *, keeps_matches: bool
-    ) -> None:
-        self._operator = operator
-        self._side = side
-        self._keeps_matches = keeps_matches
-        self._reach = reach
-        fields = [pa.field(field.name, arrow_type(field.dataType)) for field in side.columns.fields]
-        self.schema: pa.Schema = pa.schema(fields)
-        self._stored: pa.Schema = pa.schema([*fields, pa.field(TIME, pa.int64())])
-        self.keys: list[int] = [self.schema.get_field_index(name) for name in side.keys]
-        self.are_exact: bool = are_exact([self.schema.types[index] for index in self.keys])
-        self._name = name
-        self.segments: list[Segment] = []
-        self._came: list[pa.RecordBatch] = []
-        self._stamps: list[Ints] = []
-        self._next = 0
-        self.rows = 0
-        self.bytes = 0
-
-    # -- records --
-
-    def process_records(self, records: Records) -> None:
-        """Gather a run of the stream's rows."""
-        if not len(records):
-            return
-        operator = self._operator
-        times = times_of_run(records, "interval_join()", "key_by(...)")
-        columns = columns_of_run(records, self._side.columns.fields, self._side.encoder, operator.name)
-        batch = pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
-        late = times < operator.watermark
-        if late.any():
-            self._take_late(batch.filter(pa.array(late)), times[late])
-            batch, times = batch.filter(pa.array(~late)), times[~late]
-        joinable = without_nulls([batch.column(index) for index in self.keys])
-        if joinable is not None:
-            # Null equals nothing, so there is nothing to wait for.
-            if self._keeps_matches:
-                alone = pa.array(~joinable)
-                operator.emit_alone(batch.filter(alone).columns, times[~joinable])
-            batch, times = batch.filter(pa.array(joinable)), times[joinable]
-        if len(times):
-            self._came.append(batch)
-            self._stamps.append(times)
-            self.rows += len(times)
-            self.bytes += batch.nbytes + times.nbytes
-            operator.join_if_many()
-
-    def _take_late(self, batch: pa.RecordBatch, times: Ints) -> None:
-        tag = self._side.late_tag
-        if tag is None:
-            self._operator.dropped += len(times)
-        elif (output := self._operator.side_outputs.get(tag.tag_id)) is not None:
-            output.process_records(ArrowRecords(batch, times))
-
-    def take(self) -> Segment | None:
-        """Return the rows that came, as a segment, and have them no more; None: none came."""
-        if not self._came:
-            return None
-        (batch,) = pa.Table.from_batches(self._came).combine_chunks().to_batches()
-        times = np.concatenate(self._stamps)
-        self._came, self._stamps = [], []
-        self.rows = self.bytes = 0
-        return Segment.of(batch, self._codes(batch), times, self._no_matches(len(times)))
-
-    def _codes(self, batch: pa.RecordBatch) -> Ints:
-        return codes_of([batch.column(index) for index in self.keys])
-
-    def _no_matches(self, rows: int) -> npt.NDArray[np.bool_] | None:
-        return np.zeros(rows, np.bool_) if self._keeps_matches else None
-
-    def expire(self, watermark: int) -> list[tuple[Segment, Ints]]:
-        """Drop rows that find no partner any more; return those that have become so, as positions in segments."""
-        limit = MAX_WATERMARK if watermark == MAX_WATERMARK else watermark - self._reach
-        limit = min(max(limit, MIN_TIMESTAMP), MAX_WATERMARK)
-        over: list[tuple[Segment, Ints]] = []
-        kept: list[Segment] = []
-        for segment in self.segments:
-            positions = segment.expire(limit)
-            if len(positions):
-                over.append((segment, positions))
-            rest = segment.since(limit) if segment.is_mostly_over else segment
-            if rest is not None:
-                kept.append(rest)
-        self.segments = kept
-        return over
-
-    # -- what is kept --
-
-    def restore(self) -> None:
-        """Read what is kept, but for rows that were over by the watermark."""
-        self.segments = []
-        for place in self._places():
-            batch = self.decode(self._operator.kept(place))
-            times = batch.column(len(self.schema)).to_numpy()
-            rows = batch.select(range(len(self.schema)))
-            number = place[1]
-            segment = Segment.of(rows, self._codes(rows), times, self._restored_matches(number, len(times)))
-            if segment.is_sorted:
-                segment.number = number
-            self.segments.append(segment)
-            self._next = number + 1
-        self.expire(self._operator.watermark)
-
-    def _places(self) -> list[tuple[str, int]]:
-        """Return the places of the streams that are kept, in the order in which they were added."""
-        return sorted(place for place in self._operator.places() if place[0] == self._name)
-
-    def forget(self) -> None:
-        """Drop what is in memory: the state may be another one."""
-        self.segments, self._came, self._stamps = [], [], []
-        self._next = self.rows = self.bytes = 0
-
-    def check(self) -> None:
-        """Check that what is kept has the columns of the program.
-
-        Raises:
-            CheckpointMismatchError: it has others.
-        """
-        for place in self._places()[:1]:
-            self.decode(self._operator.kept(place))
-
-    def keep_segments(self) -> None:
-        """Bring the state up to the segments: those that are new are written, in one with others that are short."""
-        self._merge()
-        numbers = {segment.number for segment in self.segments}
-        for place in self._places():
-            if place[1] not in numbers:
-                self._operator.keep(place, None)
-                self._forget_matches(place[1])
-        for segment in self.segments:
-            if segment.number is None:
-                segment.number, self._next = self._next, self._next + 1
-                self._operator.keep((self._name, segment.number), self._encode(segment))
-                if segment.matched is not None:
-                    segment.changed = set((np.flatnonzero(segment.matched) // _BLOCK).tolist())
-            self._keep_matches(segment)
-
-    def _merge(self) -> None:
-        kept = [segment for segment in self.segments if segment.number is not None]
-        fresh = [segment for segment in self.segments if segment.number is None]
-        if not fresh:
-            return
-        rows = sum(map(len, fresh))
-        older: list[Segment] = []
-        while kept and len(kept[-1]) <= 2 * rows and rows + len(kept[-1]) <= self._longest(kept[-1]):
-            older.append(kept.pop())
-            rows += len(older[-1])
-        if len(older) < _FEW - 1:
-            kept += older[::-1]
-            older = []
-        whole = Segment.together([*older[::-1], *fresh]) if older or len(fresh) > 1 else fresh[0]
-        longest = self._longest(whole)
-        if len(whole) <= longest:
-            self.segments = [*kept, whole]
-        else:
-            starts = range(0, len(whole), longest)
-            pieces = [whole.at(np.arange(start, min(start + longest, len(whole)))) for start in starts]
-            self.segments = [*kept, *pieces]
-
-    def _longest(self, segment: Segment) -> int:
-        """Return how many rows such as these may be in one stream."""
-        return max(1, min(_LONGEST, _LARGEST * len(segment) // max(1, int(segment.batch.nbytes))))
-
-    def _encode(self, segment: Segment) -> bytes:
-        columns = [*segment.columns(), pa.array(segment.times)]
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._stored) as writer:
-            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._stored))
-        kept: bytes = sink.getvalue().to_pybytes()
-        return kept
-
-    def decode(self, kept: bytes) -> pa.RecordBatch:
-        """Return rows that were kept, without copying them.
-
-        Raises:
-            CheckpointMismatchError: they have other columns.
-        """
-        batch = pa.ipc.open_stream(pa.py_buffer(kept)).read_next_batch()
-        if not batch.schema.equals(self._stored):
-            had, has = (
-                ", ".join(f"{field.name} {field.type}" for field in schema if field.name != TIME)
-                for schema in (batch.schema, self._stored)
-            )
-            raise CheckpointMismatchError(
-                f"operator {self._operator.name!r}: the checkpoint holds rows with other columns: they have {had}, and"
-                f" those of the program {has}: set another uid() for the changed join, or start from a new checkpoint"
-            )
-        return batch
-
-    # -- which rows have been matched --
-
-    def _keep_matches(self, segment: Segment) -> None:
-        for block in sorted(segment.changed):
-            assert segment.matched is not None and segment.number is not None
-            bits = np.packbits(segment.matched[block * _BLOCK : (block + 1) * _BLOCK])
-            self._operator.keep((_MATCHES, segment.number, block), bits.tobytes())
-        segment.changed = set()
-
-    def _forget_matches(self, number: int) -> None:
-        if self._keeps_matches:
-            for block in range(_BLOCKS):
-                self._operator.keep((_MATCHES, number, block), None)
-
-    def _restored_matches(self, number: int, rows: int) -> npt.NDArray[np.bool_] | None:
-        matched = self._no_matches(rows)
-        if matched is not None:
-            for block, start in enumerate(range(0, rows, _BLOCK)):
-                bits = self._operator.kept((_MATCHES, number, block))
-                if bits is not None:
-                    part = matched[start : start + _BLOCK]
-                    part[:] = np.unpackbits(np.frombuffer(bits, np.uint8), count=len(part))
-        return matched
-
-
-class ColumnarJoinOperator(KeyedOperator):
-    """Joins two streams of columns.
+class BaseJoinOperator(KeyedOperator):
+    """Finds the pairs; what becomes of them is the subclasses' affair.
 
     Attributes:
         dropped: how many late rows of this epoch were dropped.
     """
 
-    def __init__(self, context: OperatorContext, keying: Keying, join: ColumnarJoin) -> None:
-        super().__init__(context, None, "", keying)
-        self._join = join
+    own_states = ("rows",)
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        keying: Keying,
+        sides: tuple[JoinSide, JoinSide],
+        interval: Interval,
+        *,
+        outer: bool = False,
+        function: Any = None,
+    ) -> None:
+        super().__init__(context, function, "process_element", keying)
+        self._interval = interval
         self._timers = self.time_services.get_internal_timer_service("buffers", self)
-        interval = join.interval
-        self._left = _Side(self, "left", join.left, interval.upper, keeps_matches=join.outer)
-        self._right = _Side(self, "right", join.right, -interval.lower, keeps_matches=False)
-        self._result_schema: pa.Schema = pa.schema(
-            [pa.field(field.name, arrow_type(field.dataType)) for field in join.result_type().fields]
-        )
-        self._taken = [index for index, name in enumerate(self._right.schema.names) if name not in set(join.dropped)]
+        left, right = sides
+        self._left = RowsOfSide(self, "left", left, interval.upper, keeps_matches=outer)
+        self._right = RowsOfSide(self, "right", right, -interval.lower, keeps_matches=False)
         binary = Types.PRIMITIVE_ARRAY(Types.BYTE())
         self._rows = self.backend.get_state(ValueStateDescriptor("rows", binary), namespaced=True)
         self._home = home_key(context)
@@ -373,7 +101,7 @@ class ColumnarJoinOperator(KeyedOperator):
         """Join what came with each other and with what is kept."""
         self._read()
         left, right = self._left.take(), self._right.take()
-        interval = self._join.interval
+        interval = self._interval
         if left is not None:
             for segment in [*self._right.segments, *([] if right is None else [right])]:
                 for own, other in left.pairs_with(segment, interval.lower, interval.upper):
@@ -387,7 +115,7 @@ class ColumnarJoinOperator(KeyedOperator):
             self._left.segments.append(left)
 
     def _emit(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
-        """Emit pairs."""
+        """Emit pairs of rows whose keys are equal, of those whose codes are."""
         if not self._left.are_exact:
             one, other = left.columns(ours, self._left.keys), right.columns(theirs, self._right.keys)
             equal = are_equal(one, other)
@@ -399,18 +127,21 @@ class ColumnarJoinOperator(KeyedOperator):
             fresh = ours[~left.matched[ours]]
             left.matched[fresh] = True
             if left.number is not None:
-                left.changed.update(np.unique(fresh // _BLOCK).tolist())
-        columns = [*left.columns(ours), *right.columns(theirs, self._taken)]
-        stamps = np.maximum(left.times[ours], right.times[theirs])
-        batch = pa.RecordBatch.from_arrays(columns, schema=self._result_schema)
-        self.output.process_records(ArrowRecords(batch, stamps))
+                left.changed.update(np.unique(fresh // BLOCK).tolist())
+        self._emit_pairs(left, ours, right, theirs)
+
+    @abstractmethod
+    def _emit_pairs(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
+        """Emit pairs: rows at positions of one segment, and their partners in the other one."""
 
     def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None:
-        """Emit left rows that have no partner."""
-        nulls = [pa.nulls(len(stamps), self._right.schema.types[index]) for index in self._taken]
-        if len(stamps):
-            batch = pa.RecordBatch.from_arrays([*columns, *nulls], schema=self._result_schema)
-            self.output.process_records(ArrowRecords(batch, stamps))
+        """Emit left rows that have no partner; only outer joins have such."""
+
+    def take_late(self, tag: OutputTag[Any], records: Records) -> None:
+        """Emit late rows."""
+        output = self.side_outputs.get(tag.tag_id)
+        if output is not None:
+            output.process_records(records)
 
     # -- event time --
 
@@ -423,7 +154,7 @@ class ColumnarJoinOperator(KeyedOperator):
         """Drop what finds no partner any more by the watermark that has come."""
         watermark = self.watermark
         self._right.expire(watermark)
-        wait = max(self._join.interval.upper, 0)
+        wait = max(self._interval.upper, 0)
         for segment, positions in self._left.expire(watermark):
             if segment.matched is not None:
                 alone = positions[~segment.matched[positions]]
@@ -485,3 +216,53 @@ class ColumnarJoinOperator(KeyedOperator):
         """Note in the metrics how many rows of the epoch were dropped; keyed state is all that there is."""
         self.context.counters[LATE_RECORDS_DROPPED] = self.dropped
         self.dropped = 0
+
+
+@dataclass(frozen=True)
+class ColumnarJoin:
+    """A join whose results are columns, as it travels to the workers.
+
+    Attributes:
+        interval: how much later than a left row a right one may be.
+        outer: whether left rows without a partner come out, too.
+        dropped: the columns of the right side that are left out of the results: keys that the left one has.
+        names: the names of the other columns, those of the left side first.
+    """
+
+    left: JoinSide
+    right: JoinSide
+    interval: Interval
+    outer: bool
+    dropped: tuple[str, ...]
+    names: tuple[str, ...]
+
+    def result_type(self) -> spark.StructType:
+        """Return the columns of the results."""
+        right = [field for field in self.right.columns.fields if field.name not in self.dropped]
+        fields = zip(self.names, (*self.left.columns.fields, *right))
+        return spark.StructType([spark.StructField(name, field.dataType) for name, field in fields])
+
+
+class ColumnarJoinOperator(BaseJoinOperator):
+    """Joins two streams of columns into one."""
+
+    def __init__(self, context: OperatorContext, keying: Keying, join: ColumnarJoin) -> None:
+        super().__init__(context, keying, (join.left, join.right), join.interval, outer=join.outer)
+        fields = join.result_type().fields
+        self._result_schema: pa.Schema = pa.schema(
+            [pa.field(field.name, arrow_type(field.dataType)) for field in fields]
+        )
+        self._taken = [index for index, name in enumerate(self._right.schema.names) if name not in join.dropped]
+
+    def _emit_pairs(self, left: Segment, ours: Ints, right: Segment, theirs: Ints) -> None:
+        columns = [*left.columns(ours), *right.columns(theirs, self._taken)]
+        stamps = np.maximum(left.times[ours], right.times[theirs])
+        batch = pa.RecordBatch.from_arrays(columns, schema=self._result_schema)
+        self.output.process_records(ArrowRecords(batch, stamps))
+
+    def emit_alone(self, columns: Sequence[pa.Array], stamps: Ints) -> None:
+        """Emit left rows that have no partner."""
+        nulls = [pa.nulls(len(stamps), self._right.schema.types[index]) for index in self._taken]
+        if len(stamps):
+            batch = pa.RecordBatch.from_arrays([*columns, *nulls], schema=self._result_schema)
+            self.output.process_records(ArrowRecords(batch, stamps))
