@@ -106,6 +106,10 @@ bench-sessions: setup ## Measure keyed sessions beside Spark's own APIs and PyFl
 bench-windows: setup ## Measure windows beside Spark's own, PyFlink, Pathway and Bytewax (an hour; less with --works, --peers)
 	@$(RUN) $(BIN)/python benchmarks/bench_windows.py $(ARGS)
 
+.PHONY: bench-join
+bench-join: setup ## Measure the interval join beside Spark's own and PyFlink (half an hour; less with --formats, --peers)
+	@$(RUN) $(BIN)/python benchmarks/bench_join.py $(ARGS)
+
 .PHONY: bench-state
 bench-state: setup ## Measure state and checkpoints
 	@$(RUN) $(BIN)/python benchmarks/bench_state.py $(ARGS)

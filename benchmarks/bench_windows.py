@@ -194,7 +194,7 @@ class Comparison:
             if kind in ("ours", "spark", "limit"):
                 raise
             print(f"{ended}\n{CONTENDERS[name].title} is left out", flush=True)
-            self.left_out[name] = _reason(str(ended))
+            self.left_out[name] = reason(str(ended))
             if runner := runners.pop(name, None):
                 runner.close()
 
@@ -267,14 +267,16 @@ class Comparison:
         }
 
 
-def _reason(error: str) -> str:
+def reason(error: str) -> str:
     """Return the line of a stack trace, Python's or Java's, that says what happened."""
     lines = error.strip().splitlines()
     errors = [line.strip() for line in lines if re.match(r"\s*(Caused by: )?[\w.]+(Error|Exception)\b", line)]
     return (errors or lines or [""])[-1]
 
 
-def _names(known: Mapping[str, Any]) -> Any:
+def names_of(known: Mapping[str, Any]) -> Any:
+    """Return what makes a list of some of the known names of an argument."""
+
     def parse(text: str) -> list[str]:
         names = [name for name in text.split(",") if name]
         if unknown := set(names) - set(known):
@@ -288,7 +290,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     for option, known in (("--works", WORKS), ("--sides", OURS), ("--peers", PEERS)):
         parser.add_argument(
-            option, type=_names(known), default=list(known), help=f"some of {','.join(known)}; all by default"
+            option, type=names_of(known), default=list(known), help=f"some of {','.join(known)}; all by default"
         )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--batches", type=int, default=1, help="micro-batches, or jobs, of each side in a round")

@@ -38,6 +38,7 @@ RUNS: dict[str, tuple[str, str]] = {
     "keyed-100k-rows": ("bench-keyed", "--rows 100000 --peers rows,identity"),
     "sessions": ("bench-sessions", ""),
     "windows": ("bench-windows", ""),
+    "join": ("bench-join", ""),
     "stateless": ("bench-stateless", ""),
     "epoch": ("bench-epoch", ""),
     "latency": ("bench-latency", ""),
@@ -255,6 +256,32 @@ def windows(results: Mapping[str, Result]) -> str:
     return "\n\n".join(parts)
 
 
+def join(results: Mapping[str, Result]) -> str:
+    from benchmarks.bench_join import TITLES
+
+    said = results["join"]
+    rates = {TITLES[name].strip("()"): float(rate) for name, rate in said["rows_per_s"].items()}
+    limits = [title for title in rates if title.startswith("identity")]
+    chart = draw_bars(
+        "join", f"rows at most 5 seconds apart, {said['keys']:,} keys", rates, "rows per second", limits=limits
+    )
+    rows = [
+        [
+            TITLES[name].strip("()"),
+            f"{rate:,}",
+            f"{min(said['rounds'][name]):,} to {max(said['rounds'][name]):,}",
+            f"{said['cpu_s_per_1m_rows'][name]:.1f}" if name in said["cpu_s_per_1m_rows"] else "",
+            *(f"{over[name]:.2f}" if name in over else "1.00" for over in said["over"].values()),
+        ]
+        for name, rate in said["rows_per_s"].items()
+    ]
+    head = ["rows per second", "median", "rounds", "CPU s per 1M rows"]
+    parts = [chart, table(head + [f"{TITLES[ours]} over it" for ours in said["over"]], rows)]
+    parts += [f"Spark's state format and store: {said['state']}."] if said["state"] else []
+    parts += [f"{TITLES[name]} is left out: {why}" for name, why in said["left_out"].items()]
+    return "\n\n".join(parts)
+
+
 def keyed_sizes(results: Mapping[str, Result]) -> str:
     runs = [results[name] for name in ("keyed-10k-keys", "keyed", "keyed-1m-keys", "keyed-100k-rows")]
     rows = [
@@ -447,6 +474,7 @@ BLOCKS: dict[str, tuple[Callable[[Mapping[str, Result]], str], tuple[str, ...]]]
     "keyed sizes": (keyed_sizes, ("keyed-10k-keys", "keyed", "keyed-1m-keys", "keyed-100k-rows")),
     "sessions": (sessions, ("sessions",)),
     "windows": (windows, ("windows",)),
+    "join": (join, ("join",)),
     "stateless": (stateless, ("stateless",)),
     "epoch": (epoch, ("epoch",)),
     "latency": (latency, ("latency",)),

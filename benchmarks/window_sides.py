@@ -256,7 +256,7 @@ class PathwayRunner(Runner):
         staged = self.directory / f"{self.number:03}.csv"
         os.link(self.batches.place(self.number, "csv-whole") / "rows.csv", staged)
         expected = self.batches.emitted_until(self.number)
-        said = _no_error(self.side.ask(batch=str(staged), expected=expected))
+        said = no_error(self.side.ask(batch=str(staged), expected=expected))
         return Round(self.batches.length(self.number), said["ms"], said["cpu"]), said["results"], expected
 
     def close(self) -> None:
@@ -284,10 +284,10 @@ class JobRunner(Runner):
                 threads.submit(side.ask, spec=spec, source=str(source), target=str(target))
                 for side, source, target in zip(self.sides, sources, targets)
             ]
-            said = [_no_error(each.result()) for each in asked]
+            said = [no_error(each.result()) for each in asked]
         cpu = None if flink else cpu_seconds(os.getpid()) - before
         done = Round(self.batches.length(self.number), 1000 * max(each["seconds"] for each in said), cpu)
-        return done, _summary_of(targets), self.batches.all_of(self.number)
+        return done, summary_of(targets), self.batches.all_of(self.number)
 
     def warm_up(self) -> None:
         self.run(counts=False)
@@ -295,13 +295,13 @@ class JobRunner(Runner):
         self.number = SMALL
 
 
-def _no_error(said: dict[str, Any]) -> dict[str, Any]:
+def no_error(said: dict[str, Any]) -> dict[str, Any]:
     if "error" in said:
         raise SystemExit(said["error"])
     return said
 
 
-def _summary_of(targets: Iterable[Path]) -> list[int]:
+def summary_of(targets: Iterable[Path]) -> list[int]:
     """Return the summary of what jobs wrote: rows as text, as they are or as PyFlink shows them."""
     lines: list[str] = []
     for target in targets:

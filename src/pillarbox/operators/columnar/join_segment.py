@@ -15,6 +15,7 @@ Ints = npt.NDArray[np.int64]
 
 # Pairs are given in pieces of about this many.
 _PIECE = 1 << 16
+_NONE = np.empty(0, np.int64)
 # Products below it are safe from overflow.
 _SAFE = 2**62
 
@@ -46,7 +47,8 @@ class Segment:
         self._keys: Ints = codes[new]
         self._groups: Ints = np.cumsum(new) - 1
         self._low = int(times.min())
-        self._span = int(times.max()) - self._low + 1
+        self._high = int(times.max())
+        self._span = self._high - self._low + 1
         # A row's place is the number of its key and the time, as one number. Where that would be too large, a time is
         # the number of its rung on the ladder of all times.
         self._ladder: Ints | None = None
@@ -96,6 +98,8 @@ class Segment:
 
         Those of the other are later than those here by ``lower`` to ``upper`` milliseconds.
         """
+        if self._high + upper < other._low or other._high < self._low + lower:
+            return
         group = np.searchsorted(other._keys, self._keys)
         group[group == len(other._keys)] = 0
         met = other._keys[group] == self._keys
@@ -135,6 +139,8 @@ class Segment:
 
     def expire(self, limit: int) -> Ints:
         """Return the positions of rows from before ``limit`` (epoch ms) that were not there for an earlier one."""
+        if limit <= self._low:
+            return _NONE
         if self._ages is None:
             before = self.times < limit
             if 2 * int(np.count_nonzero(before)) >= len(self):

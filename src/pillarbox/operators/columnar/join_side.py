@@ -247,9 +247,10 @@ class RowsOfSide:
         if len(whole) <= longest:
             self.segments = [*kept, whole]
         else:
-            starts = range(0, len(whole), longest)
-            pieces = [whole.at(np.arange(start, min(start + longest, len(whole)))) for start in starts]
-            self.segments = [*kept, *pieces]
+            # By time, so that a piece is over as a whole, and of no interest to rows that are far away.
+            by_time = np.argsort(whole.times, kind="stable")
+            parts = [np.sort(by_time[start : start + longest]) for start in range(0, len(whole), longest)]
+            self.segments = [*kept, *map(whole.at, parts)]
 
     def _longest(self, segment: Segment) -> int:
         """Return how many rows such as these may be in one stream."""
