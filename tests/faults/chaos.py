@@ -75,7 +75,7 @@ class Chaos:
         self.is_cluster = seed % 4 == 0
         self.mode: second_job.Mode | None = (None, *MODES)[seed % 5]
         self.epochs = make_events(seed, epochs=EPOCHS, keys=self.rng.choice([5, 40]))
-        self.right = answer(self.epochs, windows=True)
+        self.right = answer(self.epochs, windows=True, joins=True)
         self.outcome = Outcome(self.epochs, self.right, self.say)
         write_fixed_epochs(self.epochs, home / "in.parquet")
         self.started = 0

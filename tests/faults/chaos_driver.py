@@ -19,9 +19,11 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from pillarbox import DataStream
 from pillarbox.runtime.spark.session import local_session
 from tests.faults import async_job, job, second_job
 from tests.faults.job import Fault, Faults, FileSink, read_fixed_epochs
+from tests.faults.join_job import joins
 from tests.faults.window_job import windows
 
 # Drivers do not live for long: they need not compile well, nor collect garbage in several threads.
@@ -35,6 +37,11 @@ def java_options() -> str:
         return JAVA_OPTIONS
     which = "SharedArchiveFile" if os.path.exists(archive) else "ArchiveClassesAtExit"
     return f"{JAVA_OPTIONS} -Xlog:disable -XX:{which}={archive}"
+
+
+def windows_and_joins(stamped: DataStream, faults: Faults) -> list[DataStream]:
+    """Return the streams that the first program has beside its own."""
+    return [*windows(stamped, faults), *joins(stamped, faults)]
 
 
 class Programs:
@@ -61,7 +68,7 @@ class Programs:
         planned = [Fault(one["place"], _hashable(one["at"]), one["action"]) for one in self.shape["faults"]]
         faults = Faults(self.home / "faults", planned)
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
-        df = job.build(events, faults, parallelism=self.shape["parallelism"], windows=windows)
+        df = job.build(events, faults, parallelism=self.shape["parallelism"], further=windows_and_joins)
         self.queries = [self._start(df, self.sink, place / "checkpoint")]
         if self.shape["mode"] and all_of_them:
             events = read_fixed_epochs(self.spark, self.home / "in.parquet")

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.faults.job import Epoch, Fault, Faults, FileSink, build, make_events, read_events, write_events
+from tests.faults.join_job import joins
 from tests.faults.oracle import Answer, answer
 
 _FIRST_SEED = int(os.environ.get("PILLARBOX_FAULT_SEED") or random.SystemRandom().randrange(1_000_000))
@@ -47,9 +48,12 @@ class Run:
     faults: Faults
     sink: FileSink
     input: Path | None = None
+    joins: bool = False
 
     def start(self, *, trigger: dict[str, Any] | None = None, **program: Any) -> StreamingQuery:
         """Start the query on its checkpoint, wherever it is."""
+        if self.joins:
+            program["further"] = joins
         df = build(read_events(self.spark, self.input or self.home / "in"), self.faults, **program)
         writer: Any = df.writeStream.foreachBatch(self.sink).option("checkpointLocation", str(self.home / "checkpoint"))
         query: StreamingQuery = writer.trigger(**(trigger or {"availableNow": True})).start()
@@ -104,12 +108,18 @@ def make_run(spark: SparkSession, tmp_path: Path) -> Iterator[MakeRun]:
     made: list[Run] = []
 
     def make(
-        seed: int, *, before: Callable[[DataFrame, int], None] | None = None, written: int | None = None, **shape: int
+        seed: int,
+        *,
+        before: Callable[[DataFrame, int], None] | None = None,
+        written: int | None = None,
+        joins: bool = False,
+        **shape: int,
     ) -> Run:
         home = tmp_path / f"run{len(made)}"
         epochs = make_events(seed, **shape)
         write_events(epochs[:written], home / "in")
-        run = Run(spark, home, epochs, answer(epochs), Faults(home), FileSink(home / "out", before))
+        run = Run(spark, home, epochs, answer(epochs, joins=joins), Faults(home), FileSink(home / "out", before))
+        run.joins = joins
         made.append(run)
         return run
 

@@ -63,7 +63,8 @@ class Fault:
 
     Attributes:
         place: ``source``, ``element`` (before state changes), ``changed`` (after), ``timer``, ``snapshot``,
-            ``second`` (level 2), ``second timer``, ``window`` (key and start of one that fires).
+            ``second`` (level 2), ``second timer``, ``window`` (key and start of one that fires), ``pair`` (ids of both
+            records), ``rule``, ``rule timer``.
         at: the record's id; for timers key and timestamp.
         action: ``kill`` or ``raise``.
         times: how often.
@@ -301,12 +302,12 @@ def program(
     ledger: KeyedProcessFunction | None = None,
     uid: str = "ledger",
     branch: bool = False,
-    windows: Callable[[DataStream, Faults], list[DataStream]] | None = None,
+    further: Callable[[DataStream, Faults], list[DataStream]] | None = None,
 ) -> DataStream:
     """Return the program's output as a stream.
 
     Args:
-        windows: makes further streams of the events (``window_job.py``).
+        further: makes further streams of the events (``window_job.py``, ``join_job.py``).
         branch: add an operator with state that the program did not have; it gives nothing.
     """
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms")
@@ -320,8 +321,8 @@ def program(
     streams = [regions]
     if branch:
         streams.append(stamped.key_by("key").process(Silent()).uid("silent"))
-    if windows is not None:
-        streams += windows(stamped, faults)
+    if further is not None:
+        streams += further(stamped, faults)
     return ledgers.union(*streams)
 
 

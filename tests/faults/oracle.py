@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.faults.job import END, HEARTBEAT, MINUTE, OUT_OF_ORDER, REGIONS, Epoch, Event, Row
+from tests.faults.join_oracle import JoinModel
 from tests.faults.window_oracle import WindowModel
 
 
@@ -43,6 +44,8 @@ class Answer:
         output: the rows of each batch, sorted.
         timers: key and timestamp of the timers of level 1 that fire in each batch; ``second_timers`` of level 2.
         windows: key and start of the windows that fire in each batch.
+        pairs: ids of both records of the pairs of each batch; ``rules`` those of rules; ``ruled`` key and time of what
+            has waited for them.
         second: key and timestamp of the records that reach level 2 in each batch.
         last_of_key: ids of the records that are their key's last in a batch: what snapshots see.
     """
@@ -53,11 +56,14 @@ class Answer:
     second_timers: list[list[tuple[int, int]]] = field(default_factory=list)
     last_of_key: list[list[int]] = field(default_factory=list)
     windows: list[list[tuple[int, int]]] = field(default_factory=list)
+    pairs: list[list[tuple[int, int]]] = field(default_factory=list)
+    rules: list[list[int]] = field(default_factory=list)
+    ruled: list[list[tuple[int, int]]] = field(default_factory=list)
 
 
 class _Model:
-    def __init__(self, windows: WindowModel | None) -> None:
-        self.windows = windows
+    def __init__(self, further: Sequence[WindowModel | JoinModel]) -> None:
+        self.further = further
         self.accounts: dict[int, _Account] = {}
         self.regions: dict[int, _Region] = {}
         self.watermark = -(2**63)
@@ -101,14 +107,14 @@ class _Model:
             for event in part:
                 if event.key != HEARTBEAT:
                     self.record(event)
-                    if self.windows is not None:
-                        self.windows.record(event)
+                    for model in self.further:
+                        model.record(event)
         marks = [max(event.ts for event in part) - OUT_OF_ORDER - 1 for part in parts if part]
         advanced = bool(marks) and min(marks) > self.watermark
         if advanced:
             self.watermark = min(marks)
-            if self.windows is not None:
-                self.windows.advance(self.watermark)
+            for model in self.further:
+                model.advance(self.watermark)
             for key in list(self.accounts):
                 while key in self.accounts and self._due(self.accounts[key].timers):
                     self.timer(key, self._due(self.accounts[key].timers)[0])
@@ -127,17 +133,18 @@ class _Model:
                     if len(region.by_key) > 4:
                         region.by_key = {}
 
-        if self.windows is not None:
-            self.rows += self.windows.rows
-            self.windows.rows = []
+        for model in self.further:
+            self.rows += model.rows
+            model.rows = []
 
     def _due(self, timers: set[int]) -> list[int]:
         return sorted(timestamp for timestamp in timers if timestamp <= self.watermark)
 
 
-def answer(epochs: Sequence[Epoch], *, windows: bool = False) -> Answer:
-    """Work out what is to come out, also of windows where the program has them."""
-    model = _Model(WindowModel() if windows else None)
+def answer(epochs: Sequence[Epoch], *, windows: bool = False, joins: bool = False) -> Answer:
+    """Work out what is to come out, also of windows and of joins where the program has them."""
+    of_windows, of_joins = WindowModel() if windows else None, JoinModel() if joins else None
+    model = _Model([further for further in (of_windows, of_joins) if further is not None])
     result = Answer()
     for batch, parts in enumerate(epochs):
         model.epoch(parts)
@@ -145,9 +152,14 @@ def answer(epochs: Sequence[Epoch], *, windows: bool = False) -> Answer:
         result.timers.append(model.fired)
         result.second.append([(key, timestamp) for key, timestamp, _ in model.emitted])
         result.second_timers.append(model.fired_second)
-        if model.windows is not None:
-            result.windows.append(model.windows.fired)
-            model.windows.fired = []
+        if of_windows is not None:
+            result.windows.append(of_windows.fired)
+            of_windows.fired = []
+        if of_joins is not None:
+            result.pairs.append(of_joins.pairs)
+            result.rules.append(of_joins.rules)
+            result.ruled.append(of_joins.fired)
+            of_joins.pairs, of_joins.rules, of_joins.fired = [], [], []
         last = {event.key: event.id for part in parts for event in part if event.key != HEARTBEAT}
         result.last_of_key.append([number for key, number in last.items() if key in model.accounts])
     return result
@@ -157,8 +169,10 @@ def points_of(epochs: Sequence[Epoch], right: Answer) -> dict[str, list[list[Any
     """Return where faults can be put: of each place, what passes by there in each epoch."""
     ids = [[event.id for part in parts for event in part] for parts in epochs]
     windows = {"window": right.windows} if right.windows else {}
+    joins = {"pair": right.pairs, "rule": right.rules, "rule timer": right.ruled} if right.pairs else {}
     return {
         **windows,
+        **joins,
         "source": ids,
         "element": ids[:-1],
         "changed": ids[:-1],

@@ -1,23 +1,26 @@
-"""The windows that chaos runs, beside their oracle: on the local runtime, epoch by epoch, with lost ones."""
+"""The windows and joins that chaos runs, beside their oracle: on the local runtime, epoch by epoch, with lost ones."""
 
 from __future__ import annotations
 
 import pytest
 
 from pillarbox.testing import ProgramTestHarness, row
+from tests.faults.chaos_driver import windows_and_joins
 from tests.faults.job import make_events, program
 from tests.faults.oracle import answer
-from tests.faults.window_job import windows
 
 
 @pytest.mark.parametrize(("input_seed", "parallelism"), [(1, 1), (2, 2), (3, 3)])
-def test_windows_are_what_plain_python_says(input_seed, parallelism):
+def test_windows_and_joins_are_what_plain_python_says(input_seed, parallelism):
     epochs = make_events(input_seed, epochs=8, keys=10)
-    right = answer(epochs, windows=True)
+    right = answer(epochs, windows=True, joins=True)
     levels = {found[0] for rows in right.output.values() for found in rows}
-    assert levels == {1, 2, 3, 4, 5, 6}
+    assert levels == {1, 2, 3, 4, 5, 6, 7, 8, 9}
+    assert all(sum(map(len, found)) > 10 for found in (right.pairs, right.rules, right.ruled))
     assert len({fired for epoch in right.windows for fired in epoch}) < sum(map(len, right.windows))  # some fired twice
-    with ProgramTestHarness(lambda env, events: program(events, windows=windows), parallelism=parallelism) as harness:
+    with ProgramTestHarness(
+        lambda env, events: program(events, further=windows_and_joins), parallelism=parallelism
+    ) as harness:
         for number, parts in enumerate(epochs):
             for place, events in enumerate(parts):
                 harness.push_all("events", [row(**event._asdict()) for event in events], partition=place)

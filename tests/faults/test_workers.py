@@ -16,10 +16,14 @@ from tests.faults.oracle import Answer, points_of
 pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 
 
-def anywhere(rng: random.Random, right: Answer, epochs: Any, actions: Sequence[str]) -> list[Fault]:
-    """Put one fault into each place that a program has, in seeded epochs."""
+def anywhere(
+    rng: random.Random, right: Answer, epochs: Any, actions: Sequence[str], places: Sequence[str] | None = None
+) -> list[Fault]:
+    """Put one fault into each place that a program has, or into some of them, in seeded epochs."""
     faults = []
-    for place, by_epoch in points_of(epochs, right).items():
+    points = points_of(epochs, right)
+    for place in points if places is None else places:
+        by_epoch = points[place]
         epoch = rng.choice([number for number, found in enumerate(by_epoch) if found])
         faults.append(Fault(place, rng.choice(by_epoch[epoch]), rng.choice(actions)))
     return faults
@@ -31,6 +35,15 @@ def test_workers_are_killed(make_run: MakeRun, seed: int) -> None:
     query = run.to_the_end()
     run.check()
     # A worker that was killed took its resident tasks along.
+    assert "loaded" in {task["state_sync"] for task in tasks(query)}
+
+
+def test_workers_with_joins_and_broadcast_state_are_killed(make_run: MakeRun, seed: int) -> None:
+    run = make_run(seed + 4, joins=True, epochs=2, keys=8)
+    places = ["pair", "rule", "rule timer"]
+    run.plan(anywhere(random.Random(seed + 4), run.right, run.epochs, ["kill"], places))
+    query = run.to_the_end()
+    run.check()
     assert "loaded" in {task["state_sync"] for task in tasks(query)}
 
 

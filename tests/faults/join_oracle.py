@@ -1,0 +1,68 @@
+"""What the joins and rules of ``join_job.py`` must give, in plain Python."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+
+from tests.faults.job import Event, Row
+from tests.faults.join_job import LOWER, UPPER, is_left, is_right, is_rule, is_ruled
+
+
+class JoinModel:
+    """All records that were not late, all rules, and what waits for its time.
+
+    Attributes:
+        rows: what came out; ``pairs`` the ids of pairs, ``rules`` those of rules, ``fired`` key and time of what had
+            waited; all since somebody took them.
+    """
+
+    def __init__(self) -> None:
+        self.watermark = -(2**63)
+        self.rows: list[Row] = []
+        self.pairs: list[tuple[int, int]] = []
+        self.rules: list[int] = []
+        self.fired: list[tuple[int, int]] = []
+        self._lefts: defaultdict[int, list[Event]] = defaultdict(list)
+        self._rights: defaultdict[int, list[Event]] = defaultdict(list)
+        self._in_force: dict[int, int] = {}
+        self._all_rules: list[Event] = []
+        self._waiting: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+
+    def record(self, event: Event) -> None:
+        """Take a record, which is late or not by the watermark so far."""
+        if event.ts < self.watermark:
+            self.rows.append((8, event.key, event.ts, json.dumps(event.id)))
+        else:
+            if is_left(event):
+                self._lefts[event.key].append(event)
+                found = [(event, right) for right in self._rights[event.key]]
+            else:
+                assert is_right(event)
+                self._rights[event.key].append(event)
+                found = [(left, event) for left in self._lefts[event.key]]
+            for left, right in found:
+                if LOWER <= right.ts - left.ts <= UPPER:
+                    self.pairs.append((left.id, right.id))
+                    self.rows.append((7, event.key, max(left.ts, right.ts), json.dumps([left.id, right.id])))
+        if is_ruled(event):
+            self._waiting[event.key, event.ts].append(event.id)
+        if is_rule(event):
+            self.rules.append(event.id)
+            self._all_rules.append(event)
+            self._in_force[event.ts] = max(event.id, self._in_force.get(event.ts, 0))
+            for at in sorted(at for at in self._in_force if at <= self.watermark)[:-1]:
+                del self._in_force[at]
+
+    def advance(self, watermark: int) -> None:
+        """Let event time go on: what waits is told its rules."""
+        self.watermark = watermark
+        for key, at in sorted(place for place in self._waiting if place[1] <= watermark):
+            rule = max((since for since in self._in_force if since <= at), default=None)
+            state = [
+                sorted(self._waiting.pop((key, at))),
+                None if rule is None else self._in_force[rule],
+                sorted(each.id for each in self._all_rules if each.ts <= at),
+            ]
+            self.fired.append((key, at))
+            self.rows.append((9, key, at, json.dumps(state)))
