@@ -168,11 +168,13 @@ def answer(epochs: Sequence[Epoch], *, windows: bool = False, joins: bool = Fals
 def points_of(epochs: Sequence[Epoch], right: Answer) -> dict[str, list[list[Any]]]:
     """Return where faults can be put: of each place, what passes by there in each epoch."""
     ids = [[event.id for part in parts for event in part] for parts in epochs]
-    windows = {"window": right.windows} if right.windows else {}
-    joins = {"pair": right.pairs, "rule": right.rules, "rule timer": right.ruled} if right.pairs else {}
+    points: dict[str, list[list[Any]]] = {}
+    if right.windows:
+        points = {"window": [*right.windows]}
+    if right.pairs:
+        points |= {"pair": [*right.pairs], "rule": [*right.rules], "rule timer": [*right.ruled]}
     return {
-        **windows,
-        **joins,
+        **points,
         "source": ids,
         "element": ids[:-1],
         "changed": ids[:-1],

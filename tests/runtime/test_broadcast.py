@@ -154,6 +154,8 @@ def test_a_large_broadcast_state_is_stored_once_a_subtask_and_written_by_its_cha
     assert len(out) == 10
     assert all(1_000_000 < (report.state_bytes or 0) < 4_000_000 and report.keys == 0 for report in whole)
     assert all((report.state_bytes_written or 0) < 10_000 for report in small)
+    logs = [sum(map(len, store.chunks.values())) for store in snapshot.stores.values()]
+    assert len(logs) == 2 and all(1_000_000 < log < 4_000_000 for log in logs)
     with ProgramTestHarness(build, parallelism=2, snapshot=snapshot) as harness:
         harness.push("words", "word 5", "word 99999", "word 100000")
         assert sorted(harness.run_epoch()["output"]) == sorted(

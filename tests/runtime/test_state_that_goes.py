@@ -1,4 +1,4 @@
-"""State of joins goes: when event time has passed, there are no rows or timers, and the log is as long as it may be."""
+"""When event time has passed, joins have no rows and no timers left, and their log is no longer than it may be."""
 
 from __future__ import annotations
 
