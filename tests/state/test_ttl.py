@@ -26,6 +26,7 @@ from pillarbox import (
     Types,
     ValueStateDescriptor,
 )
+from pillarbox.runtime.spark.state_columns import state_columns
 from pillarbox.state import (
     HeapKeyedStateBackend,
     LogIdentity,
@@ -37,6 +38,7 @@ from pillarbox.state import (
 )
 from pillarbox.state.heap_rows import STAMPS
 from pillarbox.state.key_note import KeyNote
+from pillarbox.state.log_head import META, read_head
 from pillarbox.testing import ProcessingTime, ProgramTestHarness, StreamRecord, check_operator, harness_for, row
 from tests.data import make_ttl as golden
 from tests.data.make_checkpoint import load
@@ -215,7 +217,7 @@ EPOCHS = st.lists(
 )
 
 
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(EPOCHS, PROGRAMS, st.booleans())
 def test_equal_to_plain_python(epochs, configs, large):
     with pytest.MonkeyPatch.context() as patch:
@@ -335,6 +337,14 @@ def test_the_golden_log_with_stamps_is_read(ttl, large, monkeypatch):
         assert timed.view(golden.END) == expected
         timed.log.commit(store, {})
     assert timed.backend.num_keys == sum(any(map(bool, held)) for held in expected.values())
+
+
+def test_stamps_have_a_name_where_state_is_read_without_the_program():
+    (store,) = load(golden.PATH).values()
+    head = read_head(store.chunks[META], LogIdentity("timed", 0, 1, 128))
+    names = {column.name for column in state_columns([head], ())}
+    states = {"value", "elements", "entries", "sum"}
+    assert names == states | {f"{name}_last_access" for name in states}
 
 
 # -- cleaning --

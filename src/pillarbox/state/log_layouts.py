@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from pillarbox.state.addresses import is_space
 from pillarbox.state.backend import LoggedRows, LoggedStateBackend, SlotSpec
+from pillarbox.state.heap_rows import STAMPS
 from pillarbox.state.log_chunk import Chunk
 from pillarbox.state.log_head import Layout, LogHead
 
-__all__ = ["Layouts", "SlotLayouts", "as_written", "layout_at"]
+__all__ = ["Layouts", "SlotLayouts", "as_written", "layout_at", "state_name"]
 
 
 class Layouts:
@@ -153,6 +154,12 @@ def layout_at(layouts: list[tuple[int, Layout]], number: int) -> Layout:
     """Return the layout of a chunk, from what a head says."""
     first: Layout = layouts[0][1] if layouts else []
     return next((layout for start, layout in reversed(layouts) if start <= number), first)
+
+
+def state_name(slot: str) -> str:
+    """Return the name of a state for people, from that of its slot; stamps of a time-to-live have one, too."""
+    lead, _, name = slot.partition("/")
+    return f"{name.partition('/')[2]}_last_access" if f"{lead}/" == STAMPS else name
 
 
 def _specs(layout: Layout) -> list[SlotSpec]:

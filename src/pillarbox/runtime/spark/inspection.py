@@ -17,6 +17,7 @@ from pillarbox.runtime.spark.failures import failures_in_worker, unwrapped_failu
 from pillarbox.runtime.spark.session import worker_pool
 from pillarbox.state import MemoryChunkStore
 from pillarbox.state.log_head import Layout, LogHead
+from pillarbox.state.log_layouts import state_name
 from pillarbox.state.log_summary import LogSummary
 from pillarbox.state.log_view import LogView
 
@@ -98,7 +99,7 @@ def _states(head: LogHead) -> dict[str, str]:
         for name, kind in (slot for _, layout in layouts for slot in layout):
             if kind != "timers":
                 declared = head.types.get(prefix + name)
-                found[name.partition("/")[2]] = kind if declared is None else f"{kind} {declared}"
+                found[state_name(name)] = kind if declared is None else f"{kind} {declared}"
     return found
 
 

@@ -22,6 +22,7 @@ import pyspark.sql.types as spark
 from pillarbox.errors import TypeMismatchError, shorten
 from pillarbox.rows import Row
 from pillarbox.state.log_head import Layout, LogHead
+from pillarbox.state.log_layouts import state_name
 from pillarbox.state.log_summary import timestamps_in
 from pillarbox.state.log_view import ViewedRows
 from pillarbox.state.unread import pickled
@@ -145,7 +146,7 @@ def state_columns(heads: Sequence[LogHead], taken: Iterable[str]) -> list[StateC
             for name, kind in dict.fromkeys(tuple(slot) for _, layout in layouts for slot in layout):
                 if kind == "timers":
                     continue
-                state = name.partition("/")[2]
+                state = state_name(name)
                 named = slots.setdefault(state, [])
                 if name not in named:
                     named.append(name)
