@@ -101,6 +101,7 @@ STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("fold"), WINDOWS, st.lists(KEYS, max_size=6)),
         st.tuples(st.just("end"), WINDOWS),
+        st.tuples(st.just("remove"), WINDOWS, KEYS),
         st.tuples(st.just("rewrite"), WINDOWS),
         st.tuples(st.sampled_from(["commit", "commit", "commit", "restart", "other"])),
     ),
@@ -133,6 +134,12 @@ def test_windows_are_what_dictionaries_are(steps):
             elif what == "end":
                 worker.state.end(arguments[0])
                 model.pop(arguments[0], None)
+            elif what == "remove":
+                window, key = arguments
+                assert worker.state.folded(window, key) == model.get(window, {}).get(key)
+                if worker.state.find(window) is not None:
+                    worker.state.remove(window, key)
+                model.get(window, {}).pop(key, None)
             elif what == "rewrite":
                 if worker.state.find(arguments[0]) is not None:
                     worker.state.rewrite(arguments[0])
@@ -227,7 +234,11 @@ def test_none_is_refused_and_the_key_that_failed_is_the_current_one(reducing):
 def test_a_key_of_another_subtask_is_refused_when_it_is_new():
     worker = Worker(MemoryChunkStore(), owner=KeyOwner(1, 4, 128))
     mine = [key for key in range(100) if subtask_of(key_group(key, 128), 128, 4) == 1]
-    check = worker.backend.check_owner
+
+    def check(key: Any, window: Any) -> None:
+        assert window.namespace == FIRST
+        worker.backend.check_owner(key)
+
     worker.fold(FIRST, *((key, key) for key in mine), check=check)
     other = next(key for key in range(100) if key not in mine)
     with pytest.raises(OperatorError, match=f"the key {other} belongs to subtask"):

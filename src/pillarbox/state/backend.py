@@ -202,19 +202,26 @@ class FoldedWindows(Protocol):
         """Return a new window. Its timers are registered with its namespace, once for all keys."""
 
     def fold(
-        self, values: Iterable[Any], keys: Iterable[Any], windows: Iterable[Any], check: Callable[[Any], None] | None
+        self,
+        values: Iterable[Any],
+        keys: Iterable[Any],
+        windows: Iterable[Any],
+        begun: Callable[[Any, Any], None] | None,
     ) -> None:
         """Fold each value in, under the key and into the window in its place. If one fails, its key is the current one.
 
         Args:
-            check: called with each key that is new in a window: the backend's ``check_owner``, or None.
+            begun: called with each key that is new in a window, and the window, before its element is folded in.
 
         Raises:
             ProgramError: the function that folds returned None.
         """
 
-    def folded(self, window: Any, key: Any) -> Any:
-        """Return what is folded of a key, after its element was added."""
+    def folded(self, namespace: Any, key: Any) -> Any:
+        """Return what is folded for a key in a window; None: nothing."""
+
+    def remove(self, namespace: Any, key: Any) -> None:
+        """Remove what a key has in a window that there is."""
 
     def each(self, namespace: Any) -> Iterator[tuple[Any, Any]]:
         """Return the keys of a window with what is folded; taking one makes its key the current one."""

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HeapWindows"]
 
-# Refuses a key that belongs to another subtask.
-Check = Callable[[Any], None]
+# Is called with each key that is new in a window.
+Begun = Callable[[Any, "_Window"], None]
 
 _MARK = itemgetter(0)
 # Windows that hold more than this in all are not searched for the number of different keys.
@@ -42,15 +42,17 @@ class _Window:
     """What all keys have in one namespace. Each key is in one of the first two.
 
     Attributes:
+        namespace: the namespace.
         fresh: what is folded so far, by key, where this epoch has changed it; None: nothing, there is only a row.
         kept: the rows that are unchanged: the log has them.
         rows: the rows of keys in ``fresh``, as far as there are any; what is folded gets there when the epoch ends.
         timers: the timestamps of its timers.
     """
 
-    __slots__ = ("fresh", "kept", "rows", "timers")
+    __slots__ = ("fresh", "kept", "namespace", "rows", "timers")
 
-    def __init__(self) -> None:
+    def __init__(self, namespace: Any) -> None:
+        self.namespace = namespace
         self.fresh: dict[Any, Any] = {}
         self.kept: dict[Any, Row] = {}
         self.rows: dict[Any, Row] = {}
@@ -103,7 +105,7 @@ class HeapWindows(HeapSpaces):
     def begin(self, namespace: Any) -> _Window:
         """Return a new window, in its place."""
         check_namespace(namespace, self.operator)
-        window = self.by_namespace[namespace] = _Window()
+        window = self.by_namespace[namespace] = _Window(namespace)
         return window
 
     def end(self, namespace: Any) -> None:
@@ -128,6 +130,18 @@ class HeapWindows(HeapSpaces):
         window.rows[key] = row
         window.fresh[key] = folded = row[self.contents]
         return folded
+
+    def remove(self, namespace: Any, key: Any) -> None:
+        """Remove what a key has in a window."""
+        window = self.by_namespace[namespace]
+        row = window.kept.pop(key, None)
+        if row is not None:
+            self._gone[row[1]] = row[0]
+            return
+        window.fresh.pop(key, None)
+        row = window.rows.pop(key, None)
+        if row is not None and row[0] != NEW:
+            self._gone[row[1]] = stale_entry(row[0])
 
     def take_all(self, namespace: Any) -> None:
         """Have all rows of a window written again: its timers have changed."""
@@ -202,9 +216,15 @@ class HeapWindows(HeapSpaces):
 
     def _fill(self, window: _Window, row: Row, folded: Any) -> None:
         row[self.contents] = folded
-        stamps = window.timers
-        # Each row has a set of its own: who reads it may change it.
-        row[self.timers[0].slot] = None if not stamps else set(stamps) if len(stamps) > 1 else next(iter(stamps))
+        if self.timers:
+            stamps = window.timers
+            # Each row has a set of its own: who reads it may change it.
+            row[self.timers[0].slot] = None if not stamps else set(stamps) if len(stamps) > 1 else next(iter(stamps))
+
+    def namespaces_of(self, key: Any) -> list[Any]:
+        """Return the namespaces in which a key has state or timers."""
+        windows = self.by_namespace.items()
+        return [namespace for namespace, window in windows if key in window.kept or key in window.fresh]
 
     def rows_of(self, key: Any) -> Iterator[Row]:
         """Return a key's rows that hold something."""
@@ -270,7 +290,7 @@ class HeapWindows(HeapSpaces):
             key, namespace, _ = row[1]
             window = by_namespace.get(namespace)
             if window is None:
-                window = by_namespace[namespace] = _Window()
+                window = by_namespace[namespace] = _Window(namespace)
             window.kept[key] = row
 
     def apply(self, addresses: list[Any], rows: list[Row], removed: list[Any]) -> None:
@@ -362,8 +382,15 @@ class _FoldedWindows:
     def each(self, namespace: Any) -> Iterator[tuple[Any, Any]]:
         return self._windows.each(namespace)
 
-    def folded(self, window: _Window, key: Any) -> Any:
-        return window.fresh[key]
+    def folded(self, namespace: Any, key: Any) -> Any:
+        window = self._windows.by_namespace.get(namespace)
+        if window is None:
+            return None
+        row = window.kept.get(key)
+        return window.fresh.get(key) if row is None else row[self._slot]
+
+    def remove(self, namespace: Any, key: Any) -> None:
+        self._windows.remove(namespace, key)
 
     def rewrite(self, namespace: Any) -> None:
         self._windows.take_all(namespace)
@@ -383,7 +410,7 @@ class _ReducedWindows(_FoldedWindows):
         super().__init__(windows, slot, descriptor)
         self._reduce = descriptor.reduce_function
 
-    def fold(self, values: Iterable[Any], keys: Iterable[Any], windows: Iterable[_Window], check: Check | None) -> None:
+    def fold(self, values: Iterable[Any], keys: Iterable[Any], windows: Iterable[_Window], begun: Begun | None) -> None:
         take, reduce = self._windows.take, self._reduce
         key = None
         try:
@@ -395,8 +422,8 @@ class _ReducedWindows(_FoldedWindows):
                 if folded is not None:
                     folded = reduce(folded, value)
                 else:
-                    if check is not None:
-                        check(key)
+                    if begun is not None:
+                        begun(key, window)
                     folded = value
                 if folded is None:
                     raise folded_none(self._windows, self._slot, key)
@@ -413,7 +440,7 @@ class _AggregatedWindows(_FoldedWindows):
         super().__init__(windows, slot, descriptor)
         self._function = descriptor.agg_function
 
-    def fold(self, values: Iterable[Any], keys: Iterable[Any], windows: Iterable[_Window], check: Check | None) -> None:
+    def fold(self, values: Iterable[Any], keys: Iterable[Any], windows: Iterable[_Window], begun: Begun | None) -> None:
         take, create, add = self._windows.take, self._function.create_accumulator, self._function.add
         key = None
         try:
@@ -424,8 +451,8 @@ class _AggregatedWindows(_FoldedWindows):
                     if window.kept:
                         folded = take(window, key)
                     if folded is None:
-                        if check is not None:
-                            check(key)
+                        if begun is not None:
+                            begun(key, window)
                         folded = create()
                 fresh[key] = folded = add(value, folded)
                 if folded is None:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
 
 from pillarbox.errors import raise_from_user_code, shorten
 from pillarbox.operators.collector import Collector
@@ -26,7 +30,7 @@ from pillarbox.operators.windowing.triggers import Trigger
 from pillarbox.state import KeyedStateBackend
 from pillarbox.time.timestamps import MAX_WATERMARK
 
-__all__ = ["LATE_RECORDS_DROPPED", "BaseWindowOperator", "WindowProgram"]
+__all__ = ["LATE_RECORDS_DROPPED", "BaseWindowOperator", "WindowProgram", "places"]
 
 LATE_RECORDS_DROPPED = "late_records_dropped"
 """The counter of the epoch's records that came too late for all of their windows, and went nowhere."""
@@ -153,8 +157,7 @@ class BaseWindowOperator(KeyedOperator):
 
     def _emit(self, window: Any, timestamp: int, elements: tuple[Any, ...]) -> None:
         """Call the window function with a window's elements, and take its results, which carry its last timestamp."""
-        self._window_context.enter(window, timestamp)
-        results = self._call(elements)
+        results = self._call(window, timestamp, elements)
         if results is not None:
             self._collector.collect(results, timestamp)
 
@@ -174,14 +177,29 @@ class BaseWindowOperator(KeyedOperator):
         )
 
 
-def _caller(function: Any, context: FiringContext, backend: KeyedStateBackend) -> Callable[[tuple[Any, ...]], Any]:
-    """Return what a window's elements are given to."""
+def _caller(
+    function: Any, context: FiringContext, backend: KeyedStateBackend
+) -> Callable[[Any, int, tuple[Any, ...]], Any]:
+    """Return what a window, its last timestamp and its elements are given to."""
     if function is None:
-        return lambda elements: elements
+        return lambda window, timestamp, elements: elements
     if isinstance(function, WindowFunction):
-        return lambda elements: function.apply(backend.key, context.window(), elements)
+        return lambda window, timestamp, elements: function.apply(backend.key, window, elements)
     if isinstance(function, AllWindowFunction):
-        return lambda elements: function.apply(context.window(), elements)
-    if isinstance(function, ProcessWindowFunction):
-        return lambda elements: function.process(backend.key, context, elements)
-    return lambda elements: function.process(context, elements)
+        return lambda window, timestamp, elements: function.apply(window, elements)
+    keyed = isinstance(function, ProcessWindowFunction)
+
+    def call(window: Any, timestamp: int, elements: tuple[Any, ...]) -> Any:
+        context.enter(window, timestamp)
+        return function.process(*(backend.key,) if keyed else (), context, elements)
+
+    return call
+
+
+def places(starts: npt.NDArray[np.int64], at: Callable[[int], Any]) -> Iterable[Any]:
+    """Return ``at(start)`` for each of some starts of windows. It is called once for each different one."""
+    first = int(starts[0])
+    if (starts == first).all():
+        return repeat(at(first))
+    known = {start: at(start) for start in np.unique(starts).tolist()}
+    return map(known.__getitem__, starts.tolist())

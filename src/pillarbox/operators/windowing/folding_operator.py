@@ -28,9 +28,16 @@ class FoldingWindowOperator(BaseWindowOperator):
     """
 
     def __init__(
-        self, context: OperatorContext, keying: Keying, program: WindowProgram, timers: str, *, merging: bool = False
+        self,
+        context: OperatorContext,
+        keying: Keying,
+        program: WindowProgram,
+        timers: str,
+        *,
+        merging: bool = False,
+        shared: bool = False,
     ) -> None:
-        super().__init__(context, keying, program, timers, merging=merging)
+        super().__init__(context, keying, program, timers, merging=merging, shared=shared)
         assert isinstance(program.contents, Folded)
         self._fold: Fold = program.contents.fold
         # Registers a timer of the current key.

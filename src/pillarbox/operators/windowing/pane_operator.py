@@ -1,6 +1,7 @@
 """Windows that overlap, as sliding and cumulating ones do, on panes: an element is folded once, whatever the windows.
 
-A pane is a row of (key, start of the pane). When a window fires, the panes of which it is made are merged, with the
+A pane is one thing for all keys, as tumbling windows are; in a checkpoint, it is a row of (key, start of the pane) for
+each key. Timers are those of keys. When a window fires, the panes of which it is made are merged, with the
 help of two stacks. Those are a cache in memory: they are made anew from the panes after a restart, and when a pane
 that is in them changes.
 """
@@ -9,20 +10,22 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_left, insort
-from collections.abc import Iterable
-from itertools import repeat
+from collections.abc import Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from pillarbox.elements import Records
+from pillarbox.elements import ArrowRecords, Records
 from pillarbox.operators.function_operator import Pass
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
-from pillarbox.operators.windowing.base_operator import WindowProgram
+from pillarbox.operators.windowing.base_operator import WindowProgram, places
 from pillarbox.operators.windowing.folding_operator import FoldingWindowOperator
 from pillarbox.operators.windowing.panes import Panes, panes_of
 from pillarbox.operators.windowing.two_stacks import TwoStacks
+from pillarbox.state import FoldedWindows
 from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 __all__ = ["PaneWindowOperator"]
@@ -70,7 +73,7 @@ class PaneWindowOperator(FoldingWindowOperator):
     """Folds each record into one pane, and merges panes when a window fires."""
 
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
-        super().__init__(context, keying, program, "pane-timers")
+        super().__init__(context, keying, program, "pane-timers", shared=True)
         panes = panes_of(program.assigner)
         assert panes is not None and self._fold.merge is not None
         self._panes: Panes = panes
@@ -78,7 +81,7 @@ class PaneWindowOperator(FoldingWindowOperator):
         # Named by how they are cut: other panes in a checkpoint are refused.
         descriptor = copy.copy(self._fold.descriptor)
         descriptor.name = panes.name
-        self._state = self.backend.get_state(descriptor, namespaced=True)
+        self._state: FoldedWindows = self.backend.get_state(descriptor, namespaced=True)
         self._by_key: dict[Any, _KeyPanes] = {}
         self._clock_was = MIN_TIMESTAMP
         self._moment: _Moment | None = None
@@ -100,50 +103,63 @@ class PaneWindowOperator(FoldingWindowOperator):
 
     def process_records(self, records: Records) -> None:
         """Fold the records of a run into their panes."""
+        count = len(records)
         values = records.values
         pending = iter(values)
-        select, fold = self.backend.select, self._state.fold
-        stamps: Iterable[int | None] = repeat(None) if records.timestamps is None else records.timestamps
         with Pass(self, values, pending, pending) as elements:
-            keys, panes = self.keying.keys_of(records), self._panes_ahead(records)
-            for value, key, timestamp, pane in zip(elements, keys, stamps, panes):
-                if pane is None:
-                    self.backend.set_current_key(key)
-                    self._add(value, timestamp)
-                    continue
-                select(key, pane)
-                if fold(value):
-                    self.backend.set_current_key(key)
-                    self._schedule(self._with(pane), self._at(self._clock_was))
+            keys = self.keying.keys_of(records)
+            starts, apart = self._panes_ahead(records)
+            begin = 0
+            # In their order: on both sides of the watermark there may be elements of one pane.
+            for position in [*apart, count]:
+                if begin < position:
+                    panes = places(starts[begin:position], self._pane_at)
+                    run = islice(elements, position - begin)
+                    self._state.fold(run, keys[begin:position], panes, self._begun)
+                if position < count:
+                    self.backend.set_current_key(keys[position])
+                    self._add(next(elements), None if records.timestamps is None else records.timestamps[position])
+                begin = position + 1
         self._collector.flush()
 
-    def _panes_ahead(self, records: Records) -> Iterable[int | None]:
-        """Return the pane of each record; None where a window has passed that might hold it, or none holds it."""
+    def _pane_at(self, start: int) -> Any:
+        """Return what all keys have in the pane that starts then."""
+        pane = self._state.find(start)
+        return self._state.begin(start) if pane is None else pane
+
+    def _begun(self, key: Any, pane: Any) -> None:
+        """Take note of a pane that is new for a key."""
+        self.backend.set_current_key(key)
+        self._schedule(self._with(pane.namespace), self._at(self._clock_was))
+
+    def _panes_ahead(self, records: Records) -> tuple[npt.NDArray[np.int64], Sequence[int]]:
+        """Return the panes of records, and the positions of those that are in none, or in a window that has passed."""
         count = len(records)
+        none = np.zeros(count, np.int64), range(count)
         if not self._is_event_time:
             now = self._timers.current_processing_time()
             if now <= self._clock_was:
                 self._by_key.clear()  # the clock was set back: panes may change that were merged
             self._clock_was = now - 1
-            times = np.array([now], np.int64)
+            times = np.full(count, now)
+        elif isinstance(records, ArrowRecords) and records.stamps is not None:
+            self._clock_was = self._timers.current_watermark
+            times = records.stamps
         elif records.timestamps is None:
-            return [None] * count
+            return none
         else:
             self._clock_was = self._timers.current_watermark
             try:
                 times = np.array(records.timestamps, np.int64)
             except (TypeError, ValueError, OverflowError):
-                return [None] * count
+                return none
         if not count or times.min() < -_FAR or times.max() > _FAR or self._panes.longest > _FAR:
-            return [None] * count
-        panes: list[int | None] = self._panes.starts(times).tolist()
+            return none
         apart = times <= self._clock_was
         outside = self._panes.outside(times)
         if outside is not None:
             apart |= outside
-        for position in np.flatnonzero(apart).tolist():
-            panes[position] = None
-        return panes if self._is_event_time else panes * count
+        return self._panes.starts(times), np.flatnonzero(apart).tolist()
 
     def _add(self, value: Any, timestamp: int | None) -> None:
         """Add an element to its windows, some of which may have fired: then they do so again."""
@@ -159,8 +175,7 @@ class PaneWindowOperator(FoldingWindowOperator):
             return
         assert timestamp is not None
         pane = self._panes.start(timestamp)
-        self.backend.set_current_namespace(pane)
-        self._state.fold(value)
+        self._state.fold((value,), (self.backend.key,), (self._pane_at(pane),), None)
         panes = self._with(pane)
         if panes.stacks is not None and panes.stacks.end is not None and pane < panes.stacks.end:
             panes.stacks = None
@@ -200,8 +215,7 @@ class PaneWindowOperator(FoldingWindowOperator):
         return panes
 
     def _read(self, pane: int) -> Any:
-        self.backend.set_current_namespace(pane)
-        return self._state.accumulator()
+        return self._state.folded(pane, self.backend.key)
 
     # -- firing --
 
@@ -227,8 +241,7 @@ class PaneWindowOperator(FoldingWindowOperator):
         """Remove the panes before ``over``, whose last windows are over."""
         count = bisect_left(starts, over)
         for start in starts[:count]:
-            self.backend.set_current_namespace(start)
-            self._state.clear()
+            self._state.remove(start, self.backend.key)
         del starts[:count]
 
     def _schedule(self, panes: _KeyPanes, moment: _Moment) -> None:

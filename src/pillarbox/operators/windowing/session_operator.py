@@ -68,28 +68,37 @@ class SessionWindowOperator(FoldingWindowOperator):
         """Fold the records of a run into their sessions."""
         values = records.values
         pending = iter(values)
-        set_current_key, state, register = self.backend.set_current_key, self._state, self._register
+        backend, rows, register = self.backend, self.backend.rows, self._register
+        sessions_of, update = self._state.value, self._state.update
         first, add_to = self._fold.first, self._fold.add
         unfired = self._passed + 1  # the sessions that end later than this have not fired
         with Pass(self, values, pending, pending) as elements:
             keys, windows = self.keying.keys_of(records), self._windows_of(records)
             for value, key, (start, end) in zip(elements, keys, windows):
-                set_current_key(key)
-                sessions = state.value()
+                # The key becomes the current one.
+                backend.row = rows[key]
+                backend.key = key
+                sessions = sessions_of()
                 if sessions is None:
                     if end > unfired:
-                        state.update(((start, end, first(value)),))
+                        update(((start, end, first(value)),))
                         register(end - 1)
                         continue
                     sessions = ()
                 else:
                     begin, until, accumulator = sessions[-1]
-                    if begin <= start <= until > unfired and accumulator is not None:
+                    if start > until:
+                        if end > unfired:  # a new one behind the others
+                            update((*sessions, (start, end, first(value))))
+                            if until <= unfired:  # (else the timer of the one before comes early enough)
+                                register(end - 1)
+                            continue
+                    elif begin <= start and until > unfired and accumulator is not None:
                         folded = add_to(accumulator, value)
                         if folded is None:
                             raise self._folded_none()
                         last = (begin, end if end > until else until, folded)
-                        state.update((last,) if len(sessions) == 1 else (*sessions[:-1], last))
+                        update((last,) if len(sessions) == 1 else (*sessions[:-1], last))
                         continue
                 self._add(value, start, end, sessions)
         self._collector.flush()
@@ -152,11 +161,16 @@ class SessionWindowOperator(FoldingWindowOperator):
         if sessions is None:
             return
         end = timestamp + 1
-        if sessions[0][1] > end:  # it has grown since
-            self._register(sessions[0][1] - 1)
+        first = sessions[0]
+        if first[1] > end:  # it has grown since
+            self._register(first[1] - 1)
+            return
+        if first[1] == end and len(sessions) == 1 and not self._lateness and not self._clears:
+            self._fire(*first)  # as mostly
+            self._state.clear()
             return
         ending, over = 0, 1
-        if self._lateness or sessions[0][1] < end:
+        if self._lateness or first[1] < end:
             ending, over = bisect_left(sessions, end, key=_END), bisect_right(sessions, end - self._lateness, key=_END)
         if ending < len(sessions) and sessions[ending][1] == end:
             self._fire(*sessions[ending])

@@ -18,9 +18,8 @@ from pillarbox.elements import ArrowRecords, Records
 from pillarbox.operators.function_operator import Pass
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
-from pillarbox.operators.windowing.base_operator import BaseWindowOperator, WindowProgram
+from pillarbox.operators.windowing.base_operator import BaseWindowOperator, WindowProgram, places
 from pillarbox.operators.windowing.contents import Fold, Folded
-from pillarbox.operators.windowing.functions import WindowFunction
 from pillarbox.operators.windowing.time_windows import TumblingEventTimeWindows
 from pillarbox.operators.windowing.triggers import EventTimeTrigger
 from pillarbox.operators.windowing.windows import TimeWindow
@@ -32,7 +31,7 @@ __all__ = ["TumblingWindowOperator"]
 # Further out, the arithmetic of 64 bits might not hold.
 _FAR = 2**62
 
-_Check = Callable[[Any], None] | None
+_Check = Callable[[Any, Any], None] | None
 
 
 class TumblingWindowOperator(BaseWindowOperator):
@@ -74,7 +73,7 @@ class TumblingWindowOperator(BaseWindowOperator):
         if not len(records):
             return
         values, keys = records.values, self.keying.keys_of(records)
-        check = None if self.keying.keeps_keys(records) else self.backend.check_owner
+        check = None if self.keying.keeps_keys(records) else self._check_owner
         starts = self._starts_of(records)
         if starts is None:
             self._add_each(values, keys, records.timestamps, check)
@@ -89,6 +88,9 @@ class TumblingWindowOperator(BaseWindowOperator):
                 times = list(compress(records.timestamps or (), others))
                 self._add_each(list(compress(values, others)), list(compress(keys, others)), times, check)
         self._collector.flush()
+
+    def _check_owner(self, key: Any, window: Any) -> None:
+        self.backend.check_owner(key)
 
     def _starts_of(self, records: Records) -> npt.NDArray[np.int64] | None:
         """Return where the window of each record starts; None: a timestamp is missing, or too far out."""
@@ -113,13 +115,7 @@ class TumblingWindowOperator(BaseWindowOperator):
         """Fold elements into windows that have not fired."""
         if not len(starts):
             return
-        windows: Iterable[Any]
-        first = int(starts[0])
-        if (starts == first).all():
-            windows = repeat(self._window_at(first))
-        else:
-            known = {start: self._window_at(start) for start in np.unique(starts).tolist()}
-            windows = map(known.__getitem__, starts.tolist())
+        windows = places(starts, self._window_at)
         pending = iter(values)
         with Pass(self, values, pending, pending) as elements:
             self._state.fold(elements, keys, windows, check)
@@ -154,10 +150,9 @@ class TumblingWindowOperator(BaseWindowOperator):
                     if self._is_over(window):
                         self._drop_if_late(value, timestamp)
                         continue
-                    place = self._window_at(window.start)
-                    self._state.fold((value,), (key,), (place,), check)
+                    self._state.fold((value,), (key,), (self._window_at(window.start),), check)
                     if window.max_timestamp() <= self._timers.current_watermark:
-                        self._fire(window, [(key, self._state.folded(place, key))])
+                        self._fire(window, [(key, self._state.folded(tuple(window), key))])
 
     # -- firing --
 
@@ -180,13 +175,11 @@ class TumblingWindowOperator(BaseWindowOperator):
 
     def _fire(self, window: TimeWindow, folded: Iterable[tuple[Any, Any]]) -> None:
         """Call the window function for keys, with what is folded of each."""
-        timestamp, function = window.max_timestamp(), self._program.function
-        result, call, collect = self._fold.result, self._call, self._collector.collect
-        apply = function.apply if isinstance(function, WindowFunction) else None
-        self._window_context.enter(window, timestamp)
-        for key, accumulator in folded:
+        timestamp, result, call = window.max_timestamp(), self._fold.result, self._call
+        collect = self._collector.collect
+        for _, accumulator in folded:
             value = result(accumulator)
             if value is not None:
-                results = call((value,)) if apply is None else apply(key, window, (value,))
+                results = call(window, timestamp, (value,))
                 if results is not None:
                     collect(results, timestamp)
