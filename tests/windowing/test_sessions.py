@@ -5,20 +5,31 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pillarbox import (
     AggregateFunction,
     CheckpointMismatchError,
     EventTimeSessionWindows,
     EventTimeTrigger,
+    OperatorError,
     OutputTag,
     ProcessingTimeSessionWindows,
     ProcessWindowFunction,
+    StreamExecutionEnvironment,
+    Types,
     ValueStateDescriptor,
 )
+from pillarbox.elements import ArrowRecords
+from pillarbox.operators.windowing import by_key
 from pillarbox.operators.windowing.operator import WindowOperator
 from pillarbox.operators.windowing.session_operator import SessionWindowOperator
+from pillarbox.task import ChainNode
+from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness
 from tests.windowing.windows import Contents, open_windows
 
 LATE = OutputTag("late")
@@ -272,3 +283,105 @@ def test_state_that_was_kept_another_way_is_refused():
             snapshot = harness.snapshot()
         with pytest.raises(CheckpointMismatchError, match=f"the checkpoint holds {what} of operator"):
             open_windows(there, snapshot=snapshot)
+
+
+# -- columnar runs: they wait for each other, and are folded key by key --
+
+
+class InOrder(AggregateFunction):
+    """The numbers of the records, as they came."""
+
+    def create_accumulator(self):
+        return ()
+
+    def add(self, value, accumulator):
+        return (*accumulator, value.number)
+
+    def get_result(self, accumulator):
+        return accumulator
+
+    def merge(self, one, other):
+        return one + other
+
+
+class OfWindow(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        yield key, tuple(context.window()), *elements
+
+
+RUNS = st.lists(
+    st.one_of(
+        st.tuples(st.just("records"), st.lists(st.tuples(st.integers(0, 3), st.integers(0, 60)), max_size=8)),
+        st.tuples(st.just("watermark"), st.integers(0, 70)),
+        st.just(("epoch", 0)),
+        st.just(("restart", 0)),
+    ),
+    max_size=12,
+)
+
+
+def as_columns(rows: list[tuple[Any, int, int]], keys: list[str]) -> ArrowRecords:
+    parts: dict[str, Any] = {name: pa.array([row[0] for row in rows], pa.int64()) for name in keys}
+    parts["number"] = pa.array([row[1] for row in rows], pa.int64())
+    return ArrowRecords(pa.RecordBatch.from_pydict(parts), np.array([row[2] for row in rows], np.int64))
+
+
+@settings(deadline=None)
+@given(RUNS, st.integers(1, 12), st.integers(0, 10), st.sampled_from([["key"], ["key", "more"]]))
+def test_columnar_runs_are_folded_as_rows_are(steps, gap, lateness, keys):
+    def open_one(snapshot=None):
+        env = StreamExecutionEnvironment()
+        kind = Types.ROW_NAMED([*keys, "number"], [Types.LONG()] * (len(keys) + 1))
+        keyed = env.from_collection([], kind).key_by(*keys)
+        windows = keyed.window(EventTimeSessionWindows.with_gap(gap)).allowed_lateness(lateness)
+        step: Any = windows.side_output_late_data(LATE).aggregate(InOrder(), OfWindow())._step
+        node = ChainNode(step.name, "sessions", step.factory)
+        return KeyedOneInputStreamOperatorTestHarness(node, snapshot=snapshot)
+
+    pair = [open_one(), open_one()]
+    number = watermark = 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(by_key, "_ROWS", 10)
+        patch.setattr(by_key, "_PORTION", 3)
+        for what, content in [*steps, ("watermark", 1000)]:
+            if what == "records" and content:
+                rows = []
+                for key, time in content:
+                    number += 1
+                    rows.append((key, number, time))
+                columns = as_columns(rows, keys)
+                pair[0].push_records(columns)
+                pair[1].push_all(columns.values, columns.timestamps)
+            elif what == "watermark" and content >= watermark:
+                watermark = content
+                for harness in pair:
+                    harness.push_watermark(watermark)
+                assert sorted(pair[0].get_output()) == sorted(pair[1].get_output())
+                assert pair[0].get_side_output(LATE) == pair[1].get_side_output(LATE)
+            elif what in ("epoch", "restart"):
+                snapshots = [harness.snapshot() for harness in pair]
+                assert [pair[0].state_of(key) for key in pair[1].get_keys()] == [
+                    pair[1].state_of(key) for key in pair[1].get_keys()
+                ]
+                if what == "restart":
+                    pair = [open_one(snapshot) for snapshot in snapshots]
+        for harness in pair:
+            harness.snapshot()
+            assert harness.get_keys() == [] and harness.num_event_time_timers() == 0
+            harness.close()
+
+
+def test_an_error_in_runs_that_waited_names_key_and_record():
+    class Fails(InOrder):
+        def add(self, value, accumulator):
+            return 1 / 0 if value.number == 5 else super().add(value, accumulator)
+
+    env = StreamExecutionEnvironment()
+    kind = Types.ROW_NAMED(["key", "number"], [Types.LONG(), Types.LONG()])
+    windows = env.from_collection([], kind).key_by("key").window(EventTimeSessionWindows.with_gap(5))
+    step: Any = windows.aggregate(Fails())._step
+    node = ChainNode(step.name, "sessions", step.factory)
+    with KeyedOneInputStreamOperatorTestHarness(node) as harness:
+        harness.push_records(as_columns([(7, 1, 10), (8, 5, 11), (7, 2, 12)], ["key"]))
+        with pytest.raises(OperatorError, match=r"failed at the record Row\(key=8, number=5\): ZeroDiv"):
+            harness.push_watermark(3)

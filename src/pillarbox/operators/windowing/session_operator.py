@@ -10,14 +10,16 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from itertools import islice
 from operator import itemgetter
 from typing import Any
 
-from pillarbox.elements import Records
+from pillarbox.elements import ArrowRecords, Records
 from pillarbox.operators.function_operator import Pass
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
 from pillarbox.operators.windowing.base_operator import WindowProgram
+from pillarbox.operators.windowing.by_key import GroupedRecords, RunsByKey
 from pillarbox.operators.windowing.folding_operator import FoldingWindowOperator
 from pillarbox.operators.windowing.session_windows import (
     DynamicEventTimeSessionWindows,
@@ -27,6 +29,7 @@ from pillarbox.operators.windowing.session_windows import (
 )
 from pillarbox.operators.windowing.windows import TimeWindow
 from pillarbox.state import ValueState, ValueStateDescriptor
+from pillarbox.time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["SessionWindowOperator"]
 
@@ -38,6 +41,8 @@ _KINDS = frozenset(
         ProcessingTimeSessionWindows,
     }
 )
+# Further out, the arithmetic of 64 bits might not hold.
+_FAR = 2**62
 _START = itemgetter(0)
 _END = itemgetter(1)
 
@@ -57,6 +62,10 @@ class SessionWindowOperator(FoldingWindowOperator):
         declared = None if accumulator is None else list[tuple[int, int, accumulator]]  # type: ignore[valid-type]
         self._state: ValueState[tuple[Session, ...]] = self.backend.get_state(ValueStateDescriptor(name, declared))
 
+        assigner = program.assigner
+        self._gap: int | None = assigner.gap if isinstance(assigner, EventTimeSessionWindows) else None
+        self._runs = RunsByKey(keying)
+
     @staticmethod
     def does(program: WindowProgram) -> bool:
         """Tell whether a program's windows are of this kind."""
@@ -65,7 +74,97 @@ class SessionWindowOperator(FoldingWindowOperator):
     # -- records --
 
     def process_records(self, records: Records) -> None:
-        """Fold the records of a run into their sessions."""
+        """Fold the records of a run into their sessions; columnar runs wait for others, until event time goes on."""
+        if len(records) and self._gap is not None and self._runs.takes(records):
+            assert isinstance(records, ArrowRecords)
+            if self._runs.add(records):
+                self._fold_gathered()
+            return
+        self._fold_gathered()
+        self._fold_each(records)
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Fold what waits, fire the sessions that end, then hand the watermark on."""
+        self._fold_gathered()
+        super().process_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        """Hand on a change between idle and active, behind what came before it."""
+        self._fold_gathered()
+        super().process_status(idle)
+
+    def end_input(self) -> None:
+        """Fold what waits: the input has ended."""
+        self._fold_gathered()
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Fold what waits: the epoch ends."""
+        self._fold_gathered()
+
+    def _fold_gathered(self) -> None:
+        """Fold the runs that wait, key by key; where any record may be late, one by one."""
+        records = self._runs.take()
+        if records is None:
+            return
+        assert records.stamps is not None and self._gap is not None
+        far = int(records.stamps.max()) > _FAR or int(records.stamps.min()) < -_FAR
+        if far or int(records.stamps.min()) + self._gap <= self._passed + 1:
+            self._fold_each(records)
+            return
+        for portion in self._runs.grouped(records):
+            self._fold_portion(portion)
+
+    def _fold_portion(self, portion: GroupedRecords) -> None:
+        """Fold records that are ahead of event time, those of a key together: its state is read and written once."""
+        values = portion.records.values
+        assert portion.records.stamps is not None and self._gap is not None
+        times: Iterator[int] = iter(portion.records.stamps.tolist())
+        pending = iter(values)
+        backend, rows = self.backend, self.backend.rows
+        sessions_of = self._state.value
+        first, add_to, gap = self._fold.first, self._fold.add, self._gap
+        unfired = self._passed + 1
+        with Pass(self, values, pending, pending) as elements:
+            begin = 0
+            for key, stop in zip(portion.keys, portion.ends):
+                backend.row = rows[key]
+                backend.key = key
+                done = [*(sessions_of() or ())]
+                timed = bool(done) and done[-1][1] > unfired
+                start, until, folded = done.pop() if timed else (0, done[-1][1] if done else MIN_TIMESTAMP, None)
+                if timed and folded is None:
+                    done.append((start, until, None))
+                for value, time in zip(islice(elements, stop - begin), times):
+                    if time > until:
+                        if folded is not None:
+                            done.append((start, until, folded))
+                        start, until, folded = time, time + gap, first(value)
+                        if folded is None:
+                            done.append((start, until, None))
+                    elif folded is not None and time >= start:
+                        folded = add_to(folded, value)
+                        if folded is None:
+                            raise self._folded_none()
+                        if time + gap > until:
+                            until = time + gap
+                    else:  # it meets one before the last
+                        if folded is not None:
+                            done.append((start, until, folded))
+                        self._put(done, unfired, timed=timed)
+                        self._add(value, time, time + gap, tuple(done))
+                        done = [*(sessions_of() or ())]
+                        timed = True
+                        start, until, folded = done.pop()
+                        if folded is None:
+                            done.append((start, until, None))
+                begin = stop
+                if folded is not None:
+                    done.append((start, until, folded))
+                self._put(done, unfired, timed=timed)
+        self._collector.flush()
+
+    def _fold_each(self, records: Records) -> None:
+        """Fold the records of a run one by one."""
         values = records.values
         pending = iter(values)
         backend, rows, register = self.backend, self.backend.rows, self._register
@@ -102,6 +201,15 @@ class SessionWindowOperator(FoldingWindowOperator):
                         continue
                 self._add(value, start, end, sessions)
         self._collector.flush()
+
+    def _put(self, sessions: list[Session], unfired: int, *, timed: bool) -> None:
+        """Keep the sessions of the current key; unless one that has not fired has a timer, the first such gets one."""
+        self._state.update(tuple(sessions))
+        if not timed:
+            for _, end, _ in sessions:
+                if end > unfired:
+                    self._register(end - 1)
+                    return
 
     def _windows_of(self, records: Records) -> Iterator[tuple[int, int]]:
         """Return for each record the session that it would be by itself."""
