@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from pillarbox import KeyedProcessFunction, ValueState, ValueStateDescriptor
@@ -83,7 +83,7 @@ class Store:
     def timestamps(self, key: Any, namespace: Any = None) -> dict[str, list[int]]:
         raise NotImplementedError
 
-    def allow_undo(self) -> Any:
+    def allow_undo(self, appended: Collection[str] = ()) -> Any:
         raise NotImplementedError
 
     def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:

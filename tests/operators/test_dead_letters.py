@@ -31,6 +31,7 @@ from pillarbox import (
     ProgramError,
     ReduceFunction,
     ReducingStateDescriptor,
+    StateTtlConfig,
     StreamExecutionEnvironment,
     TimeDomain,
     ValueStateDescriptor,
@@ -208,6 +209,28 @@ def test_what_a_failed_record_or_timer_did_is_undone(steps):
         each.finish()
         each.harness.close()
     assert guarded.said == oracle.said
+
+
+class Lives(KeyedProcessFunction):
+    def open(self, runtime_context):
+        descriptor = ValueStateDescriptor("value")
+        descriptor.enable_time_to_live(StateTtlConfig(10))
+        self.value = runtime_context.get_state(descriptor)
+
+    def process_element(self, value, ctx):
+        yield self.value.value()
+        self.value.update(value)
+        bad(value)
+
+
+def test_a_time_to_live_is_that_of_the_last_good_access():
+    with harness_for(Lives(), key_by=lambda value: "all", on_error=BAD) as harness:
+        harness.push("a")
+        harness.set_processing_time(5)
+        harness.push("bad")
+        harness.set_processing_time(11)
+        harness.push("b")
+        assert harness.get_output() == [None, None]
 
 
 # -- what the letter says --

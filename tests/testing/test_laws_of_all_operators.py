@@ -72,6 +72,7 @@ from pillarbox.operators.two_inputs import (
 )
 from pillarbox.operators.windowing.base_operator import BaseWindowOperator
 from pillarbox.operators.windowing.folding_operator import FoldingWindowOperator
+from pillarbox.operators.windowing.guarded_operator import GuardedWindowOperator
 from pillarbox.operators.windowing.operator import WindowOperator
 from pillarbox.operators.windowing.pane_operator import PaneWindowOperator
 from pillarbox.operators.windowing.session_operator import SessionWindowOperator
@@ -220,6 +221,12 @@ class Numbers(ProcessWindowFunction):
         yield key, context.window().start, sorted(value.n for value in elements)
 
 
+class RaisingNumbers(Numbers):
+    def process(self, key, context, elements):
+        yield from super().process(key, context, elements)
+        yield 1 // (len(elements) % 3)
+
+
 def both(ones, twos):
     return [(sorted(one.n for one in ones), sorted(two.n for two in twos))]
 
@@ -271,6 +278,11 @@ OBEYING = [
     Obeys(ProcessOperator, lambda s: s.process(lambda value, ctx: [(value.n, ctx.timestamp())])),
     Obeys(KeyedProcessOperator, lambda s: s.key_by("key").process(Timed()), ordered=False),
     Obeys(GuardedOperator, lambda s: s.key_by("key").process(Raising(), on_error=OutputTag("bad")), ordered=False),
+    Obeys(
+        GuardedWindowOperator,
+        lambda s: windowed(s, SLIDING).side_output_errors(OutputTag("bad")).process(RaisingNumbers()),
+        ordered=False,
+    ),
     Obeys(ReduceOperator, lambda s: s.key_by("key").reduce(added)),
     Obeys(ReduceOperator, lambda s: s.key_by("key").sum("n")),
     Obeys(ReduceOperator, lambda s: s.key_by("key").min(1)),

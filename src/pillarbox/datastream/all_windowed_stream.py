@@ -66,6 +66,18 @@ class AllWindowedStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         self._set_late_tag(tag)
         return self
 
+    def side_output_errors(self, tag: OutputTag[Any]) -> AllWindowedStream[T1, WindowOut]:
+        """Emit a dead letter where a function raises, and go on: see :meth:`WindowedStream.side_output_errors`.
+
+        Example:
+            >>> BAD = OutputTag[DeadLetter]("bad")
+            >>> sums = env.from_collection([1, "two", 3]).count_window_all(2).side_output_errors(BAD).reduce(max)
+            >>> sums.get_side_output(BAD).map(lambda letter: letter.value).execute_and_collect()
+            ['two']
+        """
+        self._set_error_tag(tag)
+        return self
+
     def evictor(self, evictor: Evictor) -> AllWindowedStream[T1, WindowOut]:
         """Take elements out of a window before or after its function is called: see :meth:`WindowedStream.evictor`.
 

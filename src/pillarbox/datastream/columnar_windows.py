@@ -46,7 +46,7 @@ _KEYS = (
 _INSTEAD = "give aggregate() an AggregateFunction instead, which works on Python objects"
 
 
-def check_options(assigner: WindowAssigner, trigger: Any, evictor: Any, late_tag: Any) -> None:
+def check_options(assigner: WindowAssigner, trigger: Any, evictor: Any, late_tag: Any, error_tag: Any = None) -> None:
     """Check that windows are of a kind whose aggregates can be of columns.
 
     Raises:
@@ -67,6 +67,10 @@ def check_options(assigner: WindowAssigner, trigger: Any, evictor: Any, late_tag
         raise ProgramError(
             "aggregates of columns count late rows (late_records_dropped in the metrics), and cannot send them to a"
             f" side output: {_INSTEAD}"
+        )
+    if error_tag is not None:
+        raise ProgramError(
+            f"aggregates of columns call no function that could raise, so there are no dead letters: {_INSTEAD}"
         )
 
 

@@ -27,6 +27,7 @@ from pillarbox.operators.windowing.functions import (
     ProcessWindowFunction,
     WindowFunction,
 )
+from pillarbox.operators.windowing.guarded_operator import GuardedWindowOperator
 from pillarbox.operators.windowing.operator import WindowOperator
 from pillarbox.operators.windowing.pane_operator import PaneWindowOperator
 from pillarbox.operators.windowing.session_operator import SessionWindowOperator
@@ -56,6 +57,7 @@ class Windowed(Generic[T1, WindowOut]):
         self._evictor: Evictor | None = None
         self._lateness = 0
         self._late_tag: OutputTag[Any] | None = None
+        self._error_tag: OutputTag[Any] | None = None
 
     if not TYPE_CHECKING:
 
@@ -81,6 +83,11 @@ class Windowed(Generic[T1, WindowOut]):
         if not isinstance(tag, OutputTag):
             raise ProgramError(f"side_output_late_data() takes an OutputTag, not {shorten(tag)}")
         self._late_tag = tag
+
+    def _set_error_tag(self, tag: OutputTag[Any]) -> None:
+        if not isinstance(tag, OutputTag):
+            raise ProgramError(f"side_output_errors() takes an OutputTag, not {shorten(tag)}")
+        self._error_tag = tag
 
     def _set_evictor(self, evictor: Evictor) -> None:
         if not isinstance(evictor, Evictor):
@@ -145,7 +152,10 @@ class Windowed(Generic[T1, WindowOut]):
 
     def _make(self, program: WindowProgram) -> Callable[[OperatorContext], StreamOperator]:
         """Return what makes the operator."""
-        return partial(_operator_for(program), keying=self._stream._keying, program=program)
+        if self._error_tag is None:
+            return partial(_operator_for(program), keying=self._stream._keying, program=program)
+        make = partial(WindowOperator, keying=self._stream._keying, program=program)
+        return partial(GuardedWindowOperator, make=make, tag=self._error_tag)
 
     def _uses_processing_time(self) -> bool:
         assigner, trigger = self._assigner, self._trigger
@@ -232,6 +242,30 @@ class WindowedStream(Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
             []
         """
         self._set_late_tag(tag)
+        return self
+
+    def side_output_errors(self, tag: OutputTag[Any]) -> WindowedStream[T1, KeyOut, WindowOut]:
+        """Emit a dead letter where a function raises, and go on: ``on_error`` of other operators.
+
+        The letter of a function that folds elements, or assigns windows, has the record, which is then in no window.
+        That of a window function has what the window keeps, all of its elements or an accumulator in a tuple; the
+        window goes on as if nothing had been emitted. These windows keep their state as general ones do, whatever the
+        assigner.
+
+        Args:
+            tag: the side output for :class:`DeadLetter` records: ``get_side_output(tag)`` of the resulting stream.
+
+        Raises:
+            ProgramError: ``tag`` is not an ``OutputTag``.
+
+        Example:
+            >>> BAD = OutputTag[DeadLetter]("bad")
+            >>> numbers = env.from_collection([1, "two", 3, 4]).key_by(lambda n: "all").count_window(2)
+            >>> sums = numbers.side_output_errors(BAD).reduce(lambda a, b: a + b)
+            >>> sums.union(sums.get_side_output(BAD).map(lambda letter: letter.value)).execute_and_collect()
+            ['two', 4]
+        """
+        self._set_error_tag(tag)
         return self
 
     def evictor(self, evictor: Evictor) -> WindowedStream[T1, KeyOut, WindowOut]:
@@ -359,7 +393,7 @@ class WindowedStream(Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
         return self._aggregate(aggregate_function, window_function, accumulator_type, output_type)
 
     def _aggregate_columns(self, aggregates: dict[str, Any]) -> DataStream[Any]:
-        check_options(self._assigner, self._trigger, self._evictor, self._late_tag)
+        check_options(self._assigner, self._trigger, self._evictor, self._late_tag, self._error_tag)
         return aggregate_columns(self._stream, self._assigner, self._lateness, aggregates)
 
     def apply(

@@ -55,6 +55,9 @@ def guarded(factory: OperatorFactory, on_error: OnError, method: str, *, undoes:
 class GuardedOperator(StreamOperator):
     """Guards an operator around one user function.
 
+    Attributes:
+        appended: the names of its own list states whose elements are only added.
+
     The guarded operator has the same context, but for its outputs: these hold its records back until it is known that
     the function has not raised.
 
@@ -63,6 +66,8 @@ class GuardedOperator(StreamOperator):
         tag: the side output for dead letters.
         undoes: whether keyed state and timers are put back when the function raises.
     """
+
+    appended: Sequence[str] = ()
 
     def __init__(
         self,
@@ -88,7 +93,7 @@ class GuardedOperator(StreamOperator):
         if context.keyed is not None:
             self._backend = context.keyed.backend
             if undoes:
-                self._undo = self._backend.allow_undo()
+                self._undo = self._backend.allow_undo(self.appended)
             for service in context.keyed.timers.services():
                 service.triggerable = _GuardedTimers(self, service.triggerable)
         self._inputs = tuple(_GuardedInput(self, each) for each in self._guarded.inputs)
@@ -133,7 +138,9 @@ class GuardedOperator(StreamOperator):
             try:
                 process(Records([value], None if stamp is None else [stamp]))
             except OperatorError as error:
-                self._take_back(marks, _cause(error), kept, key, stamp)
+                cause = _cause(error)
+                self._take_back(marks, undo)
+                self._write(cause, kept, key, stamp)
             if len(self._main) >= RUN_LIMIT:
                 self.hand_on()
         self.hand_on()
@@ -150,30 +157,32 @@ class GuardedOperator(StreamOperator):
             call(timestamp, namespace)
             self._guarded.flush()
         except OperatorError as error:
-            self._take_back(marks, _cause(error), None, key, timestamp, timer)
-        # What event time fires leaves with the watermark.
+            cause = _cause(error)
+            self._take_back(marks, self._undo)
+            self._write(cause, None, key, timestamp, timer)
+        self.hand_on_timers(timer)
+
+    def hand_on_timers(self, timer: TimeDomain) -> None:
+        """Let go what a timer has emitted, so far as that does not leave with the watermark that fired it."""
         if timer is TimeDomain.PROCESSING_TIME or len(self._main) >= RUN_LIMIT:
             self.hand_on()
 
     def _marks(self) -> list[tuple[_Held, int]]:
         return [(held, len(held)) for held in (self._main, *self._sides.held)]
 
-    def _take_back(
-        self,
-        marks: list[tuple[_Held, int]],
-        cause: Exception,
-        value: Any,
-        key: Any,
-        stamp: int | None,
-        timer: TimeDomain | None = None,
-    ) -> None:
-        """Undo what the function has done since the marks were taken, and write the letter."""
+    def _take_back(self, marks: list[tuple[_Held, int]], undo: StateUndo | None) -> None:
+        """Undo what the function has done since the marks were taken."""
         self._guarded.flush()  # what it had collected: it is cut off with the rest
         known = dict(marks)
         for held in (self._main, *self._sides.held):
             held.cut(known.get(held, 0))
-        if self._undo is not None:
-            self._undo.restore()
+        if undo is not None:
+            undo.restore()
+
+    def _write(
+        self, cause: Exception, value: Any, key: Any, stamp: int | None, timer: TimeDomain | None = None
+    ) -> None:
+        """Write the letter."""
         self._count.inc()
         if self._tag_id in self._sides:
             letter = DeadLetter.of(cause, self.name, value, key, stamp, timer)

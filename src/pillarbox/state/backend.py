@@ -5,7 +5,7 @@ Only the mailbox thread may touch a backend.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from pillarbox.state.descriptors import ListStateDescriptor, StateDescriptor
@@ -167,8 +167,12 @@ class KeyedStateBackend(KeyContext, Protocol):
     def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:
         """Return the keys that take most memory, and about how many bytes each takes, without allocating much."""
 
-    def allow_undo(self) -> StateUndo:
-        """Return what saves state and puts it back; it is ``undo`` from now on."""
+    def allow_undo(self, appended: Collection[str] = ()) -> StateUndo:
+        """Return what saves state and puts it back; it is ``undo`` from now on.
+
+        Args:
+            appended: the names of list states whose elements are only added, and never changed.
+        """
         ...
 
 
@@ -180,6 +184,9 @@ class StateUndo(Protocol):
 
     def save(self, key: Any) -> None:
         """Save all that a key has, also in namespaces; what is saved already stays as it is."""
+
+    def save_current(self) -> None:
+        """Save what the current key has, and of its namespaces the current one."""
 
     def save_operator_state(self) -> None:
         """Save what is the operator's own, and no key's."""

@@ -7,7 +7,7 @@ row.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -259,9 +259,9 @@ class HeapKeyedStateBackend(HeapRows):
         """Return all rows of keys."""
         return self.rows.values()
 
-    def allow_undo(self) -> StateUndo:
+    def allow_undo(self, appended: Collection[str] = ()) -> StateUndo:
         """Return what saves state and puts it back; it is ``undo`` from now on."""
-        self.undo = undo = Undo(self)
+        self.undo = undo = Undo(self, appended)
         return undo
 
     # -- looking at it, for metrics and harnesses --

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import copy
 import datetime
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from decimal import Decimal
 from operator import is_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.state.addresses import OPERATOR
-from pillarbox.state.heap_rows import HeapRows, Row, stale_entry
+from pillarbox.state.heap_rows import HeapRows, Row
 
 if TYPE_CHECKING:
     from pillarbox.state.heap_backend import HeapKeyedStateBackend
@@ -34,14 +34,16 @@ class Undo:
 
     Args:
         backend: whose rows they are.
+        appended: the names of list states whose elements are only added, and never changed: their length is saved.
     """
 
-    def __init__(self, backend: HeapKeyedStateBackend) -> None:
+    def __init__(self, backend: HeapKeyedStateBackend, appended: Collection[str] = ()) -> None:
         self._backend = backend
+        self._appended = {f"state/{name}" for name in appended}
         # The contents of each row, by key; None: there was none.
         self._rows: dict[Any, list[Any] | None] = {}
-        # Those of each of its rows of namespaces, by address.
-        self._spaces: dict[Any, dict[Any, list[Any]]] = {}
+        # Those of its rows of namespaces, by address; and whether these are all that there were.
+        self._spaces: dict[Any, tuple[bool, dict[Any, list[Any]]]] = {}
 
     def begin(self) -> None:
         """Forget what was saved before."""
@@ -54,13 +56,21 @@ class Undo:
             return
         backend = self._backend
         row = backend.rows.get(key)
-        self._rows[key] = None if row is None else _contents(row, 1)
+        self._rows[key] = None if row is None else self._contents(backend, row)
         if backend.spaces.slots:
-            self._spaces[key] = {row[1]: _contents(row, 2) for row in self._spaces_of(key)}
+            self._save_spaces(key, self._spaces_of(key))
+
+    def save_current(self) -> None:
+        """Save what the current key has, and of its namespaces the current one."""
+        backend = self._backend
+        key = backend.key
+        row = backend.rows.get(key)
+        self._rows[key] = None if row is None else self._contents(backend, row)
+        self._save_spaces(key, [backend.spaces.row], of_all=False)
 
     def save_operator_state(self) -> None:
         """Save what is the operator's own, and no key's."""
-        self._spaces[OPERATOR[0]] = {row[1]: _contents(row, 2) for row in self._spaces_of(OPERATOR[0])}
+        self._save_spaces(OPERATOR[0], self._spaces_of(OPERATOR[0]))
 
     def restore(self) -> None:
         """Put back what was saved."""
@@ -68,13 +78,27 @@ class Undo:
         for key, saved in self._rows.items():
             row = backend.rows.get(key)
             if row is not None and _put_back(backend, key, row, saved or []):
-                row[0] = stale_entry(row[0])
-                backend.dirty[key] = row
+                backend.touch_row_of(key, row)
         spaces = backend.spaces
-        for key, contents in self._spaces.items():
+        for key, (of_all, contents) in self._spaces.items():
             for row in self._spaces_of(key):
-                if _put_back(spaces, row[1], row, contents.get(row[1], [])):
+                is_saved = of_all or row[1] in contents
+                if is_saved and _put_back(spaces, row[1], row, contents.get(row[1], [])):
                     spaces.touch_row(row)
+
+    def _save_spaces(self, key: Any, rows: Iterable[Row], *, of_all: bool = True) -> None:
+        spaces = self._backend.spaces
+        self._spaces[key] = (of_all, {row[1]: self._contents(spaces, row) for row in rows})
+
+    def _contents(self, rows: HeapRows, row: Row) -> list[Any]:
+        contents = row[len(rows.blank) - len(rows.slots) :]
+        for slot, value in enumerate(contents):
+            if type(value) not in _ATOMS:
+                if type(value) is list and self._appended and rows.slots[slot].name in self._appended:
+                    contents[slot] = _Length(value, len(value))
+                else:
+                    contents[slot] = _copy(value)
+        return contents
 
     def _spaces_of(self, key: Any) -> Iterable[Row]:
         found = self._backend.spaces.by_key.get(key)
@@ -83,17 +107,28 @@ class Undo:
         return (found,) if isinstance(found, list) else list(found.values())
 
 
-def _contents(row: Row, lead: int) -> list[Any]:
-    return [value if type(value) in _ATOMS else _copy(value) for value in row[lead:]]
+class _Length(NamedTuple):
+    """A list to which elements may be added, and its length before that."""
+
+    elements: list[Any]
+    length: int
+
+
+def _is_fixed(value: Any) -> bool:
+    return type(value) in _ATOMS or (isinstance(value, tuple) and all(map(_is_fixed, value)))
 
 
 def _copy(value: Any) -> Any:
     """Return a copy that nothing which is done to the value can change."""
     kind = type(value)
-    if kind in (list, set) and _ATOMS.issuperset(map(type, value)):
-        return value.copy()
-    if isinstance(value, dict) and _ATOMS.issuperset(map(type, value.values())):
-        return dict(value)  # also of a large map: it becomes one again when it is written
+    if kind in (list, set):
+        if _ATOMS.issuperset(map(type, value)) or all(map(_is_fixed, value)):
+            return value.copy()
+    elif isinstance(value, dict):
+        if _ATOMS.issuperset(map(type, value.values())) or all(map(_is_fixed, value.values())):
+            return dict(value)  # also of a large map: it becomes one again when it is written
+    elif isinstance(value, tuple) and _is_fixed(value):
+        return value
     return copy.deepcopy(value)
 
 
@@ -103,6 +138,10 @@ def _put_back(rows: HeapRows, address: Any, row: Row, saved: list[Any]) -> bool:
     now = row[lead:]
     # Slots may have been added since: they were empty.
     then = saved + [None] * (len(now) - len(saved))
+    for slot, value in enumerate(then):
+        if type(value) is _Length:
+            then[slot] = value.elements
+            del value.elements[value.length :]
     for timers in rows.timers:
         slot = timers.slot - lead
         if now[slot] != then[slot]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,9 @@ from pillarbox.state import (
     StateDescriptor,
 )
 
-__all__ = ["AllElements", "Contents", "Fold", "Folded", "aggregating", "reducing"]
+__all__ = ["CONTENTS", "AllElements", "Contents", "Fold", "Folded", "aggregating", "reducing"]
 
-_NAME = "window-contents"
+_NAME = CONTENTS = "window-contents"
 
 
 class Contents(ABC):
@@ -34,6 +34,10 @@ class Contents(ABC):
     @abstractmethod
     def add(self, state: Any, value: Any, timestamp: int | None) -> None:
         """Add an element to the current window."""
+
+    @abstractmethod
+    def kept(self, state: Any) -> Sequence[Any]:
+        """Return what the current window keeps: its elements, or one accumulator."""
 
     @abstractmethod
     def fire(
@@ -111,6 +115,10 @@ class Folded(Contents):
         """Fold an element in."""
         state.fold(value)
 
+    def kept(self, state: Any) -> Sequence[Any]:
+        """Return the accumulator."""
+        return (state.accumulator(),)
+
     def fire(
         self,
         state: Any,
@@ -141,6 +149,10 @@ class AllElements(Contents):
         """Append an element."""
         # In a tuple of its own: an element may be None, which list states refuse.
         state.add((value,) if self.evictor is None else (value, timestamp))
+
+    def kept(self, state: Any) -> Sequence[Any]:
+        """Return the elements."""
+        return tuple(element[0] for element in state.get())
 
     def fire(
         self,

@@ -6,7 +6,8 @@ elements under the window that was first; trigger state and timers are under the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import repeat
 from typing import Any
 
@@ -26,7 +27,14 @@ __all__ = ["WindowOperator"]
 
 
 class WindowOperator(BaseWindowOperator):
-    """Adds each record to its windows, and calls the window function when their trigger says so."""
+    """Adds each record to its windows, and calls the window function when their trigger says so.
+
+    Attributes:
+        guard: makes the calls of the window function, if it is to go on when that raises: it gets the call, and the
+            last timestamp of the window, which is the current namespace.
+    """
+
+    guard: Callable[[Callable[[], None], int], None] | None = None
 
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
         merging = isinstance(program.assigner, MergingWindowAssigner)
@@ -113,10 +121,21 @@ class WindowOperator(BaseWindowOperator):
             raise TypeError(f"{self._trigger!r} returned {shorten(result)}: a trigger returns a TriggerResult")
         if result.is_fire():
             self.backend.set_current_namespace(tuple(place))
-            self._contents.fire(self._state, window, self._window_context, self._emitter(window, place))
+            if self.guard is None:
+                self._fire(window, place)
+            else:
+                self.guard(partial(self._fire, window, place), window.max_timestamp())
         if result.is_purge():
             self.backend.set_current_namespace(tuple(place))
             self._state.clear()
+
+    def _fire(self, window: Any, place: Any) -> None:
+        """Call the window function with what the current window keeps."""
+        self._contents.fire(self._state, window, self._window_context, self._emitter(window, place))
+
+    def kept(self) -> Sequence[Any]:
+        """Return what the current window keeps: its elements, or one accumulator."""
+        return self._contents.kept(self._state)
 
     def _emitter(self, window: Any, place: Any) -> Callable[[tuple[Any, ...]], None]:
         """Return what calls the window function, with the window's own state at hand, and takes its results."""
