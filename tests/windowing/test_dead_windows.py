@@ -59,21 +59,22 @@ class Texts(AggregateFunction):
     """Changes its accumulator before it raises."""
 
     def create_accumulator(self):
-        return []
+        return [0, ""]
 
     def add(self, value, accumulator):
-        accumulator.append(value[2])
+        accumulator[0] += 1
+        accumulator[1] += value[2]
         if value[2] == "bad":
             raise ValueError("bad")
         return accumulator
 
     def get_result(self, accumulator):
-        if "worse" in accumulator:
+        if "worse" in accumulator[1]:
             raise ValueError("worse")
-        return "".join(sorted(accumulator))  # on panes, elements come in another order
+        return accumulator[0], "".join(sorted(accumulator[1]))  # on panes, elements come in another order
 
     def merge(self, one, other):
-        return one + other
+        return [one[0] + other[0], one[1] + other[1]]
 
 
 @pytest.mark.parametrize(
@@ -91,8 +92,8 @@ def test_a_record_that_cannot_be_added_is_in_no_window(assigner):
 def test_a_result_that_cannot_be_had_costs_the_window():
     events = [("k", 1, "a"), ("k", 2, "worse"), ("k", 11, "b")]
     output, bad = run(lambda s: windows(s, TumblingEventTimeWindows.of(10)).aggregate(Texts()), *events)
-    assert output == ["b"]
-    assert bad == [((["a", "worse"],), "k", 9, "ValueError: worse")]
+    assert output == [(1, "b")]
+    assert bad == [(([2, "aworse"],), "k", 9, "ValueError: worse")]
 
 
 SEEN = ValueStateDescriptor("seen")
@@ -157,6 +158,23 @@ def test_windows_of_a_whole_stream():
     joined = stream.count_window_all(2).side_output_errors(BAD).process(AllJoins())
     results = joined.union(joined.get_side_output(BAD).map(lambda letter: ("dead", letter.value)))
     assert sorted(results.execute_and_collect(), key=str) == [("dead", ("c", "bad")), "a", "b", "d", "e"]
+
+
+class Picky(EventTimeTrigger):
+    def on_element(self, element, timestamp, window, ctx):
+        result = super().on_element(element, timestamp, window, ctx)
+        if element[2] == "bad":
+            raise ValueError("bad")
+        return result
+
+
+def test_a_record_that_a_trigger_refuses_is_in_no_window():
+    def build(stream):
+        return windows(stream, SlidingEventTimeWindows.of(20, 10)).trigger(Picky()).process(Joins())
+
+    output, bad = run(build, ("k", 11, "a"), ("k", 12, "bad"), ("k", 13, "b"), ("j", 14, "bad"))
+    assert [texts for _, _, texts in output] == [["a", "b"], ["a", "b"]]
+    assert [value for value, *_ in bad] == [("k", 12, "bad"), ("j", 14, "bad")]
 
 
 class Raising(EventTimeTrigger):

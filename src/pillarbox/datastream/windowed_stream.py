@@ -262,8 +262,8 @@ class WindowedStream(Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
             >>> BAD = OutputTag[DeadLetter]("bad")
             >>> numbers = env.from_collection([1, "two", 3, 4]).key_by(lambda n: "all").count_window(2)
             >>> sums = numbers.side_output_errors(BAD).reduce(lambda a, b: a + b)
-            >>> sums.union(sums.get_side_output(BAD).map(lambda letter: letter.value)).execute_and_collect()
-            ['two', 4]
+            >>> sums.get_side_output(BAD).map(lambda letter: letter.value).execute_and_collect()
+            ['two']
         """
         self._set_error_tag(tag)
         return self

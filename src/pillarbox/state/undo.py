@@ -13,6 +13,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pillarbox.state.addresses import OPERATOR
+from pillarbox.state.backend import SlotSpec
 from pillarbox.state.heap_rows import HeapRows, Row
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Undo:
 
     def __init__(self, backend: HeapKeyedStateBackend, appended: Collection[str] = ()) -> None:
         self._backend = backend
-        self._appended = {f"state/{name}" for name in appended}
+        self._appended = {SlotSpec(f"state/{name}", "list") for name in appended}
         # The contents of each row, by key; None: there was none.
         self._rows: dict[Any, list[Any] | None] = {}
         # Those of its rows of namespaces, by address; and whether these are all that there were.
@@ -94,7 +95,7 @@ class Undo:
         contents = row[len(rows.blank) - len(rows.slots) :]
         for slot, value in enumerate(contents):
             if type(value) not in _ATOMS:
-                if type(value) is list and self._appended and rows.slots[slot].name in self._appended:
+                if type(value) is list and self._appended and rows.slots[slot] in self._appended:
                     contents[slot] = _Length(value, len(value))
                 else:
                     contents[slot] = _copy(value)
