@@ -460,6 +460,19 @@ def test_rows_that_cannot_be_kept_in_one_stream_are_in_several(monkeypatch):
     assert sorted(row.number for row in out if row.number_right is None) == sorted(alone)
 
 
+def test_rows_that_are_over_do_not_come_back_when_segments_become_one():
+    with payments(0, 5) as job:
+        found = []
+        for epoch in range(12):
+            at = 100 * epoch
+            left = [(1, at + later, 3 * epoch + number) for number, later in enumerate((0, 5_000, 6_000))]
+            found += push(job, left, [(2, at, epoch)])
+            if epoch == 7:
+                job.reset()
+        found += push(job, [], [], bounded=True)
+    assert sorted(row.number for row in found) == list(range(36))
+
+
 def test_rows_of_other_columns_are_refused():
     with payments(0, 10, "inner") as first:
         push(first, [(1, 2, 3)], [(1, 5, 4)])

@@ -8,7 +8,7 @@ that comes exactly then, which is not late, finds it no more. Here it is kept un
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
@@ -153,7 +153,7 @@ class IntervalJoinOperator(KeyedOperator):
         late_tags: the side outputs for late records of both; None: they are dropped, and counted.
     """
 
-    own_states = ("left", "right")
+    own_states: Collection[str] = ("left", "right")
 
     def __init__(
         self,

@@ -1,6 +1,16 @@
 """The programs that are simulated, by name."""
 
-from tests.simulation.programs import borrowed, columns, event_time, requests, state, timers, two_inputs, windows
+from tests.simulation.programs import (
+    borrowed,
+    columnar_joins,
+    columns,
+    event_time,
+    requests,
+    state,
+    timers,
+    two_inputs,
+    windows,
+)
 from tests.simulation.programs.program import Inputs, SimulatedProgram, outcome
 
 __all__ = ["PROGRAMS", "Inputs", "SimulatedProgram", "outcome"]
@@ -14,4 +24,5 @@ PROGRAMS: dict[str, SimulatedProgram] = {
     **windows.PROGRAMS,
     **columns.PROGRAMS,
     **two_inputs.PROGRAMS,
+    **columnar_joins.PROGRAMS,
 }

@@ -9,7 +9,7 @@ key, the smallest whole number that the subtask owns. There are no timers: rows 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,7 @@ class BaseJoinOperator(KeyedOperator):
         dropped: how many late rows of this epoch were dropped.
     """
 
-    own_states = ("rows",)
+    own_states: Collection[str] = ("rows",)
 
     def __init__(
         self,

@@ -158,6 +158,13 @@ class Segment:
         """Whether half of the rows are from before the limit."""
         return 2 * self._over >= len(self)
 
+    def alive(self) -> Segment:
+        """Return the rows that are not over, as a segment that is not in the state if it is another one."""
+        if not self._over:
+            return self
+        assert self._by_age is not None
+        return self.at(np.sort(self._by_age[self._over :]))
+
     def since(self, limit: int) -> Segment | None:
         """Return the rows that are not from before ``limit``, as a segment that is not in the state; None: none."""
         alive = np.flatnonzero(self.times >= limit)

@@ -108,8 +108,8 @@ class RowsOfSide:
         self._came: list[pa.RecordBatch] = []
         self._stamps: list[Ints] = []
         self._next = 0
-        self.rows = 0
-        self.bytes = 0
+        self.rows: int = 0
+        self.bytes: int = 0
 
     # -- records --
 
@@ -153,7 +153,8 @@ class RowsOfSide:
         (batch,) = pa.Table.from_batches(self._came).combine_chunks().to_batches()
         times = np.concatenate(self._stamps)
         self._came, self._stamps = [], []
-        self.rows = self.bytes = 0
+        self.rows = 0
+        self.bytes = 0
         return Segment.of(batch, self._codes(batch), times, self._no_matches(len(times)))
 
     def _codes(self, batch: pa.RecordBatch) -> Ints:
@@ -202,7 +203,9 @@ class RowsOfSide:
     def forget(self) -> None:
         """Drop what is in memory: the state may be another one."""
         self.segments, self._came, self._stamps = [], [], []
-        self._next = self.rows = self.bytes = 0
+        self._next = 0
+        self.rows = 0
+        self.bytes = 0
 
     def check(self) -> None:
         """Check that what is kept has the columns of the program.
@@ -242,15 +245,17 @@ class RowsOfSide:
         if len(older) < _FEW - 1:
             kept += older[::-1]
             older = []
-        whole = Segment.together([*older[::-1], *fresh]) if older or len(fresh) > 1 else fresh[0]
+        # (A new segment does not know which rows are over.)
+        parts = [segment.alive() for segment in (*older[::-1], *fresh)]
+        whole = Segment.together(parts) if len(parts) > 1 else parts[0]
         longest = self._longest(whole)
         if len(whole) <= longest:
             self.segments = [*kept, whole]
         else:
             # By time, so that a piece is over as a whole, and of no interest to rows that are far away.
             by_time = np.argsort(whole.times, kind="stable")
-            parts = [np.sort(by_time[start : start + longest]) for start in range(0, len(whole), longest)]
-            self.segments = [*kept, *map(whole.at, parts)]
+            pieces = [np.sort(by_time[start : start + longest]) for start in range(0, len(whole), longest)]
+            self.segments = [*kept, *map(whole.at, pieces)]
 
     def _longest(self, segment: Segment) -> int:
         """Return how many rows such as these may be in one stream."""

@@ -1,0 +1,57 @@
+"""Interval joins by columns, with columns or a function's results as the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from pillarbox import OutputTag, WatermarkStrategy
+from pillarbox.datastream import columnar_joins
+from tests.simulation.programs.columns import EVENT, as_row
+from tests.simulation.programs.program import SimulatedProgram
+from tests.simulation.programs.two_inputs import LAST, of_one_key, of_two_streams
+
+LATE_LEFT, LATE_RIGHT = OutputTag("late left columns"), OutputTag("late right columns")
+
+
+def keyed(streams: Any, bound: int) -> Any:
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness(bound).with_timestamp_assigner("at")
+    return [each.map(as_row, EVENT).assign_timestamps_and_watermarks(strategy).key_by("key") for each in streams]
+
+
+def near(lower: int, upper: int, how: Any = "inner", bound: int = 100) -> Callable[..., Any]:
+    def build(env, lefts, rights):
+        one, two = keyed((lefts, rights), bound)
+        return one.interval_join(two).between(lower, upper).columns(how, suffixes=("", "_right"))
+
+    return build
+
+
+def near_and_late(env, lefts, rights):
+    one, two = keyed((lefts, rights), 0)
+    near = one.interval_join(two).between(-200, 300).side_output_left_late_data(LATE_LEFT)
+    pairs = near.side_output_right_late_data(LATE_RIGHT).columns("left", suffixes=("", "_right"))
+    late = [pairs.get_side_output(tag).map(lambda value: ("late", *value)) for tag in (LATE_LEFT, LATE_RIGHT)]
+    return pairs.union(*late)
+
+
+def by_function(env, lefts, rights):
+    """As it is made of streams of DataFrames."""
+    one, two = keyed((lefts, rights), 100)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(columnar_joins, "_is_untouched", lambda step: True)
+        pairs = one.interval_join(two).between(-50, 80)
+        return pairs.process(lambda a, b, ctx: [(tuple(a), tuple(b), ctx.timestamp())])
+
+
+PROGRAMS: dict[str, SimulatedProgram] = {
+    "join-of-columns": of_two_streams(near(-50, 80), last=LAST, cut_free=True),
+    "left-join-of-columns": of_two_streams(near(-50, 80, "left"), bounded=True, cut_free=True),
+    "left-join-of-columns-of-one-key": of_two_streams(
+        near(-20, 20, "left", 2000), inputs=of_one_key, last=LAST, cut_free=True
+    ),
+    "late-join-of-columns": of_two_streams(near_and_late, bounded=True),
+    "join-of-columns-with-a-function": of_two_streams(by_function, last=LAST, cut_free=True),
+}
