@@ -187,10 +187,10 @@ def test_times(timestamp, text):
 
 
 def test_rows_of_state():
-    lines = ['{"key":"a","v":[1]}', '{"key":"b","v":null}', '{"key":"c"}']
+    lines = ['{"key":"a","v":[1],"w":"' + 300 * "x" + '"}', '{"key":"b","v":null}', '{"key":"c"}']
     for as_json, limit in ((False, 2), (True, 2), (False, 0)):
         console = Console(file=io.StringIO(), width=100)
-        rows = show.Rows(console, ["key", "v"], as_json=as_json, limit=limit)
+        rows = show.Rows(console, ["key", "v", "w"], as_json=as_json, limit=limit)
         for line in lines:
             rows.add(line)
         rows.end()
@@ -199,5 +199,5 @@ def test_rows_of_state():
         if as_json:
             assert text.splitlines() == lines[:2]
         else:
-            assert "[1]" in text and ("c" in text.replace("rows", "")) is (limit == 0)
+            assert text.count("x") == 200 and "[1]" in text and ("c" in text.replace("rows", "")) is (limit == 0)
             assert ("the first 2 rows" in text) is (limit == 2)

@@ -14,6 +14,9 @@ from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 __all__ = ["Rows", "checkpoint", "size", "time"]
 
+# Values are cut short in tables, not in JSON.
+_CELL = 200
+
 
 def checkpoint(console: Console, found: dict[str, Any]) -> None:
     """Print what ``inspect_checkpoint`` found."""
@@ -169,4 +172,5 @@ class Rows:
 def _cell(value: Any) -> str:
     if value is None:
         return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _CELL else f"{text[:_CELL]}..."

@@ -138,6 +138,35 @@ class Description:
         every = self._read()
         return every[-1] if every else None
 
+    def check_interrupted(self, wanted: int | None = None) -> None:
+        """Refuse a checkpoint where a change of its partitions was interrupted, unless it was to this number.
+
+        Raises:
+            CheckpointMismatchError: it was.
+        """
+        interrupted = self.interrupted
+        if interrupted not in (None, wanted):
+            raise CheckpointMismatchError(
+                f"checkpoint {self}: a change of its parallelism from {self.partitions} to {interrupted} was"
+                f" interrupted: complete it first, with 'pillarbox rescale {self} --parallelism {interrupted}'"
+            )
+
+    def check_partitions(self, wanted: int) -> None:
+        """Check the partitions of a program that is about to be started; the log tells if it will have others.
+
+        Raises:
+            CheckpointMismatchError: to change them was interrupted.
+        """
+        self.check_interrupted()
+        present = self.partitions
+        if present not in (None, wanted):
+            _log.warning(
+                "checkpoint %s: the state lies in %d partitions, so the query runs with these, and not with %d: to"
+                " change that, stop it, and run 'pillarbox rescale %s --parallelism %d', or call"
+                " env.set_auto_rescale(True)",
+                *(self, present, wanted, self, wanted),
+            )
+
     @cached_property
     def query_id(self) -> str | None:
         """Return the id of the query that the checkpoint belongs to."""
@@ -149,7 +178,9 @@ class Description:
     def _partitions_of(self) -> dict[int, int]:
         """Return the number of partitions of the last batch that was committed, and of one that was begun then."""
         last = self.last_committed
-        found = {}
+        found: dict[int, int] = {}
+        if last < 0:
+            return found
         for name, value in self._columns(
             f"{self._checkpoint}/offsets/{{{last},{last + 1}}}", "_metadata.file_name", "value"
         ):

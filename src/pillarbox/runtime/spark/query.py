@@ -23,7 +23,7 @@ from pillarbox.errors import ProgramError, describe
 from pillarbox.runtime.spark import residency
 from pillarbox.runtime.spark.description import Description
 from pillarbox.runtime.spark.metrics import metrics
-from pillarbox.runtime.spark.rescale import check_partitions, rescale
+from pillarbox.runtime.spark.rescale import rescale
 from pillarbox.runtime.spark.session import task_slots, worker_pool
 from pillarbox.runtime.spark.start import PlannedProgram, changes_refused, programs_of
 from pillarbox.runtime.spark.writer import checkpoint_of, is_available_now, one_batch, session_of
@@ -100,18 +100,18 @@ def _adapt(
     table: str | None,
     options: dict[str, Any],
 ) -> None:
-    """Compare the partitions of the checkpoint with those of the programs, and change them if that is wanted."""
+    """Give the checkpoint the partitions of the programs, if they ask for that."""
     wanted = max(one.partitions for one in planned)
+    if not wanted or not any(one.program is not None and one.program.auto_rescale for one in planned):
+        return
     run = partial(writer.start, path, **options) if table is None else partial(writer.toTable, table, **options)
     checkpoint = checkpoint_of(writer, run.func, *run.args, **options)
-    if not wanted or checkpoint is None:
+    if checkpoint is None:
         return
     spark = session_of(writer)
     description = Description(spark, checkpoint)
     present = description.partitions
-    automatic = any(one.program is not None and one.program.auto_rescale for one in planned)
-    if not automatic or present is None or (present == wanted and description.interrupted is None):
-        check_partitions(description, wanted)
+    if present is None or (present == wanted and description.interrupted is None):
         return
     if description.unfinished == present:
         _log.info("checkpoint %s: finishing epoch %d", checkpoint, description.last_committed + 1)

@@ -7,20 +7,16 @@ batch when it is asked for the same number again. So nothing needs to be noted b
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from pillarbox.errors import CheckpointMismatchError, ConfigurationError, ProgramError, shorten
 from pillarbox.runtime.spark.checkpoint_files import CheckpointFiles
-from pillarbox.runtime.spark.description import Description
 from pillarbox.runtime.spark.start import spark_version, state_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["check_partitions", "rescale"]
-
-_log = logging.getLogger("pillarbox")
+__all__ = ["rescale"]
 
 _SINCE = (4, 2)
 
@@ -70,7 +66,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
             f"checkpoint {checkpoint}: epoch {files.epoch + 1} was begun, and is not committed: start the query once"
             " more, with trigger(availableNow=True), let it end, and call this again"
         )
-    check_interrupted(description, wanted=parallelism)
+    description.check_interrupted(parallelism)
     if interrupted is None and present == parallelism:
         return False
     subtasks = _subtasks(files)
@@ -86,40 +82,6 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     with state_settings(spark, description.state_format):
         spark._streamingCheckpointManager.repartition(checkpoint, parallelism)
     return True
-
-
-def check_interrupted(description: Description, wanted: int | None = None) -> None:
-    """Refuse a checkpoint whose change to another parallelism was interrupted, unless it is this one.
-
-    Raises:
-        CheckpointMismatchError: it was.
-    """
-    interrupted = description.interrupted
-    if interrupted not in (None, wanted):
-        raise CheckpointMismatchError(
-            f"checkpoint {description}: a change of its parallelism from {description.partitions} to {interrupted} was"
-            f" interrupted: complete it first, with 'pillarbox rescale {description} --parallelism {interrupted}'"
-        )
-
-
-def check_partitions(description: Description, wanted: int) -> None:
-    """Check the partitions of a program that is about to be started; the log tells if it will have others.
-
-    Raises:
-        CheckpointMismatchError: to change them was interrupted.
-    """
-    check_interrupted(description)
-    present = description.partitions
-    if present is not None and present != wanted:
-        _log.warning(
-            "checkpoint %s: the state lies in %d partitions, so the query runs with these, and not with %d: to change"
-            " that, stop it, and run 'pillarbox rescale %s --parallelism %d', or call env.set_auto_rescale(True)",
-            description,
-            present,
-            wanted,
-            description,
-            wanted,
-        )
 
 
 def _subtasks(files: CheckpointFiles) -> int | None:

@@ -263,6 +263,9 @@ def _codes_known(spark: SparkSession, codes: int) -> Iterator[None]:
 
 
 def _look_at_checkpoint(description: Description, planned: list[PlannedProgram]) -> None:
+    partitions = max(one.partitions for one in planned)
+    if _refusing.get() and partitions:
+        description.check_partitions(partitions)
     programs = [one.program for one in planned if one.program is not None]
     if len(programs) < len(planned):
         return
