@@ -10,6 +10,7 @@ from pillarbox import (
     KeyedProcessFunction,
     MapFunction,
     OperatorError,
+    StateTtlConfig,
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
@@ -108,6 +109,30 @@ def test_another_worker_takes_over_and_the_first_one_catches_up(worker, clock, m
     assert {report.state_sync for report in query.reports if report.uid == "count"} >= {"caught up"}
     assert CLOSED == []
     other.close_all()
+
+
+class CountLately(Count):
+    def open(self, runtime_context):
+        super().open(runtime_context)
+        lately = ValueStateDescriptor("lately", int, default=0)
+        lately.enable_time_to_live(StateTtlConfig(1000))
+        self.seen = runtime_context.get_state(lately)
+
+
+def test_state_expires_by_the_time_of_the_batch(worker, clock, monkeypatch):
+    """Also where the batch is run again, and in another worker; whatever the clock of these is."""
+    env = StreamExecutionEnvironment().set_parallelism(2)
+    stream = env.from_collection([]).map(lambda row: row.value).key_by(lambda value: value % 3)
+    query = Query(env, stream.process(CountLately()).uid("count"))
+    assert sorted(query.run_batch([0, 0, 1], now=5_000)) == [(0, 1), (0, 2), (1, 1)]
+    assert sorted(query.run_batch([0], now=5_999)) == [(0, 3)]
+    for commit in (False, True):
+        monkeypatch.setattr(residency, "here", Residency(clock))
+        assert sorted(query.run_batch([0, 1], now=6_998, commit=commit)) == [(0, 4), (1, 1)]
+    assert sorted(query.run_batch([0, 1], now=7_998)) == [(0, 1), (1, 1)]
+    query.run_batch([2], now=20_000)
+    query.run_batch([2], now=20_001)
+    assert sum(report.keys or 0 for report in query.reports if report.uid == "count") == 1
 
 
 def test_a_resident_that_nobody_asked_for_is_let_go(worker, clock):

@@ -279,6 +279,24 @@ def test_a_state_counts_from_its_last_access_whatever_the_config_was_then():
         assert task.call(1, "value", "read", 0) == found
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("update_type", [LIVE.OnCreateAndWrite, LIVE.OnReadAndWrite])
+def test_an_access_that_counts_is_in_the_checkpoint(kind, update_type):
+    configs: dict[str, StateTtlConfig | None] = {kind: StateTtlConfig(100, update_type=update_type)}
+    store = MemoryChunkStore()
+    task = Task(store, configs)
+    task.call(1, kind, "write", 1)
+    task.commit()
+    task.backend.now = 60
+    written = task.call(1, kind, "read", 1)
+    assert written
+    task.commit()
+    for worker in (task, Task(store, configs)):
+        worker.backend.now = 120
+        expired = [] if kind in ("list", "map") else None
+        assert worker.call(1, kind, "read", 1) == (written if update_type is LIVE.OnReadAndWrite else expired)
+
+
 def test_a_time_to_live_that_is_switched_off_leaves_no_stamps():
     store = MemoryChunkStore()
     task = Task(store, dict.fromkeys(KINDS, StateTtlConfig(1000)))
