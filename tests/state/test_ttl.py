@@ -293,7 +293,7 @@ def test_an_access_that_counts_is_in_the_checkpoint(kind, update_type):
     task.commit()
     for worker in (task, Task(store, configs)):
         worker.backend.now = 120
-        expired = [] if kind in ("list", "map") else None
+        expired: Any = [] if kind in ("list", "map") else None
         assert worker.call(1, kind, "read", 1) == (written if update_type is LIVE.OnReadAndWrite else expired)
 
 
