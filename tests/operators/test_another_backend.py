@@ -59,6 +59,9 @@ class Store:
     def leave_key(self) -> None:
         raise NotImplementedError
 
+    def drop_keys(self) -> None:
+        raise NotImplementedError
+
     def get_operator_state(self, descriptor: Any) -> Any:
         raise NotImplementedError
 

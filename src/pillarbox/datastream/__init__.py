@@ -6,6 +6,7 @@ from pillarbox.datastream.broadcast_stream import BroadcastConnectedStream, Broa
 from pillarbox.datastream.connected_streams import ConnectedStreams
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.environment import StreamExecutionEnvironment
+from pillarbox.datastream.execution_mode import RuntimeExecutionMode
 from pillarbox.datastream.joined_streams import (
     CoGroupedStreams,
     CoGroupedWindows,
@@ -111,6 +112,7 @@ __all__ = [
     "ReadOnlyBroadcastState",
     "ReduceFunction",
     "RuntimeContext",
+    "RuntimeExecutionMode",
     "StreamExecutionEnvironment",
     "TimeDomain",
     "TimerService",

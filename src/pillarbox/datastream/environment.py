@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._generics import T
 from pillarbox.datastream.columns import check_column_names
 from pillarbox.datastream.data_stream import DataStream
+from pillarbox.datastream.execution_mode import RuntimeExecutionMode
 from pillarbox.datastream.operator_settings import check_parallelism
-from pillarbox.datastream.results import CollectedResults
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
     CollectionSource,
@@ -19,6 +20,8 @@ from pillarbox.graph import (
     Transformation,
     compile_program,
 )
+from pillarbox.operators.limit import LimitOperator
+from pillarbox.operators.operator import OperatorFactory
 from pillarbox.rows import Row
 from pillarbox.runtime.base import Runtime
 from pillarbox.runtime.local import LocalJob, LocalRuntime, Savepoint
@@ -56,6 +59,7 @@ class StreamExecutionEnvironment:
         self._partitions: int | None = None
         self._chaining = True
         self._auto_rescale = False
+        self._mode = RuntimeExecutionMode.STREAMING
         self._latency_interval: int | None = None
         self._steps: list[Transformation] = []
         self._sinks: list[SinkTransformation] = []
@@ -210,6 +214,36 @@ class StreamExecutionEnvironment:
         """
         return self.get_parallelism() if self._partitions is None else self._partitions
 
+    def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
+        """Set how programs are run: as streams, or key by key, which takes bounded sources.
+
+        In batch mode a task holds the state of one key at a time, ``reduce``, ``sum`` and the like emit the last result
+        of a key alone, all timers of a key fire when its records have come, and there are no watermarks before the end.
+
+        Args:
+            execution_mode: ``STREAMING``, the default, ``BATCH``, or ``AUTOMATIC``: ``BATCH`` if all sources are
+                bounded: collections and batch DataFrames.
+
+        Returns:
+            The environment.
+
+        Raises:
+            ProgramError: it is no ``RuntimeExecutionMode``; (when a program is run) it is ``BATCH``, and a source is a
+                streaming DataFrame.
+
+        Example:
+            >>> numbers = env.set_runtime_mode(RuntimeExecutionMode.BATCH).from_collection([3, 4, 10, 20])
+            >>> sorted(numbers.key_by(lambda n: n < 10).sum().execute_and_collect())
+            [7, 30]
+        """
+        if not isinstance(execution_mode, RuntimeExecutionMode):
+            raise ProgramError(
+                f"set_runtime_mode() takes RuntimeExecutionMode.STREAMING, BATCH or AUTOMATIC, not"
+                f" {shorten(execution_mode)}"
+            )
+        self._mode = execution_mode
+        return self
+
     def disable_operator_chaining(self) -> StreamExecutionEnvironment:
         """Let each operator run in tasks of its own, as ``disable_chaining()`` does for one.
 
@@ -345,7 +379,8 @@ class StreamExecutionEnvironment:
         program = self._compile(job_name, self._sinks)
         # As in Flink: the next execute() runs the sinks that are added from here on.
         self._sinks = []
-        self._runtime.collect(program)
+        for _ in self._runtime.collect(program):
+            pass
 
     def local_job(
         self,
@@ -411,9 +446,30 @@ class StreamExecutionEnvironment:
         program = self._compile("for_each_batch", sinks)
         return self._runtime.for_each_batch(program, schemas, function)
 
-    def _collect(self, step: Transformation) -> CollectedResults[Any]:
-        sink = SinkTransformation(self._next(), "collect", [step], uid="collect", output="collect")
-        return CollectedResults(self._runtime.collect(self._compile("collect", [sink]))["collect"])
+    def _collect(self, step: Transformation, limit: int | None) -> Generator[list[Any], None, None]:
+        """Return the results of a program, in portions, while it runs."""
+        sink = SinkTransformation(self._next(), "collect", [step], uid="collect", output="collect", limit=limit)
+        if limit is not None:
+            sink.factory = OperatorFactory(partial(LimitOperator, limit=limit))
+        return self._runtime.collect(self._compile("collect", [sink]), limit)
+
+    def _is_batch(self, sinks: Iterable[Transformation]) -> bool:
+        """Return whether the program that leads to sinks runs in batch mode."""
+        if self._mode is RuntimeExecutionMode.STREAMING:
+            return False
+        pending, seen = list(sinks), set[Transformation]()
+        while pending:
+            step = pending.pop()
+            if step not in seen:
+                seen.add(step)
+                pending += step.inputs
+        endless = [step for step in seen if isinstance(step, DataFrameSource) and step.dataframe.isStreaming]
+        if endless and self._mode is RuntimeExecutionMode.BATCH:
+            raise ProgramError(
+                f"batch mode is for sources that end, and {endless[0].name!r} is a streaming DataFrame: read it with"
+                " spark.read, or call set_runtime_mode(RuntimeExecutionMode.STREAMING), or AUTOMATIC"
+            )
+        return not endless
 
     def _compile(self, name: str, sinks: list[SinkTransformation]) -> Program:
         parallelism, max_parallelism = self.get_parallelism(), self.get_max_parallelism()
@@ -428,7 +484,13 @@ class StreamExecutionEnvironment:
                 " raise set_parallelism(), or lower set_partitions()"
             )
         program = compile_program(
-            name, sinks, parallelism, max_parallelism, self.get_partitions(), chaining=self._chaining
+            name,
+            sinks,
+            parallelism,
+            max_parallelism,
+            self.get_partitions(),
+            chaining=self._chaining,
+            batch=self._is_batch(sinks),
         )
         program.auto_rescale = self._auto_rescale
         for vertex in program.vertices:

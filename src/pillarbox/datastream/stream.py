@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from itertools import chain, islice
+from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._generics import T1, Generic
 from pillarbox.datastream.columns import check_column_names
@@ -174,24 +176,41 @@ class Stream(Generic[T1]):
         self._env._sinks.append(sink)
         return DataStreamSink(sink)
 
+    @overload
+    def execute_and_collect(
+        self, job_execution_name: str | None = None, limit: None = None
+    ) -> CollectedResults[T1]: ...
+    @overload
+    def execute_and_collect(self, job_execution_name: str | None = None, *, limit: int) -> list[T1]: ...
+    @overload
+    def execute_and_collect(self, job_execution_name: str | None, limit: int) -> list[T1]: ...
     def execute_and_collect(
         self, job_execution_name: str | None = None, limit: int | None = None
-    ) -> CollectedResults[T1]:
+    ) -> CollectedResults[T1] | list[T1]:
         """Run the program that leads to this stream on its bounded sources, and return the records.
 
         Args:
             job_execution_name: accepted as in PyFlink, and not used.
-            limit: the maximum number of records to return; the program runs to its end all the same.
+            limit: the maximum number of records to return, as a list: the program ends when they are there, and its
+                functions are closed. Without a limit the program runs while the results are read: see
+                :class:`CollectedResults`.
 
         Raises:
-            OperatorError: a function raised.
+            ProgramError: ``limit`` is no whole number from 1.
+            OperatorError: a function raised; of large results, also while they are read.
 
         Example:
             >>> env.from_collection([1, 2, 3]).map(str).execute_and_collect(limit=2)
             ['1', '2']
+            >>> env.from_collection([1, 2, 3]).map(str).execute_and_collect()
+            ['1', '2', '3']
         """
-        results = self._env._collect(self._plain_step())
-        return results if limit is None else CollectedResults(results[:limit])
+        if limit is None:
+            return CollectedResults(self._env._collect(self._plain_step(), None))
+        if not isinstance(limit, int) or isinstance(limit, bool) or limit < 1:
+            raise ProgramError(f"execute_and_collect(): limit is a whole number from 1, not {shorten(limit)}")
+        with closing(self._env._collect(self._plain_step(), limit)) as portions:
+            return list(islice(chain.from_iterable(portions), limit))
 
     def to_dataframe(self, schema: SchemaLike | None = None) -> DataFrame:
         """Return the stream as a DataFrame, streaming if a source is: for any Spark sink, trigger or SQL.

@@ -50,6 +50,7 @@ class Program:
         partitions: number of Spark's partitions in which these lie.
         subtasks: vertex number and subtask of each code.
         former: the same of the codes of before, which older checkpoints go on with.
+        batch: whether it runs in batch mode.
         uses_processing_time: whether the program needs to be run when there is no data.
         auto_rescale: whether the partitions of a checkpoint may be changed to these.
     """
@@ -64,6 +65,7 @@ class Program:
     subtasks: dict[int, tuple[int, int]] = field(default_factory=dict)
     former: dict[int, tuple[int, int]] = field(default_factory=dict)
     auto_rescale: bool = False
+    batch: bool = False
 
     @property
     def uses_processing_time(self) -> bool:
@@ -88,6 +90,8 @@ class Program:
         lines = [f"Program {self.name!r}: parallelism {self.parallelism}, {self.max_parallelism} key groups"]
         if self.partitions != self.parallelism:
             lines[0] += f", {self.partitions} partitions"
+        if self.batch:
+            lines[0] += ", batch mode"
         for level, vertices in enumerate(self.levels):
             lines.append(f"Level {level}" + (" (sources)" if level == 0 else ""))
             for vertex in vertices:
@@ -156,8 +160,9 @@ class _Compiler:
         max_parallelism: int,
         partitions: int,
         chaining: bool,
+        batch: bool,
     ) -> None:
-        self._program = Program(name, [], {}, [], parallelism, max_parallelism, partitions)
+        self._program = Program(name, [], {}, [], parallelism, max_parallelism, partitions, batch=batch)
         self._chaining = chaining
         self._former = FormerCodes(parallelism)
         # The consumers of each step's stream, and which of their inputs.
@@ -234,6 +239,7 @@ class _Compiler:
             edges=[],
             inputs=[],
             job_parallelism=program.parallelism,
+            batch=program.batch,
         )
         program.vertices.append(vertex)
         if not vertex.is_source:
@@ -369,7 +375,9 @@ class _Compiler:
                     edge.sender += f", {sender}"
                 consumers.edges.append(place)
                 return head.number, edge.id
-        way_in = InputEdge(vertex.number, vertex.parallelism, ordinal=len(between), index=link.index)
+        way_in = InputEdge(
+            vertex.number, vertex.parallelism, ordinal=len(between), index=link.index, partitioner=partitioner
+        )
         head.inputs.append(way_in)
         codes, former = (
             [code for code, (number, _) in subtasks.items() if number == head.number]
@@ -415,7 +423,7 @@ class _Compiler:
         assert sink.output is not None
         consumers.edges.append(len(vertex.edges))
         target = output_target(self._program.outputs.index(sink.output))
-        partitioner, sender = OutputPartitioner(), sink.inputs[0].name
+        partitioner, sender = OutputPartitioner(at_once=sink.limit is not None), sink.inputs[0].name
         vertex.edges.append(
             Edge(sink.output, 0, edge_id(vertex.number), [target], partitioner, vertex.max_parallelism, sender)
         )
@@ -459,12 +467,14 @@ def compile_program(
     partitions: int | None = None,
     *,
     chaining: bool = True,
+    batch: bool = False,
 ) -> Program:
     """Turn the steps that lead to ``sinks`` into a program.
 
     Args:
         partitions: how many of Spark's partitions the subtasks lie in; as many as there are subtasks by default.
         chaining: whether operators are chained at all.
+        batch: whether it runs in batch mode: each source ends.
 
     Raises:
         ProgramError: there is no sink, two operators share a uid, or one has a parallelism that it cannot have.
@@ -473,5 +483,5 @@ def compile_program(
         raise ProgramError(
             "the program has no output: end a stream with to_dataframe(...), execute_and_collect() or print()"
         )
-    compiler = _Compiler(name, sinks, parallelism, max_parallelism, partitions or parallelism, chaining)
+    compiler = _Compiler(name, sinks, parallelism, max_parallelism, partitions or parallelism, chaining, batch)
     return compiler.compile()

@@ -113,9 +113,11 @@ class SinkTransformation(OperatorTransformation):
 
     Attributes:
         output: the name of the output that gets the records; None for a sink within the task, such as print.
+        limit: how many records are asked for; None: all.
     """
 
     output: str | None = None
+    limit: int | None = None
 
 
 @dataclass(eq=False)

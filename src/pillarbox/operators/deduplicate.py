@@ -29,6 +29,8 @@ class DeduplicateOperator(KeyedOperator):
         super().__init__(context, None, "", keying)
         self._within = within
         self._timers = self.time_services.get_internal_timer_service("forget", self)
+        # In batch mode, where event time does not go on and the records of a key come by time: when to forget the key.
+        self._forget_at: int | None = None
         self._seen: ValueState[bool] = self.backend.get_state(ValueStateDescriptor("seen", Types.BOOLEAN()))
 
     def process_records(self, records: Records) -> None:
@@ -43,8 +45,10 @@ class DeduplicateOperator(KeyedOperator):
                     " so it is not known for how long to remember its key: put assign_timestamps_and_watermarks(...)"
                     " before key_by(...)"
                 )
-            if self._seen.value() is None:
+            if self._seen.value() is None or (self._forget_at is not None and timestamp > self._forget_at):
                 self._seen.update(True)
+                if self.context.batch:
+                    self._forget_at = timestamp + self._within
                 self._timers.register_event_time_timer(VOID_NAMESPACE, timestamp + self._within)
                 first.append(position)
         if len(first) == len(records):
@@ -55,6 +59,11 @@ class DeduplicateOperator(KeyedOperator):
             assert stamps is not None
             values = records.values
             self.output.process_records(Records([values[n] for n in first], [stamps[n] for n in first]))
+
+    def end_key(self) -> None:
+        """Forget the key that has ended."""
+        super().end_key()
+        self._forget_at = None
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         """Forget the current key."""

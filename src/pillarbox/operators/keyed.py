@@ -8,6 +8,7 @@ from pillarbox.operators.function_operator import FunctionOperator, keyed_contex
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
 from pillarbox.state import KeyedStateBackend
+from pillarbox.time.batch_timer_service import BatchTimeServiceManager
 from pillarbox.time.internal_timer_service import InternalTimeServiceManager
 
 __all__ = ["KeyedOperator"]
@@ -42,3 +43,9 @@ class KeyedOperator(FunctionOperator):
         self.time_services.advance_watermark(timestamp)
         self.flush()
         super().process_watermark(timestamp)
+
+    def end_key(self) -> None:
+        """Fire the timers of the key that has ended."""
+        assert isinstance(self.time_services, BatchTimeServiceManager)
+        self.time_services.end_key()
+        self.flush()

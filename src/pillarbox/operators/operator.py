@@ -113,6 +113,7 @@ class OperatorContext:
         max_parallelism: number of key groups.
         epoch: number of the epoch that runs, or ran last.
         operator_state: declares states of the operator itself; None: there is no place for them, before a shuffle.
+        batch: whether it runs in batch mode.
     """
 
     name: str
@@ -135,6 +136,7 @@ class OperatorContext:
     max_parallelism: int = DEFAULT_MAX_PARALLELISM
     epoch: int = 0
     operator_state: OperatorStateStore | None = None
+    batch: bool = False
 
 
 class StreamOperator:
@@ -144,7 +146,13 @@ class StreamOperator:
     then. Life: ``open`` (the user's function is opened, and declares its states), ``restore_state``, records...,
     ``end_input`` and ``finish`` at the end of bounded input, ``close``. ``prepare_snapshot_pre_barrier``, then
     ``snapshot_state``, for each epoch. What has to be released is taken in ``open``: ``close`` is called only after it.
+
+    Attributes:
+        by_key: whether batch mode brings the records of one key after those of another, where it has keyed state; it
+            does not, if the operator keeps the state of all keys in one.
     """
+
+    by_key: bool = True
 
     def __init__(self, context: OperatorContext) -> None:
         self.context = context
@@ -182,6 +190,9 @@ class StreamOperator:
 
     def begin_epoch(self) -> None:
         """Begin an epoch of a source: its records may come from another partition than before."""
+
+    def end_key(self) -> None:
+        """End the key whose records have come, in batch mode: its timers fire; its state is dropped afterwards."""
 
     def end_input(self) -> None:
         """Wait for requests under way: bounded input has ended. Timers still work. Flink's ``endInput``."""

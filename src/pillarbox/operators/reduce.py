@@ -1,4 +1,8 @@
-"""reduce, on a keyed stream: a rolling fold that emits the new value after every record."""
+"""reduce, on a keyed stream: a rolling fold that emits the new value after every record; in batch mode, the last one.
+
+Source of the behaviour: Flink's ``StreamGroupedReduceOperator`` and ``BatchGroupedReduceOperator``; but there the last
+value has the timestamp 2**63 - 1, and here that of its last record.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,9 @@ from pillarbox.state import ValueState, ValueStateDescriptor
 
 __all__ = ["ReduceOperator"]
 
+# In batch mode, results are handed on when there are this many.
+_MANY = 1024
+
 
 class ReduceOperator(KeyedOperator):
     """Applies ``f(previous, value) -> value`` per key; the first record of a key is emitted as it is."""
@@ -22,6 +29,8 @@ class ReduceOperator(KeyedOperator):
     def __init__(self, context: OperatorContext, function: Any, keying: Keying) -> None:
         super().__init__(context, function, "reduce", keying)
         self._state: ValueState[Any] = self.backend.get_state(ValueStateDescriptor(*self.own_states))
+        self._timestamp: int | None = None
+        self._final = Records([], [])
 
     def process_records(self, records: Records) -> None:
         """Fold the records of a run into the state of their keys."""
@@ -33,4 +42,21 @@ class ReduceOperator(KeyedOperator):
                 reduced = value if previous is None else call(previous, value)
                 state.update(reduced)
                 out.append(settled(reduced))
-        self.output.process_records(Records(out, records.timestamps))
+        if not self.context.batch:
+            self.output.process_records(Records(out, records.timestamps))
+        elif len(records):
+            self._timestamp = None if records.timestamps is None else records.timestamps[-1]
+
+    def end_key(self) -> None:
+        """Emit the value of the key that has ended."""
+        super().end_key()
+        self._final.values.append(self._state.value())
+        self._final.timestamps.append(self._timestamp)  # type: ignore[union-attr]
+        if len(self._final) >= _MANY:
+            self.end_input()
+
+    def end_input(self) -> None:
+        """Hand on what is left, in batch mode."""
+        final, self._final = self._final, Records([], [])
+        if len(final):
+            self.output.process_records(final)

@@ -56,10 +56,11 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._begin_anew(idle=False)
 
     def _begin_anew(self, *, idle: bool | None) -> None:
-        clock = self.context.processing_time_service.relative_time_millis
-        self._generator = with_context(
-            self.context, "making its watermark generator", self.strategy.create_generator, clock
-        )
+        if not self.context.batch:  # where there are no watermarks but the last one
+            clock = self.context.processing_time_service.relative_time_millis
+            self._generator = with_context(
+                self.context, "making its watermark generator", self.strategy.create_generator, clock
+            )
         self._watermarks = MonotoneWatermarkOutput(self.output, idle=idle)
         self._used = False
 

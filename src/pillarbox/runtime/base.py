@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pillarbox.graph import Program
@@ -30,8 +30,14 @@ class Runtime(Protocol):
     def time_zone(self) -> str:
         """The time zone of naive datetimes."""
 
-    def collect(self, program: Program) -> dict[str, list[Any]]:
-        """Run a bounded program; return the records of each output."""
+    def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
+        """Run a bounded program; return the records of its one output in portions, as they come.
+
+        It ends, and its functions are closed, when the iterator ends or is closed.
+
+        Args:
+            limit: about how many records are asked for; None: all.
+        """
 
     def dataframe(self, program: Program, schema: StructType) -> DataFrame:
         """Return the one output of a program as a DataFrame."""

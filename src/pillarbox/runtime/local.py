@@ -7,7 +7,7 @@ state is committed when all tasks have come through, and the tasks are made anew
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, NoReturn, TypeVar
@@ -23,6 +23,10 @@ from pillarbox.task.vertex import Vertex
 from pillarbox.time import ProcessingTimeService
 
 __all__ = ["EpochStore", "LocalJob", "LocalRuntime", "Savepoint"]
+
+# Collections are read in runs of this many records, as batches of Spark's are; in shorter ones, where few are wanted.
+_RUN = 10_000
+_SHORT_RUN = 100
 
 Savepoint = dict[tuple[str, int], MemoryChunkStore]
 T = TypeVar("T")
@@ -89,6 +93,8 @@ class LocalJob:
         self._epoch_time: int | None = None
         self._shipped = [ship(vertex) for vertex in program.vertices]
         self._codes = {place: code for code, place in program.subtasks.items()}
+        if program.batch and savepoint:
+            raise ProgramError("a program in batch mode starts without state: it takes no savepoint")
         self._stores: Savepoint = {place: store.copy() for place, store in (savepoint or {}).items()}
         places = {(vertex.uid, subtask) for vertex in program.vertices for subtask in range(vertex.parallelism)}
         homeless = sorted(self._stores.keys() - places)
@@ -113,6 +119,8 @@ class LocalJob:
         Returns:
             the records that reached each output.
         """
+        if self.program.batch and (self.epoch or not bounded):
+            raise ProgramError("a program in batch mode has one epoch, in which all of its input comes: end_input()")
         try:
             outcome = self._run_epoch(inputs, bounded)
         except BaseException:
@@ -124,11 +132,19 @@ class LocalJob:
     def _run_epoch(self, inputs: Mapping[int, Sequence[Iterable[Records]]], bounded: bool) -> _Outcome:
         """Run one epoch without committing it."""
         outcome = _Outcome({name: [] for name in self.program.outputs})
+        for name, records in self._results(inputs, bounded, outcome):
+            outcome.outputs[name].extend(records.values)
+        return outcome
+
+    def _results(
+        self, inputs: Mapping[int, Sequence[Iterable[Records]]], bounded: bool, outcome: _Outcome
+    ) -> Iterator[tuple[str, Records]]:
+        """Run one epoch without committing it; return what comes out, with the name of its output, as it comes."""
         self._epoch_time = self._time_of_epoch()
         names = {output_target(index): name for index, name in enumerate(self.program.outputs)}
         travelling: dict[int, list[Buffer]] = defaultdict(list)
 
-        def carry(buffers: Iterable[Buffer]) -> None:
+        def carry(buffers: Iterable[Buffer]) -> Iterator[tuple[str, Records]]:
             for buffer in buffers:
                 if buffer.target == REPORT_TARGET:
                     report = decode(buffer.payload)
@@ -137,7 +153,7 @@ class LocalJob:
                 elif buffer.target in names:
                     records = decode(buffer.payload)
                     assert isinstance(records, Records)
-                    outcome.outputs[names[buffer.target]].extend(records.values)
+                    yield names[buffer.target], records
                 else:
                     travelling[buffer.target].append(buffer)
 
@@ -146,15 +162,14 @@ class LocalJob:
             (number, place) for number in self.program.sources for place in enumerate(inputs.get(number) or ((),))
         ]
         for number, (partition, runs) in self._in_order(partitions):
-            carry(self._run_partition(number, partition, runs, bounded))
+            yield from carry(self._run_partition(number, partition, runs, bounded))
         for level in self.program.levels[1:]:
             places = [(vertex, subtask) for vertex in level for subtask in range(vertex.parallelism)]
             for vertex, subtask in self._in_order(places):
                 arrived = travelling.pop(self._codes[vertex.number, subtask], [])
                 sent, store = self._run_subtask(vertex, subtask, arrived)
                 outcome.stores.append(store)
-                carry(sent)
-        return outcome
+                yield from carry(sent)
 
     def _commit(self, outcome: _Outcome) -> None:
         for store in outcome.stores:
@@ -172,29 +187,53 @@ class LocalJob:
         """Return the partitions of the sources, or the subtasks of a level, in the order in which they run."""
         return places
 
-    def _run_partition(self, number: int, partition: int, runs: Iterable[Records], bounded: bool) -> list[Buffer]:
-        """Run one partition of a source; return the buffers that it sends."""
+    def _run_partition(self, number: int, partition: int, runs: Iterable[Records], bounded: bool) -> Iterable[Buffer]:
+        """Run one partition of a source; return the buffers that it sends, as it sends them."""
         task = self._source(number)
         with failures_of(self._shipped[number].name, partition):
-            parts = task.run_epoch(runs, subtask=partition, checkpoint_id=self.epoch, bounded=bounded)
-            return list(chain.from_iterable(parts))
+            yield from chain.from_iterable(
+                task.run_epoch(runs, subtask=partition, checkpoint_id=self.epoch, bounded=bounded)
+            )
 
-    def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[list[Buffer], EpochStore]:
-        """Run one subtask on its buffers; return the buffers that it sends, and the state that it writes."""
+    def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[Iterable[Buffer], EpochStore]:
+        """Run one subtask on its buffers; return the buffers that it sends, as it sends them, and the state."""
         store = EpochStore(self._store(vertex.uid, subtask))
+        return self._sent_by(vertex, subtask, arrived, store), store
+
+    def _sent_by(self, vertex: Vertex, subtask: int, arrived: list[Buffer], store: EpochStore) -> Iterator[Buffer]:
+        kept = None if self.program.batch else store
         with failures_of(vertex.name, subtask):
-            task = self._task(vertex.number, subtask, store)
-            parts = task.run_epoch([arrived] if arrived else [], store, self._epoch_time)
-            return list(chain.from_iterable(parts)), store
+            task = self._task(vertex.number, subtask, kept)
+            yield from chain.from_iterable(task.run_epoch(([buffer] for buffer in arrived), kept, self._epoch_time))
 
     def run(self) -> dict[str, list[Any]]:
         """Run the program's collections to their end, in one epoch."""
-        inputs = {
-            number: [[Records(list(source.collection))]]
+        return self.run_epoch(self._collections(_RUN), bounded=True)
+
+    def results(self, limit: int | None) -> Generator[list[Any], None, None]:
+        """Run the program's collections to their end, and return the records that come out, as they come.
+
+        Args:
+            limit: about how many are asked for; None: all.
+        """
+        run = _RUN if limit is None else _SHORT_RUN
+        outcome = _Outcome({})
+        try:
+            for _, records in self._results(self._collections(run), True, outcome):
+                yield records.values
+        except BaseException:
+            self.reset()
+            raise
+        self._commit(outcome)
+
+    def _collections(self, length: int) -> dict[int, list[list[Records]]]:
+        """Return the program's collections in runs of some records each."""
+        return {
+            number: [[Records(each[start : start + length]) for start in range(0, len(each), length)]]
             for number, source in self.program.sources.items()
             if isinstance(source, CollectionSource)
+            for each in (list(source.collection),)
         }
-        return self.run_epoch(inputs, bounded=True)
 
     def savepoint(self) -> Savepoint:
         """Return the committed state."""
@@ -237,7 +276,7 @@ class LocalJob:
                 task.restore()
         return task
 
-    def _task(self, number: int, subtask: int, store: EpochStore) -> MultipleInputStreamTask:
+    def _task(self, number: int, subtask: int, store: EpochStore | None) -> MultipleInputStreamTask:
         task = self._tasks.get((number, subtask))
         if task is None:
             task = self._tasks[number, subtask] = self._new_task(number, subtask)
@@ -253,10 +292,10 @@ class LocalRuntime:
     task_slots = 1
     time_zone = "UTC"
 
-    def collect(self, program: Program) -> dict[str, list[Any]]:
-        """Run a program on its collections; return the records of each output."""
+    def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
+        """Run a program on its collections; return the records of its output in portions, as they come."""
         with LocalJob(program) as job:
-            return job.run()
+            yield from job.results(limit)
 
     def dataframe(self, program: Program, schema: Any) -> NoReturn:
         """Refuse.

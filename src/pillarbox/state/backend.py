@@ -114,6 +114,9 @@ class KeyedStateBackend(KeyContext, Protocol):
     def leave_key(self) -> None:
         """Make no key the current one: states of keys are refused."""
 
+    def drop_keys(self) -> None:
+        """Drop the states and timers of all keys; the operator's own states stay."""
+
     def set_current_namespace(self, namespace: Any) -> None:
         """Make ``namespace`` the current one of the current key, as Flink's ``InternalKvState.setCurrentNamespace``.
 

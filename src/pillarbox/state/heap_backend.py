@@ -213,6 +213,15 @@ class HeapKeyedStateBackend(HeapRows):
         """Return the namespaces in which the current key has state or timers."""
         return self.spaces.namespaces_of(self.key)
 
+    def drop_keys(self) -> None:
+        """Drop the states and timers of all keys; the operator's own states stay."""
+        self.leave_key()
+        self.rows.clear()
+        self.dirty.clear()
+        self.spaces.drop_keys()
+        for timers in (*self.timers, *self.spaces.timers):
+            timers.clear()
+
     def _create_row(self, key: Any) -> Row:
         """Create the row of a key; it stays only if it holds something when the epoch ends."""
         if not self.slots:

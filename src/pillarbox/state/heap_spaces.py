@@ -117,6 +117,15 @@ class HeapSpaces(HeapRows):
             return found.get(address[1])
         return found if found is not None and found[1][1] == address[1] else None
 
+    def drop_keys(self) -> None:
+        """Drop the rows of all keys; the operator's own stays."""
+        if self.by_key:
+            own = self.find(OPERATOR)
+            self.by_key.clear()
+            self._dirty.clear()
+            if own is not None:
+                self._put(own)
+
     def _put(self, row: Row) -> None:
         """Put a row in its place, which is empty or has another row with the same address."""
         key, namespace, _ = row[1]

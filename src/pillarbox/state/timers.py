@@ -113,6 +113,11 @@ class HeapTimers:
             f" deleted at {shorten(timestamp)} ({type(timestamp).__name__}): {hint}"
         )
 
+    def clear(self) -> None:
+        """Drop all timers, the rows that they are in being dropped."""
+        if self.queue.size:
+            self.queue = TimerQueue()
+
     # -- slots --
 
     def _add(self, row: Row, timestamp: int) -> bool:

@@ -113,6 +113,10 @@ class InputGate:
         else:
             yield number, element
 
+    def edge_of(self, channel: int) -> InputEdge:
+        """Return the edge that a channel belongs to."""
+        return self._edges[edge_of_channel(channel)]
+
     def input_of(self, channel: int) -> int:
         """Return the input of the head operator that a channel's records go to."""
         return self._edges[edge_of_channel(channel)].index

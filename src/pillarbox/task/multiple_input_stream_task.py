@@ -13,11 +13,13 @@ from typing import Any
 from pillarbox.elements import Buffer, Records, TaskReport, Watermark, WatermarkStatus
 from pillarbox.errors import OperatorError, causes_of, shorten
 from pillarbox.state import ChunkStore, HeapKeyedStateBackend, KeyOwner, LogIdentity, StateLog, Sync
+from pillarbox.task.batch_input import BatchInput
 from pillarbox.task.input_gate import InputGate
+from pillarbox.task.key_sorter import KeyedRun
 from pillarbox.task.lifecycle import TaskEvent, TaskState
 from pillarbox.task.memory import Memory, MemoryProbe, process_memory, readable
 from pillarbox.task.stream_task import EpochPhase, StreamTask
-from pillarbox.task.task_input import DataInputStatus
+from pillarbox.task.task_input import DataInputStatus, IteratorReader
 from pillarbox.task.vertex import Vertex
 from pillarbox.time import ProcessingTimeService
 
@@ -65,6 +67,9 @@ class MultipleInputStreamTask(StreamTask):
         self._own_state = any(node.factory.stateful for node in vertex.nodes)
         self.log: StateLog = StateLog(identity, self.backend, own_state=self._own_state)
         self.gate: InputGate = InputGate(vertex.name, vertex.inputs)
+        self._batch: BatchInput | None = None
+        if vertex.batch:
+            self._batch = BatchInput(vertex.inputs, by_key=vertex.is_keyed and self.chain.head.by_key)
         self._store: ChunkStore | None = None
         self._sync = Sync.IN_STEP
         self._state_format: str | None = None
@@ -177,7 +182,36 @@ class MultipleInputStreamTask(StreamTask):
         for service in self.chain.timer_services():
             service.fire_due_processing_time_timers(now)
 
-    def _process(self, item: Iterable[Buffer]) -> None:
+    def _process(self, item: Iterable[Any]) -> None:
+        if self._batch is None:
+            self._process_buffers(item)
+        elif self._batch.complete:
+            self._process_keys(item)
+        else:
+            self._gather(item, self._batch)
+
+    def _gather(self, item: Iterable[Buffer], batch: BatchInput) -> None:
+        """Let records wait for their turn in batch mode, where there are no watermarks but the last one."""
+        gate, inputs = self.gate, self.chain.head.inputs
+        for buffer in item:
+            self.metrics.buffers_in += 1
+            for channel, element in gate.receive(buffer):
+                if isinstance(element, Records):
+                    self.metrics.records_in += len(element)
+                    if not batch.takes(gate.edge_of(channel), element, len(buffer.payload)):
+                        inputs[gate.input_of(channel)].process_records(element)
+
+    def _process_keys(self, item: Iterable[KeyedRun]) -> None:
+        """Process records that have waited, and end each key behind its last one."""
+        head = self.chain.head
+        for index, records in item:
+            if records is not None:
+                head.inputs[index].process_records(records)
+            else:
+                head.end_key()
+                self.backend.drop_keys()
+
+    def _process_buffers(self, item: Iterable[Buffer]) -> None:
         gate, inputs = self.gate, self.chain.head.inputs
         for buffer in item:
             self.metrics.buffers_in += 1
@@ -194,6 +228,8 @@ class MultipleInputStreamTask(StreamTask):
 
     def _close_input(self) -> None:
         self.gate.close()
+        if self._batch is not None:
+            self._batch.close()
         super()._close_input()
 
     def _end_epoch(self) -> DataInputStatus:
@@ -202,6 +238,12 @@ class MultipleInputStreamTask(StreamTask):
         if self._phase is EpochPhase.DATA_ENDED:
             self._checkpoint_on_barrier()
             return DataInputStatus.END_OF_INPUT
+        if self._batch is not None:
+            if self._batch.complete:
+                return DataInputStatus.END_OF_DATA
+            self._reader.close()
+            self._reader = IteratorReader(self._batch.in_order())
+            return DataInputStatus.MORE_AVAILABLE
         self.gate.advance_sources(self._epoch_time, self.chain)
         if ended:
             return DataInputStatus.END_OF_DATA

@@ -28,6 +28,7 @@ from pillarbox.time import (
     ProcessingTimeServiceImpl,
     StatusWatermarkValve,
 )
+from pillarbox.time.batch_timer_service import BatchTimeServiceManager
 from pillarbox.time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
 from pillarbox.time.timestamps import MAX_WATERMARK
 
@@ -60,7 +61,11 @@ class OperatorChain:
         self._clocks = [ProcessingTimeServiceImpl(clock, as_mail(executor)) for executor in executors]
         self._keyed: KeyedContext | None = None
         if backend is not None:
-            timers = InternalTimeServiceManager(backend, self._clocks[0], fires=vertex.fires_processing_time)
+            timers = (
+                BatchTimeServiceManager(backend, self._clocks[0])
+                if vertex.batch
+                else InternalTimeServiceManager(backend, self._clocks[0], fires=vertex.fires_processing_time)
+            )
             self._keyed = KeyedContext(backend, timers)
         wiring = _Wiring(vertex, writer)
         for index, node in reversed(list(enumerate(vertex.nodes))):
@@ -77,6 +82,7 @@ class OperatorChain:
                 vertex.job_parallelism,
                 max_parallelism=vertex.max_parallelism,
                 operator_state=None if own_state is None else OperatorStateStore(own_state, node.uid),
+                batch=vertex.batch,
             )
             wiring.add(index, node.factory.make(context))
         self.operators: list[StreamOperator] = [wiring.operators[index] for index in range(len(vertex.nodes))]

@@ -48,9 +48,11 @@ class Partitioner(ABC):
 
     Attributes:
         to_output: whether the edge leads out of the program: records go there, and no watermarks or barriers.
+        at_once: whether the task hands its output over after each run of records.
     """
 
     to_output = False
+    at_once = False
 
     @property
     @abstractmethod
@@ -67,9 +69,16 @@ class Partitioner(ABC):
 
 
 class OutputPartitioner(Partitioner):
-    """To an output of the program, which is one target."""
+    """To an output of the program, which is one target.
+
+    Args:
+        at_once: whether somebody waits for the records, who may then want no more.
+    """
 
     to_output = True
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        self.at_once = at_once
 
     @property
     def label(self) -> str:

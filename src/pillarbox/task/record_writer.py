@@ -30,6 +30,7 @@ class RecordWriter:
 
     Attributes:
         edges: where the chain sends to.
+        is_awaited: whether somebody waits for what is queued.
         records_out: records sent in this epoch.
         bytes_out: payload bytes sent in this epoch.
     """
@@ -37,6 +38,7 @@ class RecordWriter:
     def __init__(self, edges: list[Edge]) -> None:
         self._queue: list[Buffer] = []
         self._queued_bytes = 0
+        self.is_awaited: bool = False
         self.records_out: int = 0
         self.bytes_out: int = 0
         self.edges: list[_EdgeWriter] = [_EdgeWriter(self, edge) for edge in edges]
@@ -44,7 +46,7 @@ class RecordWriter:
     @property
     def is_available(self) -> bool:
         """Whether there is room for more."""
-        return self._queued_bytes < _QUEUE_BYTES
+        return self._queued_bytes < _QUEUE_BYTES and not self.is_awaited
 
     def begin_epoch(self, subtask: int) -> None:
         """Count anew; a source task may be another partition of its source in each epoch."""
@@ -76,6 +78,7 @@ class RecordWriter:
         taken = self._queue
         self._queue = []
         self._queued_bytes = 0
+        self.is_awaited = False
         return taken
 
 
@@ -88,6 +91,7 @@ class _EdgeWriter:
         self._targets = edge.targets
         self._selector = edge.partitioner.selector(len(edge.targets), edge.max_parallelism, edge.senders)
         self._to_output = edge.partitioner.to_output
+        self._at_once = edge.partitioner.at_once
         self.begin_epoch(0)
 
     def begin_epoch(self, subtask: int) -> None:
@@ -109,6 +113,9 @@ class _EdgeWriter:
         self._sent_records = True
         for subtask, share in self._selector.divide(records):
             self._add(subtask, share)
+        if self._at_once:
+            self.flush()
+            self._writer.is_awaited = True
 
     def _send(self, subtask: int, element: Element) -> int:
         sequence = self._sequence[subtask]

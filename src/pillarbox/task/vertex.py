@@ -126,6 +126,7 @@ class InputEdge:
         ordinal: which of the edges from that vertex to this one it is, from 0.
         index: the input of the head operator that its records go to.
         progress_timeout: milliseconds without records after which a source's watermark goes on with the clock.
+        partitioner: how the records are spread on it.
     """
 
     vertex: int
@@ -134,6 +135,7 @@ class InputEdge:
     ordinal: int = 0
     index: int = 0
     progress_timeout: int | None = None
+    partitioner: Partitioner | None = None
 
     @property
     def id(self) -> int:
@@ -173,6 +175,7 @@ class Vertex:
         kind: the method that made its head operator.
         key: the description of its key; None where its head has no key.
         codes: by which scheme of codes the state of subtasks is found; None: it is found otherwise.
+        batch: whether it runs in batch mode.
     """
 
     number: int
@@ -192,6 +195,7 @@ class Vertex:
     kind: str = ""
     key: KeyNote | None = None
     codes: int | None = None
+    batch: bool = False
 
     def use_codes(self, codes: int) -> None:
         """Send to subtasks, and find state, by the codes of this scheme. The first one is that of older checkpoints."""

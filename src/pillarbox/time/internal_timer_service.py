@@ -178,16 +178,22 @@ class InternalTimeServiceManager:
         self._services: dict[str, InternalTimerService] = {}
 
     def get_internal_timer_service(
-        self, name: str, triggerable: Triggerable, *, namespaced: bool = False
+        self, name: str, triggerable: Triggerable, *, namespaced: bool = False, by_user: bool = False
     ) -> InternalTimerService:
-        """Return the service of this name, made at the first call."""
+        """Return the service of this name, made at the first call.
+
+        Args:
+            by_user: whether the user's code sets timers, and not only the operator.
+        """
         service = self._services.get(name)
         if service is None:
-            service = InternalTimerService(
-                name, self._keys, self._clock, triggerable, namespaced=namespaced, fires=self._fires
-            )
-            self._services[name] = service
+            service = self._services[name] = self._new(name, triggerable, namespaced, by_user)
         return service
+
+    def _new(self, name: str, triggerable: Triggerable, namespaced: bool, by_user: bool) -> InternalTimerService:
+        return InternalTimerService(
+            name, self._keys, self._clock, triggerable, namespaced=namespaced, fires=self._fires
+        )
 
     def advance_watermark(self, watermark: int) -> None:
         """Advance every service to ``watermark``."""

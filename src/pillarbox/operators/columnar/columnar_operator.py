@@ -35,6 +35,8 @@ _FEW = 4
 class ColumnarOperator(KeyedOperator):
     """Keeps partial results, and emits the results of windows."""
 
+    by_key = False
+
     def __init__(self, context: OperatorContext, keying: Keying, program: ColumnarProgram) -> None:
         super().__init__(context, None, "", keying)
         self._lateness = program.lateness

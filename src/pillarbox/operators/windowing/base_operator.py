@@ -95,7 +95,10 @@ class BaseWindowOperator(KeyedOperator):
         self._assign = assign_function(program.assigner)
         self._lateness = program.lateness
         self._is_event_time = program.assigner.is_event_time()
-        self._timers = self.time_services.get_internal_timer_service(timers, self, namespaced=namespaced)
+        # (Triggers set timers of windows.)
+        self._timers = self.time_services.get_internal_timer_service(
+            timers, self, namespaced=namespaced, by_user=namespaced
+        )
         self._collector = Collector(context)
         self._assigner_context = AssignerContext(self._timers, RuntimeContext(context, self.keyed))
         self._window_context = FiringContext(self.backend, self._timers, self._collector, merging)

@@ -99,6 +99,11 @@ class PaneWindowOperator(FoldingWindowOperator):
         """Forget what is made of panes: another worker may have changed them."""
         self._by_key.clear()
 
+    def end_key(self) -> None:
+        """Fire the windows of the key that has ended; nothing is kept of it."""
+        super().end_key()
+        self._by_key.clear()
+
     # -- records --
 
     def process_records(self, records: Records) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from itertools import count
@@ -269,8 +269,11 @@ def _report_names() -> Iterator[str]:
     return (f"__pillarbox_report{number or ''}" for number in count())
 
 
-def collect_objects(program: Program, spark: SparkSession) -> dict[str, list[Any]]:
-    """Run a bounded program and return the records of its outputs.
+def collect_objects(program: Program, spark: SparkSession, limit: int | None) -> Generator[list[Any], None, None]:
+    """Run a bounded program; return the records of its one output in portions, one partition after the other.
+
+    Args:
+        limit: how many records are asked for: Spark ends the tasks when they are there.
 
     Raises:
         ProgramError: a source is a streaming DataFrame.
@@ -280,12 +283,11 @@ def collect_objects(program: Program, spark: SparkSession) -> dict[str, list[Any
         raise ProgramError(
             "the program reads a streaming DataFrame, which has no end: use to_dataframe(...).writeStream to run it"
         )
-    names = {output_target(index): name for index, name in enumerate(program.outputs)}
-    outputs: dict[str, list[Any]] = {name: [] for name in program.outputs}
     with unwrapped_failures():
-        buffers = plan.rows(BufferOutput(None), BUFFER_SCHEMA)
-        for target, payload in buffers.select("target", "payload").toLocalIterator():
+        buffers = plan.rows(BufferOutput(None), BUFFER_SCHEMA).select("payload")
+        # A buffer has at least one record.
+        rows = buffers.toLocalIterator() if limit is None else iter(buffers.limit(limit).collect())
+        for (payload,) in rows:
             records = decode(bytes(payload))
             assert isinstance(records, Records)
-            outputs[names[target]].extend(records.values)
-    return outputs
+            yield records.values

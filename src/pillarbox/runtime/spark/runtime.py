@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.graph import CollectionSource, Program
@@ -43,11 +43,11 @@ class SparkRuntime:
         """The session's."""
         return time_zone(self._session)
 
-    def collect(self, program: Program) -> dict[str, list[Any]]:
-        """Run a bounded program; return the records of each output."""
+    def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
+        """Run a bounded program; return the records of its one output in portions, as they come."""
         if all(isinstance(source, CollectionSource) for source in program.sources.values()):
-            return LocalRuntime().collect(program)
-        return collect_objects(program, self._session)
+            return LocalRuntime().collect(program, limit)
+        return collect_objects(program, self._session, limit)
 
     def dataframe(self, program: Program, schema: StructType) -> DataFrame:
         """Return the one output of a program as a DataFrame."""
