@@ -15,6 +15,11 @@ class LimitOperator(StreamOperator):
         super().__init__(context)
         self._left = limit
 
+    @property
+    def is_satisfied(self) -> bool:
+        """Whether all of them have come."""
+        return not self._left
+
     def process_records(self, records: Records) -> None:
         """Hand on the part of a run that is within the limit."""
         if len(records) > self._left:

@@ -224,6 +224,11 @@ class StreamOperator:
         """When the operator has something to do even without input (epoch ms), or None. Keyed timers are not meant."""
         return None
 
+    @property
+    def is_satisfied(self) -> bool:
+        """Whether the program is for this operator's output, and that has all that was asked for."""
+        return False
+
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Emit what must go before the barrier."""
 

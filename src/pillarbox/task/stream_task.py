@@ -269,6 +269,11 @@ class StreamTask(ABC):
         if failures:
             raise failures[0]
 
+    @property
+    def is_satisfied(self) -> bool:
+        """Whether nobody wants more of the task's output: between its parts, it may be ended."""
+        return any(operator.is_satisfied for operator in self.chain.operators)
+
     # -- an epoch --
 
     def _run_epoch(self, checkpoint_id: int, items: Iterable[Any]) -> Iterator[list[Buffer]]:

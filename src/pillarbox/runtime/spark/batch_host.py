@@ -57,7 +57,11 @@ class BatchTaskHost:
             task = MultipleInputStreamTask(shipped.load(), subtask)
             try:
                 task.restore(None)
-                yield from task.run_epoch(arrived, None)
+                for buffers in task.run_epoch(arrived, None):
+                    yield buffers
+                    if task.is_satisfied:
+                        task.cancel()
+                        return
                 task.close()
             except BaseException:
                 task.cancel()

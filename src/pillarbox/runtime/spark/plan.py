@@ -269,11 +269,8 @@ def _report_names() -> Iterator[str]:
     return (f"__pillarbox_report{number or ''}" for number in count())
 
 
-def collect_objects(program: Program, spark: SparkSession, limit: int | None) -> Generator[list[Any], None, None]:
+def collect_objects(program: Program, spark: SparkSession) -> Generator[list[Any], None, None]:
     """Run a bounded program; return the records of its one output in portions, one partition after the other.
-
-    Args:
-        limit: how many records are asked for: Spark ends the tasks when they are there.
 
     Raises:
         ProgramError: a source is a streaming DataFrame.
@@ -285,9 +282,7 @@ def collect_objects(program: Program, spark: SparkSession, limit: int | None) ->
         )
     with unwrapped_failures():
         buffers = plan.rows(BufferOutput(None), BUFFER_SCHEMA).select("payload")
-        # A buffer has at least one record.
-        rows = buffers.toLocalIterator() if limit is None else iter(buffers.limit(limit).collect())
-        for (payload,) in rows:
+        for (payload,) in buffers.toLocalIterator():
             records = decode(bytes(payload))
             assert isinstance(records, Records)
             yield records.values

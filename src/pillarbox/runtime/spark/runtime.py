@@ -47,7 +47,7 @@ class SparkRuntime:
         """Run a bounded program; return the records of its one output in portions, as they come."""
         if all(isinstance(source, CollectionSource) for source in program.sources.values()):
             return LocalRuntime().collect(program, limit)
-        return collect_objects(program, self._session, limit)
+        return collect_objects(program, self._session)
 
     def dataframe(self, program: Program, schema: StructType) -> DataFrame:
         """Return the one output of a program as a DataFrame."""

@@ -47,6 +47,9 @@ class SourceHost:
                     bounded=self._bounded,
                 ):
                     yield from self._output(buffers)
+                    if task.is_satisfied:
+                        residency.here.discard(task)
+                        return
                 residency.here.spare_the_collector()
             except BaseException:
                 residency.here.discard(task)

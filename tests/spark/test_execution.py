@@ -1,0 +1,134 @@
+"""How a program is run on Spark: batch mode, the parallelism and chaining of operators, results that are not read."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+import pillarbox
+from pillarbox import (
+    CheckpointMismatchError,
+    KeyedProcessFunction,
+    MapFunction,
+    ProcessFunction,
+    ProgramError,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+
+pytestmark = pytest.mark.spark
+
+KEYS = 50
+ROWS = 2_000
+
+
+class Place(ProcessFunction):
+    """Adds the subtask, and the number of them."""
+
+    def open(self, runtime_context):
+        self.place = runtime_context.get_index_of_this_subtask(), runtime_context.get_number_of_parallel_subtasks()
+
+    def process_element(self, value, ctx):
+        yield *value, *self.place
+
+
+class Total(KeyedProcessFunction):
+    """Counts by a timer at the end of each key."""
+
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def process_element(self, row, ctx):
+        self.count.update((self.count.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer(row.at + 10**9)
+
+    def on_timer(self, timestamp, ctx):
+        if timestamp == max(range(ctx.get_current_key(), ROWS, KEYS)) + 10**9:
+            yield ctx.get_current_key(), self.count.value()
+
+
+def environment(spark, mode=RuntimeExecutionMode.BATCH):
+    return StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(3).set_runtime_mode(mode)
+
+
+def test_batch_mode_parallelism_and_chains(spark, tmp_path):
+    rows = spark.range(0, ROWS, 1, 4).selectExpr(f"id % {KEYS} AS key", "id AS at", "1L AS n")
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    keyed = environment(spark).from_dataframe(rows).assign_timestamps_and_watermarks(times).key_by("key")
+    sums = keyed.sum("n").set_parallelism(2).map(lambda row: (row.key, row.n)).set_parallelism(2)
+    placed = sums.process(Place()).set_parallelism(2).start_new_chain().process(Place()).set_parallelism(1)
+    found = sorted(placed.execute_and_collect())
+    assert [(key, n) for key, n, *_ in found] == [(key, ROWS // KEYS) for key in range(KEYS)]
+    assert {tuple(place) for _, _, *place in found} == {(0, 2, 0, 1), (1, 2, 0, 1)}
+    totals = keyed.process(Total()).to_dataframe("key LONG, n LONG")
+    assert sorted(map(tuple, totals.collect())) == [(key, ROWS // KEYS) for key in range(KEYS)]
+
+    stream = spark.readStream.schema("key LONG").parquet(str(tmp_path))
+    with pytest.raises(ProgramError, match="batch mode is for sources that end, and 'dataframe' is a streaming DataF"):
+        environment(spark).from_dataframe(stream).key_by("key").sum("key").to_dataframe("key LONG")
+    automatic = environment(spark, RuntimeExecutionMode.AUTOMATIC).from_dataframe(stream).key_by("key").sum("key")
+    assert automatic.to_dataframe("key LONG").isStreaming
+
+
+class Counting(MapFunction):
+    """Notes its calls and its end in files."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open(self, runtime_context):
+        self.calls = (self.folder / f"calls-{runtime_context.get_index_of_this_subtask()}").open("a")
+
+    def map(self, row):
+        self.calls.write(".")
+        return row.id
+
+    def close(self):
+        self.calls.close()
+        (self.folder / "closed").touch()
+
+
+def test_results_that_are_not_all_read(spark, tmp_path):
+    def calls():
+        return sum(path.stat().st_size for path in folder.iterdir())
+
+    folder = tmp_path / "limit"
+    folder.mkdir()
+    rows = spark.range(0, 400_000, 1, 8)
+    first = environment(spark).from_dataframe(rows).map(Counting(folder)).execute_and_collect(limit=5)
+    assert first == [0, 1, 2, 3, 4]
+    assert calls() < 400_000
+    deadline = time.monotonic() + 30
+    while not (folder / "closed").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    folder = tmp_path / "close"
+    folder.mkdir()
+    with environment(spark).from_dataframe(rows).map(Counting(folder)).execute_and_collect() as results:
+        assert next(results) == 0
+    assert calls() < 400_000
+
+
+def test_a_streaming_query_with_subtasks_of_several_numbers(spark, tmp_path):
+    def query(own):
+        read = spark.readStream.schema("key LONG").parquet(str(tmp_path / "in"))
+        env = environment(spark, RuntimeExecutionMode.AUTOMATIC).set_parallelism(2)
+        counts = env.from_dataframe(read).map(lambda row: (row.key % 7, 1)).key_by(lambda pair: pair[0])
+        totals = counts.sum(1).uid("sums").set_parallelism(own).process(Place()).set_parallelism(own).disable_chaining()
+        frame = totals.to_dataframe("key LONG, n LONG, subtask INT, of INT")
+        writer = frame.writeStream.format("memory").queryName("several").trigger(availableNow=True)
+        return writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+
+    spark.range(35).selectExpr("id AS key").coalesce(1).write.parquet(str(tmp_path / "in"))
+    pillarbox.start(query(1)).awaitTermination()
+    found = [tuple(row) for row in spark.table("several").collect()]
+    assert sorted((key, n) for key, n, _, _ in found) == [(key, n) for key in range(7) for n in range(1, 6)]
+    assert {(subtask, of) for _, _, subtask, of in found} == {(0, 1)}
+    with pytest.raises(
+        CheckpointMismatchError, match=r"operator 'sums' had parallelism 1, and has 2.*set_parallelism\(1\)"
+    ):
+        pillarbox.start(query(2))
