@@ -18,14 +18,18 @@ from pillarbox import (
     MapFunction,
     MapStateDescriptor,
     OperatorError,
+    OutputTag,
     ProcessFunction,
     ProcessJoinFunction,
     ProcessWindowFunction,
     ProgramError,
     RuntimeExecutionMode,
+    StateTtlConfig,
     StreamExecutionEnvironment,
+    Types,
     ValueStateDescriptor,
     WatermarkStrategy,
+    sum_,
 )
 from pillarbox import (
     EventTimeSessionWindows as Sessions,
@@ -329,6 +333,53 @@ def test_nothing_of_a_key_is_left():
         )
         with pytest.raises(ProgramError, match="batch mode has one epoch"):
             job.run()
+
+
+def test_columns_work_on_all_keys_at_once():
+    event = Types.ROW_NAMED(["key", "at", "n"], [Types.STRING(), Types.LONG(), Types.LONG()])
+    rows = [("abc"[number % 3], number, number) for number in range(40)]
+
+    def run(mode, build):
+        late = WatermarkStrategy.for_bounded_out_of_orderness(1_000_000).with_timestamp_assigner("at")
+        stream = environment(mode, 2).from_collection(rows, event).assign_timestamps_and_watermarks(late)
+        return Counter(map(tuple, build(stream).execute_and_collect()))
+
+    def aggregated(stream):
+        return stream.key_by("key").window(Tumbling.of(10)).aggregate(total=sum_("n"))
+
+    def joined(stream):
+        other = stream.filter(lambda row: row.n % 2 == 0)
+        other._step.output_type = event
+        return stream.key_by("key").interval_join(other.key_by("key")).between(-3, 3).columns(suffixes=("", "_right"))
+
+    for build in (aggregated, joined):
+        assert run(BATCH, build) == run(STREAMING, build)
+        assert run(BATCH, build)
+
+
+def test_dead_letters_and_time_to_live():
+    bad: OutputTag[Any] = OutputTag("bad")
+
+    class Sums(KeyedProcessFunction):
+        def open(self, runtime_context):
+            descriptor = ValueStateDescriptor("sum")
+            descriptor.enable_time_to_live(StateTtlConfig.new_builder("1 hour").build())
+            self.sum = runtime_context.get_state(descriptor)
+
+        def process_element(self, event, ctx):
+            self.sum.update((self.sum.value() or 0) + 10 // event[1])
+            ctx.timer_service().register_event_time_timer(1)
+
+        def on_timer(self, timestamp, ctx):
+            yield ctx.get_current_key(), self.sum.value()
+
+    env = environment(parallelism=2)
+    keyed = env.from_collection([("a", 5), ("b", 0), ("a", 0), ("a", 2), ("b", 1)]).key_by(first)
+    sums = keyed.process(Sums(), on_error=bad)
+    with env.local_job(sums=sums, bad=sums.get_side_output(bad)) as job:
+        out = job.run()
+    assert sorted(out["sums"]) == [("a", 7), ("b", 10)]
+    assert sorted(letter.value for letter in out["bad"]) == [("a", 0), ("b", 0)]
 
 
 def test_it_is_one_epoch():

@@ -88,6 +88,7 @@ class GuardedOperator(StreamOperator):
         made = make(context)
         assert isinstance(made, FunctionOperator), "an operator is guarded that is around no function"
         self._guarded: FunctionOperator = made
+        self.by_key = made.by_key
         self._backend: KeyedStateBackend | None = None
         self._undo: StateUndo | None = None
         if context.keyed is not None:
@@ -213,6 +214,11 @@ class GuardedOperator(StreamOperator):
     def begin_epoch(self) -> None:
         """Begin an epoch of a source."""
         self._guarded.begin_epoch()
+
+    def end_key(self) -> None:
+        """End a key, in batch mode; its timers are guarded one by one."""
+        self._guarded.end_key()
+        self.hand_on()
 
     def end_input(self) -> None:
         """End the input."""

@@ -169,6 +169,12 @@ class HeapWindows(HeapSpaces):
             if folded is not None:
                 yield key, folded
 
+    def drop_keys(self) -> None:
+        """Drop what all keys have."""
+        self.by_namespace.clear()
+        self._gone.clear()
+        self.row = self.nowhere
+
     # -- rows --
 
     @property

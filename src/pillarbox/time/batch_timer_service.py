@@ -86,8 +86,8 @@ class BatchTimerService(InternalTimerService):
         self.current_watermark = MAX_WATERMARK
         for timers in self._users:
             timers.ending = True
-        self.event_timers.fire(MAX_WATERMARK, self._triggerable.on_event_time)
-        self.processing_timers.fire(MAX_WATERMARK, self._triggerable.on_processing_time)
+        self.event_timers.fire(MAX_WATERMARK, self.triggerable.on_event_time)
+        self.processing_timers.fire(MAX_WATERMARK, self.triggerable.on_processing_time)
         for timers in self._users:
             timers.ending = False
         self.current_watermark = MIN_TIMESTAMP

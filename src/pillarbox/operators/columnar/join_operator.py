@@ -47,6 +47,7 @@ class BaseJoinOperator(KeyedOperator):
     """
 
     own_states: Collection[str] = ("rows",)
+    by_key = False
 
     def __init__(
         self,
