@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 from pillarbox._generics import T
 from pillarbox.datastream.columns import check_column_names
 from pillarbox.datastream.data_stream import DataStream
-from pillarbox.datastream.execution_mode import RuntimeExecutionMode
+from pillarbox.datastream.execution_mode import RuntimeExecutionMode, is_batch
 from pillarbox.datastream.operator_settings import check_parallelism
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
@@ -453,24 +453,6 @@ class StreamExecutionEnvironment:
             sink.factory = OperatorFactory(partial(LimitOperator, limit=limit))
         return self._runtime.collect(self._compile("collect", [sink]), limit)
 
-    def _is_batch(self, sinks: Iterable[Transformation]) -> bool:
-        """Return whether the program that leads to sinks runs in batch mode."""
-        if self._mode is RuntimeExecutionMode.STREAMING:
-            return False
-        pending, seen = list(sinks), set[Transformation]()
-        while pending:
-            step = pending.pop()
-            if step not in seen:
-                seen.add(step)
-                pending += step.inputs
-        endless = [step for step in seen if isinstance(step, DataFrameSource) and step.dataframe.isStreaming]
-        if endless and self._mode is RuntimeExecutionMode.BATCH:
-            raise ProgramError(
-                f"batch mode is for sources that end, and {endless[0].name!r} is a streaming DataFrame: read it with"
-                " spark.read, or call set_runtime_mode(RuntimeExecutionMode.STREAMING), or AUTOMATIC"
-            )
-        return not endless
-
     def _compile(self, name: str, sinks: list[SinkTransformation]) -> Program:
         parallelism, max_parallelism = self.get_parallelism(), self.get_max_parallelism()
         if parallelism > max_parallelism:
@@ -490,7 +472,7 @@ class StreamExecutionEnvironment:
             max_parallelism,
             self.get_partitions(),
             chaining=self._chaining,
-            batch=self._is_batch(sinks),
+            batch=is_batch(self._mode, sinks),
         )
         program.auto_rescale = self._auto_rescale
         for vertex in program.vertices:

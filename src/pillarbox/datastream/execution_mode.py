@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import Enum
 
-__all__ = ["RuntimeExecutionMode"]
+from pillarbox.errors import ProgramError
+from pillarbox.graph import DataFrameSource, Transformation
+
+__all__ = ["RuntimeExecutionMode", "is_batch"]
 
 
 class RuntimeExecutionMode(Enum):
@@ -23,3 +27,26 @@ class RuntimeExecutionMode(Enum):
     BATCH = "BATCH"
     #: BATCH if all sources are bounded, else STREAMING.
     AUTOMATIC = "AUTOMATIC"
+
+
+def is_batch(mode: RuntimeExecutionMode, sinks: Iterable[Transformation]) -> bool:
+    """Return whether the program that leads to sinks runs in batch mode.
+
+    Raises:
+        ProgramError: it should, and a source has no end.
+    """
+    if mode is RuntimeExecutionMode.STREAMING:
+        return False
+    pending, seen = list(sinks), set[Transformation]()
+    while pending:
+        step = pending.pop()
+        if step not in seen:
+            seen.add(step)
+            pending += step.inputs
+    endless = [step for step in seen if isinstance(step, DataFrameSource) and step.dataframe.isStreaming]
+    if endless and mode is RuntimeExecutionMode.BATCH:
+        raise ProgramError(
+            f"batch mode is for sources that end, and {endless[0].name!r} is a streaming DataFrame: read it with"
+            " spark.read, or call set_runtime_mode(RuntimeExecutionMode.STREAMING), or AUTOMATIC"
+        )
+    return not endless
