@@ -185,6 +185,7 @@ def test_one_key_after_the_other(caplog):
 
 
 def test_spilled(monkeypatch):
+    monkeypatch.setattr(key_sorter, "_OBJECT_BYTES", 0)
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 2_000)
     monkeypatch.setattr(key_sorter, "_BLOCK_BYTES", 300)
     spilled = 0

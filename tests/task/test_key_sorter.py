@@ -78,6 +78,7 @@ def test_in_memory(runs):
 def small():
     """Bounds so small that everything is spilled, in many runs of many blocks, which are merged in several rounds."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(key_sorter, "_OBJECT_BYTES", 0)
         patch.setattr(key_sorter, "_PORTION_BYTES", 250)
         patch.setattr(key_sorter, "_BLOCK_BYTES", 60)
         patch.setattr(key_sorter, "_FAN_IN", 2)
@@ -102,6 +103,7 @@ def test_keys_that_share_a_hash(small, runs, hashes):
 
 def test_what_is_in_memory_is_bounded(monkeypatch):
     """Most of 50 portions are in the file: of each run, one block at a time is read."""
+    monkeypatch.setattr(key_sorter, "_OBJECT_BYTES", 0)
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 4_000)
     monkeypatch.setattr(key_sorter, "_BLOCK_BYTES", 400)
     most = 0

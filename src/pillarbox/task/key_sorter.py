@@ -27,11 +27,12 @@ from pillarbox.time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["KeySorter", "KeyedRun"]
 
-# Records are sorted when they have come in about this many bytes; as objects they take several times that.
-_PORTION_BYTES = 8 * 1024 * 1024
+# Records are sorted when they take about this much: the bytes in which they come, and so much more for each as objects.
+_PORTION_BYTES = 32 * 1024 * 1024
+_OBJECT_BYTES = 250
 # That many runs are merged at a time, of each of which one block is in memory.
 _FAN_IN = 64
-_BLOCK_BYTES = 128 * 1024
+_BLOCK_BYTES = 256 * 1024
 # Hashes of keys are remembered up to this many.
 _REMEMBERED = 1 << 17
 # Steps hold about this many records, so that mails get their turn.
@@ -237,7 +238,7 @@ class KeySorter:
         gathered.timestamps += records.timestamps or repeat(None, len(keys))
         gathered.keys += keys
         gathered.hashes += [hashes[key] if key in hashes else hashes.setdefault(key, stable_hash(key)) for key in keys]
-        self._gathered_bytes += size
+        self._gathered_bytes += size + _OBJECT_BYTES * len(keys)
         if self._gathered_bytes >= _PORTION_BYTES:
             self._spill()
 
