@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pillarbox import RuntimeExecutionMode
 from tests.errors.wrong_uses import Build, rows
 
 __all__ = ["SETTINGS_BUILDS"]
@@ -20,6 +21,29 @@ SETTINGS_BUILDS = [
             ("parallelism is a whole number from 1", repr(value)),
         )
         for value in (0, True, "2", None)
+    ),
+    *(
+        Build(
+            f"execution mode {value!r}",
+            lambda env, value=value: env.set_runtime_mode(value),
+            ("set_runtime_mode() takes RuntimeExecutionMode.STREAMING, BATCH or AUTOMATIC", repr(value)),
+        )
+        for value in ("BATCH", 1, None)
+    ),
+    *(
+        Build(
+            f"limit {value!r}",
+            lambda env, value=value: rows(env).execute_and_collect(limit=value),
+            ("execute_and_collect(): limit is a whole number from 1", repr(value)),
+        )
+        for value in (0, -1, True, "2", 1.5)
+    ),
+    Build(
+        "batch mode in several epochs",
+        lambda env: (
+            env.set_runtime_mode(RuntimeExecutionMode.BATCH).local_job(out=rows(env).map(_doubled)).run_epoch({})
+        ),
+        ("batch mode has one epoch", "end_input()"),
     ),
     Build(
         "parallelism of a source",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pillarbox import MapFunction, OperatorError, ProgramError, StreamExecutionEnvironment
+from pillarbox import MapFunction, OperatorError, StreamExecutionEnvironment
 
 MANY = 50_000
 calls: list[int] = []
@@ -118,10 +118,3 @@ def test_results_are_a_sequence_where_somebody_asks():
     assert next(results) == 1 and list(results) == [2] and next(results) == 2 and list(results) == []
     with pytest.raises(TypeError, match="unhashable"):
         hash(results)
-
-
-@pytest.mark.parametrize("limit", [0, -1, True, "2", 1.5])
-def test_wrong_limits(limit):
-    with pytest.raises(ProgramError, match="limit is a whole number from 1"):
-        noting([1]).execute_and_collect(limit=limit)
-    assert calls == []

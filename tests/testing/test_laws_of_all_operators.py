@@ -56,6 +56,7 @@ from pillarbox.operators.guarded import GuardedOperator
 from pillarbox.operators.interval_join import IntervalJoinOperator
 from pillarbox.operators.keyed import KeyedOperator
 from pillarbox.operators.keyed_process import KeyedProcessOperator
+from pillarbox.operators.limit import LimitOperator
 from pillarbox.operators.map import MapOperator
 from pillarbox.operators.operator import StreamOperator
 from pillarbox.operators.pass_through import PASS_THROUGH, PassThroughOperator
@@ -367,6 +368,7 @@ OTHERS: dict[type[StreamOperator], str] = {
     PreAggregateOperator: "sends a partial result more where there is a snapshot: what is made of them is above",
     ColumnsOperator: "has no state, and emits columns: tests/types",
     PrintOperator: "emits nothing",
+    LimitOperator: "counts what a bounded program emits, which has no snapshots: tests/runtime/test_results.py",
 }
 
 
