@@ -1,4 +1,4 @@
-"""The pictures of docs/windows.md are what the windows do, and can be read on any page."""
+"""The pictures of the docs are what windows and joins do, and can be read on any page."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from tests.docs import HOME
 
 DRAWING = runpy.run_path(str(HOME / "scripts" / "draw_windows.py"))
 PICTURES = {picture.name: picture for picture in DRAWING["PICTURES"]}
+JOINS = runpy.run_path(str(HOME / "scripts" / "draw_joins.py"))
 PAGE = (HOME / "docs" / "windows.md").read_text()
 
 
@@ -19,6 +20,13 @@ PAGE = (HOME / "docs" / "windows.md").read_text()
 def test_a_picture_is_what_the_windows_do(name):
     committed = (DRAWING["FOLDER"] / f"{name}.svg").read_text()
     assert DRAWING["draw"](PICTURES[name]) == committed, "draw it again: python scripts/draw_windows.py"
+
+
+def test_the_picture_of_the_join_is_what_it_does():
+    committed = (JOINS["FOLDER"] / "interval.svg").read_text()
+    assert JOINS["draw"]() == committed, "draw it again: python scripts/draw_joins.py"
+    page = (HOME / "docs" / "two-inputs.md").read_text()
+    assert re.findall(r"!\[[^\]]+\]\((images/joins/\w+\.svg)\)", page) == ["images/joins/interval.svg"]
 
 
 def test_the_page_shows_all_pictures_and_there_are_no_others():
@@ -41,7 +49,8 @@ def test_the_program_below_the_pictures_prints_what_the_page_says(capsys):
 
 @pytest.mark.parametrize("page", ["#ffffff", "#0d1117"])
 def test_pictures_can_be_read_on_light_and_dark_pages(page):
-    drawn = "".join(path.read_text() for path in DRAWING["FOLDER"].glob("*.svg"))
+    folders = DRAWING["FOLDER"], JOINS["FOLDER"]
+    drawn = "".join(path.read_text() for folder in folders for path in folder.glob("*.svg"))
     texts = set(re.findall(r'<text [^>]*fill="(#\w+)"', drawn)) - {"#ffffff"}  # numbers in filled circles
     assert texts
     for color in texts:

@@ -299,6 +299,9 @@ class IntervalJoin(Generic[T1, T2]):
     ) -> DataStream[U]:
         """Call a function with each pair, when its second record comes.
 
+        Of two streams of DataFrames' rows that are keyed by columns, pairs are found by columns, when event time moves
+        on or the micro-batch ends: only rows with a partner become Python objects.
+
         Each side keeps its records until event time, the minimum of both streams', has passed that of their last
         possible partner. A record that comes behind event time is late: it is dropped, and counted in the metrics
         (``late_records_dropped``), or goes to a side output.
