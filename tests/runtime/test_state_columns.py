@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyspark.sql.types as spark
 import pytest
 
-from pillarbox import Row, TypeMismatchError, Types
+from pillarbox import ConfigurationError, ProgramError, Row, TypeMismatchError, Types
 from pillarbox.runtime.spark.checkpoint_files import each_log
+from pillarbox.runtime.spark.rescale import rescale
 from pillarbox.runtime.spark.state_columns import (
     StateColumn,
     StateEncoder,
@@ -178,3 +179,18 @@ def test_logs_one_after_the_other():
         batches = [pa.RecordBatch.from_arrays(list(map(pa.array, zip(*part))), names=["c", "n", "p"]) for part in parts]
         found = list(each_log(iter(batches), lambda code, store: iter([(code, store.chunks)])))
         assert found == [(7, {0: b"a", 1: b"b"}), (8, {0: b"c", -1: b"d"}), (9, {0: b"e"})]
+
+
+@pytest.mark.parametrize(("session", "named"), [("classic", "Spark 4.1.4"), ("connect", "Spark Connect")])
+def test_a_spark_that_cannot_rescale_says_so(session, named):
+    class Session:
+        version = "4.1.4"
+
+    spark: Any = Session()
+    if session == "classic":
+        spark._jsparkSession = None
+    with pytest.raises(ConfigurationError, match=f"^{named} cannot spread the state of a checkpoint over another"):
+        rescale(spark, "/checkpoint", 4)
+    for wrong in (0, True, "4", None):
+        with pytest.raises(ProgramError, match=r"parallelism is a whole number from 1, not"):
+            rescale(spark, "/checkpoint", wrong)  # type: ignore[arg-type]

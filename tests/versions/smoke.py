@@ -79,12 +79,15 @@ def main(home: Path) -> None:
     query.awaitTermination()
     epochs = [progress["batchId"] for progress in query.recentProgress]
     metrics = sorted({name for progress in query.recentProgress for name in progress["observedMetrics"]})
+    state = pillarbox.read_state(spark, str(home / "checkpoint"), "three-within-a-minute")
+    keys = sorted(row.key for row in state.collect())
     spark.stop()
     answer = {
         "spark": sys.modules["pyspark"].__version__,
         "batch": batch,
         "streaming": found,
         "epochs": epochs,
+        "keys": keys,
         "metrics": metrics,
     }
     print(json.dumps(answer))

@@ -70,9 +70,9 @@ def _called(function: Any, args: tuple[Any, ...]) -> Unread:
 class Unread(metaclass=_Name):
     """An object whose class is not at hand: the steps in which a pickle makes it. Equal ones have equal steps."""
 
-    where = ("", "")
-    plain = None
-    made_by = None
+    where: tuple[str, str] = ("", "")
+    plain: Any = None
+    made_by: tuple[Any, tuple[Any, ...]] | None = None
 
     _new: Any
     _args: Any

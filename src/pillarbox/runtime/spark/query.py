@@ -23,7 +23,7 @@ from pillarbox.errors import ProgramError, describe
 from pillarbox.runtime.spark import residency
 from pillarbox.runtime.spark.description import Description
 from pillarbox.runtime.spark.metrics import metrics
-from pillarbox.runtime.spark.rescale import rescale
+from pillarbox.runtime.spark.rescale import check_spark, rescale
 from pillarbox.runtime.spark.session import task_slots, worker_pool
 from pillarbox.runtime.spark.start import PlannedProgram, changes_refused, programs_of
 from pillarbox.runtime.spark.writer import checkpoint_of, is_available_now, one_batch, session_of
@@ -113,6 +113,7 @@ def _adapt(
     present = description.partitions
     if present is None or (present == wanted and description.interrupted is None):
         return
+    check_spark(spark)
     if description.unfinished == present:
         _log.info("checkpoint %s: finishing epoch %d", checkpoint, description.last_committed + 1)
         with one_batch(writer), changes_refused():

@@ -16,7 +16,7 @@ from pillarbox.runtime.spark.start import spark_version, state_settings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["rescale"]
+__all__ = ["check_spark", "rescale"]
 
 _SINCE = (4, 2)
 
@@ -50,12 +50,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     """
     if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
         raise ProgramError(f"parallelism is a whole number from 1, not {shorten(parallelism)}")
-    if not hasattr(spark, "_jsparkSession") or spark_version(spark) < _SINCE:
-        where = f"Spark {spark.version}" if hasattr(spark, "_jsparkSession") else "Spark Connect"
-        raise ConfigurationError(
-            f"{where} cannot spread the state of a checkpoint over another number of partitions: call this in a classic"
-            " session of Spark 4.2 or newer; the query itself may go on with any version then"
-        )
+    check_spark(spark)
     files = CheckpointFiles(spark, checkpoint)
     description = files.description
     if description.query_id in {str(query.id) for query in spark.streams.active}:
@@ -82,6 +77,22 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     with state_settings(spark, description.state_format):
         spark._streamingCheckpointManager.repartition(checkpoint, parallelism)
     return True
+
+
+def check_spark(spark: SparkSession) -> None:
+    """Check that a session can spread state over another number of partitions.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    is_classic = hasattr(spark, "_jsparkSession")
+    if not is_classic or spark_version(spark) < _SINCE:
+        named = f"Spark {spark.version}" if is_classic else "Spark Connect"
+        raise ConfigurationError(
+            f"{named} cannot spread the state of a checkpoint over"
+            " another number of partitions: call pillarbox.rescale in a classic session of Spark 4.2 or newer, or"
+            " 'pillarbox rescale'; the query itself may go on with this one then"
+        )
 
 
 def _subtasks(files: CheckpointFiles) -> int | None:
