@@ -160,6 +160,25 @@ def test_windows_of_a_whole_stream():
     assert sorted(results.execute_and_collect(), key=str) == [("dead", ("c", "bad")), "a", "b", "d", "e"]
 
 
+def joined(first, second):
+    if second[2] == "bad":
+        raise ValueError("bad")
+    return first[2] + second[2]
+
+
+def test_windows_of_two_streams():
+    env = StreamExecutionEnvironment()
+    one = env.from_collection([("k", 1, "a"), ("k", 11, "b")]).assign_timestamps_and_watermarks(AT)
+    two = env.from_collection([("k", 2, "c"), ("k", 3, "bad"), ("k", 12, "d")]).assign_timestamps_and_watermarks(AT)
+    pairs = one.join(two).where(lambda event: event[0]).equal_to(lambda event: event[0])
+    results = pairs.window(TumblingEventTimeWindows.of(10)).side_output_errors(BAD).apply(joined)
+    told = results.get_side_output(BAD).map(lambda letter: (letter.timestamp, sorted(letter.value)))
+    assert sorted(results.union(told).execute_and_collect(), key=str) == [
+        (9, [(0, ("k", 1, "a")), (1, ("k", 2, "c")), (1, ("k", 3, "bad"))]),
+        "bd",
+    ]
+
+
 class Picky(EventTimeTrigger):
     def on_element(self, element, timestamp, window, ctx):
         result = super().on_element(element, timestamp, window, ctx)

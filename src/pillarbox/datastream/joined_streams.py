@@ -154,6 +154,21 @@ class _PairedWindows(Windowed[Any, Any], Generic[T1, T2]):
         self._set_lateness(lateness)
         return self
 
+    def side_output_errors(self, tag: OutputTag[Any]) -> Self:
+        """Emit a dead letter where a function raises, and go on.
+
+        That of a window has as its value the records of both streams, each as (0 or 1, record): the window goes on as
+        if nothing had been emitted.
+
+        Args:
+            tag: the side output for :class:`DeadLetter` records: ``get_side_output(tag)`` of the resulting stream.
+
+        Raises:
+            ProgramError: ``tag`` is not an ``OutputTag``.
+        """
+        self._set_error_tag(tag)
+        return self
+
     def _apply_to_all(self, func: Any, function: WindowFunction, output_type: Any) -> DataStream[Any]:
         results = self._run("apply", func, AllElements(), function, output_type, (func,))
         return results.name(name_of(self._method, func))

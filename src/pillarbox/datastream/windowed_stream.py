@@ -141,10 +141,13 @@ class Windowed(Generic[T1, WindowOut]):
             self._lateness,
             self._late_tag,
         )
+        make = self._make(program)
+        if self._error_tag is not None:
+            make = partial(GuardedWindowOperator, make=make, tag=self._error_tag)
         return self._stream._apply(  # type: ignore[no-any-return]
             f"window.{method}",
             func,
-            OperatorFactory(self._make(program), keyed=True),
+            OperatorFactory(make, keyed=True),
             output_type,
             uses_processing_time=self._uses_processing_time(),
             more_inputs=self._more_inputs,
@@ -152,10 +155,8 @@ class Windowed(Generic[T1, WindowOut]):
 
     def _make(self, program: WindowProgram) -> Callable[[OperatorContext], StreamOperator]:
         """Return what makes the operator."""
-        if self._error_tag is None:
-            return partial(_operator_for(program), keying=self._stream._keying, program=program)
-        make = partial(WindowOperator, keying=self._stream._keying, program=program)
-        return partial(GuardedWindowOperator, make=make, tag=self._error_tag)
+        operator = _operator_for(program) if self._error_tag is None else WindowOperator
+        return partial(operator, keying=self._stream._keying, program=program)
 
     def _uses_processing_time(self) -> bool:
         assigner, trigger = self._assigner, self._trigger

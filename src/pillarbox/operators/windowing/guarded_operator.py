@@ -8,7 +8,7 @@ from typing import Any
 from pillarbox.errors import PillarboxError
 from pillarbox.operators.functions import OutputTag, TimeDomain
 from pillarbox.operators.guarded import GuardedOperator
-from pillarbox.operators.operator import OperatorContext
+from pillarbox.operators.operator import OperatorContext, StreamOperator
 from pillarbox.operators.windowing.contents import CONTENTS
 from pillarbox.operators.windowing.operator import WindowOperator
 from pillarbox.state.backend import StateUndo
@@ -31,7 +31,7 @@ class GuardedWindowOperator(GuardedOperator):
     appended = (CONTENTS,)
 
     def __init__(
-        self, context: OperatorContext, make: Callable[[OperatorContext], WindowOperator], tag: OutputTag[Any]
+        self, context: OperatorContext, make: Callable[[OperatorContext], StreamOperator], tag: OutputTag[Any]
     ) -> None:
         super().__init__(context, make, tag)
         assert isinstance(self._guarded, WindowOperator) and self._backend is not None
