@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pillarbox import MapStateDescriptor, ValueStateDescriptor
 from pillarbox.state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox.state.large_collection import LiveMap
 
 
 class Thing:
@@ -49,8 +53,7 @@ def test_a_users_own_object_is_put_back():
     assert state.value().content == [1]
 
 
-def test_what_is_put_back_into_an_unchanged_row_is_written():
-    """The log has a large map's elements by the object that was there before."""
+def test_a_large_map_stays_the_object_that_the_log_knows():
     backend = HeapKeyedStateBackend("op")
     state = backend.get_state(MapStateDescriptor("m"))
     undo = backend.allow_undo()
@@ -67,7 +70,7 @@ def test_what_is_put_back_into_an_unchanged_row_is_written():
     state.get(7).append("in place")
     undo.restore()
     assert state.get(7) == ["7" * 200]
-    assert backend.dirty.keys() == {"k"}
+    assert backend.dirty == {}
     backend.set_current_key("k")
     state.put(8, ["new"])
     log.commit(store, {})
@@ -78,3 +81,72 @@ def test_what_is_put_back_into_an_unchanged_row_is_written():
     again.set_current_key("k")
     assert dict(restored.items()) == dict(state.items())
     assert list(restored.keys()) == list(range(300))
+
+
+KEYS = st.integers(0, 12) | st.integers(298, 305)
+changes = st.tuples(st.sampled_from(["get", "put", "grow", "remove", "items", "put all", "clear"]), KEYS)
+calls = st.lists(st.tuples(st.booleans(), st.lists(changes, max_size=5), st.booleans()), min_size=1, max_size=5)
+
+
+def change(elements: Any, what: str, key: int, number: int) -> None:
+    """Do something with a state, or with a dict."""
+    if what == "get":
+        found = elements.get(key)
+        if found is not None:
+            found.append("in place")
+    elif what == "put":
+        elements[key] = [f"new {number}"]
+    elif what == "grow" and key in elements:
+        elements[key] = [*elements.get(key), number]
+    elif what == "remove" and key in elements:
+        del elements[key]
+    elif what == "items":
+        for _, value in list(elements.items())[:3]:
+            value.append("in items")
+    elif what == "put all":
+        (elements.update if isinstance(elements, dict) else elements.put_all)({key: ["all"], key + 1: ["all"]})
+    elif what == "clear":
+        elements.clear()
+
+
+@settings(max_examples=40, deadline=None)
+@given(calls)
+def test_a_large_map_is_put_back(calls):
+    """Its values, their order, and what is written of it: whatever is read again is what a dict would have."""
+    backend, identity = HeapKeyedStateBackend("op"), LogIdentity("op", 0, 1, 128)
+    state = backend.get_state(MapStateDescriptor("m"))
+    undo = backend.allow_undo()
+    backend.seal()
+    log, store = StateLog(identity, backend), MemoryChunkStore()
+    log.sync(store)
+    expected: dict[int, list[Any]] = {number: [f"{number}" * 60] for number in range(300)}
+    backend.set_current_key("k")
+    state.put_all(copy.deepcopy(expected))
+    log.commit(store, {})
+    for number, (fails, changes, commits) in enumerate(calls):
+        backend.set_current_key("k")
+        undo.begin()
+        undo.save("k")
+        after = copy.deepcopy(expected)
+        for what, key in changes:
+            # What is changed in place and not put is no change that must be written: it is put.
+            change(state, what, key, number)
+            change(after, what, key, number)
+            for touched in list(after) if what == "items" else [key]:
+                if what in ("get", "items") and touched in after and not fails:
+                    state.put(touched, state.get(touched))
+        if fails:
+            undo.restore()
+        else:
+            expected = after
+        undo.begin()
+        assert list(state.items()) == list(expected.items())
+        assert number or isinstance(backend.contents("k").get("m", LiveMap()), LiveMap)
+        if commits or number == len(calls) - 1:
+            log.commit(store, {})
+            again = HeapKeyedStateBackend("op")
+            restored = again.get_state(MapStateDescriptor("m"))
+            again.seal()
+            StateLog(identity, again).sync(store)
+            again.set_current_key("k")
+            assert list(restored.items()) == list(expected.items())

@@ -144,6 +144,8 @@ class GuardedOperator(StreamOperator):
                 self._write(cause, kept, key, stamp)
             if len(self._main) >= RUN_LIMIT:
                 self.hand_on()
+        if undo is not None:
+            undo.begin()  # what comes between runs is for good
         self.hand_on()
 
     def fire(self, call: Callable[[int, Any], None], timestamp: int, namespace: Any, timer: TimeDomain) -> None:
@@ -161,6 +163,8 @@ class GuardedOperator(StreamOperator):
             cause = _cause(error)
             self._take_back(marks, self._undo)
             self._write(cause, None, key, timestamp, timer)
+        if self._undo is not None:
+            self._undo.begin()
         self.hand_on_timers(timer)
 
     def hand_on_timers(self, timer: TimeDomain) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import datetime
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, ItemsView, Iterable, Mapping, ValuesView
 from decimal import Decimal
 from operator import is_
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pillarbox.state.addresses import OPERATOR
 from pillarbox.state.backend import SlotSpec
 from pillarbox.state.heap_rows import HeapRows, Row
+from pillarbox.state.large_collection import LiveMap
 
 if TYPE_CHECKING:
     from pillarbox.state.heap_backend import HeapKeyedStateBackend
@@ -31,7 +32,8 @@ _ATOMS = frozenset(
 class Undo:
     """The rows of some keys as they were, to be put back.
 
-    What a function may have changed in place is copied when it is saved: that costs as much as the key has state.
+    What a function may have changed in place is copied when it is saved: that costs as much as the key has state. Of a
+    large map, an element is copied when the function asks for it.
 
     Args:
         backend: whose rows they are.
@@ -45,11 +47,15 @@ class Undo:
         self._rows: dict[Any, list[Any] | None] = {}
         # Those of its rows of namespaces, by address; and whether these are all that there were.
         self._spaces: dict[Any, tuple[bool, dict[Any, list[Any]]]] = {}
+        self._watched: list[_WatchedMap] = []
 
     def begin(self) -> None:
         """Forget what was saved before."""
         self._rows.clear()
         self._spaces.clear()
+        for live in self._watched:
+            live.before = None
+        self._watched.clear()
 
     def save(self, key: Any) -> None:
         """Save all that a key has, also in namespaces; what is saved already stays as it is."""
@@ -97,6 +103,12 @@ class Undo:
             if type(value) not in _ATOMS:
                 if type(value) is list and self._appended and rows.slots[slot] in self._appended:
                     contents[slot] = _Length(value, len(value))
+                elif isinstance(value, LiveMap) and value.before is None:
+                    # From now on it is of this kind, which notes nothing unless it is told to.
+                    value.__class__ = _WatchedMap
+                    assert isinstance(value, _WatchedMap)
+                    value.before = _Before()
+                    self._watched.append(value)
                 else:
                     contents[slot] = _copy(value)
         return contents
@@ -106,6 +118,88 @@ class Undo:
         if found is None:
             return ()
         return (found,) if isinstance(found, list) else list(found.values())
+
+
+class _Before:
+    """A large map before a call, as far as the call has had to do with it.
+
+    Attributes:
+        values: copies of the values that it may have changed, by key; ``_MISSING``: there was none.
+        whole: what was there before the first element was removed, for the order of the others; and the notes then.
+    """
+
+    __slots__ = ("values", "whole")
+
+    def __init__(self) -> None:
+        self.values: dict[Any, Any] = {}
+        self.whole: tuple[dict[Any, Any], dict[Any, None], dict[Any, None]] | None = None
+
+
+_MISSING = object()
+
+
+class _WatchedMap(LiveMap):
+    """The live dict of a large map, which notes what is to be put back, while it has something to note it in.
+
+    Only that is watched which states do with it.
+    """
+
+    __slots__ = ()
+
+    def _note(self, key: Any) -> None:
+        before = self.before
+        if before is not None and key not in before.values:
+            value = dict.get(self, key, _MISSING)
+            before.values[key] = value if type(value) in _ATOMS or value is _MISSING else _copy(value)
+
+    def _note_all(self) -> None:
+        if self.before is not None:
+            for key in self:
+                self._note(key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self._note(key)
+        return dict.get(self, key, default)
+
+    def __getitem__(self, key: Any) -> Any:
+        self._note(key)
+        return dict.__getitem__(self, key)
+
+    def items(self) -> ItemsView[Any, Any]:  # type: ignore[override]
+        self._note_all()
+        return dict.items(self)
+
+    def values(self) -> ValuesView[Any]:  # type: ignore[override]
+        self._note_all()
+        return dict.values(self)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._note(key)
+        super().__setitem__(key, value)
+
+    def update(self, elements: Mapping[Any, Any]) -> None:  # type: ignore[override]
+        for key in elements:
+            self._note(key)
+        super().update(elements)
+
+    def __delitem__(self, key: Any) -> None:
+        self._note(key)
+        if self.before is not None and self.before.whole is None:
+            self.before.whole = dict(dict.items(self)), dict(self.changed), dict(self.removed)
+        super().__delitem__(key)
+
+    def put_back(self) -> None:
+        """Put back what was noted."""
+        before, self.before = self.before, None
+        if before.whole is not None:
+            dict.clear(self)
+            whole, self.changed, self.removed = before.whole
+            dict.update(self, whole)
+        for key, value in before.values.items():
+            if value is not _MISSING:
+                dict.__setitem__(self, key, value)
+            elif key in self:
+                LiveMap.__delitem__(self, key)
 
 
 class _Length(NamedTuple):
@@ -143,6 +237,8 @@ def _put_back(rows: HeapRows, address: Any, row: Row, saved: list[Any]) -> bool:
         if type(value) is _Length:
             then[slot] = value.elements
             del value.elements[value.length :]
+        elif isinstance(value, _WatchedMap) and value.before is not None:
+            value.put_back()
     for timers in rows.timers:
         slot = timers.slot - lead
         if now[slot] != then[slot]:

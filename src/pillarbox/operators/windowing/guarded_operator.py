@@ -63,3 +63,4 @@ class GuardedWindowOperator(GuardedOperator):
         except Exception as error:
             self._take_back(marks, undo)
             self._write(error, kept, key, timestamp)
+        undo.begin()
