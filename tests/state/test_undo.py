@@ -119,7 +119,7 @@ def test_a_large_map_is_put_back(calls):
     backend.seal()
     log, store = StateLog(identity, backend), MemoryChunkStore()
     log.sync(store)
-    expected: dict[int, list[Any]] = {number: [f"{number}" * 60] for number in range(300)}
+    expected: dict[int, list[Any]] = {number: [f"{number}" * 200] for number in range(300)}
     backend.set_current_key("k")
     state.put_all(copy.deepcopy(expected))
     log.commit(store, {})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pillarbox.errors import PillarboxError
@@ -28,7 +28,7 @@ class GuardedWindowOperator(GuardedOperator):
         tag: the side output for dead letters.
     """
 
-    appended = (CONTENTS,)
+    appended: Sequence[str] = (CONTENTS,)
 
     def __init__(
         self, context: OperatorContext, make: Callable[[OperatorContext], StreamOperator], tag: OutputTag[Any]
