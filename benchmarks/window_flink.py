@@ -8,6 +8,10 @@ Python to compare.) As in ``keyed_flink.py`` files, timestamps and watermarks ar
 the state cache of the Python workers holds all windows, metrics are off (in thread mode), objects are reused, the state
 is on the JVM's heap, and there are no checkpoints. Accumulators have a declared type, so that they are not pickled.
 
+In thread mode sums of sessions are wrong (PyFlink 2.3.0): where a record joins two of them, ``merge_namespaces`` of its
+``AggregatingStateImpl`` writes the accumulator of one over that of the other. The functions here do not change their
+accumulators, and in process mode the sums are right.
+
 The time of a job goes from the first record that is added to the last window that fires, so the start-up of a job and
 of its Python workers does not count.
 """
