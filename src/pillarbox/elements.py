@@ -162,7 +162,7 @@ class TaskReport:
         counters: the operators' own counts, and those of the user's functions, by ``uid.name``.
         buffers_in: buffers that came in. This and what follows: None for a source.
         watermark: the task's event time.
-        keys: keys with state or timers.
+        keys: keys with state or timers; of windows that fold more than 100,000 accumulators, those of the largest one.
         event_time_timers: event-time timers of all keys.
         processing_time_timers: processing-time timers of all keys.
         next_wake_up: when there is something to do even without input; None: never.

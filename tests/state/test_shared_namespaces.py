@@ -21,6 +21,7 @@ from pillarbox.state import (
     StateLog,
     Sync,
     ValueStateDescriptor,
+    heap_windows,
     log_limits,
 )
 from pillarbox.state.key_groups import key_group, subtask_of
@@ -244,3 +245,12 @@ def test_a_key_of_another_subtask_is_refused_when_it_is_new():
     with pytest.raises(OperatorError, match=f"the key {other} belongs to subtask"):
         worker.fold(FIRST, (other, 1), check=check)
     assert worker.backend.key == other
+
+
+def test_keys_are_counted_as_long_as_that_is_quick(monkeypatch):
+    worker = (
+        Worker(MemoryChunkStore()).fold(FIRST, ("a", 1), ("b", 1)).commit().fold(SECOND, ("b", 2), ("c", 2), ("d", 3))
+    )
+    assert worker.backend.num_keys == 4
+    monkeypatch.setattr(heap_windows, "_COUNTED", 4)
+    assert worker.backend.num_keys == 3

@@ -34,8 +34,8 @@ __all__ = ["HeapWindows"]
 Begun = Callable[[Any, "_Window"], None]
 
 _MARK = itemgetter(0)
-# Windows that hold more than this in all are not searched for the number of different keys.
-_COUNTED = 1_000_000
+# Windows that hold more than this in all are not searched for the number of different keys: it is asked for each epoch.
+_COUNTED = 100_000
 
 
 class _Window:
