@@ -6,6 +6,7 @@ value has the timestamp 2**63 - 1, and here that of its last record.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 from pillarbox.elements import Records
@@ -24,11 +25,11 @@ _MANY = 1024
 class ReduceOperator(KeyedOperator):
     """Applies ``f(previous, value) -> value`` per key; the first record of a key is emitted as it is."""
 
-    own_states = ("reduced",)
+    own_states: Collection[str] = ("reduced",)
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying) -> None:
         super().__init__(context, function, "reduce", keying)
-        self._state: ValueState[Any] = self.backend.get_state(ValueStateDescriptor(*self.own_states))
+        self._state: ValueState[Any] = self.backend.get_state(ValueStateDescriptor("reduced"))
         self._timestamp: int | None = None
         self._final = Records([], [])
 
