@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import overload
+from typing import ClassVar, overload
 
 from pillarbox._generics import Generic, T
 from pillarbox.datastream.operator_settings import set_chaining, set_parallelism
@@ -96,7 +96,7 @@ class CollectedResults(Generic[T]):
     def __eq__(self, other: object) -> bool:
         return self._all_left() == (other._all_left() if isinstance(other, CollectedResults) else other)
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__: ClassVar[None] = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return repr(self._all_left())

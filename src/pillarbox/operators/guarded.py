@@ -88,7 +88,7 @@ class GuardedOperator(StreamOperator):
         made = make(context)
         assert isinstance(made, FunctionOperator), "an operator is guarded that is around no function"
         self._guarded: FunctionOperator = made
-        self.by_key = made.by_key
+        self.by_key: bool = made.by_key
         self._backend: KeyedStateBackend | None = None
         self._undo: StateUndo | None = None
         if context.keyed is not None:
