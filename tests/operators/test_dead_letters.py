@@ -34,6 +34,7 @@ from pillarbox import (
     StateTtlConfig,
     StreamExecutionEnvironment,
     TimeDomain,
+    Types,
     ValueStateDescriptor,
     WatermarkStrategy,
 )
@@ -539,9 +540,12 @@ def test_functions_of_a_broadcast_stream_under_keys():
         assert [harness.state_of(key) for key in (1, 2)] == [{"seen": ["a", "one"]}, {"seen": ["be", "one"]}]
 
 
-def test_interval_join():
+@pytest.mark.parametrize("has_columns", [False, True])
+def test_interval_join(has_columns):
+    key: Any = "key" if has_columns else (lambda e: e[0])
+
     def joined(env, left, right):
-        both = left.key_by(lambda e: e[0]).interval_join(right.key_by(lambda e: e[0])).between(-5, 5)
+        both = left.key_by(key).interval_join(right.key_by(key)).between(-5, 5)
 
         def pair(left, right, ctx):
             yield left[1], right[1]
@@ -554,7 +558,10 @@ def test_interval_join():
 
     def timed(env, events):
         at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
-        return env.from_collection(events).assign_timestamps_and_watermarks(at)
+        fields = Types.ROW_NAMED(["key", "at", "text"], [Types.STRING(), Types.LONG(), Types.STRING()])
+        if has_columns:
+            at = at.with_timestamp_assigner("at")
+        return env.from_collection(events, fields if has_columns else None).assign_timestamps_and_watermarks(at)
 
     env = StreamExecutionEnvironment()
     left = timed(env, [("k", 10, ""), ("k", 11, "")])

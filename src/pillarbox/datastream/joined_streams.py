@@ -345,7 +345,8 @@ class IntervalJoin(Generic[T1, T2]):
         interval = self._interval("process")
         sides = sides_of_rows(left, right, self._late_tags)
         make: Callable[[OperatorContext], StreamOperator]
-        if sides is None:
+        # One that goes on when its function raises gets record by record, which columns are no help for.
+        if sides is None or on_error != "fail":
             keyings = (left._keying, right._keying)
             make = partial(
                 IntervalJoinOperator, function=func, keyings=keyings, interval=interval, late_tags=self._late_tags

@@ -235,6 +235,10 @@ class IntervalJoinOperator(KeyedOperator):
                     state.put(timestamp, (*there, kept))
         self._collector.flush()
 
+    def flush(self) -> None:
+        """Hand on what is collected."""
+        self._collector.flush()
+
     def _join(self, value: Any, timestamp: int, near: Sequence[tuple[int, Sequence[Any]]], side: _Side) -> None:
         """Hand the pairs of a record with records of the other stream, by time, to the function."""
         call, ctx, collect = self.call, self._ctx, self._collector.collect
