@@ -287,11 +287,11 @@ class Fails(ProcessJoinFunction):
         raise ValueError("no such pair")
 
 
-def by_function(function: Any, savepoint: Any = None) -> LocalJob:
+def by_function(function: Any, savepoint: Any = None, on_error: Any = "fail") -> LocalJob:
     env = StreamExecutionEnvironment().set_parallelism(2)
     lefts, rights = timed(env, PAYMENT).key_by("card"), timed(env, PAYMENT).key_by("card")
     with untouched():
-        pairs = lefts.interval_join(rights).between(0, 100).process(function).uid("near")
+        pairs = lefts.interval_join(rights).between(0, 100).process(function, on_error=on_error).uid("near")
     outputs = {"out": pairs, "side": pairs.get_side_output(LATE_LEFT)}
     return env.local_job(savepoint=savepoint, **outputs)
 
@@ -314,6 +314,17 @@ def test_a_function_that_fails_is_told_with_the_pair():
     assert "no such pair" in str(caught.value)
     assert message in str(caught.value)
     assert "key 1" in str(caught.value)
+
+
+def test_a_record_whose_pair_fails_is_a_dead_letter():
+    """Of records that are joined a run at a time, none could be told from the others."""
+    with by_function(Fails(), on_error=LATE_LEFT) as job:
+        rows = [[SMALL((1, at, number))] for at, number in ((5, 1), (6, 3))]
+        runs = zip(sorted(job.program.sources), [[[Records(part)]] for part in rows])
+        letters = job.run_epoch(dict(runs), bounded=True)["side"]
+    (letter,) = letters
+    assert letter.value.number in (1, 3)
+    assert letter.error == "ValueError: no such pair"
 
 
 def test_streams_that_are_no_rows_of_dataframes_are_joined_row_by_row():

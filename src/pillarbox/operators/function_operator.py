@@ -14,6 +14,7 @@ from pillarbox.operators.checkpointed import (
     FunctionSnapshotContext,
     no_operator_state,
 )
+from pillarbox.operators.collector import Collector
 from pillarbox.operators.functions import Function, RuntimeContext
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import KeyedContext, OperatorContext, StreamOperator
@@ -62,6 +63,7 @@ class FunctionOperator(StreamOperator):
         self.keying = keying
         self.keyed: KeyedContext | None = None if keying is None else keyed_context(context)
         self._method = method
+        self._collector: Collector | None = None  # of operators that gather what their function emits
 
     def open(self) -> None:
         """Open the user's function."""
@@ -101,6 +103,8 @@ class FunctionOperator(StreamOperator):
 
     def flush(self) -> None:
         """Hand on what the function has emitted, as far as it is collected."""
+        if self._collector is not None:
+            self._collector.flush()
 
     @property
     def call(self) -> Callable[..., Any]:

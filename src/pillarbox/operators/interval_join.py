@@ -165,7 +165,7 @@ class IntervalJoinOperator(KeyedOperator):
     ) -> None:
         super().__init__(context, function, "process_element", keyings[0])
         self._timers = self.time_services.get_internal_timer_service("buffers", self)
-        self._collector = Collector(context)
+        self._collector: Collector = Collector(context)
         self._ctx = JoinContext(self.backend, self._collector)
         self._left = _Side(self, "left", keyings[0], interval)
         self._right = _Side(self, "right", keyings[1], Interval(-interval.upper, -interval.lower))
@@ -233,10 +233,6 @@ class IntervalJoinOperator(KeyedOperator):
                     side.came_at(timestamp)
                 else:
                     state.put(timestamp, (*there, kept))
-        self._collector.flush()
-
-    def flush(self) -> None:
-        """Hand on what is collected."""
         self._collector.flush()
 
     def _join(self, value: Any, timestamp: int, near: Sequence[tuple[int, Sequence[Any]]], side: _Side) -> None:

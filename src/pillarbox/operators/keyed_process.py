@@ -115,10 +115,6 @@ class KeyedProcessOperator(KeyedOperator):
                     collector.collect(results, timestamp)
         collector.flush()
 
-    def flush(self) -> None:
-        """Hand on what timers have emitted."""
-        self._collector.flush()
-
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         """Call ``on_timer``; what it emits carries the timer's timestamp (T7)."""
         ctx = self._ctx

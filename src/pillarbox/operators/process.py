@@ -78,10 +78,6 @@ class ProcessOperator(FunctionOperator):
         """Apply ``call`` to a run; there are no keys."""
         process_each(self, records, call, self._ctx, self._collector)
 
-    def flush(self) -> None:
-        """Hand on what is collected."""
-        self._collector.flush()
-
     def process_watermark(self, timestamp: int) -> None:
         """Advance the clock that the function sees, then hand the watermark on."""
         self._clocks.watermark = timestamp

@@ -32,7 +32,7 @@ class ColumnarProcessJoinOperator(BaseJoinOperator):
         function: Any,
     ) -> None:
         super().__init__(context, keying, sides, interval, function=function)
-        self._collector = Collector(context)
+        self._collector: Collector = Collector(context)
         self._ctx = JoinContext(self.backend, self._collector)
         # A function that declares no state cannot tell whether there is a row for it.
         self._has_state = isinstance(function, Function) and type(function).open is not Function.open

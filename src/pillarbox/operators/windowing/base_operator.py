@@ -99,7 +99,7 @@ class BaseWindowOperator(KeyedOperator):
         self._timers = self.time_services.get_internal_timer_service(
             timers, self, namespaced=namespaced, by_user=namespaced
         )
-        self._collector = Collector(context)
+        self._collector: Collector = Collector(context)
         self._assigner_context = AssignerContext(self._timers, RuntimeContext(context, self.keyed))
         self._window_context = FiringContext(self.backend, self._timers, self._collector, merging)
         self._call = _caller(program.function, self._window_context, self.backend)
@@ -131,10 +131,6 @@ class BaseWindowOperator(KeyedOperator):
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
         """Handle a timer of processing time, and hand on what it has emitted."""
         raise NotImplementedError
-
-    def flush(self) -> None:
-        """Hand on what timers have emitted."""
-        self._collector.flush()
 
     # -- late elements --
 
