@@ -51,7 +51,7 @@ def test_equal_to_the_oracle_on_the_local_runtime(streams, wanted, batches, para
 
 
 def test_equal_to_the_oracle_as_a_streaming_query(spark, streams, wanted, tmp_path):
-    query, plan = start_streaming(spark, streams, tmp_path, 2, 2)
+    query, plan = start_streaming(spark, streams, tmp_path, batches=1, parallelism=1)
     query.awaitTermination()
     assert read_hours(spark, tmp_path) == wanted
     assert "process: Alarms" in str(plan)
