@@ -52,7 +52,7 @@ class _Window:
     __slots__ = ("fresh", "kept", "namespace", "rows", "timers")
 
     def __init__(self, namespace: Any) -> None:
-        self.namespace = namespace
+        self.namespace: Any = namespace
         self.fresh: dict[Any, Any] = {}
         self.kept: dict[Any, Row] = {}
         self.rows: dict[Any, Row] = {}
@@ -308,7 +308,7 @@ class HeapWindows(HeapSpaces):
                 window.kept.pop(key, None)
                 if not window.kept:
                     del self.by_namespace[namespace]
-        self.row = self.nowhere
+        self.row: Row = self.nowhere
 
 
 class _WindowTimers(HeapTimers):

@@ -79,11 +79,13 @@ class BatchTimerService(InternalTimerService):
         self._users: tuple[_UsersTimers, ...] = ()
         if by_user:
             events, processing = (_UsersTimers(timers, keys) for timers in (self.event_timers, self.processing_timers))
-            self.event_timers, self.processing_timers = self._users = events, processing
+            self._users = events, processing
+            self.event_timers: KeyedTimers = events
+            self.processing_timers: KeyedTimers = processing
 
     def end_key(self) -> None:
         """Fire all timers of the key whose records have come, in order: those of event time first."""
-        self.current_watermark = MAX_WATERMARK
+        self.current_watermark: int = MAX_WATERMARK
         for timers in self._users:
             timers.ending = True
         self.event_timers.fire(MAX_WATERMARK, self.triggerable.on_event_time)
