@@ -72,6 +72,9 @@ def test_readme_programs_do_what_readme_says(spark: SparkSession, service: str, 
 
     alerts = names["alerts"].to_dataframe("card STRING, at LONG, payments INT, total DOUBLE")
     assert [tuple(row) for row in alerts.collect()] == [tuple(row) for row in first["found"].collect()]
+    sums = {(row.card, row.n, row.total) for row in names["per_minute"].to_dataframe().collect()}
+    assert sum(n for _, n, _ in sums) == first["payments"].count()
+    assert sum(total for _, _, total in sums) == sum(row.amount for row in first["payments"].collect())
     scores = {(row.card, row.amount): row.score for row in names["scored"].collect()}
     assert scores == {(row.card, row.amount): row.amount / 100 for row in first["payments"].collect()}
 
