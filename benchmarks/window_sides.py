@@ -121,6 +121,9 @@ def serve(directory: Path, memory: str) -> None:
 
 # -- in the benchmark's process --
 
+# Works and sides of others, with a defect of theirs: its results are reported, and fail nothing (see window_flink.py).
+KNOWN_TO_BE_WRONG = {("sessions", "thread")}
+
 
 class Runner(ABC):
     """A side in a work."""
@@ -142,9 +145,9 @@ class Runner(ABC):
     def run(self, *, counts: bool) -> Round:
         done, results, expected = self.measure()
         if wrong := results != expected:
-            self.comparison.wrong.append(
-                f"{self.comparison.name}, {self.title}, number {self.number}: {results}, not {expected}"
-            )
+            known = (self.comparison.name, self.name) in KNOWN_TO_BE_WRONG
+            lines = self.comparison.known_wrong if known else self.comparison.wrong
+            lines.append(f"{self.comparison.name}, {self.title}, number {self.number}: {results}, not {expected}")
         if counts:
             self.counted.append(done)
         self.number += 1
