@@ -26,13 +26,7 @@ SMOKE = Path(__file__).with_name("smoke.py")
 METRICS = ["pillarbox", "pillarbox level 0"]
 ALERT = ["ann", 42000, 3, 180.0]
 FIRST = {"batch": [ALERT], "streaming": [], "epochs": [0, 1], "keys": ["ann", "bob"], "metrics": METRICS}
-SECOND = {
-    "batch": [ALERT],
-    "streaming": [ALERT, ["ann", 99500, 3, 102.0]],
-    "epochs": [2, 3],
-    "keys": ["bob"],
-    "metrics": METRICS,
-}
+SECOND = {**FIRST, "streaming": [ALERT, ["ann", 99500, 3, 102.0]], "epochs": [2, 3]}
 
 
 def versions() -> list[str]:
