@@ -30,10 +30,12 @@ from pillarbox.operators.windowing.triggers import Trigger
 from pillarbox.state import KeyedStateBackend
 from pillarbox.time.timestamps import MAX_WATERMARK
 
-__all__ = ["LATE_RECORDS_DROPPED", "BaseWindowOperator", "WindowProgram", "places"]
+__all__ = ["LATE_RECORDS_DROPPED", "BaseWindowOperator", "WindowProgram", "are_far", "places"]
 
 LATE_RECORDS_DROPPED = "late_records_dropped"
 """The counter of the epoch's records that came too late for all of their windows, and went nowhere."""
+
+_FAR = 2**62
 
 
 @dataclass(frozen=True)
@@ -193,6 +195,11 @@ def _caller(
         return function.process(*(backend.key,) if keyed else (), context, elements)
 
     return call
+
+
+def are_far(times: npt.NDArray[np.int64], length: int) -> bool:
+    """Tell whether times, or the length of windows, are so far out that the arithmetic of 64 bits might not hold."""
+    return int(times.min()) < -_FAR or int(times.max()) > _FAR or length > _FAR
 
 
 def places(starts: npt.NDArray[np.int64], at: Callable[[int], Any]) -> Iterable[Any]:

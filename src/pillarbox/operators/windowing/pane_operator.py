@@ -21,7 +21,7 @@ from pillarbox.elements import ArrowRecords, Records
 from pillarbox.operators.function_operator import Pass
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
-from pillarbox.operators.windowing.base_operator import WindowProgram, places
+from pillarbox.operators.windowing.base_operator import WindowProgram, are_far, places
 from pillarbox.operators.windowing.folding_operator import FoldingWindowOperator
 from pillarbox.operators.windowing.panes import Panes, panes_of
 from pillarbox.operators.windowing.two_stacks import TwoStacks
@@ -29,9 +29,6 @@ from pillarbox.state import FoldedWindows
 from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 __all__ = ["PaneWindowOperator"]
-
-# Further out, the arithmetic of 64 bits might not hold.
-_FAR = 2**62
 
 
 class _KeyPanes:
@@ -158,7 +155,7 @@ class PaneWindowOperator(FoldingWindowOperator):
                 times = np.array(records.timestamps, np.int64)
             except (TypeError, ValueError, OverflowError):
                 return none
-        if not count or times.min() < -_FAR or times.max() > _FAR or self._panes.longest > _FAR:
+        if not count or are_far(times, self._panes.longest):
             return none
         apart = times <= self._clock_was
         outside = self._panes.outside(times)

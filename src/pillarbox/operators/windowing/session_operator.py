@@ -18,7 +18,7 @@ from pillarbox.elements import ArrowRecords, Records
 from pillarbox.operators.function_operator import Pass
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
-from pillarbox.operators.windowing.base_operator import WindowProgram
+from pillarbox.operators.windowing.base_operator import WindowProgram, are_far
 from pillarbox.operators.windowing.by_key import GroupedRecords, RunsByKey
 from pillarbox.operators.windowing.folding_operator import FoldingWindowOperator
 from pillarbox.operators.windowing.session_windows import (
@@ -41,8 +41,6 @@ _KINDS = frozenset(
         ProcessingTimeSessionWindows,
     }
 )
-# Further out, the arithmetic of 64 bits might not hold.
-_FAR = 2**62
 _START = itemgetter(0)
 _END = itemgetter(1)
 
@@ -107,8 +105,7 @@ class SessionWindowOperator(FoldingWindowOperator):
         if records is None:
             return
         assert records.stamps is not None and self._gap is not None
-        far = int(records.stamps.max()) > _FAR or int(records.stamps.min()) < -_FAR
-        if far or int(records.stamps.min()) + self._gap <= self._passed + 1:
+        if are_far(records.stamps, self._gap) or int(records.stamps.min()) + self._gap <= self._passed + 1:
             self._fold_each(records)
             return
         for portion in self._runs.grouped(records):

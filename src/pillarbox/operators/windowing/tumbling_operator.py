@@ -18,7 +18,7 @@ from pillarbox.elements import ArrowRecords, Records
 from pillarbox.operators.function_operator import Pass
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
-from pillarbox.operators.windowing.base_operator import BaseWindowOperator, WindowProgram, places
+from pillarbox.operators.windowing.base_operator import BaseWindowOperator, WindowProgram, are_far, places
 from pillarbox.operators.windowing.contents import Fold, Folded
 from pillarbox.operators.windowing.time_windows import TumblingEventTimeWindows
 from pillarbox.operators.windowing.triggers import EventTimeTrigger
@@ -28,8 +28,6 @@ from pillarbox.time.timestamps import MAX_WATERMARK
 
 __all__ = ["TumblingWindowOperator"]
 
-# Further out, the arithmetic of 64 bits might not hold.
-_FAR = 2**62
 
 _Check = Callable[[Any, Any], None] | None
 
@@ -104,7 +102,7 @@ class TumblingWindowOperator(BaseWindowOperator):
             except (TypeError, ValueError, OverflowError):
                 return None
         size = self._assigner.size
-        if int(times.min()) < -_FAR or int(times.max()) > _FAR or size > _FAR:
+        if are_far(times, size):
             return None
         starts: npt.NDArray[np.int64] = times - (times - self._assigner.offset) % size
         return starts
