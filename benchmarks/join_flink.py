@@ -18,21 +18,17 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import traceback
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from pyflink.common import Configuration, Encoder, Row, Types
-from pyflink.datastream import StreamExecutionEnvironment
-from pyflink.datastream.connectors.file_system import FileSink
+from pyflink.common import Row, Types
 from pyflink.datastream.functions import KeyedCoProcessFunction
 from pyflink.datastream.state import MapStateDescriptor
-from pyflink.table import StreamTableEnvironment
 
 from benchmarks.async_work import Stopwatch
-from benchmarks.support import answer, questions
+from benchmarks.flink_job import environment, serve, write
 
 SOURCE = """
     CREATE TEMPORARY TABLE source_{side} (
@@ -90,20 +86,7 @@ class Join(KeyedCoProcessFunction):
 
 
 def run(spec: dict[str, Any], source: str, target: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    configuration = Configuration()
-    for name, value in {
-        "python.execution-mode": arguments.mode,
-        "python.fn-execution.bundle.size": arguments.bundle,
-        "python.fn-execution.bundle.time": 10_000,
-        "python.state.cache-size": 4_000_000,
-        "python.metric.enabled": "false",
-        "pipeline.object-reuse": "true",
-    }.items():
-        configuration.set_string(name, str(value))
-    env = StreamExecutionEnvironment.get_execution_environment(configuration)
-    env.set_parallelism(arguments.parallelism)
-    env.set_python_executable(sys.executable)
-    tables = StreamTableEnvironment.create(env)
+    env, tables = environment(arguments)
     streams = []
     for side, path in enumerate(source.split(",")):
         tables.execute_sql(SOURCE.format(side=side, path=Path(path).as_uri(), delay=spec["delay"] // 1000))
@@ -112,23 +95,10 @@ def run(spec: dict[str, Any], source: str, target: str, arguments: argparse.Name
     with tempfile.TemporaryDirectory(prefix="bench-join-flink-") as times:
         row = Types.ROW([Types.INT(), Types.LONG(), Types.LONG(), Types.LONG()])
         result = streams[0].connect(streams[1]).process(Join(times, spec["bound"]), row)
-        result.sink_to(FileSink.for_row_format(target, Encoder.simple_string_encoder("UTF-8")).build())
+        write(result, target)
         env.execute()
         return {"seconds": Stopwatch.read_all(times)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--mode", choices=("process", "thread"), default="process")
-    parser.add_argument("--parallelism", type=int, default=2)
-    parser.add_argument("--bundle", type=int, default=10_000, help="elements of a bundle")
-    arguments = parser.parse_args()
-    for question in questions():
-        try:
-            answer(**run(question["spec"], question["source"], question["target"], arguments))
-        except Exception:
-            answer(error=traceback.format_exc())
-
-
 if __name__ == "__main__":
-    main()
+    serve((__doc__ or "").partition("\n")[0], run)

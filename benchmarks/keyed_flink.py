@@ -19,19 +19,16 @@ import os
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from pyflink.common import Configuration, Encoder, Row, Types
-from pyflink.datastream import KeyedProcessFunction, StreamExecutionEnvironment
-from pyflink.datastream.connectors.file_system import FileSink
+from pyflink.common import Row, Types
+from pyflink.datastream import KeyedProcessFunction
 from pyflink.datastream.state import ListStateDescriptor, ValueStateDescriptor
-from pyflink.table import StreamTableEnvironment
 
-from benchmarks.support import answer, questions
+from benchmarks.flink_job import environment, serve, write
 
 MINUTE = 60_000
 GAP = 30_000
@@ -111,26 +108,13 @@ FUNCTIONS = {"keyed": (Count, 2), "sessions": (Sessions, 3)}
 
 
 def run(work: str, source: str, target: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    configuration = Configuration()
-    for name, value in {
-        "python.execution-mode": arguments.mode,
-        "python.fn-execution.bundle.size": arguments.bundle,
-        "python.fn-execution.bundle.time": 10_000,
-        "python.state.cache-size": 4_000_000,
-        "python.metric.enabled": "false",
-        "pipeline.object-reuse": "true",
-    }.items():
-        configuration.set_string(name, str(value))
-    env = StreamExecutionEnvironment.get_execution_environment(configuration)
-    env.set_parallelism(arguments.parallelism)
-    env.set_python_executable(sys.executable)
-    tables = StreamTableEnvironment.create(env)
+    env, tables = environment(arguments)
     tables.execute_sql(SOURCE.format(path=Path(source).as_uri()))
     with tempfile.TemporaryDirectory(prefix="bench-keyed-flink-") as times:
         function, numbers = FUNCTIONS[work]
         stream = tables.to_data_stream(tables.from_path("source")).key_by(lambda row: row[0], Types.INT())
         result = stream.process(function(times), Types.ROW([Types.INT(), *[Types.LONG()] * numbers]))
-        result.sink_to(FileSink.for_row_format(target, Encoder.simple_string_encoder("UTF-8")).build())
+        write(result, target)
         env.execute()
         spans = [[float(word) for word in path.read_text().split()] for path in Path(times).iterdir()]
     spans = [span for span in spans if span[2]]
@@ -140,18 +124,5 @@ def run(work: str, source: str, target: str, arguments: argparse.Namespace) -> d
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--mode", choices=("process", "thread"), default="process")
-    parser.add_argument("--parallelism", type=int, default=2)
-    parser.add_argument("--bundle", type=int, default=10_000, help="elements of a bundle")
-    arguments = parser.parse_args()
-    for question in questions():
-        try:
-            answer(**run(question["work"], question["source"], question["target"], arguments))
-        except Exception:
-            answer(error=traceback.format_exc())
-
-
 if __name__ == "__main__":
-    main()
+    serve((__doc__ or "").partition("\n")[0], run)

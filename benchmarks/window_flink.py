@@ -21,21 +21,17 @@ from __future__ import annotations
 import argparse
 import sys
 import tempfile
-import traceback
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from pyflink.common import Configuration, Encoder, Row, Time, Types
-from pyflink.datastream import StreamExecutionEnvironment
-from pyflink.datastream.connectors.file_system import FileSink
+from pyflink.common import Row, Time, Types
 from pyflink.datastream.functions import AggregateFunction, WindowFunction
 from pyflink.datastream.window import EventTimeSessionWindows, SlidingEventTimeWindows, TumblingEventTimeWindows
-from pyflink.table import StreamTableEnvironment
 
 from benchmarks.async_work import Stopwatch
-from benchmarks.support import answer, questions
+from benchmarks.flink_job import environment, serve, write
 
 SOURCE = """
     CREATE TEMPORARY TABLE source (
@@ -94,44 +90,18 @@ def assigner(spec: dict[str, Any]) -> Any:
 
 
 def run(spec: dict[str, Any], source: str, target: str, arguments: argparse.Namespace) -> dict[str, Any]:
-    configuration = Configuration()
-    for name, value in {
-        "python.execution-mode": arguments.mode,
-        "python.fn-execution.bundle.size": arguments.bundle,
-        "python.fn-execution.bundle.time": 10_000,
-        "python.state.cache-size": 4_000_000,
-        # Without metrics PyFlink's window operator fails in process mode.
-        "python.metric.enabled": "true" if arguments.mode == "process" else "false",
-        "pipeline.object-reuse": "true",
-    }.items():
-        configuration.set_string(name, str(value))
-    env = StreamExecutionEnvironment.get_execution_environment(configuration)
-    env.set_parallelism(arguments.parallelism)
-    env.set_python_executable(sys.executable)
-    tables = StreamTableEnvironment.create(env)
+    # Without metrics PyFlink's window operator fails in process mode.
+    env, tables = environment(arguments, metrics=arguments.mode == "process")
     tables.execute_sql(SOURCE.format(path=Path(source).as_uri(), delay=spec["delay"] // 1000))
     with tempfile.TemporaryDirectory(prefix="bench-windows-flink-") as times:
         numbers = Types.TUPLE([Types.LONG(), Types.LONG()])
         row = Types.ROW([Types.INT(), Types.LONG(), Types.LONG(), Types.LONG()])
         stream = tables.to_data_stream(tables.from_path("source")).key_by(lambda row: row[0], Types.INT())
         result = stream.window(assigner(spec)).aggregate(Totals(times), WithWindow(times), numbers, row)
-        result.sink_to(FileSink.for_row_format(target, Encoder.simple_string_encoder("UTF-8")).build())
+        write(result, target)
         env.execute()
         return {"seconds": Stopwatch.read_all(times)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--mode", choices=("process", "thread"), default="process")
-    parser.add_argument("--parallelism", type=int, default=2)
-    parser.add_argument("--bundle", type=int, default=10_000, help="elements of a bundle")
-    arguments = parser.parse_args()
-    for question in questions():
-        try:
-            answer(**run(question["spec"], question["source"], question["target"], arguments))
-        except Exception:
-            answer(error=traceback.format_exc())
-
-
 if __name__ == "__main__":
-    main()
+    serve((__doc__ or "").partition("\n")[0], run)
