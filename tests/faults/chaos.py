@@ -30,6 +30,7 @@ from examples.enrichment.service import RunningService, running_service
 from tests.faults import async_job, second_job
 from tests.faults.chaos_cluster import Driver, reason, spark_home
 from tests.faults.clock import is_seen, set_clock
+from tests.faults.columns_oracle import frames_answer
 from tests.faults.damage import damage
 from tests.faults.job import FileSink, make_events, write_fixed_epochs
 from tests.faults.oracle import answer, points_of
@@ -75,7 +76,7 @@ class Chaos:
         self.is_cluster = seed % 4 == 0
         self.mode: second_job.Mode | None = (None, *MODES)[seed % 5]
         self.epochs = make_events(seed, epochs=EPOCHS, keys=self.rng.choice([5, 40]))
-        self.right = answer(self.epochs, windows=True, joins=True)
+        self.right = answer(self.epochs, windows=True, joins=True, columns=True)
         self.outcome = Outcome(self.epochs, self.right, self.say)
         write_fixed_epochs(self.epochs, home / "in.parquet")
         self.started = 0
@@ -401,6 +402,7 @@ class Chaos:
         for name in os.listdir(self.home / "faults"):
             self.faults[name.split()[0] + " at a point"] += 1
         self.outcome.check(self.place / "out")
+        self.outcome.check_frames(self.place / "frames", frames_answer(self.epochs))
         if self.mode is not None:
             self.outcome.check_squares(self.place / "squares", may_give_up=self.mode == "deadline")
 

@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from pillarbox import DataStream
 from pillarbox.runtime.spark.session import local_session
-from tests.faults import async_job, job, second_job
+from tests.faults import async_job, columns_job, job, second_job
 from tests.faults.job import Fault, Faults, FileSink, read_fixed_epochs
 from tests.faults.join_job import joins
 from tests.faults.window_job import windows
@@ -41,7 +41,7 @@ def java_options() -> str:
 
 def windows_and_joins(stamped: DataStream, faults: Faults) -> list[DataStream]:
     """Return the streams that the first program has beside its own."""
-    return [*windows(stamped, faults), *joins(stamped, faults)]
+    return [*windows(stamped, faults), *joins(stamped, faults), *columns_job.columns(stamped)]
 
 
 class Programs:
@@ -64,12 +64,16 @@ class Programs:
         """Start the queries, wherever their checkpoints are."""
         self.sink = FileSink(place / "out", self.disk_is_full if all_of_them else None)
         self.squares = FileSink(place / "squares")
+        self.frames = FileSink(place / "frames")
         self.files = -1
         planned = [Fault(one["place"], _hashable(one["at"]), one["action"]) for one in self.shape["faults"]]
         faults = Faults(self.home / "faults", planned)
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
         df = job.build(events, faults, parallelism=self.shape["parallelism"], further=windows_and_joins)
         self.queries = [self._start(df, self.sink, place / "checkpoint")]
+        if all_of_them:
+            frames = columns_job.build(read_fixed_epochs(self.spark, self.home / "in.parquet"))
+            self.queries.append(self._start(frames, self.frames, place / "frames checkpoint"))
         if self.shape["mode"] and all_of_them:
             events = read_fixed_epochs(self.spark, self.home / "in.parquet")
             asked = second_job.build(events, self.shape["service"], self.shape["mode"], faults)
@@ -96,8 +100,9 @@ class Programs:
     def is_done(self) -> bool:
         """Tell whether all has come out."""
         squares = [path.name for path in self.squares.directory.glob("[0-9]*.json")]
-        files = len(self.sink.batches()) + len(squares)
-        if files == self.files or len(self.sink.batches()) < self.shape["epochs"]:
+        batches = [len(sink.batches()) for sink in (self.sink, self.frames)]
+        files = sum(batches) + len(squares)
+        if files == self.files or min(batches) < self.shape["epochs"]:
             return False
         self.files = files
         return not self.shape["mode"] or _count(self.squares) >= self.shape["records"]

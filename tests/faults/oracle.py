@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.faults.columns_oracle import ColumnModel
 from tests.faults.job import END, HEARTBEAT, MINUTE, OUT_OF_ORDER, REGIONS, Epoch, Event, Row
 from tests.faults.join_oracle import JoinModel
 from tests.faults.window_oracle import WindowModel
@@ -62,7 +63,7 @@ class Answer:
 
 
 class _Model:
-    def __init__(self, further: Sequence[WindowModel | JoinModel]) -> None:
+    def __init__(self, further: Sequence[WindowModel | JoinModel | ColumnModel]) -> None:
         self.further = further
         self.accounts: dict[int, _Account] = {}
         self.regions: dict[int, _Region] = {}
@@ -109,6 +110,9 @@ class _Model:
                     self.record(event)
                     for model in self.further:
                         model.record(event)
+        for model in self.further:
+            if isinstance(model, ColumnModel):
+                model.end_of_input()
         marks = [max(event.ts for event in part) - OUT_OF_ORDER - 1 for part in parts if part]
         advanced = bool(marks) and min(marks) > self.watermark
         if advanced:
@@ -141,10 +145,11 @@ class _Model:
         return sorted(timestamp for timestamp in timers if timestamp <= self.watermark)
 
 
-def answer(epochs: Sequence[Epoch], *, windows: bool = False, joins: bool = False) -> Answer:
-    """Work out what is to come out, also of windows and of joins where the program has them."""
+def answer(epochs: Sequence[Epoch], *, windows: bool = False, joins: bool = False, columns: bool = False) -> Answer:
+    """Work out what is to come out, also of windows, of joins, and of those of columns where the program has them."""
     of_windows, of_joins = WindowModel() if windows else None, JoinModel() if joins else None
-    model = _Model([further for further in (of_windows, of_joins) if further is not None])
+    of_columns = ColumnModel() if columns else None
+    model = _Model([further for further in (of_windows, of_joins, of_columns) if further is not None])
     result = Answer()
     for batch, parts in enumerate(epochs):
         model.epoch(parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +52,15 @@ class Outcome:
             self.compare_batch(batch, output.get(batch, []), f"batch {batch}")
         for batch, rows in sink.earlier():
             self.compare_batch(batch, rows, f"an earlier attempt at batch {batch}")
+
+    def check_frames(self, out: Path, right: Mapping[int, Sequence[Any]]) -> None:
+        """Compare every row of the DataFrame functions."""
+        sink = FileSink(out)
+        output = sink.output()
+        for batch in sorted(output.keys() | right.keys()):
+            self._compare(output.get(batch, []), right.get(batch, []), f"the functions' batch {batch}", [])
+        for batch, rows in sink.earlier():
+            self._compare(rows, right.get(batch, []), f"an earlier attempt at the functions' batch {batch}", [])
 
     def check_squares(self, out: Path, *, may_give_up: bool) -> None:
         """Compare every row of the second program."""
