@@ -122,6 +122,32 @@ def test_two_stacks_merge_each_pane_three_times_at_most(size, slide, there, rng)
     assert values == {pane: [pane] for pane in there}, "the panes' own accumulators stay as they are"
 
 
+@given(
+    st.integers(1, 60),
+    st.integers(1, 10),
+    st.sets(st.integers(0, 200)),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 200)), max_size=12),
+)
+def test_a_pane_that_changes_costs_the_panes_of_one_stack_at_most(size, slide, there, changes):
+    values = {pane: [pane] for pane in there}
+    merge = Merging()
+    stacks = TwoStacks(merge, values.get)
+    cost = 0
+    for number, start in enumerate(range(-size, 201, slide)):
+        end = start + size
+        for at, pane in changes:
+            if at == number and pane >= start:
+                values[pane] = [*values.get(pane, ()), -number]
+                stacks.changed(pane)
+                cost += sum(start <= each < end for each in values)
+        expected = [value for pane in sorted(values) if start <= pane < end for value in values[pane]]
+        before = {pane: list(value) for pane, value in values.items()}
+        assert (stacks.window(start, end, sorted(values)) or []) == expected
+        assert values == before
+        cost += 1 + sum(end - size // 8 <= pane < end for pane in values)  # those that stay out of the back
+    assert merge.count <= 2 * len(values) + cost
+
+
 # -- the operator --
 
 
@@ -244,6 +270,30 @@ def test_a_record_behind_the_watermark_counts_in_the_windows_that_are_open():
             ("a", (0, 30), 7),
             ("b", (0, 30), 8),
         ]
+
+
+@pytest.mark.parametrize(
+    ("late_by", "panes_of_a_window", "merges"),
+    [
+        (15, 64, 6),  # the usual lateness: the last panes are merged for each window, and nothing is done again
+        (300, 64, 70),  # far behind: what has the pane in it is merged anew, in one of the stacks
+    ],
+)
+def test_the_cost_of_a_record_behind_the_watermark(late_by, panes_of_a_window, merges):
+    function = Counted()
+    size = panes_of_a_window * 10
+    with open_windows(named_sums(SlidingEventTimeWindows.of(size, 10), function)) as harness:
+        for number in range(200):
+            if number == 100:
+                harness.clear_output()
+                before = function.merged
+            harness.push(("a", 1), number * 10)
+            harness.push_watermark(number * 10 + 9)
+            harness.push(("a", 1), number * 10 + 9 - late_by)
+        found = {window: result for _, window, result in harness.get_output()}
+        late = [number * 10 + 9 - late_by for number in range(100 + panes_of_a_window - 1)]  # before its end
+        assert found[(1000, 1000 + size)] == panes_of_a_window + sum(1000 <= time < 1000 + size for time in late)
+        assert (function.merged - before) / 100 <= merges
 
 
 def test_late_records_change_their_pane_and_fire_the_windows_that_have_fired():

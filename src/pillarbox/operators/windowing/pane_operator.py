@@ -2,8 +2,8 @@
 
 A pane is one thing for all keys, as tumbling windows are; in a checkpoint, it is a row of (key, start of the pane) for
 each key. Timers are those of keys. When a window fires, the panes of which it is made are merged, with the
-help of two stacks. Those are a cache in memory: they are made anew from the panes after a restart, and when a pane
-that is in them changes.
+help of two stacks. Those are a cache in memory: they are made anew from the panes after a restart, and in part when a
+pane changes that is in them.
 """
 
 from __future__ import annotations
@@ -179,8 +179,8 @@ class PaneWindowOperator(FoldingWindowOperator):
         pane = self._panes.start(timestamp)
         self._state.fold((value,), (self.backend.key,), (self._pane_at(pane),), None)
         panes = self._with(pane)
-        if panes.stacks is not None and panes.stacks.end is not None and pane < panes.stacks.end:
-            panes.stacks = None
+        if panes.stacks is not None:
+            panes.stacks.changed(pane)
         passed = self._passed
         stacks = TwoStacks(self._merge, self._read)
         due = {

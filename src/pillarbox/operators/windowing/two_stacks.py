@@ -6,6 +6,10 @@ all its panes. When the front is used up, the back becomes the front. So each pa
 once in the front, and each window merges one of the front with that of the back.
 
 Where windows begin together, as cumulating ones do, there is only the back, and one merge for a window.
+
+A pane that changes makes stale its stack's results that have it in them, and no others: these are merged anew with the
+next window. Where panes change that are not far from the end, which late records see to, the last ones stay out of the
+back from then on, and are merged for each window: those may change for nothing.
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ from typing import Any
 from pillarbox.operators.collector import IMMUTABLE
 
 __all__ = ["TwoStacks", "copied"]
+
+# The last panes stay out of the back where they are at most this part of a window.
+_UNSETTLED = 8
 
 _ATOMS = IMMUTABLE | {complex, decimal.Decimal, datetime.date, datetime.datetime, datetime.time, datetime.timedelta}
 
@@ -48,12 +55,9 @@ class TwoStacks:
         merge: returns one accumulator of two, and may change both.
         read: returns the accumulator of a pane, which is the state's and not to be changed; None: it is empty.
         copied: returns an accumulator that stays as it is, whatever is done to the given one.
-
-    Attributes:
-        end: how far panes have been merged: a pane before it that changes makes all of this stale.
     """
 
-    __slots__ = ("_back", "_copied", "_front", "_merge", "_read", "_result", "end")
+    __slots__ = ("_back", "_copied", "_end", "_front", "_merge", "_middle", "_read", "_unsettled", "_window")
 
     def __init__(
         self,
@@ -64,10 +68,14 @@ class TwoStacks:
         self._merge = merge
         self._copied = copied
         self._read = read
+        # The front has the panes before the middle, its earliest one last; the back the result of those behind it.
         self._front: list[tuple[int, Any]] = []
-        self._back: list[int] = []
-        self._result: Any = None  # of the back
-        self.end: int | None = None
+        self._back: Any = None
+        self._middle: int | None = None
+        # How far panes have been merged; how long before the end of a window they are left out; the last window.
+        self._end = 0
+        self._unsettled = 0
+        self._window = (0, 0)
 
     def window(self, start: int, end: int, panes: Sequence[int]) -> Any:
         """Return the accumulator of a window, which is the caller's; None: it is empty.
@@ -78,33 +86,56 @@ class TwoStacks:
         front = self._front
         while front and front[-1][0] < start:
             front.pop()
-        if not front and self._back and self._back[0] < start:
-            self._turn(start)
-        first = start if self.end is None or self.end < start else self.end
-        for pane in panes[bisect_left(panes, first) : bisect_left(panes, end)]:
-            self._push(pane)
-        self.end = end
-        late = self._result
-        if not front:
-            return self._copied(late)
-        early = self._copied(front[-1][1])
-        return early if late is None else self._merge(early, self._copied(late))
+        if self._middle is None:
+            self._middle = self._end = start
+        elif start > self._middle:
+            # The front is used up: the back becomes the front.
+            self._middle = self._end = max(start, self._end)
+            self._back = None
+        first = front[-1][0] if front else self._middle
+        if start < first:
+            self._complete(panes[bisect_left(panes, start) : bisect_left(panes, first)])
+        settled = max(self._end, end - self._unsettled)
+        place = bisect_left(panes, settled)
+        if self._end < settled:
+            for pane in panes[bisect_left(panes, self._end) : place]:
+                self._back = self._merged(self._back, self._copied(self._read(pane)))
+            self._end = settled
+        self._window = (start, end)
+        early = self._copied(front[-1][1]) if front else None
+        result = self._merged(early, self._copied(self._back))
+        if settled < end:
+            for pane in panes[place : bisect_left(panes, end)]:
+                result = self._merged(result, self._copied(self._read(pane)))
+        return result
 
-    def _push(self, pane: int) -> None:
-        """Put a pane onto the back."""
-        accumulator = self._copied(self._read(pane))
-        if accumulator is not None:
-            self._result = accumulator if self._result is None else self._merge(self._result, accumulator)
-            self._back.append(pane)
+    def changed(self, pane: int) -> None:
+        """Take note that a pane was added, or is another than it was."""
+        if self._middle is None or pane >= self._end:
+            return
+        if pane >= self._middle:
+            self._back = None
+            self._end = self._middle
+        else:
+            front = self._front
+            while front and front[-1][0] <= pane:
+                front.pop()
+        start, end = self._window
+        if end - pane <= (end - start) // _UNSETTLED:
+            self._unsettled = max(self._unsettled, end - pane)
 
-    def _turn(self, start: int) -> None:
-        """Make the back the front, without the panes before ``start``."""
-        back = self._back
-        result = None
-        for pane in reversed(back[bisect_left(back, start) :]):
+    def _complete(self, panes: Sequence[int]) -> None:
+        """Put panes onto the front: those before the ones that are there."""
+        front = self._front
+        result = front[-1][1] if front else None
+        for pane in reversed(panes):
             accumulator = self._copied(self._read(pane))
             if accumulator is not None:
-                result = accumulator if result is None else self._merge(accumulator, self._copied(result))
-                self._front.append((pane, result))
-        self._back = []
-        self._result = None
+                result = self._merged(accumulator, self._copied(result))
+                front.append((pane, result))
+
+    def _merged(self, one: Any, other: Any) -> Any:
+        """Return one accumulator of two, of which either may be None."""
+        if one is None:
+            return other
+        return one if other is None else self._merge(one, other)
