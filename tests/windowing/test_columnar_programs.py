@@ -297,6 +297,41 @@ def test_many_epochs_leave_few_and_short_streams(window):
     assert len(found) == 200
 
 
+@pytest.mark.parametrize("window", [TumblingEventTimeWindows.of(10), SlidingEventTimeWindows.of(60, 10)])
+def test_thousands_of_small_windows_take_a_few_passes(window, monkeypatch):
+    passes = 0
+    group = Partials._group
+
+    def counted(*args):
+        nonlocal passes
+        passes += 1
+        return group(*args)
+
+    monkeypatch.setattr(Partials, "_group", counted)
+    with job(window, n=count_()) as many:
+        found = run(many, *((f"card {key}", 10 * number, 1, None, "") for number in range(1000) for key in range(3)))
+        assert run(many) == []
+        before = passes
+        found += run(many, *(("ann", 10 * number, 1, None, "") for number in range(1000, 2000)))
+        found += run(many, bounded=True)
+    # One before the shuffle, one or two for what is fired, and one for what is kept.
+    assert before <= 4 and passes <= 9
+    ends = [row.window_end for row in found]
+    assert len(found) >= 4000 and ends == sorted(ends)
+    assert sum(row.n for row in found) == 4000 * (6 if isinstance(window, SlidingEventTimeWindows) else 1)
+
+
+def test_a_sum_that_does_not_fit_names_its_window_among_many():
+    rows = [("ann", 1_000 * number, 2**62 if number == 40 else 1, None, "") for number in range(60)] * 2
+    windows = keyed(*rows).window(TumblingEventTimeWindows.of("1 second"))
+    with pytest.raises(OperatorError, match=r"of key 'ann' in the window from 40000 \(epoch ms\) does not fit bigint"):
+        windows.aggregate(total=sum_("amount")).execute_and_collect()
+    mean = ("bob", 1, 0, Decimal(9 * 10**18), "")
+    windows = keyed(mean, *rows).window(TumblingEventTimeWindows.of("1 second"))
+    with pytest.raises(OperatorError, match=r"of key 'bob' in the window from 0 \(epoch ms\) does not fit decimal"):
+        windows.aggregate(mean=avg_("price")).execute_and_collect()
+
+
 def test_state_goes_with_its_windows():
     for window in (MINUTE, SlidingEventTimeWindows.of(300, 100), EventTimeSessionWindows.with_gap(50)):
         with job(window, n=count_()) as gone:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -34,6 +35,7 @@ from pillarbox import (
     sum_,
 )
 from pillarbox.elements import ArrowRecords, Records
+from pillarbox.operators.columnar import window_operator
 from pillarbox.rows import row_class
 from pillarbox.types import RowEncoder, resolve_schema
 
@@ -240,12 +242,16 @@ assigners = st.sampled_from(
     st.sampled_from([0, 50, 400]),
     st.sampled_from([0, 0, 30, 150]),
     st.integers(1, 3),
+    st.sampled_from([(1 << 16, 1 << 12), (20, 6), (6, 2)]),
     st.randoms(use_true_random=False),
 )
-def test_results_are_those_of_the_general_operator(assigner, epochs, bound, lateness, parallelism, chance):
+def test_results_are_those_of_the_general_operator(assigner, epochs, bound, lateness, parallelism, limits, chance):
     if isinstance(assigner, EventTimeSessionWindows):
         bound = 1_200  # late records make sessions by the order in which they come: see below
-    with both(assigner, bound, lateness, parallelism) as job:
+    with pytest.MonkeyPatch.context() as patch, both(assigner, bound, lateness, parallelism) as job:
+        # How many partial results windows may have that are fired together, and alone.
+        patch.setattr(window_operator, "_TOGETHER", limits[0])
+        patch.setattr(window_operator, "_ALONE", limits[1])
         (source,) = job.program.sources
         for number, epoch in enumerate(epochs):
             inputs = []

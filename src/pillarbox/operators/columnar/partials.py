@@ -161,6 +161,25 @@ class Partials:
         """
         return self._merged(batches, {}, [*self._keys], start)[0]
 
+    def merged_apart(
+        self, groups: Sequence[Sequence[pa.RecordBatch]], starts: Sequence[int]
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+        """Return the partial results of several windows in one pass: one for each window and key.
+
+        Args:
+            groups: the partial results of each window; a batch may be in several.
+            starts: the windows' starts, for errors.
+
+        Returns:
+            the results, window by window, and the position of each one's window.
+        """
+        lengths = [sum(batch.num_rows for batch in batches) for batches in groups]
+        numbers = np.repeat(np.arange(len(groups)), lengths)
+        batches = [batch for batches in groups for batch in batches]
+        by = [*self._keys, _GROUP]
+        merged, columns = self._merged(batches, {_GROUP: pa.array(numbers)}, by, np.array(starts, np.int64))
+        return merged, columns[_GROUP].to_numpy()
+
     def touched(
         self, batches: Sequence[pa.RecordBatch], marks: Sequence[bool], start: int
     ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
@@ -267,6 +286,9 @@ class Partials:
         keys = [column_to_list(columns[key].slice(index, 1))[0] for key in self._keys]
         key = keys[0] if len(keys) == 1 else tuple(keys)
         start = starts if isinstance(starts, int) else None
+        if isinstance(starts, np.ndarray):
+            # Of each row, or of each number of a window.
+            start = int(starts[columns[_GROUP][index].as_py() if _GROUP in columns else index])
         for name in (START, _GROUP):
             if start is None and name in columns:
                 start = columns[name][index].as_py()
