@@ -49,9 +49,9 @@ WINDOWS = {
 }
 
 
-def job(savepoint: Savepoint | None = None) -> LocalJob:
+def job(savepoint: Savepoint | None = None, *, parallelism: int = 2, groups: int = 128) -> LocalJob:
     """Return the program, as it goes on from a savepoint."""
-    env = StreamExecutionEnvironment().set_parallelism(2)
+    env = StreamExecutionEnvironment().set_parallelism(parallelism).set_max_parallelism(groups)
     late_by = WatermarkStrategy.for_bounded_out_of_orderness(150).with_timestamp_assigner("at")
     keyed = env.from_collection([], PAYMENT).assign_timestamps_and_watermarks(late_by).key_by("card", "shop")
     outputs: dict[str, Any] = {

@@ -27,9 +27,9 @@ ROW = row_class(tuple(NAMES))
 PAYMENT = Types.ROW_NAMED(NAMES, [Types.STRING(), Types.INT(), Types.LONG(), Types.BIG_DEC()])
 
 
-def job(savepoint: Savepoint | None = None) -> LocalJob:
+def job(savepoint: Savepoint | None = None, *, parallelism: int = 2, groups: int = 128) -> LocalJob:
     """Return the program, as it goes on from a savepoint."""
-    env = StreamExecutionEnvironment().set_parallelism(2)
+    env = StreamExecutionEnvironment().set_parallelism(parallelism).set_max_parallelism(groups)
     late_by = WatermarkStrategy.for_bounded_out_of_orderness(150).with_timestamp_assigner("at")
     streams = [env.from_collection([], PAYMENT).assign_timestamps_and_watermarks(late_by) for _ in range(2)]
     outputs: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from pillarbox.operators.functions import KeySelector, check_plain
 from pillarbox.operators.user_code import raise_at_record
 from pillarbox.rows import Row, column_to_list
 from pillarbox.state.key_groups import (
-    hashes_of_integers,
+    hashes_of_column,
     hashes_of_tuples,
     owners,
     stable_hash,
@@ -156,24 +156,10 @@ class Router:
         return self._route(self._keying.keys_of(records), records)
 
     def _hashes_of(self, column: pa.Array) -> npt.NDArray[np.uint64] | None:
-        """Return the hash of each value of a column, each different one once; None: it is for each record to say."""
-        if pa.types.is_integer(column.type) and not column.null_count and not pa.types.is_uint64(column.type):
-            return hashes_of_integers(column.to_numpy().astype(np.int64))
-        if not (pa.types.is_primitive(column.type) or pa.types.is_string(column.type)):
-            return None
-        encoded = column.dictionary_encode(null_encoding="encode")
-        hashes = self._hashes
-        if len(hashes) >= _REMEMBERED:
-            hashes.clear()
-        try:
-            found = [
-                hashes[value] if value in hashes else hashes.setdefault(value, stable_hash(value))
-                for value in column_to_list(encoded.dictionary)
-            ]
-        except TypeError:
-            return None
-        part: npt.NDArray[np.uint64] = np.array(found, np.uint64)[encoded.indices.to_numpy()]
-        return part
+        """Return the hash of each value of a column; None: it is for each record to say."""
+        if len(self._hashes) >= _REMEMBERED:
+            self._hashes.clear()
+        return hashes_of_column(column, self._hashes)
 
     def _route(self, keys: list[Any], records: Records) -> list[int]:
         routes = self._routes

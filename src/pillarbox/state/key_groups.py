@@ -16,21 +16,27 @@ import zlib
 from collections.abc import Sequence
 from decimal import Decimal
 from fractions import Fraction
+from itertools import count
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from pillarbox.errors import KeyTypeError, shorten
+from pillarbox.rows import column_to_list
 
 __all__ = [
     "DEFAULT_MAX_PARALLELISM",
     "MAX_MAX_PARALLELISM",
     "default_max_parallelism",
+    "hashes_of_column",
     "hashes_of_integers",
+    "hashes_of_keys",
     "hashes_of_tuples",
     "key_group",
     "key_group_range",
+    "smallest_key",
     "stable_hash",
     "subtask_of",
 ]
@@ -135,6 +141,56 @@ def hashes_of_integers(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     hashes = np.where(negative & (magnitude == np.uint64(1)), np.uint64(_MASK - 1), hashes)
     mixed: npt.NDArray[np.uint64] = (hashes * np.uint64(_GOLDEN)) >> np.uint64(32)
     return mixed
+
+
+def hashes_of_keys(keys: list[Any]) -> npt.NDArray[np.uint64]:
+    """Return the hashes of many keys of any types; the same as :func:`stable_hash` of each.
+
+    Raises:
+        KeyTypeError: a key has none.
+    """
+    kinds = set(map(type, keys))
+    if kinds == {int}:
+        try:
+            return hashes_of_integers(np.array(keys, np.int64))
+        except OverflowError:
+            pass
+    if kinds == {str}:
+        crc32 = zlib.crc32
+        seeds = np.array([crc32(key.encode("utf-8", "surrogatepass")) for key in keys], np.uint64)
+        hashes: npt.NDArray[np.uint64] = (seeds * np.uint64(_GOLDEN)) >> np.uint64(32)
+        return hashes
+    return np.fromiter(map(stable_hash, keys), np.uint64, len(keys))
+
+
+def hashes_of_column(column: pa.Array, known: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
+    """Return the hashes of a whole column, of each different value once; None: it is for each value by itself to say.
+
+    Args:
+        known: hashes of values, which those of the column are added to.
+    """
+    kind = column.type
+    if pa.types.is_integer(kind) and not column.null_count and not pa.types.is_uint64(kind):
+        return hashes_of_integers(column.to_numpy().astype(np.int64))
+    if not (pa.types.is_primitive(kind) or pa.types.is_string(kind)):
+        return None
+    encoded = column.dictionary_encode(null_encoding="encode")
+    try:
+        found = [
+            known[value] if value in known else known.setdefault(value, stable_hash(value))
+            for value in column_to_list(encoded.dictionary)
+        ]
+    except TypeError:
+        return None
+    hashes: npt.NDArray[np.uint64] = np.array(found, np.uint64)[encoded.indices.to_numpy()]
+    return hashes
+
+
+def smallest_key(subtask: int, max_parallelism: int, parallelism: int) -> int:
+    """Return the smallest whole number from 0 that is a key of a subtask."""
+    return next(
+        key for key in count() if subtask_of(key_group(key, max_parallelism), max_parallelism, parallelism) == subtask
+    )
 
 
 def subtask_of(group: int, max_parallelism: int, parallelism: int) -> int:

@@ -5,7 +5,6 @@ Only the mailbox thread may do it.
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,9 @@ from pillarbox.state.log_chunk import Chunk, read_chunk, read_large
 from pillarbox.state.log_contents import LogContents, filed
 from pillarbox.state.log_head import LogHead, Mark, damaged
 from pillarbox.state.log_scan import scan
+from pillarbox.state.many_objects import many_new_objects
 
 __all__ = ["LogReader"]
-
-# From this number of new objects on, a cold start has the collector take them for old ones.
-_MANY_OBJECTS = 100_000
 
 
 class LogReader:
@@ -50,12 +47,7 @@ class LogReader:
         layouts.take_over(head)
         if plain is not None:
             self._unchecked = {name for name, kind in plain.types.items() if head.types.get(name) != kind}
-        # Millions of new, live objects: the cycle collector would only walk over them, again and again; and once more
-        # for each generation that they pass, if freezing did not make them old at once. Garbage that is there grows old
-        # with them, out of the collector's sight; so few objects, which are no burden, stay young.
-        collecting = gc.isenabled()
-        gc.disable()
-        try:
+        with many_new_objects():
             newest: Mark | None = None
             for number, chunk, written, start, chosen in scan(
                 self._store, head, identity, layouts.at, contents.allowed
@@ -78,12 +70,6 @@ class LogReader:
                 raise damaged(identity, "the state", wrong)
             contents.ledger.end_loading()
             backend.end_loading()
-        finally:
-            if gc.get_count()[0] > _MANY_OBJECTS:
-                gc.freeze()
-                gc.unfreeze()
-            if collecting:
-                gc.enable()
         contents.entries = head.entries
         contents.take_over(head)
         contents.newest = newest

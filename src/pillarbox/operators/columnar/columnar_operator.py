@@ -7,7 +7,6 @@ place is a map of Arrow streams by number: an epoch adds one, and now and then s
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import count
 from typing import Any
 
 import numpy as np
@@ -23,7 +22,7 @@ from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
 from pillarbox.operators.windowing.base_operator import LATE_RECORDS_DROPPED
 from pillarbox.state import MapStateDescriptor
-from pillarbox.state.key_groups import key_group, subtask_of
+from pillarbox.state.key_groups import smallest_key
 from pillarbox.types import Types
 
 __all__ = ["ColumnarOperator", "home_key"]
@@ -128,9 +127,4 @@ class ColumnarOperator(KeyedOperator):
 
 def home_key(context: OperatorContext) -> int:
     """Return the key that all state of a subtask lies under: the smallest whole number that the subtask owns."""
-    groups = context.max_parallelism
-    return next(
-        key
-        for key in count()
-        if subtask_of(key_group(key, groups), groups, max(1, context.parallelism)) == context.subtask
-    )
+    return smallest_key(context.subtask, context.max_parallelism, max(1, context.parallelism))

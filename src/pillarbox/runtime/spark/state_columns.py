@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import json
 import math
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -25,6 +24,7 @@ from pillarbox.state.log_head import Layout, LogHead
 from pillarbox.state.log_layouts import state_name
 from pillarbox.state.log_summary import timestamps_in
 from pillarbox.state.log_view import ViewedRows
+from pillarbox.state.plain_names import PlainName, parse_name
 from pillarbox.state.unread import pickled
 from pillarbox.types.codecs import MISFITS, Slot, codec_for, time_zone
 from pillarbox.types.type_information import DECIMAL
@@ -76,36 +76,19 @@ class StateColumn:
 
 def type_of_name(name: str) -> spark.DataType | None:
     """Return the Spark type of a plain type from its name in a head; None: it has none, such as a user's class."""
-    if name in _SCALARS:
-        return _SCALARS[name]
-    found = re.fullmatch(r"(LIST|MAP|ROW|TUPLE)\((.*)\)", name, re.DOTALL)
-    if found is None:
-        return None
-    kind, parts = found[1], _split(found[2])
-    names = [f"f{index}" for index in range(len(parts))]
-    if kind == "ROW":
-        pairs = [part.partition(": ") for part in parts]
-        names, parts = [pair[0] for pair in pairs], [pair[2] for pair in pairs]
-    types = list(map(type_of_name, parts))
-    known = [each for each in types if each is not None]
-    if len(known) < len(types) or not types or len({each.lower() for each in names}) < len(names):
-        return None
-    if kind == "LIST":
-        return spark.ArrayType(known[0]) if len(known) == 1 else None
-    if kind == "MAP":
-        return spark.MapType(known[0], known[1]) if len(known) == 2 else None
-    return spark.StructType([spark.StructField(part, each) for part, each in zip(names, known)])
+    parsed = parse_name(name)
+    return None if parsed is None else _spark_type(parsed)
 
 
-def _split(text: str) -> list[str]:
-    """Return the parts between commas that are in no brackets."""
-    parts, depth, start = [], 0, 0
-    for place, char in enumerate(text):
-        depth += (char == "(") - (char == ")")
-        if char == "," and not depth:
-            parts.append(text[start:place].strip())
-            start = place + 1
-    return [*parts, text[start:].strip()]
+def _spark_type(name: PlainName) -> spark.DataType:
+    if name.kind in _SCALARS:
+        return _SCALARS[name.kind]
+    parts = list(map(_spark_type, name.parts))
+    if name.kind == "LIST":
+        return spark.ArrayType(parts[0])
+    if name.kind == "MAP":
+        return spark.MapType(parts[0], parts[1])
+    return spark.StructType([spark.StructField(field, part) for field, part in zip(name.fields, parts)])
 
 
 def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -> spark.DataType | None:

@@ -1,0 +1,32 @@
+"""Sparing the cycle collector where millions of objects are made that stay."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["many_new_objects"]
+
+# From this number of new objects on, the collector takes them for old ones.
+_MANY = 100_000
+
+
+@contextmanager
+def many_new_objects() -> Iterator[None]:
+    """Let the cycle collector leave alone the objects that are made meanwhile.
+
+    It would only walk over them, again and again; and once more for each generation that they pass, if freezing did not
+    make them old at once. Garbage that is there grows old with them, out of the collector's sight; so few objects,
+    which are no burden, stay young.
+    """
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if gc.get_count()[0] > _MANY:
+            gc.freeze()
+            gc.unfreeze()
+        if collecting:
+            gc.enable()

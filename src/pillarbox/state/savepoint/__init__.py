@@ -1,0 +1,28 @@
+"""Savepoints: state as plain tables, from which logs are written for any number of subtasks.
+
+A savepoint is a directory of Parquet tables with a manifest (docs/savepoint-format.md). All here is pure: it knows
+Arrow and logs, neither Spark nor a program.
+"""
+
+from pillarbox.state.savepoint.files import LocalSavepoint, restore_logs, write_savepoint
+from pillarbox.state.savepoint.log_builder import LogBuilder, build_log
+from pillarbox.state.savepoint.manifest import FileDigest, Manifest, OperatorTable, Sources
+from pillarbox.state.savepoint.own_state import TASKS, OwnState, redistribute, task_row
+from pillarbox.state.savepoint.table import Table
+
+__all__ = [
+    "TASKS",
+    "FileDigest",
+    "LocalSavepoint",
+    "LogBuilder",
+    "Manifest",
+    "OperatorTable",
+    "OwnState",
+    "Sources",
+    "Table",
+    "build_log",
+    "redistribute",
+    "restore_logs",
+    "task_row",
+    "write_savepoint",
+]

@@ -1,0 +1,97 @@
+"""Operators by columns go on from a savepoint with other subtasks: what comes out is what came out without one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from pillarbox.runtime.local import LocalJob, Savepoint
+from pillarbox.state import LogIdentity
+from pillarbox.state.log_view import LogView
+from pillarbox.state.savepoint import LocalSavepoint, restore_logs, write_savepoint
+from tests.data import make_columns, make_join
+
+PROGRAMS: dict[str, Any] = {"aggregates": make_columns, "joins": make_join}
+
+
+def moved(program: Any, stores: Savepoint, folder: Any, parallelism: int, groups: int) -> Savepoint:
+    """The state in the logs of another number of subtasks."""
+    write_savepoint(folder, stores, epoch=1)
+    savepoint = LocalSavepoint(folder)
+    new: Savepoint = {}
+    with program.job(parallelism=parallelism, groups=groups) as job:
+        for vertex in job.program.vertices:
+            if not vertex.is_source:
+                identities = [
+                    LogIdentity(vertex.uid, n, parallelism, groups, vertex.program, vertex.key, vertex.codes)
+                    for n in range(parallelism)
+                ]
+                logs = restore_logs(savepoint, vertex.uid, identities)
+                new.update({(vertex.uid, subtask): store for subtask, store in logs.items()})
+    return new
+
+
+def rest(program: Any, stores: Savepoint, start: int, stop: int, **layout: Any) -> tuple[list[Any], Savepoint]:
+    """What comes out from an epoch on, and the state then."""
+    job: LocalJob
+    with program.job(stores, **layout) as job:
+        job.epoch = start
+        out = [program.run(job, number) for number in range(start, stop)]
+        return out, job.savepoint()
+
+
+def content(stores: Savepoint) -> dict[str, list[Any]]:
+    """What logs hold, without the numbers of entries."""
+    found: dict[str, list[Any]] = {}
+    for (uid, subtask), store in stores.items():
+        for view in LogView(store, subtask).rows():
+            for key, namespace, row in zip(view.keys, view.namespaces or (), view.rows):
+                held = {name: shown(value) for (name, _), value in zip(view.layout, row[1:]) if value is not None}
+                found.setdefault(uid, []).append((subtask, key, repr(namespace), held))
+    return {uid: sorted(rows, key=repr) for uid, rows in found.items()}
+
+
+def shown(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {number: shown(stream) for number, stream in value.items()}
+    if isinstance(value, bytes) and value[:4] == b"\xff\xff\xff\xff":
+        return sorted(map(repr, pa.ipc.open_stream(value).read_all().to_pylist()))
+    return value
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_other_subtasks(name, tmp_path):
+    parallelism, groups = 3, 100
+    program = PROGRAMS[name]
+    _, stores = rest(program, {}, 0, 4)
+    undisturbed, _ = rest(program, stores, 4, program.EPOCHS + 1)
+    assert any(map(len, undisturbed[0].values()))
+    other = moved(program, stores, tmp_path / "one", parallelism, groups)
+    out, again = rest(program, other, 4, 5, parallelism=parallelism, groups=groups)
+    # And back again, with what was added meanwhile.
+    back = moved(program, again, tmp_path / "two", 2, 128)
+    out += rest(program, back, 5, program.EPOCHS + 1)[0]
+    assert out == undisturbed
+
+
+def test_there_and_back_is_where_it_was(tmp_path):
+    _, stores = rest(make_columns, {}, 0, 4)
+    other = moved(make_columns, stores, tmp_path / "one", 5, 128)
+    assert content(moved(make_columns, other, tmp_path / "two", 2, 128)) == content(stores)
+
+
+def test_rows_that_people_see(tmp_path):
+    _, stores = rest(make_columns, {}, 0, 4)
+    write_savepoint(tmp_path / "s", stores, epoch=1)
+    batches = [*LocalSavepoint(tmp_path / "s").batches("tumbling")]
+    rows = pa.Table.from_batches(batches)
+    partials = rows.filter(pc.is_valid(rows["partials"]))["partials"].combine_chunks()
+    assert {"card", "shop", "n: count_()[0]"} & set(partials.type.names) == {"card", "shop"}
+    assert pc.sum(partials.field("__pillarbox_rows")).as_py() > 20
+    assert rows["key"].null_count == rows.num_rows
+    # Timers of windows are of no key group: each subtask takes those of its panes.
+    timers = rows.filter(pc.is_valid(rows["timers"]))
+    assert timers.num_rows and timers["key_group"].null_count == timers.num_rows
