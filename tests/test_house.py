@@ -49,6 +49,7 @@ PUBLIC = {
     "ListStateDescriptor", "MapFunction", "MapState", "MapStateDescriptor", "MergeCallback", "MergingWindowAssigner",
     "NeverTrigger", "OperatorError", "OutputTag", "PillarboxError", "ProcessAllWindowFunction", "ProcessFunction",
     "ProcessWindowFunction", "ProcessingTimeSessionWindows", "ProcessingTimeTrigger", "ProgramError", "PurgingTrigger",
+    "SavepointError",
     "ReduceFunction", "ReducingState", "ReducingStateDescriptor", "Row", "RuntimeContext", "RuntimeExecutionMode",
     "SessionWindowTimeGapExtractor", "SlidingEventTimeWindows", "SlidingProcessingTimeWindows", "StateTtlConfig",
     "StreamExecutionEnvironment", "TaskReport", "Time", "TimeDomain", "TimeEvictor", "TimeWindow", "TimerService",

@@ -68,6 +68,7 @@ from pillarbox.errors import (
     OperatorError,
     PillarboxError,
     ProgramError,
+    SavepointError,
     TypeMismatchError,
 )
 from pillarbox.operators.columnar.aggregates import (
@@ -249,6 +250,7 @@ __all__ = [
     "Row",
     "RuntimeContext",
     "RuntimeExecutionMode",
+    "SavepointError",
     "SessionWindowTimeGapExtractor",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",

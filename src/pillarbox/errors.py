@@ -18,6 +18,7 @@ __all__ = [
     "OperatorError",
     "PillarboxError",
     "ProgramError",
+    "SavepointError",
     "TaskCanceledError",
     "TaskStateError",
     "TypeMismatchError",
@@ -90,6 +91,10 @@ class ExchangeError(PillarboxError):
 
 class CheckpointMismatchError(PillarboxError):
     """The state at hand was written by another program, parallelism, or newer version of pillarbox, or is damaged."""
+
+
+class SavepointError(PillarboxError):
+    """A query could not be stopped with a savepoint; it says whether the query runs, and how to go on."""
 
 
 class TaskCanceledError(PillarboxError):

@@ -19,6 +19,7 @@ from pillarbox.graph import SinkTransformation, output_target
 from pillarbox.runtime.shipping import ship
 from pillarbox.runtime.spark._processor import Processor
 from pillarbox.runtime.spark.output import BATCH_TIMESTAMP, BufferOutput
+from pillarbox.runtime.spark.residency import DRAIN_PROPERTY
 from pillarbox.runtime.spark.source_host import SourceHost
 from pillarbox.runtime.spark.task_host import TaskHost
 
@@ -28,14 +29,15 @@ COLUMNS = ["target", "channel", "seq", "payload"]
 class Context:
     """What a task of Spark's may ask."""
 
-    def __init__(self, partition: int) -> None:
+    def __init__(self, partition: int, properties: dict[str, str]) -> None:
         self._partition = partition
+        self._properties = properties
 
     def partitionId(self) -> int:
         return self._partition
 
     def getLocalProperty(self, name: str) -> str | None:
-        return None
+        return self._properties.get(name)
 
 
 class MapState:
@@ -91,10 +93,10 @@ class Handle:
 
 
 class Query:
-    """A streaming query of a program with one source and one output.
+    """A streaming query of a program with one output.
 
     Args:
-        stream: the stream to look at; its source is a collection, whose place the batches take.
+        stream: the stream to look at; its sources are collections, whose place the batches take.
 
     Attributes:
         handles: of each level behind a shuffle: what is committed.
@@ -116,19 +118,33 @@ class Query:
         places = {code: place for code, place in self.program.subtasks.items() if place[0] in vertices}
         return TaskHost(vertices, places, BufferOutput("report"), self.timers)
 
-    def run_batch(self, *partitions: list[Any], now: int = 0, commit: bool = True) -> list[Any]:
-        """Run a micro-batch; return the records that come out. Without ``commit`` it leaves no trace but residents."""
-        source = SourceHost(self.shipped[0], BufferOutput("report"), bounded=False, columns=["value"])
+    def run_batch(
+        self, *partitions: list[Any], now: int = 0, commit: bool = True, source: int = 0, last: bool = False
+    ) -> list[Any]:
+        """Run a micro-batch; return the records that come out. Without ``commit`` it leaves no trace but residents.
+
+        Args:
+            source: the one that has input.
+            last: whether the query was started with this batch as its last one.
+        """
+        host = SourceHost(
+            self.shipped[list(self.program.sources)[source]],
+            BufferOutput("report"),
+            bounded=False,
+            columns=["value"],
+            subtasks=[list(self.program.former), list(self.program.subtasks)],
+        )
+        properties = {"streaming.sql.batchId": "7", DRAIN_PROPERTY: "7" if last else "6"}
         self.reports = []
         buffers: list[tuple[Any, ...]] = []
-        for partition, values in enumerate(partitions):
-            batch = pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], names=["0"])
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(TaskContext, "_taskContext", Context(partition))
-                buffers += self._observed(source(iter([batch])))
-        handles = copy.deepcopy(self.handles)
-        for level, handle in enumerate(handles, start=1):
-            buffers = self._run_level(level, handle, buffers, now)
+        with pytest.MonkeyPatch.context() as patch:
+            for partition, values in enumerate(partitions):
+                batch = pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], names=["0"])
+                patch.setattr(TaskContext, "_taskContext", Context(partition, properties))
+                buffers += self._observed(host(iter([batch])))
+            handles = copy.deepcopy(self.handles)
+            for level, handle in enumerate(handles, start=1):
+                buffers = self._run_level(level, handle, buffers, now)
         if commit:
             self.handles = handles
         out: list[Any] = []

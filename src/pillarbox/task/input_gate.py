@@ -203,6 +203,12 @@ class InputGate:
                 self._valve.input_status(("source", number), True, output)
         self._in_silence([edge for edge in silent if edge.minds_silence], now, output)
 
+    def end(self, output: WatermarkSink) -> None:
+        """Bring event time to its end, whatever channels have said: this is the last epoch."""
+        for channel in self._valve.channels:
+            self._valve.input_status(channel, False, output)
+            self._valve.input_watermark(channel, MAX_WATERMARK, output)
+
     def _in_silence(self, edges: list[InputEdge], now: int, output: WatermarkSink) -> None:
         """Let time pass for sources without records.
 

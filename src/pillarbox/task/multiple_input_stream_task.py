@@ -75,6 +75,7 @@ class MultipleInputStreamTask(StreamTask):
         self._state_format: str | None = None
         self._restore_seconds = 0.0
         self._epoch_time = 0
+        self._is_last = False
 
     def restore(self, store: ChunkStore | None) -> bool:
         """Bring the task to the version in the store; without one (a batch), there is no state yet.
@@ -140,7 +141,12 @@ class MultipleInputStreamTask(StreamTask):
         return min((time for time in times if time is not None), default=None)
 
     def run_epoch(
-        self, buffers: Iterable[Iterable[Buffer]], store: ChunkStore | None, epoch_time: int | None = None
+        self,
+        buffers: Iterable[Iterable[Buffer]],
+        store: ChunkStore | None,
+        epoch_time: int | None = None,
+        *,
+        last: bool = False,
     ) -> Iterator[list[Buffer]]:
         """Process one epoch's buffers; return the output, in parts.
 
@@ -150,6 +156,7 @@ class MultipleInputStreamTask(StreamTask):
         Args:
             epoch_time: by which the silence of sources is measured, and the time-to-live of state (epoch ms): the same
                 for all tasks, and when the epoch is run again; the clock's time when None.
+            last: whether the data end behind this epoch, also those of channels that do not say so.
 
         Raises:
             TaskStateError: the task has not been restored, is in an epoch, or has ended.
@@ -157,6 +164,7 @@ class MultipleInputStreamTask(StreamTask):
         try:
             with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
                 self._store = store
+                self._is_last = last
                 self._epoch_time = self.clock.current_processing_time() if epoch_time is None else epoch_time
                 self.backend.now = self._epoch_time
                 epoch = self.log.version + 1
@@ -245,7 +253,9 @@ class MultipleInputStreamTask(StreamTask):
             self._reader = IteratorReader(self._batch.in_order())
             return DataInputStatus.MORE_AVAILABLE
         self.gate.advance_sources(self._epoch_time, self.chain)
-        if ended:
+        if self._is_last:
+            self.gate.end(self.chain)
+        if ended or self._is_last:
             return DataInputStatus.END_OF_DATA
         self._checkpoint_on_barrier()
         return DataInputStatus.NOTHING_AVAILABLE

@@ -10,6 +10,7 @@ from pillarbox.task.partitioner import Partitioner
 
 __all__ = [
     "REPORT_TARGET",
+    "WAKE_CHANNEL",
     "ChainInput",
     "ChainNode",
     "Consumers",
@@ -22,6 +23,9 @@ __all__ = [
 
 # The code of buffers with a task's metrics. Negative codes never belong to a subtask.
 REPORT_TARGET = -1
+
+# The channel of buffers that say nothing, but that their receiver is to run.
+WAKE_CHANNEL = -1
 
 # A channel's number holds the subtask in its lowest bits, above them the sending vertex, and above that the ordinal.
 _SUBTASK_BITS = 20

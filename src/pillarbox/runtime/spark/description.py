@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import uuid
 from collections.abc import Sequence
 from functools import cached_property
 from operator import itemgetter
@@ -117,6 +118,43 @@ class Description:
         binding, every = self.binding(), self._read()
         if binding is not None and binding is not every[-1]:
             self._note(every, {"format": binding["format"], "programs": binding["programs"]}, self.last_committed)
+
+    # -- the last epoch --
+
+    def is_drained(self, epoch: int | None = None) -> bool:
+        """Return whether event time has ended in an epoch, or in one before it; None: the last one committed."""
+        if not self._last_epochs:
+            return False
+        return min(self._last_epochs) <= (self.last_committed if epoch is None else epoch)
+
+    @property
+    def last_epoch_begun(self) -> int | None:
+        """The number of an epoch that was begun as the query's last one, and not committed; None: there is none."""
+        if not self._last_epochs:
+            return None
+        following = self.last_committed + 1
+        return following if following in self._last_epochs and self.unfinished is not None else None
+
+    def note_last_epoch(self) -> int:
+        """Note that the epoch that follows is the query's last one, whenever it is run; return its number."""
+        number = self.last_committed + 1
+        self._write(json.dumps({"last_epoch": number, "note": uuid.uuid4().hex}))
+        return number
+
+    def forget_last_epoch(self) -> None:
+        """Let the epoch that follows, which was not begun, be one as any other."""
+        note = self._last_epochs.get(self.last_committed + 1) if self._last_epochs else None
+        if note is not None and self.unfinished is None:
+            self._write(json.dumps({"forgotten": note}))
+
+    @cached_property
+    def _last_epochs(self) -> dict[int, str]:
+        """The epochs that were noted as the last one, each with the mark of its note."""
+        noted = [_json(line) for line in self._lines]
+        forgotten = {note["forgotten"] for note in noted if "forgotten" in note}
+        return {note["last_epoch"]: note["note"] for note in noted if note.get("note", "") not in {"", *forgotten}}
+
+    # -- partitions --
 
     @property
     def partitions(self) -> int | None:

@@ -126,7 +126,13 @@ class _Plan:
             columns = None if pickled else df.columns
             if columns is not None and any("." in name or "`" in name for name in columns):
                 df = df.toDF(*(f"c{position}" for position in range(len(columns))))  # mapInArrow looks them up by name
-            host = SourceHost(self.shipped[number], output, bounded=not df.isStreaming, columns=columns)
+            host = SourceHost(
+                self.shipped[number],
+                output,
+                bounded=not df.isStreaming,
+                columns=columns,
+                subtasks=[list(self.program.former), list(self.program.subtasks)],
+            )
             tasks.append(self._mapped(df, host, schema))
         return reduce(lambda left, right: left.unionAll(right), tasks)
 

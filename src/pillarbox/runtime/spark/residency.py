@@ -23,11 +23,14 @@ from pillarbox.state import ChunkStore
 from pillarbox.task import MultipleInputStreamTask, SourceStreamTask, StreamTask, TaskState
 from pillarbox.task.vertex import Vertex
 
-__all__ = ["CODES_PROPERTY", "Residency", "here"]
+__all__ = ["CODES_PROPERTY", "DRAIN_PROPERTY", "Residency", "codes", "drains", "here"]
 
 # By which scheme of codes the query's checkpoint finds its subtasks. Tasks know the local properties of the thread that
 # has started their query.
 CODES_PROPERTY = "pillarbox.codes"
+# A setting of the session while a query starts: which micro-batch is its last one, in which event time ends. Spark
+# hands settings of a query to its tasks as local properties.
+DRAIN_PROPERTY = "spark.pillarbox.drain"
 
 _LET_GO_AFTER_SECONDS = 600.0
 
@@ -159,18 +162,24 @@ def _query() -> str:
     return _property("sql.streaming.queryId") or ""
 
 
-def _codes() -> int:
+def codes() -> int:
     """Return by which scheme of codes the query's checkpoint finds its subtasks."""
     return int(_property(CODES_PROPERTY) or CODES)
 
 
+def drains() -> bool:
+    """Return whether the micro-batch at hand is the query's last one, behind which event time ends."""
+    last = _property(DRAIN_PROPERTY)
+    return last is not None and last == _property("streaming.sql.batchId")
+
+
 def _program(shipped: ShippedVertex) -> str:
-    return f"{shipped.digest} {_codes()}"
+    return f"{shipped.digest} {codes()}"
 
 
 def _loaded(shipped: ShippedVertex) -> Vertex:
     vertex = shipped.load()
-    vertex.use_codes(_codes())
+    vertex.use_codes(codes())
     return vertex
 
 

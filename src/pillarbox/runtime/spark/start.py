@@ -27,7 +27,8 @@ from weakref import WeakKeyDictionary
 from pillarbox.errors import ConfigurationError, ProgramError, describe
 from pillarbox.graph import CODES, Program
 from pillarbox.runtime.spark.description import Description
-from pillarbox.runtime.spark.residency import CODES_PROPERTY
+from pillarbox.runtime.spark.residency import CODES_PROPERTY, DRAIN_PROPERTY
+from pillarbox.runtime.spark.started import StartedQuery, remember
 from pillarbox.runtime.spark.writer import checkpoint_of, session_of
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PlannedProgram",
     "changes_refused",
+    "last_epoch",
     "program_settings",
     "programs_of",
     "register",
@@ -73,6 +75,7 @@ _log = logging.getLogger("pillarbox")
 _WRAPPED = "_pillarbox_wrapped"
 
 _refusing: ContextVar[bool] = ContextVar("pillarbox_refusing", default=False)
+_last_epoch: ContextVar[int | None] = ContextVar("pillarbox_last_epoch", default=None)
 
 
 @dataclass(frozen=True)
@@ -214,7 +217,7 @@ def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
 
 @contextmanager
 def _set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
-    before = spark.conf.getAll
+    before = spark.conf.getAll if settings else {}
     try:
         for name, value in settings.items():
             spark.conf.set(name, value)
@@ -235,6 +238,35 @@ def changes_refused() -> Iterator[None]:
         yield
     finally:
         _refusing.reset(token)
+
+
+@contextmanager
+def last_epoch(number: int) -> Iterator[None]:
+    """Let event time end in a micro-batch of the queries that this thread starts meanwhile."""
+    token = _last_epoch.set(number)
+    try:
+        yield
+    finally:
+        _last_epoch.reset(token)
+
+
+def _drained(description: Description) -> dict[str, str]:
+    """Return the setting that says which micro-batch is the last one, if one is, or is to be run again as such."""
+    number = _last_epoch.get()
+    try:
+        if number is None and description.last_epoch_begun is None:
+            description.forget_last_epoch()
+            if description.is_drained():
+                _log.warning(
+                    "checkpoint %s was drained: event time has come to its end in it, so all that comes now is late;"
+                    " start from a new checkpoint",
+                    description,
+                )
+            return {}
+        number = description.last_epoch_begun if number is None else number
+    except Exception as error:
+        _log.warning("checkpoint %s: whether it was drained is not known: %s", description, describe(error))
+    return {} if number is None else {DRAIN_PROPERTY: str(number)}
 
 
 def _codes_in(description: Description, planned: list[PlannedProgram]) -> int:
@@ -298,6 +330,8 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
         spark = session_of(writer)
         programs = programs_of(writer)
         codes = CODES
+        checkpoint: str | None = None
+        settings: dict[str, str] = {}
         if programs:
             # Also if it is refused: programs that come now take the place of these.
             _unstarted.pop(spark, None)
@@ -306,8 +340,13 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
                 description = Description(spark, checkpoint)
                 _look_at_checkpoint(description, programs)
                 codes = _codes_in(description, programs)
-        with program_settings(spark, programs), _codes_known(spark, codes):
-            return start(writer, *args, **options)
+                settings = _drained(description)
+        with program_settings(spark, programs), _codes_known(spark, codes), _set(spark, settings):
+            query = start(writer, *args, **options)
+        if programs:
+            again = functools.partial(getattr(writer, start.__name__), *args, **options)
+            remember(StartedQuery(query, writer, again, checkpoint, programs))
+        return query
 
     setattr(wrapper, _WRAPPED, True)
     return wrapper

@@ -19,6 +19,7 @@ from pillarbox.runtime.spark.arrow_frame import arrow_frame
 from pillarbox.runtime.spark.failures import failures_in_worker
 from pillarbox.runtime.spark.output import BATCH_TIMESTAMP, Output
 from pillarbox.task import MultipleInputStreamTask
+from pillarbox.task.vertex import WAKE_CHANNEL
 
 __all__ = ["TaskHost"]
 
@@ -86,8 +87,9 @@ class TaskHost:
             now, rows = _batch_timestamp(rows)
         with failures_in_worker(self._vertices[number].name, subtask):
             task = residency.here.task(self._vertices[number], subtask, self._store)
+            last = residency.drains()
             try:
-                yield from task.run_epoch(_buffers(rows), self._store, now)
+                yield from task.run_epoch(_sent(rows) if last else _buffers(rows), self._store, now, last=last)
                 if self._timers:
                     self._set_timer(task)
                 residency.here.spare_the_collector()
@@ -117,3 +119,9 @@ def _buffers(frames: Iterable[pd.DataFrame]) -> Iterator[list[Buffer]]:
             Buffer(int(target), int(channel), int(seq), payload)
             for target, channel, seq, payload in zip(*(frame[column] for column in _COLUMNS))
         ]
+
+
+def _sent(frames: Iterable[pd.DataFrame]) -> Iterator[list[Buffer]]:
+    """Return the buffers of the last epoch, without those that only wake a subtask."""
+    for buffers in _buffers(frames):
+        yield [buffer for buffer in buffers if buffer.channel != WAKE_CHANNEL]

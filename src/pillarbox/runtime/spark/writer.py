@@ -49,10 +49,17 @@ def checkpoint_of(writer: Any, start: Callable[..., Any], *args: Any, **options:
 
 @contextmanager
 def one_batch(writer: Any) -> Iterator[None]:
-    """Let a query that is started meanwhile run one micro-batch: the one that was not committed, if there is one.
-
-    The writer is a classic one.
-    """
+    """Let a query that is started meanwhile run one micro-batch: the one that was not committed, if there is one."""
+    if _is_connect(writer):
+        proto = writer._write_proto
+        saved = type(proto)()
+        saved.CopyFrom(proto)
+        proto.once = True
+        try:
+            yield
+        finally:
+            proto.CopyFrom(saved)
+        return
     before = _field(writer, "trigger")
     trigger = writer._spark.sparkContext._jvm.org.apache.spark.sql.streaming.Trigger
     writer._jwrite = writer._jwrite.trigger(trigger.Once())
