@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from collections.abc import Callable, Mapping
+from functools import reduce
 from importlib import import_module
 from typing import Any
 
@@ -19,6 +21,7 @@ __all__ = [
     "MissingGlobalError",
     "RefusedGlobalError",
     "StandIn",
+    "find_global",
     "loads",
     "loads_allowed",
     "loads_allowed_with_stand_ins",
@@ -168,6 +171,22 @@ def loads(payload: bytes | memoryview) -> Any:
     except (ImportError, AttributeError):
         # This one knows moved names. It costs a call for each name, so it is the second.
         return _Unpickler(io.BytesIO(payload)).load()
+
+
+def find_global(module: str, name: str) -> Any:
+    """Return what a pickle names.
+
+    Raises:
+        MissingGlobalError: there is no such thing.
+    """
+    former = _FORMER.get((module, name))
+    if former is not None:
+        return _at(former)
+    sys.audit("pickle.find_class", module, name)
+    try:
+        return reduce(getattr, name.split("."), import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise MissingGlobalError(module, name, error) from error
 
 
 def loads_with_stand_ins(payload: bytes) -> Any:

@@ -375,7 +375,10 @@ def test_types_are_in_the_head():
     ).commit()
     assert types_in_head(task.store) == {
         "state/n": "LONG",
-        "state/p": f"{__name__}.Payment",
+        "state/p": (
+            f"{__name__}.Payment(money: {__name__}.Money(amount: DECIMAL, currency: STRING?), at: TIMESTAMP?,"
+            " items: LIST(TUPLE(STRING, int))?)"
+        ),
         "state/l": "LIST(DOUBLE)",
     }
     assert read_head(task.store.chunks[META], task.log.contents.identity).types == types_in_head(task.store)
@@ -401,7 +404,9 @@ def test_state_of_before_is_looked_at_when_types_come():
     new["a"]["v"].update(3)
     assert Task(new.commit().store, v=LONG)["b"]["v"].value() == 2
     # And when they change.
-    with pytest.raises(TypeMismatchError, match=r"3 \(int\) is not of type STRING"):
+    with pytest.raises(
+        CheckpointMismatchError, match=r"the value state 'v' cannot go on .* it was LONG, and is STRING"
+    ):
         Task(new.store, v=partial(ValueStateDescriptor, value_type_info=Types.STRING()))
     assert Task(new.store, v=partial(ValueStateDescriptor, value_type_info=Types.INT()))["a"]["v"].value() == 3
     assert Task(new.store, v=ValueStateDescriptor)["a"]["v"].value() == 3

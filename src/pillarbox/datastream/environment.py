@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._generics import T
+from pillarbox.datastream.class_aliases import ClassAliases
 from pillarbox.datastream.columns import check_column_names
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.execution_mode import RuntimeExecutionMode, is_batch
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamExecutionEnvironment"]
 
 
-class StreamExecutionEnvironment:
+class StreamExecutionEnvironment(ClassAliases):
     """Builds programs and runs them: on Spark where they read DataFrames, in this process otherwise.
 
     Example:
@@ -53,6 +54,7 @@ class StreamExecutionEnvironment:
     """
 
     def __init__(self, spark: SparkSession | None = None) -> None:
+        super().__init__()
         self._spark = spark
         self._parallelism: int | None = None
         self._max_parallelism: int | None = None
@@ -477,6 +479,7 @@ class StreamExecutionEnvironment:
         program.auto_rescale = self._auto_rescale
         for vertex in program.vertices:
             vertex.latency_interval = self._latency_interval
+            vertex.moved = dict(self._moved)
         return program
 
     def _next(self) -> int:

@@ -64,6 +64,19 @@ class OperatorStateStore:
         """
         return self._declared(descriptor, union=True)
 
+    def delete_if_exists(self, name: str) -> None:
+        """Delete the list that a checkpoint holds under a name that the function has no more; nothing else is done.
+
+        It is of use as long as checkpoints and savepoints with it may be started from. Spark's ``deleteIfExists``.
+
+        Args:
+            name: that of its descriptor.
+
+        Raises:
+            ProgramError: the function declares it.
+        """
+        self._backend.delete_operator_list(name, self._uid)
+
     def _declared(self, descriptor: ListStateDescriptor[V], *, union: bool) -> ListState[V]:
         if not isinstance(descriptor, ListStateDescriptor):
             raise ProgramError(

@@ -14,6 +14,7 @@ from pillarbox.operators.metric_group import MetricGroup
 from pillarbox.state import (
     AggregatingState,
     AggregatingStateDescriptor,
+    KeyedStateBackend,
     ListState,
     ListStateDescriptor,
     MapState,
@@ -119,6 +120,35 @@ class RuntimeContext:
         """Return the aggregating state that a descriptor declares: an accumulator per key."""
         return self._declared(descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
 
+    def delete_if_exists(self, name: str) -> None:
+        """Delete the state of keys that a checkpoint holds under a name, if the program has no more use for it.
+
+        Without this a checkpoint with a state that the program does not declare is refused. Call it in ``open()``. The
+        first epoch writes all state of the operator anew, without that one, and without keys that had nothing else: so
+        the call may go once an epoch has been committed; it is of use as long as older checkpoints and savepoints may
+        be started from. Spark's ``deleteIfExists``.
+
+        Args:
+            name: that of its descriptor.
+
+        Raises:
+            ProgramError: the program declares a state with this name, or has renamed one from it; records are processed
+                already; or the stream has no key.
+
+        Example:
+            >>> class Count(MapFunction[str, int]):
+            ...     def open(self, runtime_context):
+            ...         runtime_context.delete_if_exists("first_seen")
+            ...         self.count = runtime_context.get_state(ValueStateDescriptor("count", int, default=0))
+            ...
+            ...     def map(self, word):
+            ...         self.count.update(self.count.value() + 1)
+            ...         return self.count.value()
+            >>> env.from_collection(["to", "to"]).key_by(lambda word: word).map(Count()).execute_and_collect()
+            [1, 2]
+        """
+        self._backend_for(name).delete_if_exists(name)
+
     def _declared(self, descriptor: StateDescriptor, method: str, wanted: type[StateDescriptor]) -> Any:
         if not isinstance(descriptor, wanted):
             raise ProgramError(
@@ -128,18 +158,21 @@ class RuntimeContext:
         return self._keyed_state(descriptor)
 
     def _keyed_state(self, descriptor: StateDescriptor) -> Any:
+        return self._backend_for(descriptor.name).get_state(descriptor)
+
+    def _backend_for(self, name: str) -> KeyedStateBackend:
+        """Return the backend in which a function may have a state with this name."""
         if self._keyed is None:
             raise ProgramError(
-                f"operator {self._context.name!r} asks for the keyed state {descriptor.name!r}, but its stream has"
+                f"operator {self._context.name!r} asks for the keyed state {name!r}, but its stream has"
                 " no key: put key_by(...) directly before it (where it has two streams, both need a key), and give"
                 " process() a KeyedProcessFunction (KeyedCoProcessFunction, KeyedBroadcastProcessFunction)"
             )
-        if descriptor.name in self._own_states:
+        if name in self._own_states:
             raise ProgramError(
-                f"operator {self._context.name!r} keeps a state called {descriptor.name!r} itself: give yours another"
-                " name"
+                f"operator {self._context.name!r} keeps a state called {name!r} itself: give yours another name"
             )
-        return self._keyed.backend.get_state(descriptor)
+        return self._keyed.backend
 
 
 class TimerService(ABC):

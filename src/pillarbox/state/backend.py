@@ -91,6 +91,20 @@ class KeyedStateBackend(KeyContext, Protocol):
             ProgramError: there are states or timers of namespaces, beside which it cannot lie.
         """
 
+    def delete_if_exists(self, name: str) -> None:
+        """Delete the state of keys that a checkpoint holds under a name.
+
+        Raises:
+            ProgramError: the program declares it, or it is too late.
+        """
+
+    def delete_operator_list(self, name: str, uid: str) -> None:
+        """Delete the list state that a checkpoint holds under a name, of an operator of the chain itself.
+
+        Raises:
+            ProgramError: the function declares it.
+        """
+
     def create_timers(self, name: str, *, namespaced: bool = False) -> KeyedTimers:
         """Return the timers of one time domain of a timer service."""
 
@@ -255,12 +269,22 @@ class LoggedRows(Protocol):
 
     Attributes:
         slots: what the slots hold.
+        former: the names that slots have now, by those that they had.
+        deleted: the names of slots of states that the program deletes.
     """
 
     slots: list[SlotSpec]
+    former: dict[str, str]
+    deleted: set[str]
 
-    def adopt_slots(self, written: list[SlotSpec]) -> None:
+    def rewrite(self, slot: int | None = None) -> None:
+        """Have all rows written with this epoch, or those that hold something in a slot."""
+
+    def adopt_slots(self, written: list[SlotSpec]) -> bool:
         """Compare the slots of restored rows with those that the program declares, and make room for those to come.
+
+        Returns:
+            whether the program has renamed or deleted any of them.
 
         Raises:
             CheckpointMismatchError: a restored state is not declared, or with another kind.

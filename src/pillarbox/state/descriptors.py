@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pillarbox._generics import Acc, Generic, In, K, Out, T, U, V
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.state.ttl import StateTtlConfig
+from pillarbox.state.state_descriptor import StateDescriptor
 
 if TYPE_CHECKING:
     from pillarbox.types import TypeInformation
@@ -30,44 +30,6 @@ __all__ = [
     "ValueState",
     "ValueStateDescriptor",
 ]
-
-
-class StateDescriptor:
-    """Name and kind of a state. ``type_info`` arguments may be left out, as in PyFlink.
-
-    They are ``Types``, or a class: a dataclass, a ``typing.NamedTuple``, ``int`` and so on. Where the types of the key
-    and of all states of an operator are declared and plain, its state is plain data in the checkpoint
-    (docs/security.md), and a value of another type is refused in the epoch that writes it.
-    """
-
-    kind = "state"
-
-    def __init__(self, name: str) -> None:
-        if not isinstance(name, str) or not name:
-            raise ProgramError(f"a state's name is a non-empty string, not {shorten(name)}")
-        self.name = name
-        self.ttl_config: StateTtlConfig | None = None
-
-    def enable_time_to_live(self, ttl_config: StateTtlConfig) -> None:
-        """Let the state expire when it is not accessed for some time: see :class:`StateTtlConfig`.
-
-        Raises:
-            ProgramError: it is no ``StateTtlConfig``.
-        """
-        if not isinstance(ttl_config, StateTtlConfig):
-            raise ProgramError(
-                f"the state {self.name!r}: enable_time_to_live() takes a StateTtlConfig, as in"
-                f" StateTtlConfig('1 hour'), not {shorten(ttl_config)}"
-            )
-        self.ttl_config = ttl_config if ttl_config.is_enabled() else None
-
-    @property
-    def declared_types(self) -> tuple[Any, ...]:
-        """The declared types of values: of a map two; None where none is declared."""
-        return (None,)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
 
 
 class ValueStateDescriptor(StateDescriptor, Generic[V]):

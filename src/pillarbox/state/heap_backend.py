@@ -121,6 +121,26 @@ class HeapKeyedStateBackend(HeapRows):
         lead = f"{UNION if union else LIST}{uid}/"
         return spaces.declare(descriptor, late=True, current=spaces.operators_row, lead=lead)
 
+    def delete_operator_list(self, name: str, uid: str) -> None:
+        """Delete the list state that a checkpoint holds under a name, of an operator of the chain itself.
+
+        Raises:
+            ProgramError: the function declares it.
+        """
+        spaces = self.spaces
+        row = spaces.find(OPERATOR)
+        for lead in (LIST, UNION):
+            slot = f"{lead}{uid}/{name}"
+            if spaces.is_asked_for(slot):
+                raise ProgramError(
+                    f"operator {self.operator!r} deletes the state {name!r} of the operator {uid!r} itself, and"
+                    " declares it: do one of both"
+                )
+            if row is not None and slot in dict(spaces.contents_by_slot(row)):
+                if row[0] >= 0:
+                    spaces.touch_row(row)
+                row[spaces.place_of(slot)] = None
+
     def check_operator_lists(self) -> None:
         """Refuse a checkpoint with list states of operators that nobody has asked for.
 
@@ -134,7 +154,8 @@ class HeapKeyedStateBackend(HeapRows):
                 raise CheckpointMismatchError(
                     f"the checkpoint holds the {kind} state {name.partition('/')[2]!r} (uid and name) with"
                     f" {len(content)} elements, which no function asks for in initialize_state(): run the program that"
-                    " wrote it, set uid() of the operator to the one in the checkpoint, or start from a new one"
+                    " wrote it, set uid() of the operator to the one in the checkpoint, call delete_if_exists() of the"
+                    " operator state store there, or start from a new one"
                 )
 
     def create_timers(self, name: str, *, namespaced: bool = False) -> HeapTimers:
@@ -267,6 +288,12 @@ class HeapKeyedStateBackend(HeapRows):
     def every_row(self) -> Iterable[Row]:
         """Return all rows of keys."""
         return self.rows.values()
+
+    def rewrite(self, slot: int | None = None) -> None:
+        """Have all rows of keys written with this epoch, or those that hold something in a slot."""
+        for key, row in self.rows.items():
+            if slot is None or row[slot] is not None:
+                self.touch_row_of(key, row)
 
     def allow_undo(self, appended: Collection[str] = ()) -> StateUndo:
         """Return what saves state and puts it back; it is ``undo`` from now on."""

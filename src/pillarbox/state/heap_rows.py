@@ -105,6 +105,8 @@ class HeapRows:
         slots: what the slots of each row hold.
         blank: a row that holds nothing.
         timers: the timers in the slots.
+        former: the names that slots have now, by those that they had.
+        deleted: the names of slots of states that the program deletes.
         whose: whose rows they are, for errors.
     """
 
@@ -122,6 +124,9 @@ class HeapRows:
         self._states: dict[str, Any] = {}
         self._declared: dict[str, tuple[Any, ...]] = {}
         self._sealed = False
+        # By the name of a slot, the one that it has now; and the names of those that are deleted.
+        self.former: dict[str, str] = {}
+        self.deleted: set[str] = set()
 
     @property
     def current_key(self) -> Any:
@@ -156,8 +161,10 @@ class HeapRows:
             current: tells which row it is in; by default the current one.
             lead: what leads the name of its slot; by default that says only whether it is late.
         """
-        name = f"{lead or (_LATE if late else _STATE)}{descriptor.name}"
+        lead = lead or (_LATE if late else _STATE)
+        name = f"{lead}{descriptor.name}"
         state = self._states.get(name)
+        self._take_former_names(lead, descriptor)
         if state is None:
             state = self._states[name] = self._new_state(name, descriptor, late, current or self)
         elif self._kind_of(name) != descriptor.kind:
@@ -171,6 +178,61 @@ class HeapRows:
                 f" {descriptor.ttl_config}"
             )
         return state
+
+    def _take_former_names(self, lead: str, descriptor: StateDescriptor) -> None:
+        name = f"{lead}{descriptor.name}"
+        taken = [name] if name in self.former or name in self.deleted else []
+        for former in descriptor.former_names:
+            other = f"{lead}{former}"
+            if other in self._states or self.former.get(other, name) != name:
+                taken.append(other)
+            self.former[other], self.former[STAMPS + other] = name, STAMPS + name
+            if other not in taken:
+                self._rename(other, SlotSpec(name, descriptor.kind))
+        if taken:
+            raise ProgramError(
+                f"operator {self.operator!r} has several uses for the name {taken[0].rpartition('/')[2]!r} of a state:"
+                " a state that was renamed or deleted leaves its name to no other one as long as the program says so"
+            )
+
+    def _rename(self, former: str, now: SlotSpec) -> None:
+        """Rename a state that was restored already, as those are that may be asked for late."""
+        kind = self._kind_of(former)
+        if kind is None:
+            return
+        slot = self.slots.index(SlotSpec(former, kind))
+        if self._kind_of(now.name) is not None:
+            # It was renamed before, and there are still rows in the log that had nothing in it.
+            if any(row[slot + self._lead] is not None for row in self.every_row()):
+                raise self._both(former, now.name)
+            return
+        if kind != now.kind:
+            raise self._other_kind(SlotSpec(former, kind), now.kind)
+        self.slots[slot] = now
+        self.rewrite(slot + self._lead)
+
+    def rewrite(self, slot: int | None = None) -> None:
+        """Have all rows written with this epoch.
+
+        Args:
+            slot: only those that hold something in it.
+        """
+        raise NotImplementedError
+
+    def delete_if_exists(self, name: str, lead: str = _STATE) -> None:
+        """Delete the state that a checkpoint holds under a name, and its stamps.
+
+        Raises:
+            ProgramError: the program declares it, or records are processed already.
+        """
+        slot = f"{lead}{name}"
+        if slot in self._states or slot in self.former or slot in self.former.values() or self._sealed:
+            why = "while records are processed" if self._sealed else "and declares it, or has renamed it"
+            raise ProgramError(
+                f"operator {self.operator!r} deletes the state {name!r} {why}: call delete_if_exists() in open(), for"
+                " a state that the program has no more"
+            )
+        self.deleted |= {slot, STAMPS + slot}
 
     def _new_state(self, name: str, descriptor: StateDescriptor, late: bool, current: CurrentRow) -> Any:
         if self._sealed and not late:
@@ -236,6 +298,10 @@ class HeapRows:
         """Return what is in a place of the rows."""
         return self.slots[slot - self._lead]
 
+    def place_of(self, name: str) -> int:
+        """Return the place of a slot in the rows."""
+        return next(place for place, slot in enumerate(self.slots, self._lead) if slot.name == name)
+
     def _kind_of(self, name: str) -> str | None:
         return next((slot.kind for slot in self.slots if slot.name == name), None)
 
@@ -272,35 +338,65 @@ class HeapRows:
 
     # -- restoring --
 
-    def adopt_slots(self, written: list[SlotSpec]) -> None:
+    def adopt_slots(self, written: list[SlotSpec]) -> bool:
         """Compare the slots of restored rows with those that the program declares, and make room for those to come.
+
+        Returns:
+            whether the program has renamed or deleted any of them.
 
         Raises:
             CheckpointMismatchError: a restored state is not declared, or with another kind.
         """
+        changed = False
+        names = {slot.name for slot in written}
         for slot in sorted(written, key=lambda slot: slot.kind == "timers"):  # a state's name says more to people
-            kind = self._kind_of(slot.name)
-            if kind is None and slot.name.startswith(_KEPT):
-                self.add_slot(slot)
+            if slot.name in self.deleted:
+                changed = True
+                continue
+            now = SlotSpec(self.former.get(slot.name, slot.name), slot.kind)
+            if now.name != slot.name:
+                if now.name in names:
+                    raise self._both(slot.name, now.name)
+                changed = True
+            kind = self._kind_of(now.name)
+            if kind is None and now.name.startswith(_KEPT):
+                self.add_slot(now)
             elif kind is None:
-                name = slot.name if slot.kind == "timers" else slot.name.partition("/")[2]
-                raise CheckpointMismatchError(
-                    f"the checkpoint holds {slot.kind} {name!r} of operator {self.operator!r},"
-                    " which the program does not declare in open(): run the program that wrote it, or start from a new"
-                    " checkpoint"
-                )
+                raise self._undeclared(slot)
             elif kind != slot.kind:
                 raise self._other_kind(slot, kind)
+        return changed
+
+    def _undeclared(self, slot: SlotSpec) -> CheckpointMismatchError:
+        name, ways = slot.name, "run the program that wrote it"
+        if slot.kind != "timers":
+            name = slot.name.partition("/")[2]
+            ways += f"; if it has another name now, say so with renamed_from({name!r}) of its descriptor"
+            if slot.name.startswith(_STATE):
+                ways += f"; if it may go, call runtime_context.delete_if_exists({name!r}) in open()"
+        return CheckpointMismatchError(
+            f"the checkpoint holds {slot.kind} {name!r} of operator {self.operator!r}, which the program does not"
+            f" declare in open(): {ways}; or start from a new checkpoint"
+        )
+
+    def _both(self, former: str, name: str) -> CheckpointMismatchError:
+        former, name = former.rpartition("/")[2], name.rpartition("/")[2]
+        return CheckpointMismatchError(
+            f"the checkpoint holds a state {name!r} of operator {self.operator!r}, and one with its former name"
+            f" {former!r}: declare both, or delete one of them with runtime_context.delete_if_exists()"
+        )
 
     def _other_kind(self, written: SlotSpec, declared: str) -> CheckpointMismatchError:
         return CheckpointMismatchError(
             f"the checkpoint holds {written.name.partition('/')[2]!r} of operator {self.operator!r} as"
-            f" {written.kind} state, the program declares it as {declared} state: give it another name"
+            f" {written.kind} state, the program declares it as {declared} state: give it another name, and delete the"
+            " one of before with runtime_context.delete_if_exists()"
         )
 
     def positions(self, written: list[SlotSpec]) -> list[int] | None:
         """Return for each slot its position in written rows (0 where they have none); None: they are the same."""
         if written == self.slots:
             return None
-        found = {slot.name: position for position, slot in enumerate(written, 1)}
+        former = self.former
+        found = {former.get(slot.name, slot.name): position for position, slot in enumerate(written, 1)}
         return [found.get(slot.name, 0) for slot in self.slots]

@@ -6,6 +6,7 @@ Only the mailbox thread may touch any of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import ProgramError
@@ -165,6 +166,12 @@ class HeapSpaces(HeapRows):
         """Note that a row, unchanged so far in this epoch, is being changed."""
         row[0] = stale_entry(row[0])
         self._dirty.append(row)
+
+    def rewrite(self, slot: int | None = None) -> None:
+        """Have all rows written with this epoch, or those that hold something in a slot."""
+        kept = [row for row in self.every_row() if row[0] >= 0 and (slot is None or row[slot] is not None)]
+        for row in sorted(kept, key=itemgetter(0)):
+            self.touch_row(row)
 
     # -- writing and restoring whole rows (the state log's side) --
 

@@ -153,6 +153,14 @@ class LargeCollections:
             return self._backend.spaces.slots[slot - 2]
         return self._backend.slots[slot - 1]
 
+    def rewrite(self) -> None:
+        """Put all maps and lists back into their rows: those that are large leave them with the next epoch."""
+        for address, slots in self._of.items():
+            row = self._backend.find(address)
+            for slot, collection in slots.items():
+                if row is not None:
+                    row[slot] = list(collection.live) if isinstance(collection, LargeList) else collection.plain()
+
     @staticmethod
     def _is_small(collection: LargeCollection, scale: float) -> bool:
         """Return whether the elements together take so little that they fit into their row."""

@@ -28,9 +28,11 @@ from pillarbox.elements import dumps
 from pillarbox.errors import CheckpointMismatchError, describe, shorten
 from pillarbox.state.addresses import is_space, space_address
 from pillarbox.state.chunk_store import ChunkStore
+from pillarbox.state.class_names import Classes, Without, without
 from pillarbox.state.large_collection import Elements, LargeCollection
 from pillarbox.state.large_collections import Batch
-from pillarbox.state.log_head import Layout, LogIdentity, Mark, damaged, newer, refused, unreadable
+from pillarbox.state.log_head import Layout, LogIdentity, Mark, cannot_become, damaged, newer, refused, unreadable
+from pillarbox.state.records import RecordError
 
 __all__ = ["Chunk", "Entries", "large_element", "large_row", "read_chunk", "read_large"]
 
@@ -365,17 +367,29 @@ def _checked(
         length = f", {len(payload)} bytes where {mark.size} were" if len(payload) != mark.size else ""
         raise damaged(identity, f"{what}, of epoch {mark.epoch},", f"its digest does not fit{length}")
     try:
-        return loads(payload) if allowed is None else loads_allowed(payload, allowed)
+        if allowed is None:
+            return loads(payload)
+        content = loads_allowed(payload, allowed)
+        if isinstance(allowed, Classes):
+            allowed.check_places(payload)
+        return content
     except MissingGlobalError as error:
-        raise unreadable(identity, _where(payload, *layouts), error) from error
+        names = None if allowed is None else Without(allowed, error.args[:2])
+        raise unreadable(identity, _where(payload, *layouts, names), error) from error
     except RefusedGlobalError as error:
         raise refused(identity, _where(payload, *layouts, allowed), error) from error
+    except RecordError as error:
+        names = None if allowed is None else Without(allowed, (error.record.__module__, error.record.__qualname__))
+        raise cannot_become(identity, _where(payload, *layouts, names), str(error)) from error
     except Exception as error:
         if mark is None:
             raise damaged(identity, what, describe(error)) from error
+        names = without(allowed, payload) if isinstance(allowed, Classes) else None
+        where = "" if names is None else f" (in {_where(payload, *layouts, names)})"
         raise CheckpointMismatchError(
-            f"{identity}: {what}, of epoch {mark.epoch}, cannot be read: {describe(error)}; it is as it was written, so"
-            " a class in it reads back no more what it wrote before: let it, or start from a new checkpoint"
+            f"{identity}: {what}, of epoch {mark.epoch}, cannot be read{where}: {describe(error)}; it is as it was"
+            " written, so a class in it reads back no more what it wrote before: let it, give new fields a default, or"
+            " start from a new checkpoint"
         ) from error
 
 

@@ -10,7 +10,16 @@ from pillarbox.state.large_collection import LargeCollection
 from pillarbox.state.ledger import CLEANED
 from pillarbox.state.log_contents import LogContents
 
-__all__ = ["clean"]
+__all__ = ["clean", "drop_stale"]
+
+
+def drop_stale(contents: LogContents, store: ChunkStore) -> None:
+    """Drop the oldest chunks, as far as nothing in them is current, and what lies beside them of deleted states."""
+    while contents.ledger.chunks and contents.ledger.oldest_is_stale():
+        store.remove(contents.drop_oldest().number)
+    for number in contents.orphans:
+        store.remove(number)
+    contents.orphans = []
 
 
 def clean(

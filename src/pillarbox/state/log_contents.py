@@ -5,10 +5,12 @@ Reading sets it, writing and cleaning go on from it. Only the mailbox thread may
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from pillarbox._unpickle import Allowed, loads
+from pillarbox._unpickle import Allowed, loads_allowed
 from pillarbox.state.backend import LoggedStateBackend
+from pillarbox.state.class_names import Classes
 from pillarbox.state.large_collections import LargeCollections
 from pillarbox.state.ledger import ChunkOnFile, Ledger
 from pillarbox.state.log_chunk import Chunk
@@ -25,6 +27,8 @@ class LogContents:
     Attributes:
         identity: whose state it is.
         backend: the live rows.
+        moved: the classes that have moved, by module and name of before.
+        classes: what pickles get for names, where any may be named.
         plain: the types of keys and states; None: they are pickled, whatever they are.
         layouts: what the slots of rows hold, by chunk.
         ledger: the chunks.
@@ -37,11 +41,17 @@ class LogContents:
         large: where the large rows and elements lie, by their entries.
         larges: how many of these have ever been written.
         scale: how many bytes were written for each one that was reckoned with beforehand.
+        rewrites: whether the next epoch writes all of it anew, since it has become other than it was written.
+        orphans: the numbers of large elements of states that are deleted: they go then.
     """
 
-    def __init__(self, identity: LogIdentity, backend: LoggedStateBackend) -> None:
+    def __init__(
+        self, identity: LogIdentity, backend: LoggedStateBackend, moved: Mapping[tuple[str, str], type] | None = None
+    ) -> None:
         self.identity = identity
         self.backend = backend
+        self.moved: Mapping[tuple[str, str], type] = moved or {}
+        self.classes: Classes = Classes(self.moved)
         self.plain: PlainStates | None = None
         self.layouts: Layouts = Layouts(backend)
         self.ledger: Ledger = Ledger()
@@ -54,6 +64,8 @@ class LogContents:
         self.large: dict[int, tuple[int, Mark]] = {}
         self.larges: int = 0
         self.scale: float = 1.0
+        self.rewrites: bool = False
+        self.orphans: list[int] = []
 
     def take_over(self, head: LogHead) -> None:
         """Take the numbers that a head says, when all that it knows of has been read."""
@@ -95,16 +107,25 @@ class LogContents:
         self.ledger.large -= mark.size
         return number
 
+    # -- writing anew --
+
+    def rewrite(self) -> None:
+        """Have the next epoch write all of it, and drop the chunks of before."""
+        self.rewrites = True
+        self.backend.rewrite()
+        self.backend.spaces.rewrite()
+        self.collections.rewrite()
+
     # -- types --
 
     @property
-    def allowed(self) -> Allowed | None:
-        """What pickles of the state may name; None: anything."""
-        return None if self.plain is None else self.plain.allowed
+    def allowed(self) -> Allowed:
+        """What pickles of the state may name."""
+        return self.classes if self.plain is None else self.plain.allowed
 
     def loads(self, payload: bytes) -> Any:
         """Unpickle a value that may name what the state may."""
-        return loads(payload) if self.plain is None else self.plain.loads(payload)
+        return loads_allowed(payload, self.allowed)
 
 
 def filed(number: int, start: int, chunk: Chunk, own: float) -> ChunkOnFile:

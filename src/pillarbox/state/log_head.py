@@ -25,6 +25,7 @@ __all__ = [
     "LogHead",
     "LogIdentity",
     "Mark",
+    "cannot_become",
     "check_key",
     "damaged",
     "open_head",
@@ -251,8 +252,19 @@ def refused(identity: LogIdentity, what: str, error: RefusedGlobalError) -> Chec
     module, name = error.args
     return CheckpointMismatchError(
         f"{identity}: the checkpoint holds, in {what}, {module}.{name}, which is none of the types that the program"
-        " declares; nothing of it was run. If the program wrote it when it declared other types, declare these, or none"
-        " for that state; else somebody else has written it: start from an older copy, or from a new checkpoint"
+        " declares; nothing of it was run. If it is a class that has moved, say"
+        f" env.add_class_alias('{module}:{name}', ...); if the program wrote it when it declared other types, declare"
+        " these, or none for that state; else somebody else has written it: start from an older copy, or from a new"
+        " checkpoint"
+    )
+
+
+def cannot_become(identity: LogIdentity, what: str, why: str) -> CheckpointMismatchError:
+    """Return the error that says that values cannot become what the program declares now."""
+    return CheckpointMismatchError(
+        f"{identity}: {what} cannot go on with what the checkpoint holds: {why}; or run the program that wrote it, give"
+        " the state another name and delete this one with runtime_context.delete_if_exists(), or start from a new"
+        " checkpoint"
     )
 
 
@@ -261,7 +273,8 @@ def unreadable(identity: LogIdentity, what: str, error: MissingGlobalError) -> C
     module, name, why = error.args
     return CheckpointMismatchError(
         f"{identity}: the checkpoint holds, in {what}, {module}.{name}, which is not there ({describe(why)}): keep it"
-        " where it was, or leave an alias there; or start from a new checkpoint"
+        f" where it was; if it has moved, say where, with env.add_class_alias('{module}:{name}', ...); or start from a"
+        " new checkpoint"
     )
 
 

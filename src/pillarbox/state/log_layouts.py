@@ -18,7 +18,11 @@ from pillarbox.state.heap_rows import STAMPS
 from pillarbox.state.log_chunk import Chunk
 from pillarbox.state.log_head import Layout, LogHead
 
-__all__ = ["Layouts", "SlotLayouts", "as_written", "layout_at", "state_name"]
+__all__ = ["DELETED", "Layouts", "SlotLayouts", "as_written", "layout_at", "state_name"]
+
+
+# The place of a slot of a state that the program has deleted.
+DELETED = -1
 
 
 class Layouts:
@@ -34,14 +38,17 @@ class Layouts:
         self.keys: SlotLayouts = SlotLayouts(backend)
         self.spaces: SlotLayouts = SlotLayouts(backend.spaces)
 
-    def take_over(self, head: LogHead) -> None:
+    def take_over(self, head: LogHead) -> bool:
         """Take what a head says, and have room for it in the program's rows.
+
+        Returns:
+            whether the program has renamed or deleted a state.
 
         Raises:
             CheckpointMismatchError: the program does not declare what there is.
         """
-        self.keys.take_over(head.layouts)
-        self.spaces.take_over(head.space_layouts)
+        changed = self.keys.take_over(head.layouts)
+        return self.spaces.take_over(head.space_layouts) or changed
 
     def note(self, following: int) -> None:
         """Take the program's slots for the layout from a chunk on."""
@@ -76,7 +83,7 @@ class Layouts:
             slots, space_slots = _places(positions, 1), _places(space_positions, 2)
             for index, counts in chunk.apart.items():
                 of = space_slots if chunk.is_space(index) else slots
-                chunk.apart[index] = {of(slot): count for slot, count in counts.items()}
+                chunk.apart[index] = {of(slot): count for slot, count in counts.items() if of(slot) != DELETED}
             chunk.elements = [
                 found._replace(slot=(space_slots if is_space(found.address) else slots)(found.slot))
                 for found in chunk.elements
@@ -114,15 +121,18 @@ class SlotLayouts:
         self._rows = rows
         self._layouts: list[tuple[int, Layout]] = []
 
-    def take_over(self, layouts: list[tuple[int, Layout]]) -> None:
+    def take_over(self, layouts: list[tuple[int, Layout]]) -> bool:
         """Take what a head says, and have room for it in the program's rows.
+
+        Returns:
+            whether the program has renamed or deleted a state.
 
         Raises:
             CheckpointMismatchError: the program does not declare what there is.
         """
-        for _, layout in layouts:
-            self._rows.adopt_slots(_specs(layout))
+        changed = [self._rows.adopt_slots(_specs(layout)) for _, layout in layouts]
         self._layouts = layouts
+        return any(changed)
 
     @property
     def newest(self) -> Layout:
@@ -179,4 +189,5 @@ def _places(positions: Sequence[int] | None, lead: int) -> Callable[[int], int]:
     """Return what tells the place in the program's rows of a slot in written ones, which count from 1."""
     if positions is None:
         return lambda slot: slot + lead - 1
-    return {written: place for place, written in enumerate(positions, lead)}.__getitem__
+    places = {written: place for place, written in enumerate(positions, lead)}
+    return lambda slot: places.get(slot, DELETED)

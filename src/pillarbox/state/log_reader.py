@@ -12,10 +12,12 @@ import numpy.typing as npt
 
 from pillarbox.state.addresses import is_space
 from pillarbox.state.chunk_store import ChunkStore
+from pillarbox.state.evolution import Evolution
 from pillarbox.state.large_collection import Owner
 from pillarbox.state.log_chunk import Chunk, read_chunk, read_large
 from pillarbox.state.log_contents import LogContents, filed
 from pillarbox.state.log_head import LogHead, Mark, damaged
+from pillarbox.state.log_layouts import DELETED
 from pillarbox.state.log_scan import scan
 from pillarbox.state.many_objects import many_new_objects
 
@@ -27,14 +29,17 @@ class LogReader:
 
     Args:
         contents: what the task knows of its log so far: it is brought up to the head, and its backend with it.
+        evolution: what becomes of the values; None: they are those of this program.
     """
 
-    def __init__(self, contents: LogContents, store: ChunkStore, head: LogHead) -> None:
+    def __init__(
+        self, contents: LogContents, store: ChunkStore, head: LogHead, evolution: Evolution | None = None
+    ) -> None:
         self._contents = contents
         self._store = store
         self._head = head
-        # Slots whose values were written when the program did not declare these types.
-        self._unchecked: set[str] = set()
+        self._evolution = evolution
+        self._allowed = contents.allowed if evolution is None else evolution.allowed
 
     def load(self) -> None:
         """Read all of it, into a backend that is empty.
@@ -42,34 +47,37 @@ class LogReader:
         Raises:
             CheckpointMismatchError: it is other state, or not what was written.
         """
-        head, contents = self._head, self._contents
-        backend, identity, layouts, plain = contents.backend, contents.identity, contents.layouts, contents.plain
-        layouts.take_over(head)
-        if plain is not None:
-            self._unchecked = {name for name, kind in plain.types.items() if head.types.get(name) != kind}
+        head, contents, evolution = self._head, self._contents, self._evolution
+        backend, identity, layouts = contents.backend, contents.identity, contents.layouts
+        if layouts.take_over(head) and evolution is not None:
+            evolution.note()
         with many_new_objects():
             newest: Mark | None = None
-            for number, chunk, written, start, chosen in scan(
-                self._store, head, identity, layouts.at, contents.allowed
-            ):
+            for number, chunk, written, start, chosen in scan(self._store, head, identity, layouts.at, self._allowed):
                 if newest is None:
                     newest = written
                 own = chunk.own(written.size)
-                layouts.fit(chunk, number)
+                if chosen.any():
+                    layouts.fit(chunk, number)
+                    self._forget_deleted(chunk, chosen)
                 contents.ledger.load(filed(number, start, chunk, own), written.size, own, chosen)
                 self._read_large(chunk, start, chosen)
                 self._read_elements(chunk, start, chosen)
                 # Outdated rows are freed now, and their memory is used for the next chunk, while it is in the cache.
                 for rows, addresses, found in layouts.of_each_kind(chunk, chosen):
-                    if plain is not None and self._unchecked:
-                        plain.check(addresses, found, self._unchecked)
+                    if evolution is not None:
+                        evolution.rows(rows, addresses, found, 1 if rows is backend else 2)
                     rows.load(addresses, found)
                 chunk.rows = []
+                if evolution is not None:
+                    evolution.end_chunk()
             wrong = contents.collections.load()
             if wrong is not None:
                 raise damaged(identity, "the state", wrong)
             contents.ledger.end_loading()
             backend.end_loading()
+            if evolution is not None and evolution.changes:
+                contents.rewrite()
         contents.entries = head.entries
         contents.take_over(head)
         contents.newest = newest
@@ -107,7 +115,8 @@ class LogReader:
             entry = contents.entry
             ledger.replace(entry - chunk.replaced)
             chosen = current[entry - start : entry - start + chunk.current]
-            layouts.fit(chunk, number)
+            if chosen.any():
+                layouts.fit(chunk, number)
             self._read_large(chunk, entry, chosen)
             self._read_elements(chunk, entry, chosen)
             contents.add(number, chunk, written.size)
@@ -135,7 +144,7 @@ class LogReader:
 
     def _read(self, number: int, mark: Mark | None) -> tuple[Chunk, Mark]:
         contents = self._contents
-        return read_chunk(self._store, number, mark, contents.identity, contents.layouts.at(number), contents.allowed)
+        return read_chunk(self._store, number, mark, contents.identity, contents.layouts.at(number), self._allowed)
 
     def _read_large(self, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
         """Put the large rows and elements of a chunk, so far as they are current, into their places."""
@@ -143,7 +152,7 @@ class LogReader:
         for index, (number, mark) in chunk.large.items():
             if not current[index]:
                 continue
-            content = read_large(self._store, number, mark, contents.identity, contents.allowed)
+            content = read_large(self._store, number, mark, contents.identity, self._allowed)
             contents.keep_large(start + index, number, mark)
             if index >= len(chunk.keys):
                 chunk.put(index, content["element"])
@@ -153,14 +162,31 @@ class LogReader:
 
     def _read_elements(self, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
         """Take up the elements of a chunk, and how many its rows have, so far as they are current."""
-        collections, plain = self._contents.collections, self._contents.plain
+        collections, evolution = self._contents.collections, self._evolution
         for index, counts in chunk.apart.items():
             if current[index]:
                 collections.expect(chunk.keys[index], counts)
         at = len(chunk.keys)
         for found in chunk.elements:
             part = slice(at, at := at + len(found.values))
-            if plain is not None and self._unchecked:
-                spec = collections.spec(found.address, found.slot)
-                plain.check_elements(spec, found.chosen(current[part]))
-            collections.find(found, np.arange(start + part.start, start + part.stop), current[part])
+            chosen = current[part]
+            if not chosen.any():
+                continue
+            entries = np.arange(start + part.start, start + part.stop)
+            if evolution is None:
+                collections.find(found, entries, chosen)
+                continue
+            spec, lead = collections.spec(found.address, found.slot), 1 + is_space(found.address)
+            evolved = evolution.elements(spec, found.chosen(chosen), lead)
+            collections.find(evolved, entries[chosen], np.ones(len(evolved.values), np.bool_))
+
+    def _forget_deleted(self, chunk: Chunk, chosen: npt.NDArray[np.bool_]) -> None:
+        """Count elements of states that are deleted for what is out of date."""
+        at = len(chunk.keys)
+        for found in chunk.elements:
+            part = slice(at, at := at + len(found.values))
+            if found.slot != DELETED:
+                continue
+            gone = [index for index in chunk.large if part.start <= index < part.stop and chosen[index]]
+            self._contents.orphans += [chunk.large[index][0] for index in gone]
+            chosen[part] = False

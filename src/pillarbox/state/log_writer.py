@@ -22,7 +22,7 @@ from pillarbox.state.chunk_store import ChunkStore
 from pillarbox.state.heap_rows import stale_entries
 from pillarbox.state.large_collections import batch_of
 from pillarbox.state.log_chunk import Chunk, Entries, large_element, large_row
-from pillarbox.state.log_cleaner import clean
+from pillarbox.state.log_cleaner import clean, drop_stale
 from pillarbox.state.log_contents import LogContents
 from pillarbox.state.log_head import Mark
 from pillarbox.state.log_layouts import as_written
@@ -89,6 +89,9 @@ class EpochWriter:
                 self._store.remove(number)
         # Large values go at once; what the log may take shrinks by twice as much, so cleaning has to make up for it.
         bytes_gone = ledger.replace(stale) + large - ledger.large
+        if contents.rewrites:
+            drop_stale(contents, self._store)
+            contents.rewrites = False
         added = float(sizes.sum()) + sum(float(batch.sizes.sum()) for batch in batches)
         moved, elements = clean(contents, self._store, added, bytes_gone)
         if moved:

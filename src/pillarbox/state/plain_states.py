@@ -6,7 +6,7 @@ program alone, never from a checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import compress
 from operator import itemgetter
 from typing import Any
@@ -17,9 +17,10 @@ from pillarbox.state.addresses import is_space, said
 from pillarbox.state.backend import LoggedRows, LoggedStateBackend, SlotSpec
 from pillarbox.state.key_note import KeyNote
 from pillarbox.state.large_collection import Elements
+from pillarbox.state.log_layouts import state_name
 from pillarbox.state.plain_types import ListOf, MapOf, NotPlainError, PlainKey, PlainType, Readable, plain_type
 
-__all__ = ["HEAD_1", "PlainStates", "head_1", "reason_for_pickles"]
+__all__ = ["HEAD_1", "PlainStates", "head_1", "reason_for_pickles", "slot_name"]
 
 # The name of heads of format 1.
 HEAD_1 = ("pillarbox.state.state_log", "_Meta")
@@ -31,26 +32,49 @@ class PlainStates:
     Attributes:
         types: the declared type of each state, by the name of its slot.
         allowed: what pickles of the state may name.
+        records: the classes in the types, by module and name.
     """
 
     def __init__(self, backend: LoggedStateBackend) -> None:
         self._backend = backend
         self._key = PlainKey()
         self._types: dict[str, PlainType] = {}
+        self._specs: dict[str, SlotSpec] = {}
+        self.records: dict[tuple[str, str], type] = {}
         self.allowed: Allowed = {**self._key.allowed, HEAD_1: head_1}
         for name, spec, declared in _declared(backend):
             self._types[name] = found = _type_of(spec, declared)
+            self._specs[name] = spec
             self.allowed.update(found.allowed)
+            self.records.update(found.records)
         # States that are asked for late are not known when a checkpoint is read.
         self._late = Readable(self.allowed)
 
     @property
     def types(self) -> dict[str, str]:
         """The declared types by name of slot, as a head says them."""
-        return {name: found.name for name, found in self._types.items()}
+        return {name: found.described for name, found in self._types.items()}
+
+    def by_present_names(self, types: Mapping[str, str]) -> dict[str, str]:
+        """Return types by the names that slots have now, from those by the names that they had."""
+        return {self._present_name(name): kind for name, kind in types.items()}
+
+    def is_renamed(self, types: Mapping[str, str]) -> bool:
+        """Return whether any slot of these has another name now."""
+        return any(self._present_name(name) != name for name in types)
+
+    def _present_name(self, name: str) -> str:
+        if name.startswith(_SPACE):
+            plain = name.removeprefix(_SPACE)
+            return _SPACE + self._backend.spaces.former.get(plain, plain)
+        return self._backend.former.get(name, name)
+
+    def said(self, name: str) -> str:
+        """Return a state for people, by the name of its slot."""
+        return f"the {self._specs[name].kind} state {state_name(self._specs[name].name)!r}"
 
     def _type(self, lead: int, spec: SlotSpec) -> PlainType | None:
-        return None if spec.kind == "timers" else self._types.get(_name(lead, spec), self._late)
+        return None if spec.kind == "timers" else self._types.get(slot_name(lead, spec), self._late)
 
     def loads(self, payload: bytes) -> Any:
         """Unpickle what may name only what the declared types do."""
@@ -85,7 +109,7 @@ class PlainStates:
                     self._refuse_key(keys)
             for slot, spec in enumerate(slots, lead):
                 declared = self._type(lead, spec)
-                if declared is None or (only is not None and _name(lead, spec) not in only):
+                if declared is None or (only is not None and slot_name(lead, spec) not in only):
                     continue
                 column = list(map(itemgetter(slot), found))
                 if not declared.fits(column):
@@ -169,11 +193,15 @@ def _declared(backend: LoggedStateBackend) -> Iterator[tuple[str, SlotSpec, tupl
     kinds: tuple[tuple[int, LoggedRows], ...] = ((1, backend), (2, backend.spaces))
     for lead, rows in kinds:
         for spec, declared in rows.declared_types():
-            yield _name(lead, spec), spec, declared
+            yield slot_name(lead, spec), spec, declared
 
 
-def _name(lead: int, spec: SlotSpec) -> str:
-    return spec.name if lead == 1 else f"space/{spec.name}"
+_SPACE = "space/"
+
+
+def slot_name(lead: int, spec: SlotSpec) -> str:
+    """Return the name of a slot among those of both kinds of rows."""
+    return spec.name if lead == 1 else _SPACE + spec.name
 
 
 def _type_of(spec: SlotSpec, declared: tuple[Any, ...]) -> PlainType:

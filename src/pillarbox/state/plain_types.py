@@ -25,6 +25,7 @@ import pyspark.sql.types as spark
 from pillarbox._unpickle import Allowed, loads_allowed, row_class
 from pillarbox.errors import shorten
 from pillarbox.rows import Row
+from pillarbox.state.records import field_names, optional_fields, own_pickling
 from pillarbox.types import TypeInformation
 
 __all__ = ["ListOf", "MapOf", "NotPlainError", "PlainKey", "PlainType", "Readable", "plain_type"]
@@ -41,15 +42,20 @@ class PlainType(ABC):
     """A declared type. All of its values may be None, also those inside others.
 
     Attributes:
-        name: the type as it is written in heads of logs and in errors.
+        name: the type as it is written in errors.
+        described: the type as it is written in heads of logs: of classes with their fields.
         allowed: what pickles of its values name, with what each becomes there.
+        records: the classes in it, by module and name.
     """
 
     def __init__(self, name: str, parts: Iterable[PlainType] = (), allowed: Allowed | None = None) -> None:
         self.name = name
+        self.described: str = name
         self.allowed: Allowed = dict(allowed or {})
+        self.records: dict[tuple[str, str], type] = {}
         for part in parts:
             self.allowed.update(part.allowed)
+            self.records.update(part.records)
 
     def fits(self, values: Iterable[Any]) -> bool:
         """Return whether all values are of the type."""
@@ -104,6 +110,7 @@ class ListOf(PlainType):
 
     def __init__(self, element: PlainType, name: str = "") -> None:
         super().__init__(name or f"LIST({element.name})", [element])
+        self.described = name or f"LIST({element.described})"
         self.element = element
 
     def _fits(self, values: list[Any], kinds: set[type]) -> bool:
@@ -119,6 +126,7 @@ class MapOf(PlainType):
 
     def __init__(self, key: PlainType, value: PlainType, kinds: frozenset[type] = frozenset({dict})) -> None:
         super().__init__(f"MAP({key.name}, {value.name})", [key, value])
+        self.described = f"MAP({key.described}, {value.described})"
         self.key: PlainType = key
         self.value: PlainType = value
         self._kinds = kinds
@@ -136,11 +144,21 @@ class MapOf(PlainType):
 class _Fields(PlainType):
     """Rows, and tuples and lists in their place; or objects of one class."""
 
-    def __init__(self, name: str, parts: Sequence[tuple[str, PlainType]], record: type | None = None) -> None:
+    def __init__(self, kind: str, parts: Sequence[tuple[str, PlainType]], record: type | None = None) -> None:
+        """Take its kind, ROW or TUPLE or the name of a class, and its fields."""
         allowed: Allowed = {}
+        optional: frozenset[str] = frozenset()
         if record is not None:
             allowed[record.__module__, record.__qualname__] = partial(_stub, record)
-        super().__init__(name, [part for _, part in parts], allowed)
+            optional = optional_fields(record)
+        fields = [("" if kind == "TUPLE" else f"{name}: ", part) for name, part in parts]
+        short = ", ".join(lead + part.name for lead, part in fields)
+        super().__init__(kind if record is not None else f"{kind}({short})", [part for _, part in parts], allowed)
+        marks = ["?" if name in optional else "" for name, _ in parts]
+        inside = ", ".join(lead + part.described + mark for (lead, part), mark in zip(fields, marks))
+        self.described = f"{kind}({inside})"
+        if record is not None:
+            self.records[record.__module__, record.__qualname__] = record
         self._names = [part for part, _ in parts]
         self._types = [part for _, part in parts]
         self._record = record
@@ -321,7 +339,7 @@ def _of_spark(declared: spark.DataType) -> PlainType:
         return MapOf(_of_spark(declared.keyType), _of_spark(declared.valueType))
     if isinstance(declared, spark.StructType):
         parts = [(field.name, _of_spark(field.dataType)) for field in declared]
-        rows = _Fields("ROW(" + ", ".join(f"{name}: {part.name}" for name, part in parts) + ")", parts)
+        rows = _Fields("ROW", parts)
         rows.allowed.update(_ROWS)
         return rows
     raise NotPlainError(f"{declared.simpleString()} has no plain values")
@@ -339,7 +357,7 @@ def _of_annotation(declared: Any, inside: tuple[type, ...]) -> PlainType:
         return ListOf(_of_annotation(args[0], inside))
     elif origin is tuple and args:
         parts = [(f"f{index}", _of_annotation(arg, inside)) for index, arg in enumerate(args)]
-        return _Fields("TUPLE(" + ", ".join(part.name for _, part in parts) + ")", parts)
+        return _Fields("TUPLE", parts)
     elif origin is dict:
         return MapOf(_of_annotation(args[0], inside), _of_annotation(args[1], inside))
     elif isinstance(declared, type):
@@ -360,28 +378,15 @@ def _of_record(record: type, inside: tuple[type, ...]) -> PlainType:
         found = getattr(found, name, None)
     if found is not record or record.__module__ == "__main__":
         raise NotPlainError(f"{record.__qualname__} cannot be imported in a worker: put it into a module")
-    own = [name for name in _PICKLING if _is_own(record, name)]
-    if own:
-        raise NotPlainError(f"{record.__qualname__} has a {own[0]} of its own")
+    own = own_pickling(record)
+    if own is not None:
+        raise NotPlainError(f"{record.__qualname__} has a {own} of its own")
     try:
         hints = typing.get_type_hints(record)
     except Exception as error:
         raise NotPlainError(f"an annotation of {record.__qualname__} cannot be resolved ({error})") from error
-    names = record._fields if is_tuple else [field.name for field in dataclasses.fields(record)]
+    names = field_names(record)
     if not set(names) <= hints.keys():
         raise NotPlainError(f"{record.__qualname__} has fields without annotation")
     parts = [(name, _of_annotation(hints[name], (*inside, record))) for name in names]
     return _Fields(f"{record.__module__}.{record.__qualname__}", parts, record)
-
-
-_PICKLING = ("__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__", "__getstate__", "__setstate__")
-
-
-def _is_own(record: type, name: str) -> bool:
-    """Return whether a class pickles in a way of its own."""
-    for each in record.__mro__:
-        if name in vars(each):
-            made = getattr(vars(each)[name], "__module__", None)
-            is_named_tuple = name == "__getnewargs__" and issubclass(record, tuple) and "_fields" in vars(each)
-            return each not in (object, tuple) and made != "dataclasses" and not is_named_tuple
-    return False

@@ -12,6 +12,7 @@ Only the mailbox thread may touch the log.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
@@ -20,6 +21,7 @@ from pillarbox.elements import dumps
 from pillarbox.state import log_limits
 from pillarbox.state.backend import LoggedStateBackend
 from pillarbox.state.chunk_store import ChunkStore
+from pillarbox.state.evolution import evolution_of
 from pillarbox.state.log_contents import LogContents
 from pillarbox.state.log_head import (
     META,
@@ -50,6 +52,10 @@ class Sync(Enum):
 class StateLog:
     """A resident task's view of its log.
 
+    Args:
+        own_state: whether operators keep something for themselves.
+        moved: the classes that have moved, by module and name of before.
+
     Attributes:
         contents: what there is in the log.
         version: the number of epochs in the log; the next epoch is ``version + 1``.
@@ -57,8 +63,15 @@ class StateLog:
         bytes_written: payload bytes put into the store by the last commit.
     """
 
-    def __init__(self, identity: LogIdentity, backend: LoggedStateBackend, *, own_state: bool = True) -> None:
-        self.contents: LogContents = LogContents(identity, backend)
+    def __init__(
+        self,
+        identity: LogIdentity,
+        backend: LoggedStateBackend,
+        *,
+        own_state: bool = True,
+        moved: Mapping[tuple[str, str], type] | None = None,
+    ) -> None:
+        self.contents: LogContents = LogContents(identity, backend, moved)
         self._own_state = own_state
         self._stamps: list[tuple[int, int]] = []
         self.version: int = 0
@@ -86,10 +99,12 @@ class StateLog:
             return Sync.IN_STEP
         if mine is None and head is not None:
             check_key(head, contents.identity)
-            LogReader(contents, store, head).load()
+            evolution = evolution_of(contents, head)
+            LogReader(contents, store, head, evolution).load()
             self._take_over(head)
+            evolution.task_state(self.task_state)
             return Sync.LOADED
-        if head is None or mine not in head.stamps or head.first > contents.following:
+        if head is None or mine not in head.stamps or head.first > contents.following or contents.rewrites:
             return Sync.DIVERGED
         LogReader(contents, store, head).catch_up()
         self._take_over(head)

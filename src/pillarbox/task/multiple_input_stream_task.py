@@ -65,7 +65,7 @@ class MultipleInputStreamTask(StreamTask):
             vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program, vertex.key, vertex.codes
         )
         self._own_state = any(node.factory.stateful for node in vertex.nodes)
-        self.log: StateLog = StateLog(identity, self.backend, own_state=self._own_state)
+        self.log: StateLog = StateLog(identity, self.backend, own_state=self._own_state, moved=vertex.moved)
         self.gate: InputGate = InputGate(vertex.name, vertex.inputs)
         self._batch: BatchInput | None = None
         if vertex.batch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pillarbox.operators.operator import OperatorFactory
@@ -180,6 +181,7 @@ class Vertex:
         key: the description of its key; None where its head has no key.
         codes: by which scheme of codes the state of subtasks is found; None: it is found otherwise.
         batch: whether it runs in batch mode.
+        moved: the classes that have moved, by the module and name that checkpoints have them by.
     """
 
     number: int
@@ -200,6 +202,7 @@ class Vertex:
     key: KeyNote | None = None
     codes: int | None = None
     batch: bool = False
+    moved: Mapping[tuple[str, str], type] = field(default_factory=dict)
 
     def use_codes(self, codes: int) -> None:
         """Send to subtasks, and find state, by the codes of this scheme. The first one is that of older checkpoints."""

@@ -22,6 +22,7 @@ def _scoped(descriptor: StateDescriptor, scope: str) -> StateDescriptor:
     """Return a descriptor whose name clashes with no other's."""
     scoped = copy.copy(descriptor)
     scoped.name = f"{scope}/{descriptor.name}"
+    scoped.former_names = tuple(f"{scope}/{name}" for name in descriptor.former_names)
     return scoped
 
 
