@@ -258,8 +258,8 @@ def test_a_class_that_is_gone_is_named_with_state_and_key(_gone, size):
         Task(task.store)
     sentence = (
         f"operator 'op', subtask 3: the checkpoint holds, in the value state 'b' of {whose}, payments.Payment,"
-        " which is not there (AttributeError: ...): keep it where it was, or leave an alias there; or start from a new"
-        " checkpoint"
+        " which is not there (AttributeError: ...): keep it where it was; if it has moved, say where, with"
+        " env.add_class_alias('payments:Payment', ...); or start from a new checkpoint"
     )
     assert re.sub("Error: [^)]*", "Error: ...", str(caught.value)) == sentence
 

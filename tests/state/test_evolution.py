@@ -7,9 +7,11 @@ import sys
 import zlib
 from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pillarbox import CheckpointMismatchError, ProgramError, Row, StateTtlConfig, TypeMismatchError, Types
 from pillarbox.state import (
@@ -620,3 +622,143 @@ def test_large_rows_and_many_chunks_are_written_anew_and_leave_nothing(shop, mon
     assert {key: len(task[key]["v"].value().text) for key in task.backend.get_keys()} == {
         str(n): 700_000 if n == 4 else 10 for n in range(30) if n != 3
     }
+
+
+# -- any change of any types --
+
+SCALARS = {
+    "INT": (Types.INT(), st.integers(-5, 5)),
+    "LONG": (Types.LONG(), st.integers(-5, 5) | st.just(2**40)),
+    "DOUBLE": (Types.DOUBLE(), st.integers(-5, 5) | st.just(1.5)),
+    "STRING": (Types.STRING(), st.sampled_from(["", "x"])),
+    "BOOLEAN": (Types.BOOLEAN(), st.booleans()),
+}
+SHAPES = st.recursive(
+    st.sampled_from(list(SCALARS)),
+    lambda inner: st.one_of(
+        inner.map(lambda part: ("LIST", part)),
+        inner.map(lambda part: ("MAP", part)),
+        st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=3).map(lambda parts: ("ROW", parts)),
+        st.tuples(
+            st.sampled_from(["dataclass", "slots", "frozen slots", "named tuple"]),
+            st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=3),
+        ).map(lambda each: ("CLASS", *each)),
+    ),
+    max_leaves=4,
+)
+
+
+class Declared:
+    """A shape as a program declares it, with classes of its own in the module: named by where they are in it."""
+
+    def __init__(self, shape: Any, defaults: bool) -> None:
+        self.module = sys.modules["shop"]
+        self.defaults = defaults
+        self.type = self.declare(shape, "C")
+
+    def declare(self, shape, path):
+        if isinstance(shape, str):
+            return SCALARS[shape][0]
+        if shape[0] in ("LIST", "MAP"):
+            inner = self.declare(shape[1], path)
+            return list[inner] if shape[0] == "LIST" else dict[str, inner]
+        fields = {name: self.declare(part, f"{path}_{name}") for name, part in shape[-1].items()}
+        if shape[0] == "ROW":
+            if all(isinstance(part, str) for part in shape[1].values()):
+                return row(**fields)
+            return tuple[(*fields.values(), int)]  # rows have no classes in them
+        for name, part in fields.items():
+            setattr(self.module, f"T{path}_{name}", part)
+        lines = [f"    {name}: T{path}_{name}" + " = None" * self.defaults for name in fields]
+        exec(_PRELUDE + KINDS[shape[1]].replace("Order", path) + "\n".join(lines), vars(self.module))
+        return getattr(self.module, path)
+
+
+def changed(shape, draw):
+    """A shape that a later version of a program may well have."""
+    if isinstance(shape, str):
+        return draw(st.sampled_from([shape] * 6 + (["LONG", "DOUBLE"] if shape in ("INT", "LONG") else ["STRING"])))
+    if shape[0] in ("LIST", "MAP"):
+        return shape[0], changed(shape[1], draw)
+    names = draw(st.permutations([*shape[-1], "d"]))
+    kept = names[: draw(st.integers(1, len(names)))]
+    return *shape[:-1], {name: changed(shape[-1][name], draw) if name in shape[-1] else "STRING" for name in kept}
+
+
+def simple(value):
+    """A value as plain data by names, with nothing that is None."""
+    if isinstance(value, Row):
+        return {name: simple(each) for name, each in zip(value._fields, value) if each is not None}
+    if hasattr(value, "_fields"):
+        return {name: simple(each) for name, each in zip(value._fields, value) if each is not None}
+    if hasattr(value, "__dataclass_fields__"):
+        return {
+            name: simple(getattr(value, name))
+            for name in value.__dataclass_fields__
+            if getattr(value, name) is not None
+        }
+    if isinstance(value, (list, tuple)):
+        return [simple(each) for each in value]
+    if isinstance(value, dict):
+        return {key: simple(each) for key, each in value.items()}
+    return value
+
+
+def value_of(shape, declared, draw):
+    if isinstance(shape, str):
+        return draw(SCALARS[shape][1])
+    if shape[0] in ("LIST", "MAP"):
+        inner = declared.__args__[-1]
+        made = [value_of(shape[1], inner, draw) for _ in range(draw(st.integers(0, 2)))]
+        return made if shape[0] == "LIST" else {str(place): each for place, each in enumerate(made)}
+    if shape[0] == "ROW" and not hasattr(declared, "__args__"):
+        return Row.of(**{name: draw(SCALARS[part][1]) for name, part in shape[1].items()})
+    if shape[0] == "ROW":
+        return (*(value_of(part, kind, draw) for part, kind in zip(shape[1].values(), declared.__args__)), 7)
+    hints = get_type_hints(declared)
+    return declared(**{name: value_of(part, hints[name], draw) for name, part in shape[2].items()})
+
+
+@given(SHAPES, st.data())
+@settings(max_examples=150, deadline=None)
+def test_values_of_any_type_become_those_of_another_or_are_refused(then, data):
+    """What is read is of the new type, holds what both have in common, and is the same after the next epoch."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "shop", ModuleType("shop"))
+        old = Declared(then, defaults=False)
+        task = Task(v=values("v", old.type), l=ListStateDescriptor("l", old.type))
+        for key in "ab":
+            value = value_of(then, old.type, data.draw)
+            task[key]["v"].update(value)
+            task[key]["l"].add(value)
+        before = {key: simple(task[key]["v"].value()) for key in "ab"}
+        store = task.commit()
+        untouched = dict(store.chunks)
+        now = changed(then, data.draw)
+        patch.setitem(sys.modules, "shop", ModuleType("shop"))
+        new = Declared(now, defaults=data.draw(st.booleans()))
+        states = {"v": values("v", new.type), "l": ListStateDescriptor("l", new.type)}
+        try:
+            task = Task(store, **states)
+        except (CheckpointMismatchError, TypeMismatchError) as error:
+            assert "state 'v'" in str(error) or "state 'l'" in str(error)
+            assert store.chunks == untouched and then != now
+            return
+        after = {key: simple(task[key]["v"].value()) for key in "ab"}
+        for key in "ab":
+            assert agrees(before[key], after[key])
+            assert [simple(each) for each in task[key]["l"]] == [after[key]]
+        if repr(then) == repr(now):  # in the same order as well
+            assert after == before and not task.is_written_anew
+        task.log.contents.plain.check(task.backend.rows, task.backend.rows.values())
+        again = Task(task.commit(), **states)
+        assert {key: simple(again[key]["v"].value()) for key in "ab"} == after and not again.is_written_anew
+
+
+def agrees(before, after):
+    """Whether nothing is in one that is another in the other: names may be in one of them alone."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return all(agrees(before[name], after[name]) for name in before.keys() & after.keys())
+    if isinstance(before, list) and isinstance(after, list):
+        return len(before) == len(after) and all(map(agrees, before, after))
+    return type(before) is type(after) and before == after

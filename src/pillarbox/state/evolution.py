@@ -169,7 +169,9 @@ class _OfPlainValues(Evolution):
         for where, record in moved.items():
             if record in self._plain.records.values():
                 names[where] = partial(self._moved, record, fields.get(".".join(where)))
-        names.gone = {each.kind for name, kind in then.items() if name not in now for each in kind.every()}
+        names.gone = fields.keys() - mine.keys() - {".".join(where) for where in names}
+        if names.gone:
+            self._unchecked = set(now)  # nothing that stands for them may be anywhere else
         return names
 
     def _moved(self, record: type, fields: Sequence[str] | None) -> type:
@@ -198,7 +200,7 @@ class _OfPlainValues(Evolution):
 
 
 class _PlainNames(Allowed):
-    """Names in pickles of plain data; those of classes of states that are deleted stand for nothing.
+    """Names in pickles of plain data; those of classes of states and fields that are gone stand for nothing.
 
     Attributes:
         gone: these classes.

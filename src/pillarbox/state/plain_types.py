@@ -110,7 +110,7 @@ class ListOf(PlainType):
 
     def __init__(self, element: PlainType, name: str = "") -> None:
         super().__init__(name or f"LIST({element.name})", [element])
-        self.described = name or f"LIST({element.described})"
+        self.described: str = name or f"LIST({element.described})"
         self.element = element
 
     def _fits(self, values: list[Any], kinds: set[type]) -> bool:
@@ -126,7 +126,7 @@ class MapOf(PlainType):
 
     def __init__(self, key: PlainType, value: PlainType, kinds: frozenset[type] = frozenset({dict})) -> None:
         super().__init__(f"MAP({key.name}, {value.name})", [key, value])
-        self.described = f"MAP({key.described}, {value.described})"
+        self.described: str = f"MAP({key.described}, {value.described})"
         self.key: PlainType = key
         self.value: PlainType = value
         self._kinds = kinds
@@ -156,7 +156,7 @@ class _Fields(PlainType):
         super().__init__(kind if record is not None else f"{kind}({short})", [part for _, part in parts], allowed)
         marks = ["?" if name in optional else "" for name, _ in parts]
         inside = ", ".join(lead + part.described + mark for (lead, part), mark in zip(fields, marks))
-        self.described = f"{kind}({inside})"
+        self.described: str = f"{kind}({inside})"
         if record is not None:
             self.records[record.__module__, record.__qualname__] = record
         self._names = [part for part, _ in parts]
