@@ -123,6 +123,8 @@ class _OfPickles(Evolution):
 
     def end_chunk(self) -> None:
         self._classes.records = {}
+        if self._classes.has_moved:  # be it in what is out of date: that chunk has to go as well
+            self.note()
 
     def task_state(self, state: Any) -> None:
         if self._classes.records:
