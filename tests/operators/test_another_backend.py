@@ -68,6 +68,12 @@ class Store:
     def get_operator_list(self, descriptor: Any, uid: str, *, union: bool) -> Any:
         raise NotImplementedError
 
+    def delete_if_exists(self, name: str) -> None:
+        raise NotImplementedError
+
+    def delete_operator_list(self, name: str, uid: str) -> None:
+        raise NotImplementedError
+
     def set_current_namespace(self, namespace: Any) -> None:
         raise NotImplementedError
 
