@@ -38,6 +38,46 @@ SETTINGS_BUILDS = [
         )
         for value in (0, -1, True, "2", 1.5)
     ),
+    *(
+        Build(
+            f"from_savepoint{value!r}",
+            lambda env, value=value: env.from_savepoint(*value[:1], **dict(value[1:])),
+            says,
+        )
+        for value, says in (
+            ((None,), ("from_savepoint() takes the directory of a savepoint", "None")),
+            (("",), ("from_savepoint() takes the directory of a savepoint", "''")),
+            (("s", ("renamed", ["a"])), ("renamed is a dict of new uids by those in the savepoint", "['a']")),
+            (("s", ("renamed", {"a": 1})), ("renamed is a dict of new uids", "{'a': 1}")),
+            (("s", ("renamed", {"a": "c", "b": "c"})), ("renamed gives one uid to several operators",)),
+            (("s", ("positions", "latest")), ('positions is "savepoint", "none", or a list', "'latest'")),
+            (("s", ("positions", ["latest"])), ('positions is "savepoint", "none", or a list', "['latest']")),
+        )
+    ),
+    Build(
+        "from_savepoint in batch mode",
+        lambda env: (
+            env.set_runtime_mode(RuntimeExecutionMode.BATCH)
+            .from_savepoint("s")
+            .from_collection([1])
+            .key_by(_doubled)
+            .reduce(max)
+            .execute_and_collect()
+        ),
+        ("a program in batch mode starts without state", "RuntimeExecutionMode.STREAMING"),
+    ),
+    Build(
+        "from_savepoint with another uid",
+        lambda env: (
+            env.from_savepoint("s", renamed={"old": "new"})
+            .from_collection([1])
+            .key_by(_doubled)
+            .reduce(max)
+            .uid("most")
+            .execute_and_collect()
+        ),
+        ("renamed gives 'new' as new uid", "the program has no such operator", "'most'"),
+    ),
     Build(
         "batch mode in several epochs",
         lambda env: (

@@ -12,6 +12,7 @@ from pillarbox.datastream.columns import check_column_names
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.execution_mode import RuntimeExecutionMode, is_batch
 from pillarbox.datastream.operator_settings import check_parallelism
+from pillarbox.datastream.starts_from_savepoint import StartsFromSavepoint
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import (
     CollectionSource,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = ["StreamExecutionEnvironment"]
 
 
-class StreamExecutionEnvironment(ClassAliases):
+class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
     """Builds programs and runs them: on Spark where they read DataFrames, in this process otherwise.
 
     Example:
@@ -395,7 +396,8 @@ class StreamExecutionEnvironment(ClassAliases):
 
         Args:
             clock: processing time; the system's by default.
-            savepoint: state to start from.
+            savepoint: state to start from, as :meth:`LocalJob.savepoint` returned it; it comes before that of
+                :meth:`from_savepoint`.
             outputs: the streams whose records each epoch returns, by name.
 
         Example:
@@ -477,6 +479,9 @@ class StreamExecutionEnvironment(ClassAliases):
             batch=is_batch(self._mode, sinks),
         )
         program.auto_rescale = self._auto_rescale
+        if self._savepoint is not None:
+            self._savepoint.check(program)
+            program.savepoint = self._savepoint
         for vertex in program.vertices:
             vertex.latency_interval = self._latency_interval
             vertex.moved = dict(self._moved)

@@ -16,7 +16,7 @@ from pillarbox.graph.program import Program
 from pillarbox.graph.transformations import DataFrameSource, SourceTransformation
 from pillarbox.state.key_note import key_change
 
-__all__ = ["Comparison", "compare", "describe_programs", "read_codes", "read_description"]
+__all__ = ["Comparison", "compare", "compare_sources", "describe_programs", "read_codes", "read_description"]
 
 # Of the description. A newer one is refused.
 FORMAT = 1
@@ -31,7 +31,9 @@ def describe_programs(programs: Sequence[Program]) -> dict[str, Any]:
 
 
 def _describe(program: Program) -> dict[str, Any]:
+    begun = {} if program.savepoint is None else {"savepoint": program.savepoint.directory}
     return {
+        **begun,
         "parallelism": program.parallelism,
         "max_parallelism": program.max_parallelism,
         "processing_time": program.uses_processing_time,
@@ -137,7 +139,7 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparis
             f" {'is' if timed else 'is not'}: Spark keeps that with the state; if it is only taken to be so by mistake,"
             f" say process(..., processing_time={not timed})"
         )
-    _compare_sources(then["sources"], now["sources"], found)
+    compare_sources(then["sources"], now["sources"], found)
     old = {operator["uid"]: operator for operator in then["operators"]}
     new = {operator["uid"]: operator for operator in now["operators"]}
     missing = [uid for uid in old if uid not in new]
@@ -165,7 +167,8 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparis
                 )
 
 
-def _compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], found: Comparison) -> None:
+def compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], found: Comparison) -> None:
+    """Compare the sources of a program with those that it had."""
     names, new_names = ([source["name"] for source in sources] for sources in (then, now))
     if len(then) != len(now):
         found.refused.append(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from pillarbox.errors import ProgramError
 from pillarbox.graph.own_state import carries_on
+from pillarbox.graph.savepoint_start import SavepointStart
 from pillarbox.graph.targets import FormerCodes, output_target, subtask_codes
 from pillarbox.graph.transformations import (
     ChainingStrategy,
@@ -53,6 +54,7 @@ class Program:
         batch: whether it runs in batch mode.
         uses_processing_time: whether the program needs to be run when there is no data.
         auto_rescale: whether the partitions of a checkpoint may be changed to these.
+        savepoint: where it starts from on a new checkpoint; None: with no state.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Program:
     former: dict[int, tuple[int, int]] = field(default_factory=dict)
     auto_rescale: bool = False
     batch: bool = False
+    savepoint: SavepointStart | None = None
 
     @property
     def uses_processing_time(self) -> bool:

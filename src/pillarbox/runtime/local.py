@@ -72,7 +72,7 @@ class LocalJob:
 
     Args:
         clock: processing time, shared by all tasks; the system's when None.
-        savepoint: state to start from.
+        savepoint: state to start from; None: that of the program's savepoint, if it starts from one.
 
     Attributes:
         epoch: number of epochs committed.
@@ -95,6 +95,10 @@ class LocalJob:
         self._codes = {place: code for code, place in program.subtasks.items()}
         if program.batch and savepoint:
             raise ProgramError("a program in batch mode starts without state: it takes no savepoint")
+        if savepoint is None and program.savepoint is not None:
+            from pillarbox.runtime.savepoint_stores import stores_from_savepoint
+
+            savepoint = stores_from_savepoint(program)
         self._stores: Savepoint = {place: store.copy() for place, store in (savepoint or {}).items()}
         places = {(vertex.uid, subtask) for vertex in program.vertices for subtask in range(vertex.parallelism)}
         homeless = sorted(self._stores.keys() - places)

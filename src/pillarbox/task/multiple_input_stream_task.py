@@ -12,7 +12,7 @@ from typing import Any
 
 from pillarbox.elements import Buffer, Records, TaskReport, Watermark, WatermarkStatus
 from pillarbox.errors import OperatorError, causes_of, shorten
-from pillarbox.state import ChunkStore, HeapKeyedStateBackend, KeyOwner, LogIdentity, StateLog, Sync
+from pillarbox.state import ChunkStore, HeapKeyedStateBackend, KeyOwner, StateLog, Sync
 from pillarbox.task.batch_input import BatchInput
 from pillarbox.task.input_gate import InputGate
 from pillarbox.task.key_sorter import KeyedRun
@@ -61,11 +61,10 @@ class MultipleInputStreamTask(StreamTask):
         )
         self._memory = memory
         self._warned = False
-        identity = LogIdentity(
-            vertex.uid, subtask, vertex.parallelism, vertex.max_parallelism, vertex.program, vertex.key, vertex.codes
-        )
         self._own_state = any(node.factory.stateful for node in vertex.nodes)
-        self.log: StateLog = StateLog(identity, self.backend, own_state=self._own_state, moved=vertex.moved)
+        self.log: StateLog = StateLog(
+            vertex.log_identity(subtask), self.backend, own_state=self._own_state, moved=vertex.moved
+        )
         self.gate: InputGate = InputGate(vertex.name, vertex.inputs)
         self._batch: BatchInput | None = None
         if vertex.batch:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pillarbox.operators.operator import OperatorFactory
 from pillarbox.state.key_note import KeyNote
+from pillarbox.state.log_head import LogIdentity
 from pillarbox.task.partitioner import Partitioner
 
 __all__ = [
@@ -220,3 +221,18 @@ class Vertex:
     def is_keyed(self) -> bool:
         """Whether the operator at its head has keyed state and timers."""
         return self.nodes[0].factory.keyed
+
+    @property
+    def channels(self) -> list[list[int]]:
+        """The channels of each way in whose senders are known: of a source they are not."""
+        return [
+            [channel_code(edge.id, subtask) for subtask in range(edge.parallelism)]
+            for edge in self.inputs
+            if not edge.is_source
+        ]
+
+    def log_identity(self, subtask: int) -> LogIdentity:
+        """Return whose state the log of a subtask holds."""
+        return LogIdentity(
+            self.uid, subtask, self.parallelism, self.max_parallelism, self.program, self.key, self.codes
+        )

@@ -52,6 +52,10 @@ class Processor(StatefulProcessor):
         """Run a subtask's epoch."""
         return self._loaded().run(int(key[0]), rows, timerValues.getCurrentProcessingTimeInMs())  # type: ignore[no-any-return]
 
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        """Take rows of a savepoint's, in the first epoch."""
+        self._loaded().take_state(int(key[0]), initialState, timerValues.getCurrentProcessingTimeInMs())
+
     def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
         """Run an epoch without input."""
         return self._loaded().run_on_timer(int(key[0]), timerValues.getCurrentProcessingTimeInMs())  # type: ignore[no-any-return]

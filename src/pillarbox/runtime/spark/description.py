@@ -78,6 +78,22 @@ class Description:
         if every:
             self._note(every, describe_programs(programs), self.last_committed)
 
+    @property
+    def savepoint(self) -> str | None:
+        """The savepoint that the checkpoint was begun from, or is being; None: none."""
+        noted = [_json(line).get("savepoint") for line in self._lines]
+        return next((found for found in noted if isinstance(found, str)), None)
+
+    def note_savepoint(self, directory: str) -> None:
+        """Note that a new checkpoint begins from a savepoint."""
+        self._write(json.dumps({"savepoint": directory}))
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a batch was begun, be it committed or not."""
+        names = self._column(f"{self._checkpoint}/offsets", "_metadata.file_name")
+        return any(name.isdigit() for name in names)
+
     def _compare(self, then: dict[str, Any], now: dict[str, Any]) -> None:
         found = compare(then, now)
         if found.refused:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import count
@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import StructType
 
-__all__ = ["collect_objects", "plan_for_each_batch", "plan_output"]
+    from pillarbox.state.savepoint import OperatorTable
+
+__all__ = ["FirstEpoch", "collect_objects", "plan_first_epoch", "plan_for_each_batch", "plan_output"]
 
 
 # A part of a nested type that must not be null.
@@ -46,10 +48,30 @@ def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return batches
 
 
-class _Plan:
-    """A program's plan, in the session of the DataFrames that it reads."""
+@dataclass(frozen=True)
+class FirstEpoch:
+    """The epoch of a query that starts from a savepoint in which it takes the state: it has no input.
 
-    def __init__(self, program: Program, spark: SparkSession) -> None:
+    Attributes:
+        sources: what is read instead of the program's sources; its rows are dropped.
+        state: rows of state for some vertices, in the columns of ``STATE_SCHEMA``.
+        tables: the tables that they are of, by the number of the vertex, with the slots that they have in the program.
+    """
+
+    sources: DataFrame
+    state: Callable[[Sequence[int]], DataFrame]
+    tables: dict[int, OperatorTable]
+
+
+class _Plan:
+    """A program's plan, in the session of the DataFrames that it reads.
+
+    Args:
+        first: it is the plan of this epoch.
+    """
+
+    def __init__(self, program: Program, spark: SparkSession, first: FirstEpoch | None = None) -> None:
+        self._first = first
         self.program = program
         self.session = spark
         dataframes = [source.dataframe for source in program.sources.values() if isinstance(source, DataFrameSource)]
@@ -88,7 +110,7 @@ class _Plan:
     def _level(self, level: int, rows: DataFrame | None, output: Output, schema: str | StructType) -> DataFrame:
         """Return what the tasks of a level send; the first level has its rows from the sources."""
         if rows is None:
-            return self._sources(output, schema)
+            return self._sources(output, schema) if self._first is None else self._nothing(self._first, schema)
         vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
         # Only when the query starts it is known which codes its checkpoint has.
         every = {**self.program.former, **self.program.subtasks}
@@ -102,12 +124,20 @@ class _Plan:
         if not timers:
             # Spark puts the time of the offset log for it, so a batch that is run again has the same.
             rows = rows.selectExpr("*", f"unix_millis(current_timestamp()) AS {BATCH_TIMESTAMP}")
+        host, state = TaskHost(vertices, places, output, timers), None
+        if self._first is not None:
+            from pillarbox.runtime.spark.restore_host import RestoringHost
+
+            host = RestoringHost(vertices, places, output, timers, self._first.tables)
+            given = self._first.state(list(vertices)).repartition(self.program.partitions, "target")
+            state = given.sortWithinPartitions("target", "number").groupBy("target")
         with worker_pool(self.session, self._pool(level)):
             sent = rows.groupBy("target").transformWithStateInPandas(
-                Processor(TaskHost(vertices, places, output, timers)),
+                Processor(host),
                 outputStructType=schema,
                 outputMode="append",
                 timeMode="ProcessingTime" if timers else "None",
+                initialState=state,
             )
         if isinstance(schema, str) or not _REQUIRED.search(schema.json()):
             return sent
@@ -135,6 +165,13 @@ class _Plan:
             )
             tasks.append(self._mapped(df, host, schema))
         return reduce(lambda left, right: left.unionAll(right), tasks)
+
+    def _nothing(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
+        """Return no rows; but the sources are read."""
+        assert isinstance(schema, str)
+        return first.sources.where("false").selectExpr(
+            *(f"CAST(NULL AS {kind}) AS {name}" for name, kind in map(str.split, schema.split(", ")))
+        )
 
     def _dataframe(self, source: SourceTransformation) -> tuple[DataFrame, bool]:
         if isinstance(source, DataFrameSource):
@@ -196,6 +233,11 @@ class _Metrics:
 def plan_output(program: Program, spark: SparkSession, schema: StructType) -> DataFrame:
     """Return the one output of a program as a DataFrame; a streaming one observes the tasks' metrics."""
     return _outputs(program, spark, {program.outputs[0]: schema})
+
+
+def plan_first_epoch(program: Program, spark: SparkSession, first: FirstEpoch) -> DataFrame:
+    """Return the plan of the epoch in which a streaming program takes the state of a savepoint."""
+    return _Plan(program, spark, first).rows(BufferOutput(None), BUFFER_SCHEMA)
 
 
 def plan_for_each_batch(

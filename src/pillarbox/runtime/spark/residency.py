@@ -65,7 +65,7 @@ class Residency:
         """Return the worker's task of a source: one serves all partitions, in turn."""
 
         def make() -> SourceStreamTask:
-            task = SourceStreamTask(_loaded(shipped), 0)
+            task = SourceStreamTask(loaded(shipped), 0)
             task.restore()
             return task
 
@@ -76,7 +76,7 @@ class Residency:
         place = (_query(), _program(shipped), subtask)
 
         def make() -> MultipleInputStreamTask:
-            return MultipleInputStreamTask(_loaded(shipped), subtask)
+            return MultipleInputStreamTask(loaded(shipped), subtask)
 
         task = self._resident(place, make)
         try:
@@ -177,7 +177,7 @@ def _program(shipped: ShippedVertex) -> str:
     return f"{shipped.digest} {codes()}"
 
 
-def _loaded(shipped: ShippedVertex) -> Vertex:
+def loaded(shipped: ShippedVertex) -> Vertex:
     vertex = shipped.load()
     vertex.use_codes(codes())
     return vertex

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["checkpoint_of", "is_available_now", "one_batch", "session_of"]
+__all__ = ["checkpoint_of", "files_of", "is_available_now", "one_batch", "session_of"]
+
+_FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
 
 
 def session_of(writer: Any) -> SparkSession:
@@ -45,6 +47,19 @@ def checkpoint_of(writer: Any, start: Callable[..., Any], *args: Any, **options:
     name = given.get("queryName") or told.get("queryname") or _option(writer, "queryName")
     root = session_of(writer).conf.get("spark.sql.streaming.checkpointLocation", None)
     return f"{root.rstrip('/')}/{name}" if root and name else None
+
+
+def files_of(writer: Any, start: Callable[..., Any], *args: Any, **options: Any) -> str | None:
+    """Return the directory that the query that ``start(*args, **options)`` starts writes files to; None: it does not.
+
+    The writer is a classic one.
+    """
+    given = inspect.signature(start).bind(*args, **options).arguments
+    told = {name.lower(): value for name, value in given.get("options", {}).items()}
+    if (given.get("format") or _field(writer, "source")) not in _FILE_FORMATS:
+        return None
+    path = given.get("path") or told.get("path") or _option(writer, "path")
+    return str(path) if path else None
 
 
 @contextmanager

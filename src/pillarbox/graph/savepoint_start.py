@@ -1,0 +1,259 @@
+"""Starting a program from a savepoint: which of its operators takes which state, and what speaks against it.
+
+Source of the behaviour: Flink's ``execution.savepoint.path`` and ``execution.savepoint.ignore-unclaimed-state``; to
+give operators other uids is not Flink's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.errors import CheckpointMismatchError, ProgramError, shorten
+from pillarbox.state.key_note import key_change
+from pillarbox.state.operator_state import LIST, UNION
+
+if TYPE_CHECKING:
+    from pillarbox.graph.program import Program
+    from pillarbox.state.savepoint import Manifest, OperatorTable, OwnState
+    from pillarbox.task.vertex import Vertex
+
+__all__ = ["RestorePlan", "SavepointStart", "plan_restore", "uids_of"]
+
+#: Sources go on where the savepoint has them.
+SAVEPOINT = "savepoint"
+#: Sources begin as those of a new query do.
+NONE = "none"
+
+Positions = str | tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class SavepointStart:
+    """What ``env.from_savepoint(...)`` asks for.
+
+    Attributes:
+        directory: the savepoint.
+        allow_non_restored_state: whether state may be left behind.
+        renamed: the uids of the program's operators, by those that they have in the savepoint.
+        positions: where sources begin: ``SAVEPOINT``, ``NONE``, or a position for each.
+    """
+
+    directory: str
+    allow_non_restored_state: bool = False
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    positions: Positions = SAVEPOINT
+
+    @staticmethod
+    def of(directory: Any, allow_non_restored_state: bool, renamed: Any, positions: Any) -> SavepointStart:
+        """Return what the user asked for.
+
+        Raises:
+            ProgramError: an argument is of another kind.
+        """
+        if not isinstance(directory, (str, PathLike)) or not str(directory):
+            raise ProgramError(f"from_savepoint() takes the directory of a savepoint, not {shorten(directory)}")
+        given = {} if renamed is None else dict(renamed) if isinstance(renamed, Mapping) else None
+        if given is None or not all(isinstance(uid, str) and uid for pair in given.items() for uid in pair):
+            raise ProgramError(
+                f"from_savepoint(): renamed is a dict of new uids by those in the savepoint, not {shorten(renamed)}"
+            )
+        if len(set(given.values())) < len(given):
+            raise ProgramError(f"from_savepoint(): renamed gives one uid to several operators: {shorten(given)}")
+        where = str(fspath(directory))
+        return SavepointStart(where.rstrip("/") or where, allow_non_restored_state, given, _positions(positions))
+
+    def check(self, program: Program) -> None:
+        """Check what needs no look at the savepoint.
+
+        Raises:
+            ProgramError: the program runs in batch mode; or it has no operator with a uid that one is to get.
+        """
+        if program.batch:
+            raise ProgramError(
+                "a program in batch mode starts without state: from_savepoint() takes RuntimeExecutionMode.STREAMING"
+            )
+        if all(vertex.is_source for vertex in program.vertices):
+            raise ProgramError(
+                "from_savepoint(): the program has no operator that could take state: there is none behind a key_by()"
+                " or another shuffle"
+            )
+        uids = _uids(program)
+        unknown = [new for new in self.renamed.values() if new not in uids]
+        if unknown:
+            raise ProgramError(
+                f"from_savepoint(): renamed gives {_listed(unknown)} as new uid, and the program has no such operator;"
+                f" it has {_listed(sorted(uid for uid in uids if uid))}"
+            )
+
+    def uid_of(self, uid: str) -> str:
+        """Return the uid that an operator of the savepoint has in the program."""
+        return self.renamed.get(uid, uid)
+
+    def left_behind(self, uid: str, rows: int) -> str:
+        """Return the warning that state of an operator is left behind: as many rows of keys and windows."""
+        return f"savepoint {self.directory}: the state of operator {uid!r} is left behind: {rows} rows"
+
+    def table(self, operator: OperatorTable, program: Program) -> OperatorTable:
+        """Return the table of an operator with the slots that :meth:`own_state` leaves."""
+        uids = _uids(program)
+        slots = [(self._slot(name, uids), kind) for name, kind in operator.space_layout]
+        columns = [(column, self._slot(column.slot, uids)) for column in operator.columns]
+        return replace(
+            operator,
+            space_layout=tuple((name, kind) for name, kind in slots if name is not None),
+            columns=tuple(replace(column, slot=name) for column, name in columns if name is not None),
+        )
+
+    def own_state(self, state: OwnState, program: Program) -> OwnState:
+        """Return the own state of a subtask with the program's uids; not that of operators that it does not have."""
+        uids = _uids(program)
+        task = dict(state.task)
+        if "operators" in task:
+            found = {self.uid_of(uid): content for uid, content in task["operators"].items()}
+            task["operators"] = {uid: content for uid, content in found.items() if uid in uids}
+        slots = ((self._slot(name, uids), content) for name, content in state.row.items())
+        return replace(state, task=task, row={name: content for name, content in slots if name is not None})
+
+    def _slot(self, name: str, uids: set[str]) -> str | None:
+        """Return the name of a slot in the program; None: it is of an operator that this one does not have."""
+        lead, uid, state = _parts(name)
+        if lead is None:
+            return name
+        return f"{lead}{self.uid_of(uid)}/{state}" if self.uid_of(uid) in uids else None
+
+
+def _uids(program: Program) -> set[str]:
+    return {node.uid for vertex in program.vertices for node in vertex.nodes}
+
+
+def _parts(slot: str) -> tuple[str | None, str, str]:
+    """Return what leads the name of a slot, uid and name of the state; None: it is no state of an operator's own."""
+    for lead in (LIST, UNION):
+        if slot.startswith(lead):
+            uid, _, name = slot[len(lead) :].rpartition("/")
+            return lead, uid, name
+    return None, "", ""
+
+
+def uids_of(states: Iterable[OwnState]) -> set[str]:
+    """Return the uids of the operators of which there is something in subtasks' own state."""
+    found = set()
+    for state in states:
+        found |= {uid for uid, content in state.task.get("operators", {}).items() if content}
+        found |= {uid for slot, content in state.row.items() for lead, uid, _ in [_parts(slot)] if lead and content}
+    return found
+
+
+@dataclass(frozen=True)
+class RestorePlan:
+    """Which vertex takes which table of a savepoint.
+
+    Attributes:
+        vertices: by the uid in the savepoint.
+        left_behind: the uids of operators whose state is left behind.
+        warnings: sentences about what may be wrong.
+    """
+
+    vertices: dict[str, Vertex]
+    left_behind: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def plan_restore(
+    start: SavepointStart,
+    manifest: Manifest,
+    program: Program,
+    own: Mapping[str, set[str]],
+    others: Sequence[str] = (),
+) -> RestorePlan:
+    """Compare a program with a savepoint.
+
+    Args:
+        own: for each table, the uids of the operators of its chain that have something of their own.
+        others: more that speaks against it: one sentence each.
+
+    Raises:
+        CheckpointMismatchError: the program cannot start from it: all reasons, one line each.
+    """
+    wrong: list[str] = []
+    warnings: list[str] = []
+    heads = {vertex.uid: vertex for vertex in program.vertices if not vertex.is_source}
+    nodes = {node.uid: vertex for vertex in heads.values() for node in vertex.nodes}
+    known = {table.uid for table in manifest.operators}.union(*own.values())
+    unknown = [old for old in start.renamed if old not in known]
+    if unknown:
+        wrong.append(
+            f"renamed names {_listed(unknown)}, of which it has no state; it has that of {_listed(sorted(known))}"
+        )
+    left: list[str] = []
+    vertices: dict[str, Vertex] = {}
+    kinds = {
+        operator["uid"]: operator.get("kind")
+        for described in manifest.programs or ()
+        for operator in described.get("operators", ())
+    }
+    for table in manifest.operators:
+        vertex = heads.get(start.uid_of(table.uid))
+        if vertex is None:
+            left.append(table.uid)
+            continue
+        if vertex in vertices.values():
+            other = next(uid for uid, taken in vertices.items() if taken is vertex)
+            wrong.append(
+                f"operators {other!r} and {table.uid!r} of it would both become {vertex.uid!r}: one of them can"
+            )
+            continue
+        vertices[table.uid] = vertex
+        _compare(table, vertex, kinds.get(table.uid), wrong, warnings)
+        for uid in sorted(own.get(table.uid, set()) - {table.uid}):
+            there = nodes.get(start.uid_of(uid))
+            if there is None:
+                left.append(uid)
+            elif there is not vertex:
+                wrong.append(
+                    f"operator {uid!r} has state of its own, and was chained behind {table.uid!r}; it is behind"
+                    f" {there.uid!r} now, where that is not found: chain it as before, or leave its state behind"
+                )
+    if left and not start.allow_non_restored_state:
+        added = [uid for uid in heads if uid not in {vertex.uid for vertex in vertices.values()}]
+        instead = f" (it has {_listed(added)}, of which the savepoint has none)" if added else ""
+        wrong.append(
+            f"it has state of {_listed(left)}, which the program does not have{instead}: set uid() to the one in the"
+            " savepoint, say renamed={'old uid': 'new uid'}, or leave the state behind: allow_non_restored_state=True"
+        )
+    wrong += others
+    if wrong:
+        lines = "".join(f"\n  - {one}" for one in wrong)
+        raise CheckpointMismatchError(f"the program cannot start from the savepoint {start.directory}:{lines}")
+    return RestorePlan(vertices, tuple(left), tuple(warnings))
+
+
+def _compare(table: OperatorTable, vertex: Vertex, kind: str | None, wrong: list[str], warnings: list[str]) -> None:
+    operator = f"operator {vertex.uid!r}"
+    if kind and kind != vertex.kind:
+        wrong.append(f"{operator} was made by {kind}(), and is made by {vertex.kind}(): they keep other state")
+    change = key_change(table.key, vertex.key)
+    if change is not None:
+        surely, what = change
+        if surely:
+            wrong.append(f"{operator}: {what}; the savepoint's keys would never be met: key by what they were made of")
+        else:
+            warnings.append(f"{operator}: {what}: if it gives other keys, the savepoint's are never met")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+def _positions(given: Any) -> Positions:
+    if isinstance(given, str) and given in (SAVEPOINT, NONE):
+        return given
+    if isinstance(given, (list, tuple)) and all(one is None or isinstance(one, (Mapping, int)) for one in given):
+        return tuple(dict(one) if isinstance(one, Mapping) else one for one in given)
+    raise ProgramError(
+        'from_savepoint(): positions is "savepoint", "none", or a list with a position for each source of Spark\'s: a'
+        f" dict or an int as in Spark's offset log, or None, not {shorten(given)}"
+    )

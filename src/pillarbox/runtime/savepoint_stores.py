@@ -1,0 +1,49 @@
+"""The state of a program that starts from a savepoint, for runtimes that read it in this process."""
+
+from __future__ import annotations
+
+import logging
+
+import pyarrow as pa
+
+from pillarbox.graph import Program
+from pillarbox.graph.savepoint_start import plan_restore, uids_of
+from pillarbox.state import MemoryChunkStore
+from pillarbox.state.savepoint import LocalSavepoint, Table, build_log, redistribute
+
+__all__ = ["stores_from_savepoint"]
+
+_log = logging.getLogger("pillarbox")
+
+
+def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunkStore]:
+    """Return the logs of a program's subtasks, by uid and index, as the savepoint has them that it starts from.
+
+    Raises:
+        CheckpointMismatchError: the savepoint is missing or damaged, or the program cannot start from it.
+    """
+    start = program.savepoint
+    assert start is not None
+    savepoint = LocalSavepoint(start.directory)
+    manifest = savepoint.manifest
+    own = {table.uid: savepoint.own_states(table.uid) for table in manifest.operators}
+    plan = plan_restore(start, manifest, program, {uid: uids_of(states) for uid, states in own.items()})
+    for warning in plan.warnings:
+        _log.warning("savepoint %s: %s", start.directory, warning)
+    for uid in plan.left_behind:
+        count = sum(batch.num_rows for batch in savepoint.batches(uid)) if uid in own else 0
+        _log.warning(start.left_behind(uid, count))
+    stores: dict[tuple[str, int], MemoryChunkStore] = {}
+    for uid, vertex in plan.vertices.items():
+        table, parallelism, groups = savepoint.table(uid), vertex.parallelism, vertex.max_parallelism
+        shares: list[list[pa.RecordBatch]] = [[] for _ in range(parallelism)]
+        for batch in savepoint.batches(uid):
+            for subtask, share in table.route(batch, parallelism, groups):
+                shares[subtask].append(share)
+        states = redistribute(uid, own[uid], parallelism, vertex.channels)
+        written = Table(start.table(table.operator, program))
+        for subtask, state in enumerate(states):
+            store = stores[vertex.uid, subtask] = MemoryChunkStore()
+            share, shares[subtask] = shares[subtask], []
+            build_log(store, written, vertex.log_identity(subtask), share, start.own_state(state, program))
+    return stores

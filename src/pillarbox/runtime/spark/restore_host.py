@@ -1,0 +1,123 @@
+"""The first epoch of a query that starts from a savepoint: the tables become the logs of the new subtasks.
+
+Spark hands the rows of ``initialState`` to a stateful operator in its first micro-batch, by grouping key. Here they
+are Arrow batches of an operator's table, each the share of one subtask, and behind them what the subtask keeps besides.
+When that has come, all has: the subtask's log is written, and its task restored from it, as at any cold start. So what
+does not fit the program is found before the query's own first epoch.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
+
+from pillarbox.runtime.shipping import ShippedVertex, install_main_classes
+from pillarbox.runtime.spark import residency
+from pillarbox.runtime.spark.failures import failures_in_worker
+from pillarbox.runtime.spark.output import Output
+from pillarbox.runtime.spark.task_host import TaskHost
+from pillarbox.state.savepoint import OperatorTable, OwnState, Table, build_log
+
+__all__ = ["LAST", "STATE_SCHEMA", "RestoringHost", "Router"]
+
+#: Rows of state on their way into a level: the subtask's code; a share of its table (0), or the last row; pickled.
+STATE_SCHEMA = "target LONG, number LONG, payload BINARY"
+LAST = 1
+_FIELDS = pa.schema([("target", pa.int64()), ("number", pa.int64()), ("payload", pa.binary())])
+
+
+class Router:
+    """The function for ``mapInArrow`` that deals out the rows of an operator's table to the new subtasks.
+
+    Args:
+        codes: the code of each of them.
+        main_classes: of the driver: keys may be of such.
+    """
+
+    def __init__(self, table: OperatorTable, codes: list[int], max_parallelism: int, main_classes: bytes) -> None:
+        self._table = table
+        self._codes = codes
+        self._max_parallelism = max_parallelism
+        self._main_classes = main_classes
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Return the shares of each batch."""
+        with failures_in_worker(f"savepoint of {self._table.uid}", 0):
+            install_main_classes(self._main_classes)
+            table = Table(self._table)
+            for batch in batches:
+                for subtask, share in table.route(table.cast(batch), len(self._codes), self._max_parallelism):
+                    row = [self._codes[subtask]], [0], [_ipc(share)]
+                    yield pa.RecordBatch.from_arrays(
+                        [pa.array(*each) for each in zip(row, _FIELDS.types)], schema=_FIELDS
+                    )
+
+
+def _ipc(batch: pa.RecordBatch) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    payload: bytes = sink.getvalue().to_pybytes()
+    return payload
+
+
+class RestoringHost(TaskHost):
+    """Runs the subtasks of one level in the first epoch, which has no input.
+
+    Args:
+        tables: by the number of the vertex, the table that its subtasks take, with the slots that these have.
+    """
+
+    def __init__(
+        self,
+        vertices: dict[int, ShippedVertex],
+        places: dict[int, tuple[int, int]],
+        output: Output,
+        timers: bool,
+        tables: dict[int, OperatorTable],
+    ) -> None:
+        super().__init__(vertices, places, output, timers)
+        self._tables = tables
+
+    def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
+        """Take the state of the partition's grouping keys."""
+        super().open(handle, chunks)
+        self._arrived: defaultdict[int, list[bytes]] = defaultdict(list)
+
+    def take_state(self, code: int, rows: pd.DataFrame, now: int) -> None:
+        """Take rows of a subtask's state, which may come in any number of frames."""
+        last: bytes | None = None
+        for number, payload in zip(rows["number"], rows["payload"]):
+            if number == LAST:
+                last = bytes(payload)
+            else:
+                self._arrived[code].append(bytes(payload))
+        # Spark keeps the frames of a subtask until all of them have been here.
+        rows.drop(rows.index, inplace=True)
+        if last is not None:
+            self._restore(code, last, now)
+
+    def _restore(self, code: int, last: bytes, now: int) -> None:
+        number, subtask = self._places[code]
+        shipped = self._vertices[number]
+        with failures_in_worker(shipped.name, subtask):
+            vertex = residency.loaded(shipped)
+            own: OwnState = pickle.loads(last)
+            shares = (pa.ipc.open_stream(payload).read_next_batch() for payload in _taken(self._arrived.pop(code, [])))
+            build_log(self._store, Table(self._tables[number]), vertex.log_identity(subtask), shares, own)
+            task = residency.here.task(shipped, subtask, self._store)
+            if self._timers and task.next_wake_up is not None:
+                # Not in this batch: what timers emit is no output of the query yet.
+                self._handle.registerTimer(max(task.next_wake_up, now + 1))
+
+
+def _taken(payloads: list[bytes]) -> Iterator[bytes]:
+    """Return payloads, none of which is kept."""
+    payloads.reverse()
+    while payloads:
+        yield payloads.pop()
