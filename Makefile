@@ -63,7 +63,7 @@ test-all: MINUTES ?= 30
 test-all: test simulate chaos ## Everything, and what takes longer: 10,000 simulated schedules, half an hour of chaos
 
 .PHONY: simulate
-simulate: setup ## Simulate SEEDS=140 schedules of each program, or repeat one: PROGRAM=late-data SEED=17
+simulate: setup ## Simulate SEEDS=70 schedules of each program, or repeat one: PROGRAM=late-data SEED=17
 	@$(BIN)/python -m tests.simulation $(if $(SEEDS),--seeds $(SEEDS)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(PROGRAM),--program $(PROGRAM)) $(ARGS)
 

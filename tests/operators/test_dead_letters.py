@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,6 +23,7 @@ from pillarbox import (
     KeyedBroadcastProcessFunction,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
+    KeySelector,
     ListStateDescriptor,
     MapFunction,
     MapStateDescriptor,
@@ -31,13 +33,17 @@ from pillarbox import (
     ProgramError,
     ReduceFunction,
     ReducingStateDescriptor,
+    RuntimeExecutionMode,
     StateTtlConfig,
     StreamExecutionEnvironment,
     TimeDomain,
+    TumblingEventTimeWindows,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
+    count_,
 )
+from pillarbox.elements import ArrowRecords, Records
 from pillarbox.testing import ProgramTestHarness, harness_for
 
 BAD = OutputTag[DeadLetter]("bad")
@@ -610,3 +616,166 @@ def test_letters_that_nobody_takes_are_said_and_counted(caplog):
         "operator 'map: int': a record whose function raised ValueError is dropped, as nobody takes the side output"
         " 'bad': read get_side_output(...) of it in the same program. Further ones are only counted"
     ]
+
+
+# -- folds of a field, keys, timestamps --
+
+
+def letters_of(stream):
+    return stream.get_side_output(BAD).map(lambda letter: ("letter", letter.value, letter.key, letter.error[:9]))
+
+
+@pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
+@pytest.mark.parametrize("method", ["sum", "min", "max", "min_by", "max_by"])
+def test_a_field_that_cannot_be_folded(method, mode):
+    """Also in the first record of a key, which is not compared with any other."""
+    rows = [("a", None), ("a", 3), ("a", "x"), ("b", None), ("a", 1), ("c",), ("c", 7)]
+    env = StreamExecutionEnvironment().set_runtime_mode(mode)
+    folded = getattr(env.from_collection(rows).key_by(lambda row: row[0]), method)(1, on_error=BAD)
+    out = folded.union(letters_of(folded)).execute_and_collect()
+    letters = [(each[1], each[2]) for each in out if each[0] == "letter"]
+    assert sorted(letters, key=repr) == [(("a", "x"), "a"), (("a", None), "a"), (("b", None), "b"), (("c",), "c")]
+    results = sorted(each for each in out if each[0] != "letter")
+    last = {"sum": 4, "max": 3, "max_by": 3}.get(method, 1)
+    if mode is RuntimeExecutionMode.BATCH:
+        assert results == [("a", last), ("c", 7)]
+    else:
+        assert results == sorted([("a", 3), ("a", last), ("c", 7)])
+
+
+def test_a_first_record_whose_field_cannot_be_folded_fails_there():
+    keyed = StreamExecutionEnvironment().from_collection([("a", None), ("a", 3)]).key_by(lambda row: row[0])
+    with pytest.raises(OperatorError, match=r"operator 'sum' failed at the record \('a', None\)"):
+        keyed.sum(1).execute_and_collect()
+
+
+class Named(KeySelector):
+    def get_key(self, value):
+        return bad(value)
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("key", "key_type", "bads", "error"),
+    [
+        (bad, None, ["bad"], "Boom"),
+        (Named(), None, ["bad"], "Boom"),
+        (lambda value: NAN if value == "bad" else value, None, ["bad"], "KeyTypeError"),
+        (lambda value: [value] if value == "bad" else value, None, ["bad"], "KeyTypeError"),
+        (lambda value: 3 if value == "bad" else value, Types.STRING(), ["bad"], "TypeMismatchError"),
+        (bad, None, [], ""),
+        (bad, None, ["bad"] * 7, "Boom"),
+    ],
+)
+def test_records_without_a_key(key, key_type, bads, error):
+    env = StreamExecutionEnvironment().set_parallelism(2)
+    at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: 7)
+    values = env.from_collection(["a", *bads, "b", "a"]).assign_timestamps_and_watermarks(at)
+    keyed = values.key_by(key, key_type=key_type, on_error=BAD)
+    with env.local_job(out=keyed.map(str), letters=keyed.get_side_output(BAD)) as job:
+        out = job.run()
+    assert sorted(out["out"]) == ["a", "a", "b"]
+    assert [(letter.value, letter.key, letter.timestamp) for letter in out["letters"]] == [(b, None, 7) for b in bads]
+    assert all(letter.error.startswith(error) for letter in out["letters"])
+    assert {letter.operator for letter in out["letters"]} <= {"key_by after timestamps"}
+    assert sum(report.counters.get("key_by-3.dead_letters", 0) for report in job.reports) in (0, len(bads))
+
+
+def test_rows_without_a_key_stay_columns():
+    """Rows of a DataFrame are handed on as they are; those with NaN in the key's column are not."""
+    fields = Types.ROW_NAMED(["key", "at"], [Types.DOUBLE(), Types.LONG()])
+    batch = pa.RecordBatch.from_pydict({"key": [1.0, NAN, 2.0], "at": [1, 2, 3]})
+    env = StreamExecutionEnvironment()
+    at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    keyed = env.from_collection([], fields).assign_timestamps_and_watermarks(at).key_by("key", on_error=BAD)
+    windows = keyed.window(TumblingEventTimeWindows.of(10)).aggregate(n=count_())
+    with env.local_job(out=windows, letters=keyed.get_side_output(BAD)) as job:
+        (source,) = job.program.sources
+        records = ArrowRecords(batch)
+        out = job.run_epoch({source: [[records]]}, bounded=True)
+    assert [(row.key, row.n) for row in out["out"]] == [(1.0, 1), (2.0, 1)]
+    ((letter,),) = (out["letters"],)
+    assert (letter.value.at, letter.timestamp) == (2, 2) and "NaN" in letter.error
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3), MemoryError()])
+@pytest.mark.parametrize("where", ["key", "timestamp"])
+def test_some_errors_of_keys_and_timestamps_fail_the_task_nevertheless(error, where):
+    def raises(value):
+        raise error
+
+    env = StreamExecutionEnvironment()
+    values = env.from_collection(["a"])
+    if where == "key":
+        out: Any = values.key_by(raises, on_error=BAD)
+    else:
+        at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(raises)
+        out = values.assign_timestamps_and_watermarks(at, on_error=BAD)
+    with pytest.raises(KeyboardInterrupt if isinstance(error, KeyboardInterrupt) else OperatorError):
+        out.map(str).execute_and_collect()
+
+
+def stamp_of(value):
+    return value[1] if value[1] != "none" else bad("bad")
+
+
+@pytest.mark.parametrize("bads", [[], [("x", None)], [("x", "none"), ("y", 2**80)], [("x", "soon")] * 3])
+def test_records_without_a_timestamp(bads):
+    env = StreamExecutionEnvironment()
+    calls = []
+
+    def extract(value):
+        calls.append(value)
+        return stamp_of(value)
+
+    at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(extract)
+    values = [("a", 5), *bads, ("b", 3)]
+    timed = env.from_collection(values).assign_timestamps_and_watermarks(at, on_error=BAD)
+    out = timed.process(lambda value, ctx: [(value, ctx.timestamp())])
+    with env.local_job(out=out, letters=timed.get_side_output(BAD)) as job:
+        found = job.run()
+    assert found["out"] == [(("a", 5), 5), (("b", 3), 3)]
+    assert [letter.value for letter in found["letters"]] == bads
+    assert [letter.operator for letter in found["letters"]] == ["timestamps"] * len(bads)
+
+
+@pytest.mark.parametrize("columnar", [False, True])
+@pytest.mark.parametrize("times", [[5, None, 3], [None], [None, None], [5, 3]])
+def test_rows_without_a_timestamp(columnar, times):
+    fields = Types.ROW_NAMED(["at"], [Types.LONG()])
+    env = StreamExecutionEnvironment()
+    at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    timed = env.from_collection([], fields).assign_timestamps_and_watermarks(at, on_error=BAD)
+    out = timed.process(lambda value, ctx: [ctx.timestamp()])
+    with env.local_job(out=out, letters=timed.get_side_output(BAD)) as job:
+        (source,) = job.program.sources
+        batch = pa.RecordBatch.from_pydict({"at": pa.array(times, pa.int64())})
+        records = ArrowRecords(batch)
+        runs = records if columnar else Records(records.values)
+        found = job.run_epoch({source: [[runs]]}, bounded=True)
+    assert found["out"] == [time for time in times if time is not None]
+    assert [letter.value.at for letter in found["letters"]] == [None] * times.count(None)
+
+
+@pytest.mark.parametrize(
+    ("build", "method"),
+    [
+        (lambda s: s.key_by(len, on_error="drop"), r"key_by\(\)"),
+        (lambda s: s.key_by(len).sum(on_error=3), r"sum\(\)"),
+        (
+            lambda s: s.assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks(), on_error="x"),
+            r"assign_timestamps_and_watermarks\(\)",
+        ),
+    ],
+)
+def test_what_is_no_fate_of_a_record_is_refused(build, method):
+    with pytest.raises(ProgramError, match=method + ': on_error is "fail" or the OutputTag'):
+        build(StreamExecutionEnvironment().from_collection(["a"]))
+
+
+def test_a_keyed_stream_has_a_side_output_only_with_on_error():
+    stream = StreamExecutionEnvironment().from_collection(["a"]).map(str)
+    with pytest.raises(ProgramError, match="'key_by' has no side outputs"):
+        stream.key_by(len).get_side_output(BAD)

@@ -163,11 +163,12 @@ class SimulatedJob(PatientJob):
     def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[list[Buffer], EpochStore]:
         while True:
             store = EpochStore(self._store(vertex.uid, subtask))
+            kept = None if self.program.batch else store
             worker = self._choose_worker(vertex.number, subtask)
             place = (worker, vertex.number, subtask)
-            task = self._resident(place, store)
+            task = self._resident(place, kept)
             try:
-                sent = self._take(task.run_epoch(self._until_lost(self._portions(arrived)), store, self._epoch_time))
+                sent = self._take(task.run_epoch(self._until_lost(self._portions(arrived)), kept, self._epoch_time))
             except BaseException as error:
                 self._failed(worker, place, error)
                 continue
@@ -191,8 +192,13 @@ class SimulatedJob(PatientJob):
             task.restore()
         return task
 
-    def _resident(self, place: tuple[int, int, int], store: EpochStore) -> MultipleInputStreamTask:
-        """Return a worker's task of a subtask at the version in ``store``, as Spark's workers do it."""
+    def _resident(self, place: tuple[int, int, int], store: EpochStore | None) -> MultipleInputStreamTask:
+        """Return a worker's task of a subtask at the version in ``store``, as Spark's workers do it.
+
+        A batch keeps nothing: each attempt has a task of its own.
+        """
+        if store is None and place in self._tasks:
+            self._tasks.pop(place).close()
         for _ in range(2):
             task = self._tasks.get(place)
             if task is None:

@@ -19,7 +19,10 @@ from pillarbox.state.addresses import OPERATOR
 from pillarbox.state.heap_spaces import HeapSpaces
 from pillarbox.state.log_reader import LogReader
 from pillarbox.state.timers import HeapTimers
+from pillarbox.task import key_sorter
+from pillarbox.task.batch_input import BatchInput
 from pillarbox.task.input_gate import InputGate, _Channel
+from pillarbox.task.key_sorter import KeyedRun, KeySorter
 from tests.simulation.cluster import Weather
 
 
@@ -136,7 +139,43 @@ def _broadcast_state_is_written_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(HeapSpaces, "touch_row", touch_row)
 
 
+def _keys_that_share_a_hash_are_one(patch: pytest.MonkeyPatch) -> None:
+    def of_one_hash(sorter: KeySorter, portion: Any, start: int, end: int, current: Any) -> Iterator[KeyedRun]:
+        yield KeyedRun(int(portion.indexes[start]), portion.records(start, end))
+
+    patch.setattr(KeySorter, "_of_one_hash", of_one_hash)
+
+
+def _sorted_runs_come_one_after_the_other(patch: pytest.MonkeyPatch) -> None:
+    """Batch mode does not merge what it has sorted in portions."""
+
+    def merged(runs: Sequence[Any]) -> Iterator[Any]:
+        for run in runs:
+            while run.block is not None:
+                yield run.take(run.last, inclusive=True)
+
+    patch.setattr(key_sorter, "_merged", merged)
+
+
+def _nobody_waits_for_the_broadcast_stream(patch: pytest.MonkeyPatch) -> None:
+    """Records without a key are not held back in batch mode: some come before what is broadcast."""
+    before = BatchInput.__init__
+
+    def init(batch: BatchInput, edges: Sequence[Any], *, by_key: bool) -> None:
+        before(batch, edges, by_key=by_key)
+        batch._has_broadcast = False
+
+    patch.setattr(BatchInput, "__init__", init)
+
+
 PLANTED = {
+    "keys that share a hash are one": PlantedBug(_keys_that_share_a_hash_are_one, "many-keys-in-batch-mode", 10),
+    "sorted runs come one after the other": PlantedBug(
+        _sorted_runs_come_one_after_the_other, "many-keys-in-batch-mode", 20
+    ),
+    "nobody waits for the broadcast stream": PlantedBug(
+        _nobody_waits_for_the_broadcast_stream, "broadcast-first-in-batch-mode", 20
+    ),
     "stamps from the user's random numbers": PlantedBug(_stamps_from_the_users_random, "many-keys", 200),
     "idleness is forgotten": PlantedBug(_idleness_is_forgotten, "idle-behind-a-shuffle", 60),
     "carried requests begin anew": PlantedBug(_carried_requests_begin_anew, "carried", 20),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -13,10 +13,12 @@ from typing import Any
 
 from pillarbox.elements import Records
 from pillarbox.graph import Program
+from pillarbox.operators import reduce
 from pillarbox.operators.async_io import host
 from pillarbox.runtime.local import Savepoint
 from pillarbox.state import log_limits
-from pillarbox.task import input_gate, record_writer, stream_task
+from pillarbox.state.key_groups import stable_hash
+from pillarbox.task import input_gate, key_sorter, record_spool, record_writer, stream_task
 from pillarbox.testing.program_harness import PatientJob, program_of
 from pillarbox.time import ManualProcessingTimeService
 from tests.simulation import service
@@ -52,6 +54,9 @@ class Epoch:
 
 def plan_epochs(program: SimulatedProgram, inputs: Inputs, rng: random.Random, start: dict[str, int]) -> list[Epoch]:
     """Cut what is left of the input into epochs; then come a program's last records, and epochs without input."""
+    none_left = {name: (len(values), len(values)) for name, values in inputs.items()}
+    if program.batch:
+        return [Epoch({name: (0, end) for name, (_, end) in none_left.items()}, rng.getrandbits(32), 0, bounded=True)]
     count = rng.randrange(1, 13 if program.timed else 9)
     longest = rng.choice([0, 30, 700, 700]) if program.timed else 0
     edges = {
@@ -64,7 +69,6 @@ def plan_epochs(program: SimulatedProgram, inputs: Inputs, rng: random.Random, s
         slices = {name: parts[name][number] for name in inputs}
         bounded = program.bounded and number == count - 1
         epochs.append(Epoch(slices, rng.getrandbits(32), rng.randint(0, longest), bounded=bounded))
-    none_left = {name: (len(values), len(values)) for name, values in inputs.items()}
     if program.last:
         epochs.append(Epoch(none_left, 0, 0, program.last))
     return [*epochs, *(Epoch(none_left, 0, milliseconds, calm=True) for milliseconds in program.tail)]
@@ -117,6 +121,22 @@ def small_limits(rng: random.Random, *, history: int) -> list[tuple[Any, str, An
     ]
 
 
+def small_sorts(rng: random.Random) -> list[tuple[Any, str, Any]]:
+    """Return limits at which a few records are sorted in a file, in several rounds, and keys that share a hash."""
+    hashes = rng.choice([1, 3, 2**31])
+    return [
+        (key_sorter, "_PORTION_BYTES", rng.choice([300, 3_000, 10**7])),
+        (key_sorter, "_OBJECT_BYTES", rng.choice([0, 50])),
+        (key_sorter, "_BLOCK_BYTES", rng.choice([50, 10**6])),
+        (key_sorter, "_FAN_IN", rng.choice([2, 64])),
+        (key_sorter, "_REMEMBERED", rng.choice([2, 10**6])),
+        (key_sorter, "_STEP_RECORDS", rng.choice([1, 3, 1024])),
+        (key_sorter, "stable_hash", lambda key: stable_hash(key) % hashes),
+        (record_spool, "_MEMORY_BOUND", rng.choice([1, 10**6])),
+        (reduce, "_MANY", rng.choice([1, 1024])),
+    ]
+
+
 def in_turn(turns: Turns) -> list[tuple[Any, str, Any]]:
     """Return what async operators and their tasks have instead of threads."""
     return [(host, "EventLoopThread", turns.event_loop), (stream_task, "ThreadedReader", turns.input)]
@@ -144,6 +164,8 @@ class Run:
         parallelism = self.rng.choice(self.program.parallelism)
         self.compiled, self.vertices = compiled(name, parallelism)
         self.inputs = self.program.inputs(self.rng)
+        if self.program.batch:
+            self.inputs = {name: [*values, *self.program.last.get(name, ())] for name, values in self.inputs.items()}
         self.story = Story()
         start = dict.fromkeys(self.inputs, 0)
         self.epochs = plan_epochs(self.program, self.inputs, self.rng, start)
@@ -178,7 +200,10 @@ class Run:
         job = SimulatedJob(self.compiled, weather, turns, rng, self.story, clock=clock)
         # What a resident has under way is lost with it, so those that have must be able to stay behind for a while.
         history = 64 if self.program.tail else rng.choice([1, 3, 64])
-        with replaced([*small_limits(rng, history=history), *in_turn(turns)]), job:
+        limits = small_limits(rng, history=history)
+        if self.program.batch:
+            limits += small_sorts(rng)
+        with replaced([*limits, *in_turn(turns)]), job:
             while job.epoch < len(epochs):
                 del savepoints[job.epoch :], outputs[job.epoch :]
                 savepoints.append(job.savepoint())
@@ -223,12 +248,14 @@ def simulate(name: str, seed: int) -> Story:
     """Run a program under a seed's schedule.
 
     Raises:
-        Disagreement: it came out other than without disturbances.
+        Disagreement: it came out other than without disturbances, or than plain Python says.
     """
     run = Run(name, seed)
     state = random.getstate()  # functions may seed it: nothing else here may notice
     try:
         right = run.undisturbed()
+        if run.program.oracle is not None:
+            _compare(run, _joined(right), run.program.oracle(run.inputs), "plain Python: undisturbed")
         try:
             found = run.disturbed()
         except Exception as error:
@@ -250,15 +277,15 @@ def _joined(outputs: Sequence[dict[str, list[Any]]]) -> dict[str, list[Any]]:
     return joined
 
 
-def _compare(run: Run, found: dict[str, list[Any]], right: dict[str, list[Any]], what: str) -> None:
+def _compare(run: Run, found: Mapping[str, Any], right: Mapping[str, Any], what: str) -> None:
     one, other = outcome(run.program, found), outcome(run.program, right)
     if one != other:
-        lines = [f"{what}: the outcome is another than without disturbances"]
+        lines = [f"{what}: the outcome is another than it should be"]
         for name in sorted(one.keys() | other.keys()):
             mine, theirs = one.get(name, {}), other.get(name, {})
             for key in sorted(mine.keys() | theirs.keys(), key=repr):
                 if mine.get(key) != theirs.get(key):
-                    lines.append(f"  {name} {key}: {mine.get(key)}, undisturbed {theirs.get(key)}")
+                    lines.append(f"  {name} {key}: {mine.get(key)}, should be {theirs.get(key)}")
         raise Disagreement(_told(run.story, "\n".join(lines[:20])))
 
 

@@ -107,7 +107,7 @@ def check_field(step: Transformation, field: int | str, method: str) -> None:
 def _source_of(step: Transformation) -> Transformation:
     """Return the step that has made the records: those between do not change them."""
     while isinstance(step, PartitionTransformation) or (
-        isinstance(step, OperatorTransformation) and step.kind in ("timestamps", "filter", "deduplicate")
+        isinstance(step, OperatorTransformation) and step.kind in ("timestamps", "filter", "deduplicate", "keys")
     ):
         step = step.inputs[0]
     return step

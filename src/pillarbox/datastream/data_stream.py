@@ -15,12 +15,13 @@ from pillarbox.graph import (
     KeyByTransformation,
     OperatorTransformation,
     SideOutputTransformation,
+    Transformation,
 )
 from pillarbox.operators.async_io.cache import AsyncCache
 from pillarbox.operators.async_io.operator import AsyncWaitOperator
 from pillarbox.operators.async_io.options import AsyncKeywords, AsyncOptions, OnBarrier, OnFailure
 from pillarbox.operators.async_io.retry import AsyncRetryStrategy
-from pillarbox.operators.dead_letter import OnError
+from pillarbox.operators.dead_letter import OnError, check_on_error
 from pillarbox.operators.filter import FilterOperator
 from pillarbox.operators.flat_map import FlatMapOperator
 from pillarbox.operators.functions import (
@@ -35,6 +36,7 @@ from pillarbox.operators.functions import (
     SideOutput,
 )
 from pillarbox.operators.guarded import guarded
+from pillarbox.operators.key_guard import KeyGuardOperator
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.map import MapOperator
 from pillarbox.operators.operator import OperatorFactory
@@ -296,11 +298,16 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         factory = OperatorFactory(partial(ProcessOperator, function=func))
         return self._apply("process", func, guarded(factory, on_error, "process()"), output_type)
 
-    def assign_timestamps_and_watermarks(self, strategy: WatermarkStrategy) -> DataStream[T1]:
+    def assign_timestamps_and_watermarks(
+        self, strategy: WatermarkStrategy, *, on_error: OnError = "fail"
+    ) -> DataStream[T1]:
         """Assign event time to records, and emit watermarks.
 
         Args:
             strategy: where timestamps come from, how late records may be, and when a silent partition is idle.
+            on_error: the fate of a record whose timestamp cannot be told, because the timestamp assigner raises or its
+                result is no timestamp: ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that
+                side output, and the stream goes on without the record.
 
         Raises:
             ProgramError: it is no ``WatermarkStrategy``, or its column is not there or holds no timestamps.
@@ -315,28 +322,41 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         if not isinstance(strategy, WatermarkStrategy):
             raise ProgramError(f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, not {shorten(strategy)}")
         check_timestamp_column(self._step, strategy.timestamp_column)
-        factory = OperatorFactory(partial(TimestampsAndWatermarksOperator, strategy=strategy))
+        check_on_error(on_error, "assign_timestamps_and_watermarks()")
+        tag = on_error if isinstance(on_error, OutputTag) else None
+        factory = OperatorFactory(partial(TimestampsAndWatermarksOperator, strategy=strategy, tag=tag))
         return self._apply("timestamps", None, factory, strategy=strategy)
 
     @overload
     def key_by(
-        self, key_selector: Callable[[T1], K] | KeySelector[T1, K], *, key_type: None = None
+        self,
+        key_selector: Callable[[T1], K] | KeySelector[T1, K],
+        *,
+        key_type: None = None,
+        on_error: OnError = "fail",
     ) -> KeyedStream[K, T1]: ...
     @overload
     def key_by(
         self,
         key_selector: Callable[[T1], Any] | KeySelector[T1, Any] | str | Sequence[str],
         key_type: TypeInformation[K],
+        *,
+        on_error: OnError = "fail",
     ) -> KeyedStream[K, T1]: ...
     @overload
     def key_by(
-        self, key_selector: str | Sequence[str], *more: str, key_type: TypeInformation[Any] | None = None
+        self,
+        key_selector: str | Sequence[str],
+        *more: str,
+        key_type: TypeInformation[Any] | None = None,
+        on_error: OnError = "fail",
     ) -> KeyedStream[Any, T1]: ...
     def key_by(
         self,
         key_selector: Callable[[Any], Any] | KeySelector[Any, Any] | str | Sequence[str],
         *more: Any,
         key_type: TypeInformation[Any] | None = None,
+        on_error: OnError = "fail",
     ) -> KeyedStream[Any, T1]:
         """Partition the stream by key: records with the same key meet in the same subtask and the same state.
 
@@ -345,6 +365,10 @@ class DataStream(CombinedStream[T1], Generic[T1]):
                 string, a number, bytes, a date or time, a tuple of these, or None.
             more: names of more columns; a type in the second place is the ``key_type``, as in PyFlink.
             key_type: one of ``Types``: keys are converted to it, and refused if they do not fit.
+            on_error: the fate of a record that has no key, because the function raises or its result cannot be one:
+                ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, to be had
+                from the keyed stream, and the stream goes on without the record. The function is called for it once
+                more.
 
         Raises:
             ProgramError: a column is not there, or its values cannot be keys.
@@ -362,11 +386,16 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         key: Any = (key_selector, *more) if more else key_selector
         keying = Keying(key, f"key_by after {self._step.name}", key_type)
         check_key_columns(self._step, keying.columns)
-        types = key_types(self._plain_step(), keying)
+        step = self._plain_step()
+        types = key_types(step, keying)
+        check_on_error(on_error, "key_by()")
+        if isinstance(on_error, OutputTag):
+            guard = OperatorFactory(partial(KeyGuardOperator, keying=keying, tag=on_error))
+            step = DataStream[T1](self._env, step)._apply("keys", None, guard).name(keying.operator)._step
         keyed = KeyByTransformation(
             self._env._next(),
             "key_by",
-            [self._plain_step()],
+            [step],
             partitioner=KeyGroupPartitioner(keying),
             key_types=types,
         )
@@ -427,10 +456,15 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         """
         if not isinstance(tag, OutputTag):
             raise ProgramError(f"get_side_output() takes an OutputTag, not {shorten(tag)}")
-        if not isinstance(self._step, OperatorTransformation):
-            raise ProgramError(f"{self._step.name!r} has no side outputs: ask the stream that process(...) returned")
-        step = SideOutputTransformation(self._env._next(), f"side output {tag.tag_id}", [self._step], tag_id=tag.tag_id)
+        made = self._step_with_sides()
+        if not isinstance(made, OperatorTransformation):
+            raise ProgramError(f"{made.name!r} has no side outputs: ask the stream that process(...) returned")
+        step = SideOutputTransformation(self._env._next(), f"side output {tag.tag_id}", [made], tag_id=tag.tag_id)
         return DataStream(self._env, self._env._add(step))
+
+    def _step_with_sides(self) -> Transformation:
+        """Return the step whose side outputs may be asked for."""
+        return self._step
 
 
 def _one_key(value: object) -> int:

@@ -12,7 +12,7 @@ from pillarbox.datastream.columns import check_field
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.given_functions import check_function
 from pillarbox.errors import ProgramError
-from pillarbox.graph import KeyByTransformation, Transformation
+from pillarbox.graph import KeyByTransformation, OperatorTransformation, Transformation
 from pillarbox.operators.dead_letter import OnError
 from pillarbox.operators.deduplicate import DeduplicateOperator
 from pillarbox.operators.field_aggregation import FieldAggregation, Method
@@ -134,7 +134,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         factory = OperatorFactory(partial(ReduceOperator, function=func, keying=self._keying), keyed=True)
         return self._apply("reduce", func, guarded(factory, on_error, "reduce()"), output_type)
 
-    def sum(self, position_to_sum: int | str = 0) -> DataStream[T1]:
+    def sum(self, position_to_sum: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
         """Add up a field of the records of each key; the new sum is emitted after every record.
 
         It is in the first record of the key: the other fields are those of that record, as in Flink.
@@ -142,6 +142,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         Args:
             position_to_sum: the field to add up: a position, in tuples and rows, or a name, in rows, dictionaries and
                 objects. Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with one that cannot be added: ``"fail"`` fails the
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
 
         Raises:
             ProgramError: it is neither a position nor a name, or there is no such column.
@@ -151,9 +153,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             >>> amounts.sum(1).execute_and_collect()
             [('a', 3), ('b', 5), ('a', 7)]
         """
-        return self._fold_field("sum", position_to_sum)
+        return self._fold_field("sum", position_to_sum, on_error)
 
-    def min(self, position_to_min: int | str = 0) -> DataStream[T1]:
+    def min(self, position_to_min: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
         """Keep the minimum of a field of the records of each key; it is emitted after every record.
 
         It is in the first record of the key: the other fields are those of that record, as in Flink.
@@ -162,6 +164,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         Args:
             position_to_min: the field whose minimum is kept: a position, in tuples and rows, or a name, in rows,
                 dictionaries and objects. Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
 
         Raises:
             ProgramError: it is neither a position nor a name, or there is no such column.
@@ -171,9 +175,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             >>> trips.min(1).execute_and_collect()
             [('a', 3, 'x'), ('a', 2, 'x')]
         """
-        return self._fold_field("min", position_to_min)
+        return self._fold_field("min", position_to_min, on_error)
 
-    def max(self, position_to_max: int | str = 0) -> DataStream[T1]:
+    def max(self, position_to_max: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
         """Keep the maximum of a field of the records of each key; it is emitted after every record.
 
         It is in the first record of the key: the other fields are those of that record, as in Flink.
@@ -182,6 +186,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         Args:
             position_to_max: the field whose maximum is kept: a position, in tuples and rows, or a name, in rows,
                 dictionaries and objects. Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
 
         Raises:
             ProgramError: it is neither a position nor a name, or there is no such column.
@@ -190,9 +196,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             >>> env.from_collection([3, 8, 5]).key_by(lambda n: "all").max().execute_and_collect()
             [3, 8, 8]
         """
-        return self._fold_field("max", position_to_max)
+        return self._fold_field("max", position_to_max, on_error)
 
-    def min_by(self, position_to_min_by: int | str = 0) -> DataStream[T1]:
+    def min_by(self, position_to_min_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
         """Keep the record of each key with the smallest field; it is emitted after every record.
 
         Of records with equal fields it is the earliest.
@@ -200,6 +206,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         Args:
             position_to_min_by: the field that is compared: a position, in tuples and rows, or a name, in rows,
                 dictionaries and objects. Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
 
         Raises:
             ProgramError: it is neither a position nor a name, or there is no such column.
@@ -209,9 +217,9 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             >>> trips.min_by(1).execute_and_collect()
             [('a', 3, 'x'), ('a', 2, 'y')]
         """
-        return self._fold_field("min_by", position_to_min_by)
+        return self._fold_field("min_by", position_to_min_by, on_error)
 
-    def max_by(self, position_to_max_by: int | str = 0) -> DataStream[T1]:
+    def max_by(self, position_to_max_by: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
         """Keep the record of each key with the largest field; it is emitted after every record.
 
         Of records with equal fields it is the earliest.
@@ -219,6 +227,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         Args:
             position_to_max_by: the field that is compared: a position, in tuples and rows, or a name, in rows,
                 dictionaries and objects. Position 0 of a number is the number itself.
+            on_error: the fate of a record without the field, or with one that cannot be compared: ``"fail"`` fails the
+                task; an ``OutputTag`` sends a :class:`DeadLetter` to that side output, and the stream goes on.
 
         Raises:
             ProgramError: it is neither a position nor a name, or there is no such column.
@@ -228,13 +238,13 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             >>> words.max_by("n").execute_and_collect()
             [{'word': 'to', 'n': 2}, {'word': 'to', 'n': 2}]
         """
-        return self._fold_field("max_by", position_to_max_by)
+        return self._fold_field("max_by", position_to_max_by, on_error)
 
-    def _fold_field(self, method: Method, field: int | str) -> DataStream[T1]:
+    def _fold_field(self, method: Method, field: int | str, on_error: OnError) -> DataStream[T1]:
         function = FieldAggregation(method, field)
         check_field(self._step, field, method)
         factory = OperatorFactory(partial(ReduceOperator, function=function, keying=self._keying), keyed=True)
-        return self._apply(method, None, factory)
+        return self._apply(method, None, guarded(factory, on_error, f"{method}()"))
 
     def deduplicate(self, within: DurationLike) -> DataStream[T1]:
         """Drop records whose key was seen before.
@@ -330,3 +340,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
 
     def _plain_step(self) -> Transformation:
         return self._step.inputs[0]
+
+    def _step_with_sides(self) -> Transformation:
+        # That of ``key_by(..., on_error=...)``.
+        before = self._plain_step()
+        return before if isinstance(before, OperatorTransformation) and before.kind == "keys" else self._step

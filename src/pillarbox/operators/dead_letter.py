@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from pillarbox._unpickle import make
+from pillarbox.elements import Records
 from pillarbox.errors import ProgramError, describe, shorten
 from pillarbox.operators.functions import OutputTag, TimeDomain
+from pillarbox.operators.metric_group import Counter
+from pillarbox.operators.operator import Input, OperatorContext
 from pillarbox.tracebacks import formatted
 
-__all__ = ["DeadLetter", "OnError", "check_on_error"]
+__all__ = ["DEAD_LETTERS", "DeadLetter", "DeadLetters", "OnError", "check_on_error"]
+
+DEAD_LETTERS = "dead_letters"
+"""The counter of an operator's dead letters in the epoch."""
+
+_log = logging.getLogger("pillarbox")
 
 OnError = Literal["fail"] | OutputTag[Any]
 """The fate of a record whose function raises: the task fails, or a :class:`DeadLetter` goes to a side output."""
@@ -83,6 +93,39 @@ class DeadLetter:
     ) -> DeadLetter:
         """Return the letter for an error that user code raised."""
         return DeadLetter(value, key, timestamp, operator, describe(error), formatted(error), timer)
+
+
+class DeadLetters:
+    """Writes and counts the letters of one operator.
+
+    Args:
+        tag: the side output for them.
+        outputs: the side outputs of the operator.
+    """
+
+    def __init__(self, context: OperatorContext, tag: OutputTag[Any], outputs: Mapping[str, Input]) -> None:
+        self._operator = context.name
+        self._tag_id = tag.tag_id
+        self._outputs = outputs
+        self._count = context.metrics.get(DEAD_LETTERS, Counter)
+        self._warned = False
+
+    def write(self, cause: Exception, value: Any, key: Any, stamp: int | None, timer: TimeDomain | None = None) -> None:
+        """Write the letter of a record, or of a timer."""
+        self._count.inc()
+        if self._tag_id in self._outputs:
+            letter = DeadLetter.of(cause, self._operator, value, key, stamp, timer)
+            emitted = None if timer is TimeDomain.PROCESSING_TIME else stamp
+            self._outputs[self._tag_id].process_records(Records([letter], [emitted]))
+        elif not self._warned:
+            self._warned = True
+            _log.warning(
+                "operator %r: a record whose function raised %s is dropped, as nobody takes the side output %r: read"
+                " get_side_output(...) of it in the same program. Further ones are only counted",
+                self._operator,
+                type(cause).__name__,
+                self._tag_id,
+            )
 
 
 def check_on_error(on_error: Any, method: str) -> None:

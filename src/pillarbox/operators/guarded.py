@@ -6,7 +6,6 @@ operators themselves, and programs that do not ask, know nothing of it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,21 +16,15 @@ from pillarbox.elements import Records
 from pillarbox.errors import OperatorError, PillarboxError
 from pillarbox.operators.broadcast import BroadcastInput
 from pillarbox.operators.collector import IMMUTABLE, RUN_LIMIT, settled
-from pillarbox.operators.dead_letter import DeadLetter, OnError, check_on_error
+from pillarbox.operators.dead_letter import DeadLetters, OnError, check_on_error
 from pillarbox.operators.function_operator import FunctionOperator
 from pillarbox.operators.functions import OutputTag, TimeDomain
 from pillarbox.operators.keys import Keying
-from pillarbox.operators.metric_group import Counter
 from pillarbox.operators.operator import Input, OperatorContext, OperatorFactory, RecordInput, StreamOperator
 from pillarbox.state.backend import KeyedStateBackend, StateUndo
 from pillarbox.time.internal_timer_service import Triggerable
 
-__all__ = ["DEAD_LETTERS", "GuardedOperator", "guarded"]
-
-DEAD_LETTERS = "dead_letters"
-"""The counter of an operator's dead letters in the epoch."""
-
-_log = logging.getLogger("pillarbox")
+__all__ = ["GuardedOperator", "guarded"]
 
 
 def guarded(factory: OperatorFactory, on_error: OnError, method: str, *, undoes: bool = True) -> OperatorFactory:
@@ -78,13 +71,11 @@ class GuardedOperator(StreamOperator):
         undoes: bool = True,
     ) -> None:
         super().__init__(context)
-        self._tag_id = tag.tag_id
         self._sides = _HeldOutputs(context.side_outputs)
         self._main = _Held(context.output)
         context.output = self._main
         context.side_outputs = self._sides
-        self._count = context.metrics.get(DEAD_LETTERS, Counter)
-        self._warned = False
+        self._letters = DeadLetters(context, tag, self._sides)
         made = make(context)
         assert isinstance(made, FunctionOperator), "an operator is guarded that is around no function"
         self._guarded: FunctionOperator = made
@@ -141,7 +132,7 @@ class GuardedOperator(StreamOperator):
             except OperatorError as error:
                 cause = _cause(error)
                 self._take_back(marks, undo)
-                self._write(cause, kept, key, stamp)
+                self._letters.write(cause, kept, key, stamp)
             if len(self._main) >= RUN_LIMIT:
                 self.hand_on()
         if undo is not None:
@@ -162,7 +153,7 @@ class GuardedOperator(StreamOperator):
         except OperatorError as error:
             cause = _cause(error)
             self._take_back(marks, self._undo)
-            self._write(cause, None, key, timestamp, timer)
+            self._letters.write(cause, None, key, timestamp, timer)
         if self._undo is not None:
             self._undo.begin()
         self.hand_on_timers(timer)
@@ -183,25 +174,6 @@ class GuardedOperator(StreamOperator):
             held.cut(known.get(held, 0))
         if undo is not None:
             undo.restore()
-
-    def _write(
-        self, cause: Exception, value: Any, key: Any, stamp: int | None, timer: TimeDomain | None = None
-    ) -> None:
-        """Write the letter."""
-        self._count.inc()
-        if self._tag_id in self._sides:
-            letter = DeadLetter.of(cause, self.name, value, key, stamp, timer)
-            emitted = None if timer is TimeDomain.PROCESSING_TIME else stamp
-            self._sides[self._tag_id].process_records(Records([letter], [emitted]))
-        elif not self._warned:
-            self._warned = True
-            _log.warning(
-                "operator %r: a record whose function raised %s is dropped, as nobody takes the side output %r: read"
-                " get_side_output(...) of it in the same program. Further ones are only counted",
-                self.name,
-                type(cause).__name__,
-                self._tag_id,
-            )
 
     def hand_on(self) -> None:
         """Let records and letters go that are held back."""

@@ -13,7 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox.elements import ArrowRecords, Records
-from pillarbox.errors import OperatorError, ProgramError, describe, shorten_record
+from pillarbox.errors import OperatorError, PillarboxError, ProgramError, describe, shorten_record
+from pillarbox.operators.collector import settled
+from pillarbox.operators.dead_letter import DeadLetters
+from pillarbox.operators.functions import OutputTag
 from pillarbox.operators.operator import Input, OperatorContext, StreamOperator
 from pillarbox.operators.user_code import raise_at_record, with_context
 from pillarbox.rows import Row, timestamps_ms
@@ -31,11 +34,18 @@ __all__ = ["TimestampsAndWatermarksOperator"]
 
 
 class TimestampsAndWatermarksOperator(StreamOperator):
-    """Runs a watermark strategy. Watermarks from upstream are not heeded, except the last one."""
+    """Runs a watermark strategy. Watermarks from upstream are not heeded, except the last one.
 
-    def __init__(self, context: OperatorContext, strategy: WatermarkStrategy) -> None:
+    Args:
+        tag: the side output for dead letters of records whose timestamp cannot be told; None: they fail the task.
+    """
+
+    def __init__(
+        self, context: OperatorContext, strategy: WatermarkStrategy, tag: OutputTag[Any] | None = None
+    ) -> None:
         super().__init__(context)
         self.strategy = strategy
+        self._letters = None if tag is None else DeadLetters(context, tag, context.side_outputs)
         self._generator: WatermarkGenerator = NoWatermarksGenerator()
         # Whether the stream is idle is not known: the valve downstream may remember what was said before a restart, or
         # by another worker.
@@ -74,7 +84,10 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self._used = True
         if self._watermarks.is_idle is None:
             self._watermarks.mark_active()
-        stamped, latest = self._stamp(records)
+        found = self._stamp(records) if self._letters is None else self._sorted_out(records, self._letters)
+        if found is None:
+            return
+        stamped, latest = found
         if self._generator.batchable:
             self.output.process_records(stamped)
             what = "its watermark generator's on_batch()"
@@ -129,6 +142,33 @@ class TimestampsAndWatermarksOperator(StreamOperator):
             where = f"operator {self.name!r}: the timestamp assigner"
             raise_at_record(error, where, values, pending, operator=self.name, subtask=self.context.subtask)
         return Records(values, stamps), max(stamps)
+
+    def _sorted_out(self, records: Records, letters: DeadLetters) -> tuple[Records, int] | None:
+        """Return the same without the records that have none, whose letters are written; None: no record is left."""
+        if self.strategy.timestamp_column is not None:
+            try:
+                return self._stamp(records)
+            except OperatorError:
+                pass  # one by one; a function of the program's is called once for each record
+        good: list[int] = []
+        stamps: list[int] = []
+        for position in range(len(records)):
+            one = records.slice(position, position + 1)
+            try:
+                stamps.append(self._stamp(one)[1])
+                good.append(position)
+            except OperatorError as error:
+                cause = error.__cause__
+                if not isinstance(cause, Exception) or isinstance(cause, (PillarboxError, MemoryError)):
+                    raise
+                before = None if records.timestamps is None else records.timestamps[position]
+                letters.write(cause, settled(records.values[position]), None, before)
+        if not good:
+            return None
+        if isinstance(records, ArrowRecords) and self.strategy.timestamp_column is not None:
+            batch = records.take(np.array(good, np.int64)).batch
+            return ArrowRecords(batch, np.array(stamps, np.int64)), max(stamps)
+        return Records([records.values[position] for position in good], stamps), max(stamps)
 
     def _column(self, records: ArrowRecords, column: str) -> npt.NDArray[np.int64]:
         position = records.batch.schema.get_field_index(column)

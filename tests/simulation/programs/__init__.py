@@ -1,6 +1,7 @@
 """The programs that are simulated, by name."""
 
 from tests.simulation.programs import (
+    batch,
     borrowed,
     columnar_joins,
     columns,
@@ -13,9 +14,9 @@ from tests.simulation.programs import (
 )
 from tests.simulation.programs.program import Inputs, SimulatedProgram, outcome
 
-__all__ = ["PROGRAMS", "Inputs", "SimulatedProgram", "outcome"]
+__all__ = ["PROGRAMS", "STREAMING", "Inputs", "SimulatedProgram", "outcome"]
 
-PROGRAMS: dict[str, SimulatedProgram] = {
+STREAMING: dict[str, SimulatedProgram] = {
     **event_time.PROGRAMS,
     **timers.PROGRAMS,
     **state.PROGRAMS,
@@ -26,3 +27,4 @@ PROGRAMS: dict[str, SimulatedProgram] = {
     **two_inputs.PROGRAMS,
     **columnar_joins.PROGRAMS,
 }
+PROGRAMS: dict[str, SimulatedProgram] = {**STREAMING, **batch.in_batch_mode(STREAMING)}

@@ -11,6 +11,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 from pillarbox.testing.program_harness import Build
@@ -37,6 +38,9 @@ class SimulatedProgram:
         timed: the program looks at the clock.
         bounded: the last epoch is the end of the input.
         view: makes of an output's records what has to agree.
+        batch: it runs in batch mode: all of its input in one epoch.
+        key_by_key: for outputs in order, the records of a key come without others between them.
+        oracle: works out what comes of the inputs, without pillarbox; None: that is left to the undisturbed run.
     """
 
     build: Build
@@ -50,6 +54,9 @@ class SimulatedProgram:
     bounded: bool = False
     view: Callable[[str, Sequence[Any]], Sequence[Any]] = lambda name, values: values
     parallelism: tuple[int, ...] = (1, 2, 3)
+    batch: bool = False
+    key_by_key: bool = False
+    oracle: Callable[[Inputs], Mapping[str, Any]] | None = None
 
 
 def keyed_events(rng: random.Random, *, most: int = 60, keys: str = LETTERS, until: int = 1500) -> list[Any]:
@@ -63,8 +70,11 @@ def outcome(program: SimulatedProgram, outputs: Mapping[str, Sequence[Any]]) -> 
     """Return what has to agree: of each output the records of each key in their order, or how often there is each."""
     result: dict[str, Any] = {}
     for name, values in outputs.items():
-        seen = program.view(name, values)
-        if name in program.order:
+        seen = program.view(name, list(values))
+        if name in program.order and program.key_by_key:
+            stretches = groupby(seen, program.order[name])
+            result[name] = Counter(repr((key, list(stretch))) for key, stretch in stretches)
+        elif name in program.order:
             by_key: defaultdict[Any, list[str]] = defaultdict(list)
             for value in seen:
                 by_key[program.order[name](value)].append(repr(value))

@@ -62,5 +62,5 @@ class GuardedWindowOperator(GuardedOperator):
             raise
         except Exception as error:
             self._take_back(marks, undo)
-            self._write(error, kept, key, timestamp)
+            self._letters.write(error, kept, key, timestamp)
         undo.begin()

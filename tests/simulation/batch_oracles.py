@@ -1,0 +1,465 @@
+"""What programs of the simulation come to in batch mode, in plain Python: each key by itself, its records by time.
+
+An oracle gets the records of the sources, by name, and returns the records of the outputs; those of outputs whose
+records are compared in order come key by key.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timezone
+from itertools import product
+from typing import Any
+
+from pillarbox.testing import row
+from tests.programs import first, second
+from tests.simulation.programs.program import LETTERS, Inputs
+from tests.simulation.service import NEVER
+
+__all__ = ["ORACLES", "Oracle", "plain_rows"]
+
+Values = Iterable[Any]
+Oracle = Callable[[Inputs], dict[str, Values]]
+
+
+def by_key(values: Values, key: Callable[[Any], Any] = first) -> dict[Any, list[Any]]:
+    """Return the records of each key as they came."""
+    groups: defaultdict[Any, list[Any]] = defaultdict(list)
+    for value in values:
+        groups[key(value)].append(value)
+    return groups
+
+
+def each_key(function: Callable[[Any, list[Any]], Values], key: Callable[[Any], Any] = first) -> Oracle:
+    """Return the oracle of a program with one source and one output: what a function says of each key's records."""
+
+    def oracle(inputs: Inputs) -> dict[str, Values]:
+        (values,) = inputs.values()
+        return {"output": [result for k, group in by_key(values, key).items() for result in function(k, group)]}
+
+    return oracle
+
+
+def third(value: Any) -> Any:
+    return value[2]
+
+
+# --- event time ---
+
+
+def tumbling_sums(values: Values) -> list[Any]:
+    sums: Counter[Any] = Counter()
+    for key, at, number in values:
+        sums[key, at // 50 * 50 + 50] += number
+    return [(key, end, total) for (key, end), total in sums.items()]
+
+
+def all_of_them(inputs: Inputs) -> list[Any]:
+    return [value for values in inputs.values() for value in values]
+
+
+def visits(key: Any, seen: list[Any]) -> Values:
+    # Each record moves the one timer of the key: it fires when all have come.
+    yield key, max(second(value) for value in seen) + 200, sorted(seen)
+
+
+def orders_and_payments(inputs: Inputs) -> dict[str, Values]:
+    orders = {order.id for order in inputs["orders"]}
+    paid = [(payment.order_id, payment.amount) for payment in inputs["payments"] if payment.order_id in orders]
+    return {"paid": paid, "unpaid": orders - {number for number, _ in paid}}
+
+
+def three_within_a_minute(card: Any, payments: list[Any]) -> Values:
+    for now in sorted(payment.at for payment in payments):
+        seen = [payment.amount for payment in payments if now - 60_000 < payment.at <= now]
+        if len(seen) >= 3:
+            yield card, now, len(seen), float(sum(seen))
+
+
+# --- state ---
+
+
+def history(key: Any, values: list[Any]) -> Iterator[Any]:
+    seen: list[Any] = []
+    for count, value in enumerate(values, 1):
+        seen = [] if value % 7 == 0 else [*seen, value]
+        yield key, count, tuple(seen)
+
+
+def modulo_5(value: int) -> int:
+    return value % 5
+
+
+def two_levels(inputs: Inputs) -> dict[str, Values]:
+    seen = [found for key, values in by_key(inputs["source"], modulo_5).items() for found in history(key, values)]
+    sums: Counter[int] = Counter()
+    for key, count, _ in seen:
+        if count % 3:
+            sums[key % 2] += key * (count % 3)
+    return {"history": seen, "sums": sums.values()}
+
+
+def diamond(inputs: Inputs) -> dict[str, Values]:
+    values = Counter(found for value in inputs["source"] for found in (2 * value, -value, value, value))
+    return {"output": [value * count for value, count in values.items()]}
+
+
+def two_sources(inputs: Inputs) -> dict[str, Values]:
+    totals: Counter[int] = Counter()
+    for value in [*(left + 1 for left in inputs["left"]), *(right for right in inputs["right"] if right % 2 == 0)]:
+        totals[value % 5] += value
+    parts = list(totals.items())
+    return {"output": [tuple(parts) if len(parts) > 1 else parts[0]] if parts else []}
+
+
+def every_state(key: Any, values: list[Any]) -> Values:
+    numbers: list[int] = []  # since the last clear
+    listed: list[int] = []
+    counts: dict[int, int] = {}
+    for _, number in values:
+        numbers.append(number)
+        listed.append(number)
+        counts[number % 3] = counts.get(number % 3, 0) + 1
+        yield key, number, tuple(listed), sorted(counts.items()), sum(numbers), sum(numbers) / len(numbers)
+        if number % 5 == 0:
+            numbers, listed, counts = [], [], {}
+        elif number % 5 == 1:
+            listed = []
+            counts.pop(0, None)
+
+
+def numbered_changes(key: Any, values: list[Any]) -> Values:
+    kinds = [None, *(number % 3 for _, number in values)]
+    changed = [number for before, (_, number) in zip(kinds, values) if before != number % 3]
+    return [(key, number, place) for place, number in enumerate(changed, 1)]
+
+
+def side_outputs(inputs: Inputs) -> dict[str, Values]:
+    def folded(values: Values, key: Callable[[Any], Any], fold: Callable[[list[Any]], Any]) -> list[Any]:
+        return [fold(group) for group in by_key(values, key).values()]
+
+    def total(group: list[Any]) -> int:
+        return sum(map(third, group))
+
+    values = inputs["events"]
+    return {
+        "sums": folded(
+            [v for v in values if v[2] % 4],
+            first,
+            lambda group: (group[0][0], sum(map(second, group)), total(group)),
+        ),
+        "side": folded(
+            [v for v in values if v[2] % 4 == 0], second, lambda group: (group[0][0], group[0][1], total(group))
+        ),
+    }
+
+
+def extremes(inputs: Inputs) -> dict[str, Values]:
+    groups = by_key(inputs["events"]).items()
+    return {
+        "min_by": [min(group, key=second) for _, group in groups],
+        "max": [(key, max(map(second, group)), group[0][2]) for key, group in groups],
+        "sum": [(key, group[0][1], sum(map(third, group))) for key, group in groups],
+    }
+
+
+# --- timers ---
+
+
+def reminders(key: Any, values: list[Any]) -> Values:
+    # First all timers of event time, in which those of even numbers are deleted; then those of the clock.
+    yield from (("timer", key, at) for at in sorted(set(map(second, values))))
+    yield from (("late", key, number) for number in sorted(map(third, values)) if number % 6 == 3)
+
+
+# --- requests ---
+
+
+def squares(key: Any, values: list[Any]) -> Values:
+    return [(key, number, number**2) for _, _, number in values]
+
+
+def until_a_timeout(inputs: Inputs) -> dict[str, Values]:
+    answered = [value for value in inputs["events"] if value[1] < NEVER]
+    failed = [value for value in inputs["events"] if value[1] >= NEVER]
+    return {"answers": [(key, number, number**2) for key, _, number in answered], "failed": map(Failed, failed)}
+
+
+class Failed:
+    """Stands for the failure of a record's request."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+def drained(inputs: Inputs) -> dict[str, Values]:
+    answered = [value for value in inputs["events"] if value[2] % 9 != 8]
+    sums = [max(squares(key, group)) for key, group in by_key(answered).items()]
+    return {"sums": sums, "failed": [Failed(value) for value in inputs["events"] if value[2] % 9 == 8]}
+
+
+# --- windows ---
+
+Window = tuple[int, int]
+
+
+def aligned(size: int, slide: int, offset: int = 0) -> Callable[[list[Any]], dict[Window, list[Any]]]:
+    """Return what divides records into windows of one length."""
+
+    def divided(values: list[Any]) -> dict[Window, list[Any]]:
+        windows: defaultdict[Window, list[Any]] = defaultdict(list)
+        for value in values:
+            for start in range(value[1] - (value[1] - offset) % slide, value[1] - size, -slide):
+                windows[start, start + size].append(value)
+        return windows
+
+    return divided
+
+
+def cumulated(size: int, step: int) -> Callable[[list[Any]], dict[Window, list[Any]]]:
+    def divided(values: list[Any]) -> dict[Window, list[Any]]:
+        windows: defaultdict[Window, list[Any]] = defaultdict(list)
+        for value in values:
+            start = value[1] - value[1] % size
+            for end in range(value[1] - value[1] % step + step, start + size + 1, step):
+                windows[start, end].append(value)
+        return windows
+
+    return divided
+
+
+def sessions(gap: Callable[[Any], int]) -> Callable[[list[Any]], dict[Window, list[Any]]]:
+    def divided(values: list[Any]) -> dict[Window, list[Any]]:
+        found: list[tuple[int, int, list[Any]]] = []
+        for value in sorted(values, key=second):
+            start, end = value[1], value[1] + gap(value)
+            if found and start <= found[-1][1]:
+                found[-1] = found[-1][0], max(end, found[-1][1]), [*found[-1][2], value]
+            else:
+                found.append((start, end, [value]))
+        return {(start, end): content for start, end, content in found}
+
+    return divided
+
+
+def windowed(divided: Callable[[list[Any]], dict[Window, list[Any]]], said: Callable[..., Any]) -> Oracle:
+    return each_key(lambda key, values: [said(key, window, content) for window, content in divided(values).items()])
+
+
+def contents(key: Any, window: Window, values: list[Any]) -> Any:
+    return key, window, sorted(map(third, values))
+
+
+def totals(key: Any, window: Window, values: list[Any]) -> Any:
+    return key, window, (len(values), sum(map(third, values)))
+
+
+def fired_once(said: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *window: (*said(*window), 1)
+
+
+def latest_and_sum(key: Any, window: Window, values: list[Any]) -> Any:
+    return key, max(map(second, values)), sum(map(third, values))
+
+
+def aggregates(key: Any, window: Window, values: list[Any]) -> Any:
+    numbers, times = list(map(third, values)), list(map(second, values))
+    ends = [min(number for _, at, number in values if at == found) for found in (min(times), max(times))]
+    moments = [datetime.fromtimestamp(bound / 1000, timezone.utc) for bound in window]
+    total = sum(numbers)
+    return (key, *moments, len(numbers), total, total / len(numbers), min(numbers), *ends, len(set(times)))
+
+
+def stacked(inputs: Inputs) -> dict[str, Values]:
+    found = windowed(aligned(50, 50), totals)(inputs)["output"]
+    most = by_key(found, lambda total: (total[1][1] - 1) // 200)
+    return {"output": [max(group, key=lambda total: (total[2], total[0])) for group in most.values()]}
+
+
+# --- two inputs ---
+
+
+def of_both(inputs: Inputs) -> Iterator[tuple[Any, list[Any], list[Any]]]:
+    """Return the records of both streams that each key has."""
+    lefts, rights = by_key(inputs["lefts"]), by_key(inputs["rights"])
+    return ((key, lefts.get(key, []), rights.get(key, [])) for key in lefts.keys() | rights.keys())
+
+
+def balances(inputs: Inputs) -> dict[str, Values]:
+    found = []
+    for key, lefts, rights in of_both(inputs):
+        paid_in = {number: at for _, at, number in lefts}
+        timers = {at // 100 * 100 + 150 for _, at, _ in lefts} | {at // 70 * 70 + 150 for _, at, _ in rights}
+        before = -1
+        for timer in sorted(timers):
+            due = sorted(number for number, at in paid_in.items() if before < at <= timer)
+            found.append((key, timer, due, sorted(number for _, at, number in rights if before < at <= timer)))
+            before = timer
+    return {"balances": found, "side": [value[:2] for value in inputs["rights"]]}
+
+
+def either(inputs: Inputs) -> dict[str, Values]:
+    lefts = [(key, at, 2 * number) for key, at, number in inputs["lefts"]]
+    rights = [(key, at, 1 - 2 * number) for key, at, number in inputs["rights"] if number % 3]
+    side = [value for value in inputs["rights"] if value[2] % 3 == 0]
+    return {"sums": tumbling_sums([*lefts, *rights]), "side": side}
+
+
+def second_mentions(inputs: Inputs) -> dict[str, Values]:
+    said = [value for value in all_of_them(inputs) if value[2] % 2] + inputs["rights"]
+    counts = Counter((value[0], value[2] % 9) for value in said)
+    return {"output": [mention for mention, count in counts.items() if count >= 2]}
+
+
+def pairs(lefts: Values, rights: Sequence[Any], lower: int, upper: int, key: Callable[[Any], Any] = first) -> Values:
+    others = by_key(rights, key)
+    return [(a, b) for a in lefts for b in others.get(key(a), ()) if lower <= b[1] - a[1] <= upper]
+
+
+def near(lower: int, upper: int) -> Oracle:
+    def oracle(inputs: Inputs) -> dict[str, Values]:
+        found = pairs(inputs["lefts"], inputs["rights"], lower, upper)
+        return {"output": [(a, b, max(a[1], b[1])) for a, b in found]}
+
+    return oracle
+
+
+def near_columns(lower: int, upper: int, *, outer: bool = False) -> Oracle:
+    def oracle(inputs: Inputs) -> dict[str, Values]:
+        found = list(pairs(inputs["lefts"], inputs["rights"], lower, upper))
+        matched = {a for a, _ in found}
+        rows = [(*a, *b[1:]) for a, b in found]
+        return {"output": rows + [(*a, None, None) for a in inputs["lefts"] if outer and a not in matched]}
+
+    return oracle
+
+
+def joins_of_joins(inputs: Inputs) -> dict[str, Values]:
+    one = [(a[0], max(a[1], b[1]), 100 * a[2] + b[2]) for a, b in pairs(inputs["lefts"], inputs["rights"], -30, 90)]
+    again = pairs(one, inputs["lefts"], -100, 100, lambda value: value[2] % 3)
+    return {"output": [(a, b, max(a[1], b[1])) for a, b in again]}
+
+
+def joined_windows(inputs: Inputs) -> dict[str, Values]:
+    joined, grouped, in_sessions = [], [], []
+
+    def told(values: list[Any]) -> Any:
+        return tuple(sorted(value[2] for value, stream in values if stream == which) for which in (0, 1))
+
+    for _, lefts, rights in of_both(inputs):
+        ones, others = aligned(80, 30)(lefts), aligned(80, 30)(rights)
+        for window in ones.keys() & others.keys():
+            joined += product(ones[window], others[window])
+        # Each record with the number of its stream; its time stays in its place.
+        both = [((value, stream), value[1]) for stream, values in ((0, lefts), (1, rights)) for value in values]
+        grouped += [told([each[0] for each in group]) for group in aligned(90, 90)(both).values()]
+        in_sessions += [told([each[0] for each in group]) for group in sessions(lambda value: 40)(both).values()]
+    return {"joined": joined, "grouped": grouped, "sessions": in_sessions}
+
+
+def rules_by_time(inputs: Inputs) -> dict[str, Values]:
+    # All rules are there before the first payment.
+    rules = {at: number for _, at, number in inputs["rules"]}
+    found = []
+    for key, values in by_key(inputs["payments"]).items():
+        for now in sorted(set(map(second, values))):
+            due = sorted(number for _, at, number in values if at == now)
+            in_force = max((at for at in rules if at <= now), default=None)
+            known = sorted([-1, *(number for at, number in rules.items() if at <= now)])
+            found.append((key, now, due, in_force, in_force is not None and rules[in_force], known))
+    return {"payments": found, "side": []}
+
+
+def plain_rows(name: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Return rows as tuples."""
+    return [tuple(value) for value in values]
+
+
+def sums_of(*sources: str, times: int = 1) -> Oracle:
+    def oracle(inputs: Inputs) -> dict[str, Values]:
+        values = [value for source in sources for value in inputs[source]]
+        return {"output": [(key, end, times * total) for key, end, total in tumbling_sums(values)]}
+
+    return oracle
+
+
+def all_again(times: int) -> Oracle:
+    return lambda inputs: {"output": all_of_them(inputs) * times}
+
+
+ORACLES: dict[str, Oracle] = {
+    "windows": lambda inputs: {"sums": tumbling_sums(inputs["events"]), "late": []},
+    "windows-to-the-end": lambda inputs: {"sums": tumbling_sums(inputs["events"]), "late": []},
+    "late-data": lambda inputs: {"sums": tumbling_sums(inputs["events"]), "late": []},
+    "three-levels": all_again(1),
+    "union-of-levels": all_again(3),
+    "strategies-that-meet": sums_of("events", times=2),
+    "meeting-behind-a-shuffle": all_again(2),
+    "orders-and-payments": orders_and_payments,
+    "idle-source": sums_of("fast", "slow"),
+    "idle-behind-a-shuffle": lambda inputs: {"output": [value for value in inputs["events"] if value[0] in LETTERS]},
+    "silent-source": sums_of("events"),
+    "silent-sources": sums_of("fast", "slow"),
+    "sessions": each_key(visits),
+    "first-program": each_key(three_within_a_minute),
+    "history": each_key(history, modulo_5),
+    "two-levels": two_levels,
+    "two-sources": two_sources,
+    "diamond": diamond,
+    "every-state": each_key(every_state),
+    "many-keys": each_key(every_state),
+    "keyed-map-and-filter": each_key(numbered_changes),
+    "running-sums": each_key(lambda key, group: [(key, sum(map(second, group)))]),
+    "rows": each_key(lambda card, group: [row(card=card, amount=sum(map(second, group)))]),
+    "side-outputs": side_outputs,
+    "extremes": extremes,
+    "processing-time": each_key(lambda key, group: [(key, at) for at in sorted(set(map(second, group)))]),
+    "both-kinds-of-timers": each_key(reminders),
+    "carried": each_key(squares),
+    "carried-to-the-end": each_key(squares),
+    "carried-in-any-order": each_key(squares),
+    "carried-without-a-key": each_key(squares),
+    "carried-with-event-time": each_key(squares),
+    "carried-until-a-timeout": until_a_timeout,
+    "drained": drained,
+    "drained-with-a-cache": each_key(
+        lambda rest, group: [(rest, count) for count in range(1, len(group) + 1)], lambda value: value[2] % 4
+    ),
+    "asked-in-batches": each_key(squares),
+    "tumbling-windows": windowed(aligned(150, 150, 20), contents),
+    "unbounded-windows": windowed(aligned(150, 150, 20), contents),
+    "sliding-windows": windowed(aligned(300, 100), totals),
+    "merging-sessions": windowed(sessions(lambda value: 60), totals),
+    "late-sessions": windowed(sessions(lambda value: 40), contents),
+    "late-panes": windowed(aligned(250, 60, 20), totals),
+    "cumulating-windows": windowed(cumulated(400, 50), latest_and_sum),
+    "late-folded-sessions": windowed(sessions(lambda value: 20 + value[1] % 50), totals),
+    "firing-again": windowed(aligned(100, 100), fired_once(contents)),
+    "late-totals": windowed(aligned(120, 120, 20), fired_once(totals)),
+    "stacked-windows": stacked,
+    "sessions-by-the-clock": each_key(lambda key, group: [(key, sorted(map(third, group)))]),
+    "tumbling-columns": windowed(aligned(150, 150, 20), aggregates),
+    "sliding-columns": windowed(aligned(300, 70), aggregates),
+    "cumulating-columns": windowed(cumulated(600, 150), aggregates),
+    "sessions-of-columns": windowed(sessions(lambda value: 60), aggregates),
+    "unbounded-columns": windowed(sessions(lambda value: 60), aggregates),
+    "late-columns": windowed(aligned(200, 100), aggregates),
+    "late-sessions-of-columns": windowed(sessions(lambda value: 40), aggregates),
+    "connected-by-key": balances,
+    "connected-without-key": either,
+    "co-map-and-flat-map": second_mentions,
+    "interval-join": near(-50, 80),
+    "interval-join-of-one-key": near(-20, 20),
+    "interval-join-of-the-past": near(-200, -20),
+    "late-interval-join": lambda inputs: {"output": pairs(inputs["lefts"], inputs["rights"], -200, 300)},
+    "join-of-joins": joins_of_joins,
+    "joined-windows": joined_windows,
+    "rules-by-time": rules_by_time,
+    "join-of-columns": near_columns(-50, 80),
+    "left-join-of-columns": near_columns(-50, 80, outer=True),
+    "left-join-of-columns-of-one-key": near_columns(-20, 20, outer=True),
+    "late-join-of-columns": near_columns(-200, 300, outer=True),
+    "join-of-columns-with-a-function": near(-50, 80),
+}
+"""By the names of programs. Those that are missing depend on the number of subtasks, or are other tests' own."""

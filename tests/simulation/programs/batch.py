@@ -1,0 +1,169 @@
+"""The programs of the simulation once more, in batch mode: all of their input comes in one epoch, and ends with it.
+
+And some whose outcome depends on an order that only batch mode promises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any
+
+from pillarbox import (
+    BroadcastProcessFunction,
+    KeyedBroadcastProcessFunction,
+    KeyedCoProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    RuntimeExecutionMode,
+    WatermarkStrategy,
+)
+from pillarbox.testing.program_harness import Build
+from tests.programs import first
+from tests.simulation.batch_oracles import ORACLES, by_key, plain_rows
+from tests.simulation.programs.program import Inputs, SimulatedProgram
+from tests.simulation.programs.two_inputs import two_streams
+
+__all__ = ["in_batch_mode"]
+
+KNOWN = MapStateDescriptor("known")
+
+
+class Known(BroadcastProcessFunction):
+    """Says of each record what the broadcast side had brought by then."""
+
+    def process_element(self, value, ctx):
+        yield value, len(list(ctx.get_broadcast_state(KNOWN)))
+
+    def process_broadcast_element(self, value, ctx):
+        ctx.get_broadcast_state(KNOWN).put(value[2], True)
+
+
+class KnownByKey(KeyedBroadcastProcessFunction):
+    """The same, with the record's place among those of its key."""
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
+
+    def process_element(self, value, ctx):
+        self.seen.add(value[2])
+        yield value[0], tuple(self.seen), len(list(ctx.get_broadcast_state(KNOWN)))
+
+    def process_broadcast_element(self, value, ctx):
+        ctx.get_broadcast_state(KNOWN).put(value[2], True)
+
+
+def broadcast_first(env, lefts, rights):
+    timed = _by_number(lefts, 0)
+    return {
+        "each": lefts.connect(rights.broadcast(KNOWN)).process(Known()),
+        "by key": timed.key_by(first).connect(rights.broadcast(KNOWN)).process(KnownByKey()),
+    }
+
+
+def all_are_known(inputs: Inputs) -> dict[str, Any]:
+    lefts, known = inputs["lefts"], len(inputs["rights"])
+    places = [
+        (key, tuple(numbers[:end]), known)
+        for key, values in by_key(lefts).items()
+        for numbers in [[value[2] for value in values]]
+        for end in range(1, len(numbers) + 1)
+    ]
+    return {"each": [(value, known) for value in lefts], "by key": places}
+
+
+class InTurn(KeyedCoProcessFunction):
+    """Says what has come to a key, stream by stream; and once more when the key has ended."""
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_list_state(ListStateDescriptor("seen"))
+
+    def process_element1(self, value, ctx):
+        yield self.came(0, value, ctx)
+
+    def process_element2(self, value, ctx):
+        yield self.came(1, value, ctx)
+
+    def came(self, stream, value, ctx):
+        self.seen.add((stream, value[2]))
+        ctx.timer_service().register_event_time_timer(0)
+        ctx.timer_service().register_processing_time_timer(0)
+        return value[0], tuple(self.seen), ctx.timer_service().current_watermark()
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), ctx.time_domain().value, tuple(self.seen), ctx.timer_service().current_watermark()
+
+
+def both_in_turn(env, lefts, rights):
+    one, two = _by_number(lefts, 0), _by_number(rights, 1)
+    return one.connect(two).key_by(first, first).process(InTurn())
+
+
+def in_turn(inputs: Inputs) -> dict[str, Any]:
+    numbered = [(n, 0, key) for key, _, n in inputs["lefts"]] + [(n, 1, key) for key, _, n in inputs["rights"]]
+    found: list[Any] = []
+    for key, group in by_key(sorted(numbered), lambda each: each[2]).items():
+        seen = tuple((stream, n) for n, stream, _ in group)
+        found += [(key, seen[:end], -(2**63)) for end in range(1, len(seen) + 1)]
+        found += [(key, clock, seen, 2**63 - 1) for clock in ("event time", "processing time")]
+    return {"output": found}
+
+
+def _by_number(stream: Any, further: int) -> Any:
+    """No two records of both streams have the same time."""
+    at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: 2 * value[2] + further)
+    return stream.assign_timestamps_and_watermarks(at)
+
+
+_ONLY = {
+    "broadcast-first": SimulatedProgram(broadcast_first, two_streams, order={"by key": first}, oracle=all_are_known),
+    "both-in-turn": SimulatedProgram(both_in_turn, two_streams, order={"output": first}, oracle=in_turn),
+}
+
+# Behind a key, but without state of keys: records come as they come, and only those of a key in order.
+_NOT_SORTED = ("carried", "carried-to-the-end", "asked-in-batches")
+# Rows whose class is made of their columns are compared as tuples.
+_ROWS = (
+    "tumbling-columns",
+    "sliding-columns",
+    "cumulating-columns",
+    "sessions-of-columns",
+    "unbounded-columns",
+    "late-columns",
+    "late-sessions-of-columns",
+    "join-of-columns",
+    "left-join-of-columns",
+    "left-join-of-columns-of-one-key",
+    "late-join-of-columns",
+)
+
+
+def in_batch_mode(programs: Mapping[str, SimulatedProgram]) -> dict[str, SimulatedProgram]:
+    """Return the programs as they are run in batch mode, by names of their own."""
+    return {f"{name}-in-batch-mode": _in_batch_mode(name, each) for name, each in {**programs, **_ONLY}.items()}
+
+
+def _in_batch_mode(name: str, program: SimulatedProgram) -> SimulatedProgram:
+    view = plain_rows if name in _ROWS else _of_payments if name == "rules-by-time" else program.view
+    return replace(
+        program,
+        build=_built(program.build),
+        batch=True,
+        key_by_key=name not in _NOT_SORTED,
+        view=view,
+        oracle=ORACLES.get(name, program.oracle),
+    )
+
+
+def _built(build: Build) -> Build:
+    @wraps(build)
+    def built(env: Any, *streams: Any) -> Any:
+        return build(env.set_runtime_mode(RuntimeExecutionMode.BATCH), *streams)
+
+    return built
+
+
+def _of_payments(name: str, values: Sequence[Any]) -> Sequence[Any]:
+    # Each subtask says of each rule that it has come, and how many there are is drawn.
+    return [] if name == "side" else values
