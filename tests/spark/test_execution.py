@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from tests.simulation.programs import PROGRAMS, outcome
 
 pytestmark = pytest.mark.spark
 
@@ -72,6 +74,27 @@ def test_batch_mode_parallelism_and_chains(spark, tmp_path):
         environment(spark).from_dataframe(stream).key_by("key").sum("key").to_dataframe("key LONG")
     automatic = environment(spark, RuntimeExecutionMode.AUTOMATIC).from_dataframe(stream).key_by("key").sum("key")
     assert automatic.to_dataframe("key LONG").isStreaming
+
+
+@pytest.mark.parametrize("name", ["both-in-turn", "every-state", "rules-by-time"])
+def test_batch_mode_is_what_plain_python_says(spark, name):
+    """Programs of the simulation, and what it compares them with."""
+    program = PROGRAMS[f"{name}-in-batch-mode"]
+    inputs = program.inputs(random.Random(7))
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+    streams = []
+    for source, values in inputs.items():
+        assert values
+        rows = spark.createDataFrame(values).coalesce(1)  # a key's records are in one partition
+        streams.append(env.from_dataframe(rows, source).map(tuple))
+    built = program.build(env, *streams)
+    outputs = built if isinstance(built, dict) else {"output": built}
+    named = [stream.map(lambda value, name=name: (name, value)) for name, stream in outputs.items()]
+    found = {output: [] for output in outputs}
+    together = named[0].union(*named[1:]) if len(named) > 1 else named[0]
+    for output, value in together.execute_and_collect():
+        found[output].append(value)
+    assert outcome(program, found) == outcome(program, program.oracle(inputs))
 
 
 class Counting(MapFunction):
