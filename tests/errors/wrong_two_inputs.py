@@ -197,8 +197,8 @@ TWO_INPUT_RUNS = [
     ),
     Run("partitioner", lambda s: spread(s, lambda key, n: abs(1 // (key - 3))), ("operator 'partition_custom after collection': the partitioner failed at the record", RECORD, ZERO), "<lambda>"),
     Run("partitioner of one argument", lambda s: spread(s, lambda key: 1), ("the partitioner failed", "takes 1 positional argument but 2 were given")),
-    Run("sum of text", lambda s: s.key_by("key").sum("key").name("op"), ("operator 'op' failed at the record Row(id=1, key='k')", "sum('key'): 'k' is no number")),
-    Run("sum of no field", lambda s: s.key_by("key").sum("amount").name("op"), ("operator 'op' failed at the record Row(id=1, key='k')", "no column 'amount'; the columns are id, key"), kind=OperatorError),
+    Run("sum of text", lambda s: s.key_by("key").sum("key").name("op"), ("operator 'op' failed at the record Row(id=0, key='k')", "sum('key'): 'k' is no number")),
+    Run("sum of no field", lambda s: s.key_by("key").sum("amount").name("op"), ("operator 'op' failed at the record Row(id=0, key='k')", "no column 'amount'; the columns are id, key"), kind=OperatorError),
 ]
 
 TWO_INPUT_BUILDS = [
