@@ -342,7 +342,9 @@ def joins_of_joins(inputs: Inputs) -> dict[str, Values]:
 
 
 def joined_windows(inputs: Inputs) -> dict[str, Values]:
-    joined, grouped, in_sessions = [], [], []
+    joined: list[Any] = []
+    grouped: list[Any] = []
+    in_sessions: list[Any] = []
 
     def told(values: list[Any]) -> Any:
         return tuple(sorted(value[2] for value, stream in values if stream == which) for which in (0, 1))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,6 +78,10 @@ def test_batch_mode_parallelism_and_chains(spark, tmp_path):
     assert automatic.to_dataframe("key LONG").isStreaming
 
 
+def tagged(output, value):
+    return output, value
+
+
 @pytest.mark.parametrize("name", ["both-in-turn", "every-state", "rules-by-time"])
 def test_batch_mode_is_what_plain_python_says(spark, name):
     """Programs of the simulation, and what it compares them with."""
@@ -87,13 +93,14 @@ def test_batch_mode_is_what_plain_python_says(spark, name):
         assert values
         rows = spark.createDataFrame(values).coalesce(1)  # a key's records are in one partition
         streams.append(env.from_dataframe(rows, source).map(tuple))
-    built = program.build(env, *streams)
-    outputs = built if isinstance(built, dict) else {"output": built}
-    named = [stream.map(lambda value, name=name: (name, value)) for name, stream in outputs.items()]
-    found = {output: [] for output in outputs}
+    built: Any = program.build(env, *streams)
+    outputs: dict[str, Any] = built if isinstance(built, dict) else {"output": built}
+    named = [stream.map(partial(tagged, output)) for output, stream in outputs.items()]
+    found: dict[str, list[Any]] = {output: [] for output in outputs}
     together = named[0].union(*named[1:]) if len(named) > 1 else named[0]
     for output, value in together.execute_and_collect():
         found[output].append(value)
+    assert program.oracle is not None
     assert outcome(program, found) == outcome(program, program.oracle(inputs))
 
 
