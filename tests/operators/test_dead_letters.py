@@ -643,6 +643,14 @@ def test_a_field_that_cannot_be_folded(method, mode):
         assert results == sorted([("a", 3), ("a", last), ("c", 7)])
 
 
+def test_a_name_of_what_has_positions():
+    keyed = StreamExecutionEnvironment().from_collection([("a", 1)]).key_by(lambda row: row[0])
+    with pytest.raises(
+        OperatorError, match=r"sum\('n'\): a tuple has no names: give the position of the field, from 0"
+    ):
+        keyed.sum("n").execute_and_collect()
+
+
 def test_a_first_record_whose_field_cannot_be_folded_fails_there():
     keyed = StreamExecutionEnvironment().from_collection([("a", None), ("a", 3)]).key_by(lambda row: row[0])
     with pytest.raises(OperatorError, match=r"operator 'sum' failed at the record \('a', None\)"):

@@ -18,6 +18,7 @@ from pillarbox import (
 )
 
 BAD = OutputTag[DeadLetter]("bad")
+UNKEYED = OutputTag[DeadLetter]("unkeyed")
 RECORDS = 120
 
 
@@ -36,26 +37,39 @@ class Counts(KeyedProcessFunction):
             raise ValueError(f"not {row.id}")
 
 
+def key_of(row):
+    if row.id % 11 == 5:
+        raise LookupError(f"no key: {row.id}")
+    return row.key
+
+
 def test_dead_letters_of_a_streaming_query(spark, tmp_path):
     df = spark.range(RECORDS).select("id", (F.col("id") % 3).alias("key"))
     df.repartition(2, "id").write.parquet(str(tmp_path / "in"))
     source = spark.readStream.schema(df.schema).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
-    rows: dict[str, list[Any]] = {"counts": [], "bad": []}
+    rows: dict[str, list[Any]] = {"counts": [], "bad": [], "unkeyed": []}
 
     def take(frames, number):
         for name, frame in frames.items():
             rows[name] += map(tuple, frame.collect())
 
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
-    counts = env.from_dataframe(source).key_by("key").process(Counts(), on_error=BAD).uid("counts")
-    letters = counts.get_side_output(BAD).map(DeadLetter.as_text, DeadLetter.COLUMNS)
-    outputs = {"counts": (counts, "key LONG, n LONG"), "bad": (letters, DeadLetter.COLUMNS)}
+    keyed = env.from_dataframe(source).key_by(key_of, on_error=UNKEYED)
+    counts = keyed.process(Counts(), on_error=BAD).uid("counts")
+    outputs: dict[str, Any] = {"counts": (counts, "key LONG, n LONG")}
+    for stream, tag in ((counts, BAD), (keyed, UNKEYED)):
+        letters = stream.get_side_output(tag).map(DeadLetter.as_text, DeadLetter.COLUMNS)
+        outputs[tag.tag_id] = letters, DeadLetter.COLUMNS
     writer = env.for_each_batch(take, outputs).trigger(availableNow=True)
     query = start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")))
     query.awaitTermination()
 
-    failed = [number for number in range(RECORDS) if number % 7 == 3]
-    good = Counter(number % 3 for number in range(RECORDS) if number % 7 != 3)
+    unkeyed = [number for number in range(RECORDS) if number % 11 == 5]
+    assert sorted((row[0], row[1], row[4]) for row in rows["unkeyed"]) == sorted(
+        (f"Row(id={n}, key={n % 3})", None, f"LookupError: no key: {n}") for n in unkeyed
+    )
+    failed = [number for number in range(RECORDS) if number % 7 == 3 and number not in unkeyed]
+    good = Counter(number % 3 for number in range(RECORDS) if number % 7 != 3 and number not in unkeyed)
     assert Counter(rows["counts"]) == Counter((key, n) for key, count in good.items() for n in range(1, count + 1))
     tracebacks = [row[5] for row in rows["bad"]]
     assert sorted(row[:5] + row[6:] for row in rows["bad"]) == sorted(

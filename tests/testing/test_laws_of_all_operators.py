@@ -37,7 +37,7 @@ from pillarbox import (
     first_,
     sum_,
 )
-from pillarbox.datastream import columnar_joins
+from pillarbox.datastream import DataStream, columnar_joins
 from pillarbox.elements import ArrowRecords, Records
 from pillarbox.operators.async_io.operator import AsyncWaitOperator
 from pillarbox.operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator, _BroadcastOperator
@@ -54,6 +54,7 @@ from pillarbox.operators.flat_map import FlatMapOperator
 from pillarbox.operators.function_operator import FunctionOperator
 from pillarbox.operators.guarded import GuardedOperator
 from pillarbox.operators.interval_join import IntervalJoinOperator
+from pillarbox.operators.key_guard import KeyGuardOperator
 from pillarbox.operators.keyed import KeyedOperator
 from pillarbox.operators.keyed_process import KeyedProcessOperator
 from pillarbox.operators.limit import LimitOperator
@@ -244,6 +245,12 @@ def joined_by_columns(a, b):
         return near.process(lambda left, right, ctx: [(left.n, right.n)])
 
 
+def with_keys(stream):
+    """The step before a key_by with on_error."""
+    keyed = stream.key_by(lambda value: 1 // (value.n % 3), on_error=OutputTag("bad"))
+    return DataStream(keyed._env, keyed._plain_step())
+
+
 # -- the table --
 
 
@@ -290,6 +297,7 @@ OBEYING = [
     Obeys(ReduceOperator, lambda s: s.key_by("key").max("n")),
     Obeys(ReduceOperator, lambda s: s.key_by("key").min_by("n")),
     Obeys(ReduceOperator, lambda s: s.key_by("key").max_by(1)),
+    Obeys(KeyGuardOperator, with_keys),
     Obeys(DeduplicateOperator, lambda s: s.key_by("key").deduplicate(10)),
     Obeys(AsyncWaitOperator, lambda s: AsyncDataStream.ordered_wait(s, Asked(), 1000)),
     Obeys(AsyncWaitOperator, lambda s: AsyncDataStream.unordered_wait(s, Asked(), 1000), ordered=False),

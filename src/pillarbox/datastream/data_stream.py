@@ -458,7 +458,9 @@ class DataStream(CombinedStream[T1], Generic[T1]):
             raise ProgramError(f"get_side_output() takes an OutputTag, not {shorten(tag)}")
         made = self._step_with_sides()
         if not isinstance(made, OperatorTransformation):
-            raise ProgramError(f"{made.name!r} has no side outputs: ask the stream that process(...) returned")
+            raise ProgramError(
+                f"{made.name!r} has no side outputs: ask the stream that process(...) returned, or key_by(on_error=...)"
+            )
         step = SideOutputTransformation(self._env._next(), f"side output {tag.tag_id}", [made], tag_id=tag.tag_id)
         return DataStream(self._env, self._env._add(step))
 

@@ -67,6 +67,11 @@ class FieldAggregation(ReduceFunction[Any]):
             raise LookupError(f"{self._method}({field}): the record has no positions: give the name of a field")
         if isinstance(record, (Row, dict)):
             return record[field]
+        if isinstance(record, (tuple, list)) and not hasattr(record, "_fields"):
+            kind = type(record).__name__
+            raise LookupError(
+                f"{self._method}({field!r}): a {kind} has no names: give the position of the field, from 0"
+            )
         return getattr(record, field)
 
     def _set(self, record: Any, value: Any) -> Any:
