@@ -130,6 +130,7 @@ from pillarbox.rows import Row
 from pillarbox.runtime.spark.metrics import metrics
 from pillarbox.runtime.spark.query import start
 from pillarbox.runtime.spark.rescale import rescale
+from pillarbox.runtime.spark.savepoint import savepoint
 from pillarbox.runtime.spark.session import local_session
 from pillarbox.runtime.spark.state_reader import read_state
 from pillarbox.state import (
@@ -290,6 +291,7 @@ __all__ = [
     "min_",
     "read_state",
     "rescale",
+    "savepoint",
     "start",
     "sum_",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import Any
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from pillarbox.runtime.local import LocalJob, Savepoint
 from pillarbox.state import LogIdentity
 from pillarbox.state.log_view import LogView
 from pillarbox.state.savepoint import LocalSavepoint, restore_logs, write_savepoint
-from tests.data import make_columns, make_join
+from tests.data import make_checkpoint, make_columns, make_join, make_savepoint
 
 PROGRAMS: dict[str, Any] = {"aggregates": make_columns, "joins": make_join}
 
@@ -48,15 +49,17 @@ def content(stores: Savepoint) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     for (uid, subtask), store in stores.items():
         for view in LogView(store, subtask).rows():
-            for key, namespace, row in zip(view.keys, view.namespaces or (), view.rows):
+            for key, namespace, row in zip(view.keys, view.namespaces or repeat(None), view.rows):
                 held = {name: shown(value) for (name, _), value in zip(view.layout, row[1:]) if value is not None}
-                found.setdefault(uid, []).append((subtask, key, repr(namespace), held))
+                found.setdefault(uid, []).append((subtask, key, repr(namespace), repr(sorted(held.items()))))
     return {uid: sorted(rows, key=repr) for uid, rows in found.items()}
 
 
 def shown(value: Any) -> Any:
     if isinstance(value, dict):
         return {number: shown(stream) for number, stream in value.items()}
+    if isinstance(value, set):
+        return sorted(value, key=repr)
     if isinstance(value, bytes) and value[:4] == b"\xff\xff\xff\xff":
         return sorted(map(repr, pa.ipc.open_stream(value).read_all().to_pylist()))
     return value
@@ -95,3 +98,31 @@ def test_rows_that_people_see(tmp_path):
     # Timers of windows are of no key group: each subtask takes those of its panes.
     timers = rows.filter(pc.is_valid(rows["timers"]))
     assert timers.num_rows and timers["key_group"].null_count == timers.num_rows
+
+
+@pytest.mark.parametrize(
+    "path", sorted(make_checkpoint.HERE.glob("savepoint-format-*.zip")), ids=lambda path: path.stem
+)
+def test_the_golden_savepoint(path, tmp_path):
+    make_savepoint.unpack(path, tmp_path)
+    savepoint = LocalSavepoint(tmp_path)
+    assert (savepoint.manifest.epoch, savepoint.manifest.sources.offsets[2]) == (13, '{"logOffset":0}')
+    logs = make_savepoint.logs()
+    joins: Savepoint = {}
+    for operator in savepoint.manifest.operators:
+        layout = operator.parallelism, operator.max_parallelism
+        identities = [LogIdentity(operator.uid, n, *layout, operator.program) for n in range(operator.parallelism)]
+        new = {(operator.uid, n): log for n, log in restore_logs(savepoint, operator.uid, identities).items()}
+        old = {place: log for place, log in logs.items() if place[0] == operator.uid}
+        if operator.uid in ("inner", "left"):
+            joins.update(new)  # whose rows lie in other streams
+        else:
+            assert content(new) == content(old)
+        for place, log in new.items():
+            heads = [LogView(store, 0) for store in (log, old.pop(place))]
+            assert heads[0].head.types == heads[1].head.types
+            assert repr(heads[0].task_state()) == repr(heads[1].task_state())
+        assert not old
+    wanted = {place: logs[place] for place in joins}
+    out, expected = (rest(make_join, stores, make_join.EPOCHS, make_join.EPOCHS + 1)[0] for stores in (joins, wanted))
+    assert out == expected and all(map(len, out[0].values()))

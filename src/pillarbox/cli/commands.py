@@ -17,6 +17,7 @@ from rich.console import Console
 
 import pillarbox as package
 from pillarbox.cli import show
+from pillarbox.cli.progress import progress
 from pillarbox.cli.session import session
 from pillarbox.errors import PillarboxError
 
@@ -31,6 +32,7 @@ Examples:
   pillarbox inspect /checkpoints/flights
   pillarbox state /checkpoints/flights count --where "seen > 1000"
   pillarbox rescale /checkpoints/flights --parallelism 8
+  pillarbox savepoint /checkpoints/flights /savepoints/flights-1
 
 CHECKPOINT is the checkpointLocation of a query, wherever Spark reads: a path, hdfs://, s3a://, abfss://. What such a
 place needs is given to Spark as spark-submit has it: --conf spark.jars.packages=... --conf spark.hadoop....
@@ -70,8 +72,9 @@ def _with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
                 console.status("Starting Spark ...") as status,
                 session(master, {name: value for name, _, value in pairs}, verbose=verbose) as spark,
             ):
-                status.update(f"{what} ...")
-                yield spark
+                status.stop()
+                with progress(spark, console, what):
+                    yield spark
 
         try:
             command(open_session=open_session, **arguments)
@@ -113,16 +116,30 @@ _EPOCH = click.option(
 def inspect(
     checkpoint: str, epoch: int | None, top: int, against: str | None, as_json: bool, open_session: Any
 ) -> None:
-    """Show what there is in CHECKPOINT: program, epochs, and of each operator its keys, timers, watermark and bytes.
+    """Show what there is in CHECKPOINT, or in a savepoint.
+
+    That is program, epochs, and of each operator its keys, timers, watermark and bytes.
 
     All of the state is read, and proved, once. The query may be running.
 
     To see what a change of a program would do, run it once on a checkpoint of its own, as in a test, and give that one
     with --against: the exit code is 1 if it could not go on with CHECKPOINT.
     """
-    from pillarbox.runtime.spark.inspection import changes_to, inspect_checkpoint
+    from pillarbox.runtime.spark.inspection import changes_to, inspect_checkpoint, inspect_savepoint
+    from pillarbox.runtime.spark.savepoint import is_savepoint
 
     with open_session(f"Reading {checkpoint}") as spark:
+        if is_savepoint(spark, checkpoint):
+            if epoch is not None or against is not None:
+                raise click.UsageError(
+                    f"{checkpoint} is a savepoint: it has one epoch, and --against is for checkpoints"
+                )
+            found = inspect_savepoint(spark, checkpoint)
+            if as_json:
+                click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+            else:
+                show.savepoint(Console(), found)
+            return
         found = inspect_checkpoint(spark, checkpoint, epoch, top)
         if against is not None:
             found["changes"] = changes_to(spark, checkpoint, against)
@@ -153,11 +170,12 @@ def state(
     output: str | None,
     open_session: Any,
 ) -> None:
-    """Show the state of the operator UID in CHECKPOINT: a row for each key, and for each of its windows.
+    """Show the state of the operator UID in CHECKPOINT, or in a savepoint.
 
-    The columns are key, namespace (of a window: its start and end), one for each state, timers, subtask. Those whose
-    type the checkpoint does not know are VARIANT: compare them as in --where "seen::long > 10". 'pillarbox inspect'
-    shows the uids, and the states of each. The query may be running; no class of yours is needed, or run.
+    There is a row for each key, and for each of its windows. The columns are key, namespace (of a window: its start and
+    end), one for each state, timers, subtask. Those whose type the checkpoint does not know are VARIANT: compare them
+    as in --where "seen::long > 10". 'pillarbox inspect' shows the uids, and the states of each. The query may be
+    running; no class of yours is needed, or run.
     """
     from pillarbox.runtime.spark.failures import unwrapped_failures
     from pillarbox.runtime.spark.state_reader import read_state
@@ -207,3 +225,34 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
         )
     else:
         click.echo(f"{checkpoint}: the state lies in {parallelism} partitions already")
+
+
+@pillarbox.command()
+@_CHECKPOINT
+@click.argument("directory")
+@_EPOCH
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_with_spark
+def savepoint(checkpoint: str, directory: str, epoch: int | None, as_json: bool, open_session: Any) -> None:
+    """Write a savepoint of CHECKPOINT into DIRECTORY, which must not exist.
+
+    A savepoint is all state of the query as plain Parquet, of which a program can start with any number of subtasks and
+    key groups. The query may be stopped, or running: it is of the last epoch that was committed, or of --epoch.
+
+    If it is interrupted, there is no savepoint: the same command again begins anew, and overwrites the half one.
+    """
+    from pillarbox.runtime.spark.savepoint import open_savepoint
+    from pillarbox.runtime.spark.savepoint import savepoint as write
+
+    with open_session(f"Writing a savepoint of {checkpoint}") as spark:
+        write(spark, checkpoint, directory, epoch=epoch)
+        manifest = open_savepoint(spark, directory).manifest
+    size = sum(each.length for each in manifest.files.values())
+    if as_json:
+        uids = [operator.uid for operator in manifest.operators]
+        click.echo(json.dumps({"savepoint": directory, "epoch": manifest.epoch, "operators": uids, "bytes": size}))
+    else:
+        click.echo(
+            f"{directory}: a savepoint of epoch {manifest.epoch}; state of {len(manifest.operators)} operators,"
+            f" {show.size(size)}"
+        )

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = ["Rows", "checkpoint", "size", "time"]
+__all__ = ["Rows", "checkpoint", "savepoint", "size", "time"]
 
 # Values are cut short in tables, not in JSON.
 _CELL = 200
@@ -45,6 +45,30 @@ def checkpoint(console: Console, found: dict[str, Any]) -> None:
         console.print("no operator has state")
     if "changes" in found:
         _changes(console, found["changes"])
+
+
+def savepoint(console: Console, found: dict[str, Any]) -> None:
+    """Print what ``inspect_savepoint`` found."""
+    console.print(Text(found["savepoint"], style="bold"))
+    of = f" of {found['checkpoint']}" if found["checkpoint"] else ""
+    console.print(Text(f"savepoint of epoch {found['epoch']}{of}, by pillarbox {found['pillarbox']}"))
+    console.print(f"{found['sources']} sources" if found["sources"] else "no positions of sources")
+    table = Table()
+    for name, is_number in (
+        ("uid", False), ("subtasks", True), ("key groups", True), ("keys", True), ("windows", True), ("timers", True),
+        ("watermark", False), ("size", True), ("states", False),
+    ):  # fmt: skip
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for operator in found["operators"]:
+        counts = [operator[name] for name in ("parallelism", "max_parallelism", "keys", "namespaces", "timers")]
+        table.add_row(
+            Text(operator["uid"]),
+            *(f"{count:,}" for count in counts),
+            time(operator["watermark"]),
+            size(operator["bytes"]),
+            Text("\n".join(f"{name}: {kind}" for name, kind in operator["states"].items())),
+        )
+    console.print(table)
 
 
 def _epochs(found: dict[str, Any]) -> str:

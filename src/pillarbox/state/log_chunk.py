@@ -7,7 +7,7 @@ with a kind that this version does not know is refused.
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -110,7 +110,7 @@ class Chunk:
                 return
             index -= len(found.values)
 
-    def encode(self) -> bytes:
+    def encode(self, dump: Callable[[Any], bytes] = dumps) -> bytes:
         """Return the chunk as it stands in the store."""
         content: dict[str, Any] = {"epoch": self.epoch, "keys": self.keys, "rows": self.rows}
         if self.spaces:
@@ -148,7 +148,7 @@ class Chunk:
                 row, at = (address[:2], slot - 1) if is_space(address) else ((address,), slot)
                 groups.append((row, at, (first, width, steps), keys, values))
                 self.beside += len(steps)
-        return dumps(content)
+        return dump(content)
 
     def own(self, size: int) -> float:
         """Return how many of the bytes of the chunk are its entries: what a new log would take for them."""
@@ -345,14 +345,14 @@ def read_large(
     return content
 
 
-def large_row(slots: Layout, row: list[Any]) -> bytes:
+def large_row(slots: Layout, row: list[Any], dump: Callable[[Any], bytes] = dumps) -> bytes:
     """Return a row as it stands in the store by itself: it stays there when the program gets other states."""
-    return dumps({"slots": slots, "row": row})
+    return dump({"slots": slots, "row": row})
 
 
-def large_element(value: Any) -> bytes:
+def large_element(value: Any, dump: Callable[[Any], bytes] = dumps) -> bytes:
     """Return an element of a large map or list as it stands in the store by itself."""
-    return dumps({"element": value})
+    return dump({"element": value})
 
 
 def _checked(

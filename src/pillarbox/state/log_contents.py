@@ -5,10 +5,11 @@ Reading sets it, writing and cleaning go on from it. Only the mailbox thread may
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pillarbox._unpickle import Allowed, loads_allowed
+from pillarbox.elements import dumps
 from pillarbox.state.backend import LoggedStateBackend
 from pillarbox.state.class_names import Classes
 from pillarbox.state.large_collections import LargeCollections
@@ -43,6 +44,7 @@ class LogContents:
         scale: how many bytes were written for each one that was reckoned with beforehand.
         rewrites: whether the next epoch writes all of it anew, since it has become other than it was written.
         orphans: the numbers of large elements of states that are deleted: they go then.
+        dump: pickles what is written.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class LogContents:
         self.scale: float = 1.0
         self.rewrites: bool = False
         self.orphans: list[int] = []
+        self.dump: Callable[[Any], bytes] = dumps
 
     def take_over(self, head: LogHead) -> None:
         """Take the numbers that a head says, when all that it knows of has been read."""

@@ -151,7 +151,7 @@ class EpochWriter:
         contents = self._contents
         chunk = self._chunk(entries, start, stop, removed)
         try:
-            payload = chunk.encode()
+            payload = chunk.encode(contents.dump)
         except Exception as error:
             raise self._unwritable(entries, start, stop, error) from error
         if len(payload) > 4 * log_limits.CHUNK_BYTES and stop > start and not (chunk.large and stop - start == 1):
@@ -211,10 +211,10 @@ class EpochWriter:
                 of_space = is_space(entries.keys[index])
                 layout = contents.layouts.newest(of_space=of_space)
                 (row,) = contents.collections.slim([entries.keys[index]], [entries.rows[index]])
-                payload = large_row(layout, as_written(row) if of_space else row)
+                payload = large_row(layout, as_written(row) if of_space else row, contents.dump)
             else:
                 ((_, _, found),) = entries.elements(index, index + 1)
-                payload = large_element(found.values[0])
+                payload = large_element(found.values[0], contents.dump)
         except Exception as error:
             raise self._unwritable(entries, index, index + 1, error) from error
         contents.larges += 1

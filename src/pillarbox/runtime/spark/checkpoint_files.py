@@ -44,6 +44,8 @@ class CheckpointFiles:
         epoch: the number of a micro-batch; None: the last one that was committed.
 
     Attributes:
+        spark: the session that reads it.
+        description: the descriptions of programs beside it.
         epoch: the number of the micro-batch.
 
     Raises:
@@ -52,7 +54,7 @@ class CheckpointFiles:
     """
 
     def __init__(self, spark: SparkSession, checkpoint: str, epoch: int | None = None) -> None:
-        self._spark = spark
+        self.spark: SparkSession = spark
         self.description: Description = Description(spark, checkpoint)
         if epoch is not None and (not isinstance(epoch, int) or isinstance(epoch, bool) or epoch < 0):
             raise ProgramError(f"an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
@@ -76,7 +78,7 @@ class CheckpointFiles:
         Raises:
             CheckpointMismatchError: the epoch's state is not there any more.
         """
-        read = self._spark.read.format("state-metadata").option("batchId", self.epoch).load(str(self))
+        read = self.spark.read.format("state-metadata").option("batchId", self.epoch).load(str(self))
         found = []
         for row in read.collect():
             variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
@@ -95,9 +97,9 @@ class CheckpointFiles:
 
         Those of a subtask are in one partition, one after the other.
         """
-        with state_settings(self._spark, self.description.state_format):
+        with state_settings(self.spark, self.description.state_format):
             rows = (
-                self._spark.read.format("statestore")
+                self.spark.read.format("statestore")
                 .option("operatorId", operator.id)
                 .option("batchId", self.epoch)
                 .option("stateVarName", "log")

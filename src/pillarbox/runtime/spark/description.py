@@ -126,6 +126,11 @@ class Description:
         noted = [one for one in self._read() if one["batch"] <= self.last_committed]
         return noted[-1] if noted else None
 
+    def programs_at(self, batch: int) -> list[dict[str, Any]] | None:
+        """Return the descriptions of the programs that committed a batch; None: there are none."""
+        noted = [one for one in self._read() if one["batch"] <= batch]
+        return noted[-1]["programs"] if noted else None
+
     def keep(self) -> None:
         """Let the description that holds go on to hold when a batch is committed that is none of a program's.
 

@@ -14,17 +14,19 @@ from pillarbox.graph.description import compare
 from pillarbox.runtime.spark.checkpoint_files import CheckpointFiles, each_log
 from pillarbox.runtime.spark.description import Description
 from pillarbox.runtime.spark.failures import failures_in_worker, unwrapped_failures
+from pillarbox.runtime.spark.savepoint import open_savepoint
 from pillarbox.runtime.spark.session import worker_pool
 from pillarbox.state import MemoryChunkStore
 from pillarbox.state.log_head import Layout, LogHead
 from pillarbox.state.log_layouts import state_name
 from pillarbox.state.log_summary import LogSummary
 from pillarbox.state.log_view import LogView
+from pillarbox.state.savepoint.manifest import table_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["changes_to", "inspect_checkpoint"]
+__all__ = ["changes_to", "inspect_checkpoint", "inspect_savepoint"]
 
 
 def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None = None, top: int = 5) -> dict[str, Any]:
@@ -61,6 +63,53 @@ def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None =
         "state_file_format": int(description.state_format),
         "programs": None if noted is None else noted["programs"],
         "operators": [found[uid] for uid in sorted(found, key=lambda uid: (found[uid]["level"] or 0, uid))],
+    }
+
+
+def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
+    """Return what there is in a savepoint, as plain data; all of it is proved, and its rows are counted.
+
+    Raises:
+        CheckpointMismatchError: it is no savepoint, or not as it was written.
+    """
+    opened = open_savepoint(spark, directory)
+    manifest = opened.manifest
+    marks: dict[str, int | None] = dict(opened.tasks.groupBy("uid").agg({"watermark": "min"}).collect())
+    sizes: dict[str, int] = {}
+    for name, digest in manifest.files.items():
+        folder = name.rpartition("/")[0]
+        sizes[folder] = sizes.get(folder, 0) + digest.length
+    operators = []
+    for operator in manifest.operators:
+        # Rows of operators by columns have their keys among their columns.
+        of_key = "key_group IS NOT NULL AND " + ("stream IS NULL" if operator.parts else "true")
+        counted = opened.frame(operator.uid).selectExpr(
+            f"count(DISTINCT CASE WHEN {of_key} THEN xxhash64(key, CASE WHEN key IS NULL THEN exact END) END) AS keys",
+            f"count({'stream' if operator.parts else 'NULL'}) AS arrow_rows",
+            "count(namespace) AS namespaces",
+            "coalesce(sum(size(timers)), 0) AS timers",
+        ).collect()[0]  # fmt: skip
+        operators.append(
+            {
+                "uid": operator.uid,
+                "parallelism": operator.parallelism,
+                "max_parallelism": operator.max_parallelism,
+                "key": operator.key,
+                "states": _states(operator.head()),
+                **counted.asDict(),
+                "watermark": marks.get(operator.uid),
+                "bytes": sizes.get(table_folder(operator.uid), 0),
+            }
+        )
+    return {
+        "savepoint": directory,
+        "checkpoint": manifest.checkpoint,
+        "epoch": manifest.epoch,
+        "pillarbox": manifest.pillarbox,
+        "format": manifest.format,
+        "programs": manifest.programs,
+        "sources": max(0, len(manifest.sources.offsets) - 2),
+        "operators": operators,
     }
 
 

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from pillarbox._unpickle import loads_allowed
 from pillarbox.errors import CheckpointMismatchError, shorten
 from pillarbox.runtime.spark.checkpoint_files import CheckpointFiles, Stateful, each_log
 from pillarbox.runtime.spark.failures import failures_in_worker
+from pillarbox.runtime.spark.savepoint import is_savepoint, open_savepoint
 from pillarbox.runtime.spark.session import time_zone, worker_pool
 from pillarbox.runtime.spark.state_columns import StateEncoder, key_type, state_columns
 from pillarbox.state import MemoryChunkStore
 from pillarbox.state.log_head import LogHead
 from pillarbox.state.log_view import LogView
+from pillarbox.state.savepoint import OperatorTable, Table
+from pillarbox.state.unread import AnyNames
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -44,7 +48,8 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     of yours in it, or with bytes, is binary: its pickle, which ``pickle.loads`` reads where the class is.
 
     Args:
-        checkpoint: the ``checkpointLocation`` of the query.
+        checkpoint: the ``checkpointLocation`` of the query, or the directory of a savepoint; of a savepoint, operators
+            by columns have the rows of its table (docs/savepoint-format.md).
         uid: the operator's, as in ``.uid("count")``.
         epoch: the number of a micro-batch whose state Spark still has; None: the last one that was committed.
 
@@ -58,6 +63,8 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     """
     from pyspark.sql.types import DataType
 
+    if is_savepoint(spark, checkpoint):
+        return _of_savepoint(spark, checkpoint, uid, epoch)
     files = CheckpointFiles(spark, checkpoint, epoch)
     operator, heads = _found(files, uid)
     every = list(heads.values())
@@ -66,6 +73,30 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     codes = ", ".join(map(str, sorted(heads)))
     with worker_pool(spark, None):
         rows = files.logs(operator).where(f"code IN ({codes})").mapInArrow(_StateRows(encoder), _schema(encoder))
+    return _with_variants(rows, encoder)
+
+
+def _of_savepoint(spark: SparkSession, directory: str, uid: str, epoch: int | None) -> DataFrame:
+    """Return the same from a savepoint; rows of an operator by columns are as its table has them."""
+    from pyspark.sql.types import DataType
+
+    opened = open_savepoint(spark, directory)
+    if epoch not in (None, opened.manifest.epoch):
+        raise CheckpointMismatchError(
+            f"savepoint {directory} is of epoch {opened.manifest.epoch}, not {shorten(epoch)}"
+        )
+    operator = opened.manifest.operator(uid)
+    if operator.parts:
+        return opened.frame(uid)
+    heads = [operator.head()]
+    states = state_columns(heads, _TAKEN)
+    encoder = StateEncoder(uid, key_type(heads, DataType.fromDDL), states, time_zone(spark))
+    with worker_pool(spark, None):
+        rows = opened.frame(uid).mapInArrow(_TableRows(operator, encoder), _schema(encoder))
+    return _with_variants(rows, encoder)
+
+
+def _with_variants(rows: DataFrame, encoder: StateEncoder) -> DataFrame:
     variants = set(encoder.variants)
     # What is no JSON is binary: see state_columns.
     made = "coalesce(parse_json({0}.json), CAST({0}.pickled AS VARIANT)) AS {0}"
@@ -127,6 +158,23 @@ class _StateRows:
                 pending, count, size = [], 0, 0
         if pending:
             yield _one(pending)
+
+
+class _TableRows:
+    """The function for ``mapInArrow``: from the table of a savepoint to rows of state."""
+
+    def __init__(self, operator: OperatorTable, encoder: StateEncoder) -> None:
+        self._operator = operator
+        self._encoder = encoder
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with failures_in_worker("read_state", 0):
+            table, names = Table(self._operator), AnyNames()
+            for batch in batches:
+                for view, subtasks in table.views(batch, lambda payload: loads_allowed(payload, names)):
+                    made = self._encoder.encode(view, 0)
+                    place = made.schema.get_field_index("subtask")
+                    yield made.set_column(place, made.schema.field(place), subtasks)
 
 
 def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -15,14 +15,14 @@ import pyarrow.parquet as pq
 
 import pillarbox
 from pillarbox._unpickle import loads as loads_anything
-from pillarbox.errors import CheckpointMismatchError, describe
+from pillarbox.errors import CheckpointMismatchError
 from pillarbox.state.chunk_store import ChunkStore, MemoryChunkStore
 from pillarbox.state.log_head import LogIdentity
 from pillarbox.state.log_view import LogView
 from pillarbox.state.savepoint.arrow_parts import schemas_of
 from pillarbox.state.savepoint.log_builder import build_log
 from pillarbox.state.savepoint.manifest import FileDigest, Manifest, OperatorTable, Sources, table_folder
-from pillarbox.state.savepoint.own_state import TASKS, OwnState, redistribute, task_row
+from pillarbox.state.savepoint.own_state import TASKS, OwnState, read_task, redistribute, task_row
 from pillarbox.state.savepoint.table import Loads, Table
 
 __all__ = ["LocalSavepoint", "restore_logs", "write_savepoint"]
@@ -173,7 +173,7 @@ class LocalSavepoint:
         for path in self._files("tasks/"):
             for row in pq.read_table(path).to_pylist():
                 if row["uid"] == uid and row["task"]:
-                    states[row["subtask"]].task = _task(uid, row["task"], loads)
+                    states[row["subtask"]].task = read_task(uid, row["task"], loads)
         for batch in self.batches(uid):
             for subtask, row in table.own_rows(batch, loads).items():
                 states[subtask].row = row
@@ -181,16 +181,6 @@ class LocalSavepoint:
 
     def _files(self, lead: str) -> list[Path]:
         return [self._folder / name for name in sorted(self.manifest.files) if name.startswith(lead)]
-
-
-def _task(uid: str, payload: bytes, loads: Loads) -> dict[str, Any]:
-    try:
-        task: dict[str, Any] = loads(payload)
-    except Exception as error:
-        raise CheckpointMismatchError(
-            f"operator {uid!r}: what its tasks keep beside the rows of keys cannot be read: {describe(error)}"
-        ) from error
-    return task
 
 
 def restore_logs(

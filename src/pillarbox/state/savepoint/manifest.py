@@ -6,12 +6,12 @@ It is written behind all else, as one JSON object: a directory without it is no 
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
-from urllib.parse import quote
 
 import pyarrow as pa
 
@@ -308,8 +308,11 @@ class Manifest:
 
 
 def table_folder(uid: str) -> str:
-    """Return where the table of an operator lies in a savepoint."""
-    return f"state/{quote(uid, safe='')}"
+    """Return where the table of an operator lies in a savepoint: by its uid, as far as that is a name for a folder."""
+    name = re.sub(r"[^A-Za-z0-9.-]", "-", uid).lstrip(".-")
+    if name != uid or len(uid) > 100:
+        name = f"{name[:60] or 'uid'}-{hashlib.sha256(uid.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+    return f"state/{name}"
 
 
 # -- from heads --

@@ -5,19 +5,19 @@ Source of the behaviour: Flink's ``RoundRobinOperatorStateRepartitioner`` for li
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
 
-from pillarbox.errors import CheckpointMismatchError
+from pillarbox.errors import CheckpointMismatchError, describe
 from pillarbox.state.log_view import LogView
 from pillarbox.state.operator_state import redistribute_operator_state
 from pillarbox.time.timestamps import MIN_TIMESTAMP
 
-__all__ = ["TASKS", "OwnState", "redistribute", "task_row"]
+__all__ = ["TASKS", "OwnState", "read_task", "redistribute", "task_row"]
 
 #: The columns of the table ``tasks``: a row for each subtask with a log. ``task`` is pickled, as the head has it.
 TASKS = pa.schema(
@@ -46,6 +46,21 @@ def task_row(view: LogView) -> dict[str, Any]:
         "watermark": _gate(gate)["valve"]["watermark"] if gate else None,
         "task": head.task,
     }
+
+
+def read_task(uid: str, payload: bytes, loads: Callable[[bytes], Any]) -> dict[str, Any]:
+    """Return what a subtask keeps, from its row of ``tasks``.
+
+    Raises:
+        CheckpointMismatchError: it cannot be read.
+    """
+    try:
+        task: dict[str, Any] = loads(payload)
+    except Exception as error:
+        raise CheckpointMismatchError(
+            f"operator {uid!r}: what its tasks keep beside the rows of keys cannot be read: {describe(error)}"
+        ) from error
+    return task
 
 
 @dataclass

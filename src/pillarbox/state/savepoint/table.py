@@ -320,6 +320,21 @@ class Table:
         namespace = _namespace(batch.column("namespace")[0].as_py())
         return namespace, batch.column("stream")[0].as_py(), rows_of(part, batch.column(part.name)), matched
 
+    def views(self, batch: pa.RecordBatch, loads: Loads) -> Iterator[tuple[ViewedRows, pa.Array]]:
+        """Return rows as the logs had them, with the former subtask of each; of an operator by columns, not its own.
+
+        Raises:
+            CheckpointMismatchError: the rows are not as the manifest says, or cannot be unpickled.
+        """
+        batch = self.cast(batch)
+        if self._parts:
+            batch = batch.filter(batch.column("stream").is_null())
+        spaces = _is_space(batch)
+        for space in (False, True):
+            chosen = batch.filter(pa.array(spaces == space))
+            if chosen.num_rows:
+                yield self._view(chosen, loads, space=space), chosen.column("subtask")
+
     def own_rows(self, batch: pa.RecordBatch, loads: Loads = loads_anything) -> dict[int, dict[str, Any]]:
         """Return what the former subtasks had of the operator's own state, by subtask and slot.
 

@@ -1,0 +1,47 @@
+"""A savepoint that every later version has to read: ``python -m tests.data.make_savepoint``.
+
+It is one of the logs of other checkpoints here: state of all kinds, typed and pickled, carried requests, aggregates and
+joins of columns. ``savepoint-format-N.zip`` is written once, as the checkpoints are.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from pillarbox.runtime.local import Savepoint
+from pillarbox.state.savepoint import write_savepoint
+from pillarbox.state.savepoint.manifest import FORMAT, Sources
+from tests.data.make_checkpoint import HERE, load
+
+__all__ = ["PATH", "logs", "unpack"]
+
+PATH = HERE / f"savepoint-format-{FORMAT}.zip"
+CHECKPOINTS = ("checkpoint", "types", "ttl", "columns", "join")
+EPOCH = 13
+
+
+def logs() -> Savepoint:
+    """Return the logs that it is made of."""
+    return {place: store for name in CHECKPOINTS for place, store in load(HERE / f"{name}-format-2.zip").items()}
+
+
+def unpack(path: Path, folder: Path) -> None:
+    """Unpack a savepoint."""
+    with zipfile.ZipFile(path) as archive:
+        archive.extractall(folder)
+
+
+if __name__ == "__main__":
+    seen = ('{"path":"file:///in/part-0.parquet","timestamp":1700000000000,"batchId":0}',)
+    sources = Sources(("v1", '{"batchWatermarkMs":0}', '{"logOffset":0}'), {"0": seen})
+    with tempfile.TemporaryDirectory() as temporary:
+        home = Path(temporary) / "savepoint"
+        write_savepoint(home, logs(), epoch=EPOCH, sources=sources, checkpoint="/checkpoint")
+        with zipfile.ZipFile(PATH, "x", zipfile.ZIP_DEFLATED) as archive:
+            for path in sorted(home.rglob("*")):
+                if path.is_file():
+                    archive.write(path, path.relative_to(home))
+    print(f"{PATH}: {PATH.stat().st_size} bytes", file=sys.stderr)

@@ -1,0 +1,165 @@
+"""A savepoint of a checkpoint: written and read by Spark, and by Arrow alone; on the command line, too."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import pillarbox
+from pillarbox import (
+    CheckpointMismatchError,
+    KeyedProcessFunction,
+    MapStateDescriptor,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+    count_,
+    read_state,
+    sum_,
+)
+from pillarbox.cli import commands
+from pillarbox.runtime.spark.checkpoint_files import CheckpointFiles
+from pillarbox.runtime.spark.savepoint import _sources, open_savepoint
+from pillarbox.state import LogIdentity, MemoryChunkStore
+from pillarbox.state.savepoint import LocalSavepoint, restore_logs
+from tests.runtime.test_savepoints_by_columns import content
+
+pytestmark = pytest.mark.spark
+
+KEYS = 12
+
+
+class Remember(KeyedProcessFunction):
+    """Counts a key's records, and notes the last time; a timer is set far ahead."""
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
+        self.last = runtime_context.get_map_state(MapStateDescriptor("last", Types.STRING(), Types.INSTANT()))
+
+    def process_element(self, value, ctx):
+        self.seen.update((self.seen.value() or 0) + 1)
+        self.last.put("at", value.happened)
+        ctx.timer_service().register_event_time_timer(ctx.timestamp() + 10**9)
+        yield ctx.get_current_key(), self.seen.value()
+
+
+def add(spark: Any, folder: Path, part: int) -> None:
+    rows = [(key, 10_000 * part + 700 * key, float(key)) for key in range(KEYS)]
+    frame = spark.createDataFrame(rows, "key LONG, at LONG, x DOUBLE").selectExpr(
+        "*", "timestamp_millis(at) AS happened"
+    )
+    frame.coalesce(1).write.mode("append").parquet(str(folder / "in"))
+
+
+def take(batch: Any, number: int) -> None:
+    batch.collect()
+
+
+def run(spark: Any, folder: Path) -> None:
+    """Run the program to the end of its input: an epoch for each file."""
+    read = spark.readStream.schema("key LONG, at LONG, x DOUBLE, happened TIMESTAMP").option("maxFilesPerTrigger", 1)
+    env = StreamExecutionEnvironment.get_execution_environment(spark)
+    env.set_parallelism(2).set_max_parallelism(16)
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    rows = env.from_dataframe(read.parquet(str(folder / "in"))).assign_timestamps_and_watermarks(times).key_by("key")
+    remembered = rows.process(Remember()).uid("remember")
+    sums = rows.window(TumblingEventTimeWindows.of("1 hour")).aggregate(n=count_(), total=sum_("x")).uid("sums/of x")
+    out = remembered.union(sums.map(lambda row: (row.key, row.n))).to_dataframe("key LONG, seen LONG")
+    writer = out.writeStream.foreachBatch(take).trigger(availableNow=True)
+    pillarbox.start(writer.option("checkpointLocation", str(folder / "checkpoint"))).awaitTermination()
+
+
+@pytest.fixture
+def command(spark, monkeypatch):
+    """The command line, in the session of the tests."""
+
+    @contextmanager
+    def session(master, settings, *, verbose):
+        yield spark
+
+    monkeypatch.setattr(commands, "session", session)
+    return lambda *arguments: CliRunner().invoke(commands.pillarbox, arguments)
+
+
+def logs_of(spark: Any, checkpoint: str) -> dict[tuple[str, int], MemoryChunkStore]:
+    files = CheckpointFiles(spark, checkpoint)
+    found: dict[tuple[str, int], MemoryChunkStore] = {}
+    for operator in files.stateful:
+        heads = files.heads(operator)
+        for code, number, payload in files.logs(operator).collect():
+            place = heads[code].operator, heads[code].subtask
+            found.setdefault(place, MemoryChunkStore()).put(number, bytes(payload))
+    return found
+
+
+def test_a_savepoint(spark, tmp_path, command):
+    checkpoint, directory = str(tmp_path / "checkpoint"), str(tmp_path / "savepoint")
+    for part in range(3):
+        add(spark, tmp_path, part)
+    run(spark, tmp_path)
+    with pytest.raises(CheckpointMismatchError, match="is no savepoint: it has no manifest"):
+        open_savepoint(spark, checkpoint)
+    # Of an epoch before, the files that were seen by then.
+    assert [len(lines) for lines in _sources(spark, checkpoint, 1).files.values()] == [2]
+
+    # A half one is overwritten, whatever is in it: here tables of an operator that is no more.
+    for name, text in (("started", "begun"), ("state/old", "half"), ("tasks", "half")):
+        (tmp_path / "savepoint" / name).mkdir(parents=True)
+        (tmp_path / "savepoint" / name / "part-0.parquet").write_text(text)
+    with pytest.raises(CheckpointMismatchError, match="was begun, and not completed"):
+        open_savepoint(spark, directory)
+    result = command("savepoint", checkpoint, directory, "--json")
+    assert json.loads(result.stdout)["operators"] == ["remember", "sums/of x"]
+    for wrong in (directory, checkpoint):
+        result = command("savepoint", checkpoint, wrong)
+        assert result.exit_code == 1 and "exists, and " in result.stderr and "give a new directory" in result.stderr
+
+    # What it says.
+    opened = open_savepoint(spark, directory)
+    manifest = opened.manifest
+    assert (manifest.epoch, manifest.checkpoint) == (2, checkpoint)
+    assert manifest.sources.offsets == tuple((tmp_path / "checkpoint" / "offsets" / "2").read_text().splitlines())
+    seen = [json.loads(line)["path"] for line in manifest.sources.files["0"]]
+    assert sorted(Path(path).name for path in seen) == sorted(path.name for path in (tmp_path / "in").glob("*.parquet"))
+    assert manifest.programs is not None and len(manifest.programs) == 1
+
+    # Its rows are those of the checkpoint, however they are read.
+    columns = ("key", "seen", "last", "timers")
+    rows, same = (read_state(spark, place, "remember").select(*columns) for place in (checkpoint, directory))
+    assert rows.schema == same.schema
+    assert sorted(map(repr, rows.collect())) == sorted(map(repr, same.collect())) and rows.count() == KEYS
+    result = command("state", directory, "remember", "--where", "key = 3", "--json")
+    assert json.loads(result.stdout)["seen"] == 3
+    found = json.loads(command("inspect", directory, "--json").stdout)
+    remember, sums = found["operators"]
+    assert (remember["keys"], remember["timers"], remember["states"]["seen"]) == (KEYS, 3 * KEYS, "value LONG")
+    assert remember["watermark"] == 20_000 + 700 * (KEYS - 1) - 1 and sums["arrow_rows"] >= KEYS
+    assert "savepoint of epoch 2" in command("inspect", directory).stdout
+    partials = read_state(spark, directory, "sums/of x").where("stream IS NOT NULL").select("partials.*")
+    assert partials.selectExpr("sum(__pillarbox_rows)").collect()[0][0] == 3 * KEYS
+
+    # With Arrow alone, logs of as many subtasks as there were have what those in the checkpoint have.
+    logs = logs_of(spark, checkpoint)
+    local = LocalSavepoint(directory)
+    for operator in manifest.operators:
+        count = operator.parallelism
+        new = restore_logs(
+            local, operator.uid, [LogIdentity(operator.uid, n, count, operator.max_parallelism) for n in range(count)]
+        )
+        mine = {(operator.uid, subtask): store for subtask, store in new.items()}
+        assert content(mine) == content({place: log for place, log in logs.items() if place[0] == operator.uid})
+        spark_own, local_own = (each.own_states(operator.uid) for each in (opened, local))
+        assert spark_own == local_own and spark_own[0].task["gate"]
+
+    part = next((tmp_path / "savepoint" / "tasks").glob("*.parquet"))
+    (part.parent / f".{part.name}.crc").unlink()  # Hadoop's own digests, which not all file systems have
+    part.write_bytes(part.read_bytes()[:-1] + b"x")
+    with pytest.raises(CheckpointMismatchError, match=r"the file tasks/part-.* is not as it was written"):
+        open_savepoint(spark, directory)
