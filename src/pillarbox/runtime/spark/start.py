@@ -333,9 +333,12 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
         checkpoint: str | None = None
         settings: dict[str, str] = {}
         if programs:
+            from pillarbox.runtime.spark.first_epoch import begin_from_savepoint
+
             # Also if it is refused: programs that come now take the place of these.
             _unstarted.pop(spark, None)
             checkpoint = checkpoint_of(writer, start.__get__(writer), *args, **options)
+            begin_from_savepoint(writer, programs, checkpoint, start.__get__(writer), *args, **options)
             if checkpoint is not None:
                 description = Description(spark, checkpoint)
                 _look_at_checkpoint(description, programs)

@@ -1,0 +1,275 @@
+"""Starting a query from a savepoint: an epoch of pillarbox's own on the new checkpoint, before the query's first one.
+
+It is micro-batch 0 of the checkpoint, of the same stateful plan. Its sources have no rows, and the positions of the
+savepoint (``source_positions.py``); its state is the savepoint's (``restore_host.py``). Spark commits it as any other
+batch, and the query goes on with batch 1. If it is interrupted, the offset log may know of it and the commit log does
+not: a note in ``pillarbox/`` of the checkpoint then lets nothing but the same start go on, which runs it again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+from pillarbox.elements import dumps
+from pillarbox.errors import CheckpointMismatchError, ConfigurationError, ProgramError
+from pillarbox.graph import CODES, Program
+from pillarbox.graph.description import Comparison, compare_sources, describe_programs
+from pillarbox.graph.savepoint_start import SAVEPOINT, RestorePlan, SavepointStart, plan_restore, uids_of
+from pillarbox.runtime.shipping import main_classes
+from pillarbox.runtime.spark.description import Description
+from pillarbox.runtime.spark.failures import unwrapped_failures
+from pillarbox.runtime.spark.plan import FirstEpoch, plan_first_epoch
+from pillarbox.runtime.spark.restore_host import LAST, STATE_SCHEMA, Router
+from pillarbox.runtime.spark.savepoint import OpenSavepoint, open_savepoint
+from pillarbox.runtime.spark.session import worker_pool
+from pillarbox.runtime.spark.source_positions import find_positions, planned_sources, stand_ins, stateful_steps
+from pillarbox.runtime.spark.start import PlannedProgram, program_settings
+from pillarbox.runtime.spark.writer import files_of, session_of
+from pillarbox.state.savepoint import OwnState, redistribute
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+__all__ = ["begin_from_savepoint"]
+
+_log = logging.getLogger("pillarbox")
+
+
+def begin_from_savepoint(
+    writer: Any,
+    planned: Sequence[PlannedProgram],
+    checkpoint: str | None,
+    start: Callable[..., Any],
+    *args: Any,
+    **options: Any,
+) -> None:
+    """Give a query that is about to be started the state of the savepoint that it starts from, if there is one.
+
+    Args:
+        checkpoint: the location of its checkpoint; None: it has none of its own.
+        start: how it is started: ``start(*args, **options)``.
+
+    Raises:
+        CheckpointMismatchError: the checkpoint was begun otherwise; or the program does not fit the savepoint.
+        ConfigurationError: the session is one of Spark Connect.
+        ProgramError: the query cannot start from a savepoint.
+    """
+    asked = next(
+        (one.program for one in planned if one.program is not None and one.program.savepoint is not None), None
+    )
+    if checkpoint is None:
+        if asked is not None:
+            raise ProgramError(
+                "env.from_savepoint() takes a query with a checkpoint: set option('checkpointLocation', ...)"
+            )
+        return
+    spark = session_of(writer)
+    if asked is None and not any(one.partitions for one in planned):
+        return
+    description = Description(spark, checkpoint)
+    noted = description.savepoint
+    begun = description.last_committed >= 0
+    if asked is None:
+        if noted is not None and not begun:
+            raise CheckpointMismatchError(
+                f"checkpoint {checkpoint}: a start from the savepoint {noted} was interrupted: start the same program"
+                f" with env.from_savepoint({noted!r}) to complete it, or take a new checkpoint"
+            )
+        return
+    savepoint = asked.savepoint
+    assert savepoint is not None
+    if noted is None and (begun or description.is_begun):
+        raise CheckpointMismatchError(
+            f"checkpoint {checkpoint} was begun without a savepoint, and cannot take the state of"
+            f" {savepoint.directory}: start on a new checkpoint, or leave out env.from_savepoint()"
+        )
+    if noted is not None and noted != savepoint.directory:
+        raise CheckpointMismatchError(
+            f"checkpoint {checkpoint} was begun from the savepoint {noted}, not from {savepoint.directory}: start on a"
+            f" new checkpoint, or with env.from_savepoint({noted!r})"
+        )
+    if begun:
+        return
+    if len(planned) > 1:
+        raise ProgramError(
+            "the query holds several programs: env.from_savepoint() takes one of which it is the only one"
+        )
+    if not hasattr(spark, "_jsparkSession"):
+        raise ConfigurationError(
+            "Spark Connect cannot start a query from a savepoint: start it once in a classic session, with"
+            " trigger(availableNow=True) for one; it goes on under Spark Connect"
+        )
+    _Beginning(spark, asked, savepoint, checkpoint, description).run(writer, files_of(writer, start, *args, **options))
+
+
+class _Beginning:
+    """The start of one query.
+
+    Args:
+        description: of the checkpoint, in which nothing was committed.
+    """
+
+    def __init__(
+        self, spark: SparkSession, program: Program, start: SavepointStart, checkpoint: str, description: Description
+    ) -> None:
+        self._spark = spark
+        self._program = program
+        self._start = start
+        self._checkpoint = checkpoint.rstrip("/")
+        self._description = description
+
+    def run(self, writer: Any, files: str | None) -> None:
+        """Compare, note, and run the epoch.
+
+        Args:
+            files: the directory of a sink of files.
+        """
+        spark, start, description = self._spark, self._start, self._description
+        self._check_interrupted()
+        others = self._in_the_way(writer, files)
+        opened = open_savepoint(spark, start.directory)
+        sources = planned_sources(writer._df)
+        positions, wrong = find_positions(start.positions, opened.manifest.sources, sources)
+        others += wrong
+        own = {table.uid: opened.own_states(table.uid) for table in opened.manifest.operators}
+        warnings = self._sources_changed(opened, others)
+        plan = plan_restore(
+            start, opened.manifest, self._program, {uid: uids_of(states) for uid, states in own.items()}, others
+        )
+        for warning in [*plan.warnings, *warnings]:
+            _log.warning("savepoint %s: %s", start.directory, warning)
+        for uid in plan.left_behind:
+            _log.warning(start.left_behind(uid, opened.frame(uid).count() if uid in own else 0))
+        first = FirstEpoch(
+            stand_ins(spark, positions, sources, f"{self._checkpoint}/pillarbox"),
+            lambda vertices: self._state(opened, plan, own, vertices),
+            {
+                vertex.number: start.table(opened.table(uid).operator, self._program)
+                for uid, vertex in plan.vertices.items()
+            },
+        )
+        if description.savepoint is None:
+            description.note_savepoint(start.directory)
+        description.check([self._program])
+        if files is not None:
+            _add_first_batch(spark, files)
+        self._run(first)
+        _log.info(
+            "checkpoint %s begins with the state of savepoint %s, epoch %d",
+            *(self._checkpoint, start.directory, opened.manifest.epoch),
+        )
+
+    def _check_interrupted(self) -> None:
+        """Refuse another program than the one whose start was interrupted."""
+        newest = self._description.newest()
+        if self._description.savepoint is None or newest is None:
+            return
+        if newest["programs"] != describe_programs([self._program])["programs"]:
+            raise CheckpointMismatchError(
+                f"checkpoint {self._checkpoint}: a start of another program from the savepoint {self._start.directory}"
+                " was interrupted: start that one again to complete it, or take a new checkpoint"
+            )
+
+    def _in_the_way(self, writer: Any, files: str | None) -> list[str]:
+        """Return what speaks against a first epoch of its own on this checkpoint."""
+        found = []
+        inside = {id(source): source for source in self._program.sources.values()}
+        ours = [planned_sources(source.dataframe) for source in inside.values() if hasattr(source, "dataframe")]
+        count, every = sum(map(len, ours)), len(planned_sources(writer._df))
+        if count != every:
+            found.append(
+                f"the query reads {every} streaming sources, and the program {count} of them: give the others to the"
+                " program, too, or read them in a query of their own"
+            )
+        others = stateful_steps(writer._df)
+        for _ in self._program.levels[1:]:
+            mine = next((name for name in others if name.startswith("TransformWithState")), None)
+            if mine is not None:
+                others.remove(mine)
+        if others:
+            found.append(
+                f"the query has stateful steps of Spark's beside the program ({', '.join(others)}), of which a"
+                " savepoint has no state: leave them out, or do that in the program"
+            )
+        interrupted = self._description.savepoint is not None
+        if files is not None and _has_batches(self._spark, files, but_the_first=interrupted):
+            found.append(
+                f"{files} has files of another query: the numbers of micro-batches begin anew, and Spark would leave"
+                " out those that it takes for written; write to a new directory, and read both"
+            )
+        return found
+
+    def _sources_changed(self, opened: OpenSavepoint, wrong: list[str]) -> list[str]:
+        """Return what may be wrong with the sources; add what is to ``wrong``."""
+        programs = opened.manifest.programs
+        if self._start.positions != SAVEPOINT or not programs or len(programs) != 1:
+            return []
+        found = Comparison()
+        compare_sources(programs[0]["sources"], describe_programs([self._program])["programs"][0]["sources"], found)
+        wrong += [f"{what}; or say positions=..." for what in found.refused]
+        return found.doubtful
+
+    def _state(
+        self, opened: OpenSavepoint, plan: RestorePlan, own: dict[str, list[OwnState]], vertices: Sequence[int]
+    ) -> DataFrame:
+        """Return the rows of state for some vertices."""
+        spark, program = self._spark, self._program
+        frames: list[DataFrame] = []
+        last: list[tuple[int, int, bytes]] = []
+        for uid, vertex in plan.vertices.items():
+            if vertex.number not in vertices:
+                continue
+            codes = [code for code, (number, _) in program.subtasks.items() if number == vertex.number]
+            router = Router(opened.table(uid).operator, codes, vertex.max_parallelism, main_classes())
+            with worker_pool(spark, None):
+                frames.append(opened.frame(uid).mapInArrow(router, STATE_SCHEMA))
+            for code, state in zip(codes, redistribute(uid, own[uid], vertex.parallelism, vertex.channels)):
+                last.append((code, LAST, dumps(self._start.own_state(state, program))))
+        frames.append(spark.createDataFrame(last, STATE_SCHEMA))
+        return reduce(lambda one, other: one.unionAll(other), frames)
+
+    def _run(self, first: FirstEpoch) -> None:
+        spark, program = self._spark, self._program
+        assert self._description.codes() == CODES
+        with unwrapped_failures():
+            with program_settings(spark, [PlannedProgram("", program.partitions, program)]):
+                rows = plan_first_epoch(program, spark, first)
+                query = (
+                    rows.writeStream.format("noop")
+                    .option("checkpointLocation", self._checkpoint)
+                    .trigger(once=True)
+                    .start()
+                )
+            query.awaitTermination()
+
+
+def _log_of(spark: Any, folder: str, *, create: bool) -> Any:
+    """Return the log of Spark's sink of files in a folder; None: there is none."""
+    jvm = spark.sparkContext._jvm
+    place = jvm.org.apache.hadoop.fs.Path(folder, "_spark_metadata")
+    if not create and not place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(place):
+        return None
+    sinks = jvm.org.apache.spark.sql.execution.streaming.sinks
+    return sinks.FileStreamSinkLog(1, spark._jsparkSession, place.toString(), jvm.scala.Option.empty())
+
+
+def _has_batches(spark: Any, folder: str, *, but_the_first: bool) -> bool:
+    """Return whether a sink of files has batches in its log.
+
+    Args:
+        but_the_first: the first one may be there.
+    """
+    log = _log_of(spark, folder, create=False)
+    last = None if log is None else log.getLatestBatchId()
+    return last is not None and bool(last.isDefined()) and (last.get() > 0 or not but_the_first)
+
+
+def _add_first_batch(spark: Any, folder: str) -> None:
+    """Let the log of a sink of files begin with an empty batch 0: who reads the files needs one for each."""
+    log = _log_of(spark, folder, create=True)
+    if log.getLatestBatchId().isEmpty():
+        nothing = spark.sparkContext._jvm.org.apache.spark.sql.execution.streaming.sinks.SinkFileStatus
+        log.add(0, spark.sparkContext._gateway.new_array(nothing, 0))

@@ -1,0 +1,88 @@
+"""A driver dies while its query takes the state of a savepoint: the same start completes that, and no other does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pillarbox
+from pillarbox import CheckpointMismatchError
+from pillarbox.state.savepoint import write_savepoint
+from pillarbox.testing import ProgramTestHarness, row
+from tests.faults.savepoint_job import counted, writer
+from tests.faults.test_driver import ROOT, START_SECONDS, kill
+
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
+]
+
+
+def records(start: int, end: int) -> list[dict[str, int]]:
+    return [{"key": number % 7, "at": 100 * number} for number in range(start, end)]
+
+
+def start_driver(home: Path) -> subprocess.Popen[bytes]:
+    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]
+    with (home / "log").open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.savepoint_job", str(home)],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "SPARK_LOCAL_IP": "127.0.0.1"},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
+def test_the_driver_is_killed_while_the_state_is_taken(spark: Any, tmp_path: Path) -> None:
+    with ProgramTestHarness(lambda env, rows: counted(rows), parallelism=2) as right:
+        right.push_all("rows", [row(**each) for each in records(0, 40)])
+        right.run_epoch()
+        for name in ("savepoint", "another"):
+            write_savepoint(tmp_path / name, right.snapshot().stores, epoch=0)
+        right.clear_output()
+        right.push_all("rows", [row(**each) for each in records(40, 90)])
+        right.run_epoch()
+        expected = sorted(map(tuple, right.get_output()))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "part.json").write_text("\n".join(map(json.dumps, records(40, 90))))
+    (tmp_path / "wait").touch()
+    driver = start_driver(tmp_path)
+    try:
+        patience = time.monotonic() + START_SECONDS
+        while not (tmp_path / "reached").exists() and driver.poll() is None and time.monotonic() < patience:
+            time.sleep(0.05)
+        assert (tmp_path / "reached").exists(), (tmp_path / "log").read_text()[-4000:]
+    finally:
+        kill(driver.pid, "all")
+        driver.wait()
+    (tmp_path / "wait").unlink()
+    assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    for options, says in (
+        ({"start": None}, "a start from the savepoint .* was interrupted: start the same program with"),
+        ({"start": "another"}, "was begun from the savepoint .*savepoint, not from .*another"),
+        ({"parallelism": 4}, "a start of another program from the savepoint .* was interrupted"),
+    ):
+        with pytest.raises(CheckpointMismatchError, match=says):
+            writer(spark, tmp_path, **options).start()
+    pillarbox.start(writer(spark, tmp_path)).awaitTermination()
+    assert (
+        sorted(map(tuple, spark.read.schema("what STRING, at LONG").json(str(tmp_path / "out")).collect())) == expected
+    )
+    # The sink's files are of this checkpoint: on a new one Spark would leave out what it takes for written.
+    os.rename(tmp_path / "checkpoint", tmp_path / "former")
+    with pytest.raises(
+        CheckpointMismatchError, match="has files of another query: the numbers of micro-batches begin anew"
+    ):
+        pillarbox.start(writer(spark, tmp_path))
+    assert not (tmp_path / "checkpoint").exists()
