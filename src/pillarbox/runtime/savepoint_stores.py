@@ -3,17 +3,33 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 import pyarrow as pa
 
+from pillarbox._unpickle import loads_allowed
 from pillarbox.graph import Program
 from pillarbox.graph.savepoint_start import plan_restore, uids_of
 from pillarbox.state import MemoryChunkStore
+from pillarbox.state.class_names import Classes
 from pillarbox.state.savepoint import LocalSavepoint, Table, build_log, redistribute
+from pillarbox.state.savepoint.table import Loads
+from pillarbox.state.unread import AnyNames
+from pillarbox.task.vertex import Vertex
 
-__all__ = ["stores_from_savepoint"]
+__all__ = ["as_it_is", "classes_of", "stores_from_savepoint"]
 
 _log = logging.getLogger("pillarbox")
+
+
+def as_it_is() -> Loads:
+    """Return what unpickles values that are only pickled again: it imports nothing that they name."""
+    return partial(loads_allowed, allowed=AnyNames())
+
+
+def classes_of(vertex: Vertex) -> Loads:
+    """Return what unpickles keys and operators' own state, also of classes that have moved."""
+    return partial(loads_allowed, allowed=Classes(vertex.moved))
 
 
 def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunkStore]:
@@ -26,7 +42,8 @@ def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunk
     assert start is not None
     savepoint = LocalSavepoint(start.directory)
     manifest = savepoint.manifest
-    own = {table.uid: savepoint.own_states(table.uid) for table in manifest.operators}
+    loads = classes_of(program.vertices[0])
+    own = {table.uid: savepoint.own_states(table.uid, loads) for table in manifest.operators}
     plan = plan_restore(start, manifest, program, {uid: uids_of(states) for uid, states in own.items()})
     for warning in plan.warnings:
         _log.warning("savepoint %s: %s", start.directory, warning)
@@ -38,12 +55,13 @@ def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunk
         table, parallelism, groups = savepoint.table(uid), vertex.parallelism, vertex.max_parallelism
         shares: list[list[pa.RecordBatch]] = [[] for _ in range(parallelism)]
         for batch in savepoint.batches(uid):
-            for subtask, share in table.route(batch, parallelism, groups):
+            for subtask, share in table.route(batch, parallelism, groups, loads):
                 shares[subtask].append(share)
         states = redistribute(uid, own[uid], parallelism, vertex.channels)
         written = Table(start.table(table.operator, program))
         for subtask, state in enumerate(states):
             store = stores[vertex.uid, subtask] = MemoryChunkStore()
             share, shares[subtask] = shares[subtask], []
-            build_log(store, written, vertex.log_identity(subtask), share, start.own_state(state, program))
+            kept = start.own_state(state, program)
+            build_log(store, written, vertex.log_identity(subtask), share, kept, as_it_is())
     return stores

@@ -18,7 +18,8 @@ from pillarbox.errors import CheckpointMismatchError, ConfigurationError, Progra
 from pillarbox.graph import CODES, Program
 from pillarbox.graph.description import Comparison, compare_sources, describe_programs
 from pillarbox.graph.savepoint_start import SAVEPOINT, RestorePlan, SavepointStart, plan_restore, uids_of
-from pillarbox.runtime.shipping import main_classes
+from pillarbox.runtime.savepoint_stores import classes_of
+from pillarbox.runtime.shipping import ship
 from pillarbox.runtime.spark.description import Description
 from pillarbox.runtime.spark.failures import unwrapped_failures
 from pillarbox.runtime.spark.plan import FirstEpoch, plan_first_epoch
@@ -134,7 +135,8 @@ class _Beginning:
         sources = planned_sources(writer._df)
         positions, wrong = find_positions(start.positions, opened.manifest.sources, sources)
         others += wrong
-        own = {table.uid: opened.own_states(table.uid) for table in opened.manifest.operators}
+        loads = classes_of(self._program.vertices[0])
+        own = {table.uid: opened.own_states(table.uid, loads) for table in opened.manifest.operators}
         warnings = self._sources_changed(opened, others)
         plan = plan_restore(
             start, opened.manifest, self._program, {uid: uids_of(states) for uid, states in own.items()}, others
@@ -223,7 +225,7 @@ class _Beginning:
             if vertex.number not in vertices:
                 continue
             codes = [code for code, (number, _) in program.subtasks.items() if number == vertex.number]
-            router = Router(opened.table(uid).operator, codes, vertex.max_parallelism, main_classes())
+            router = Router(opened.table(uid).operator, codes, vertex.max_parallelism, ship(vertex))
             with worker_pool(spark, None):
                 frames.append(opened.frame(uid).mapInArrow(router, STATE_SCHEMA))
             for code, state in zip(codes, redistribute(uid, own[uid], vertex.parallelism, vertex.channels)):

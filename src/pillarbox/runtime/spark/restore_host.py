@@ -16,7 +16,8 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
-from pillarbox.runtime.shipping import ShippedVertex, install_main_classes
+from pillarbox.runtime.savepoint_stores import as_it_is, classes_of
+from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.runtime.spark import residency
 from pillarbox.runtime.spark.failures import failures_in_worker
 from pillarbox.runtime.spark.output import Output
@@ -36,22 +37,22 @@ class Router:
 
     Args:
         codes: the code of each of them.
-        main_classes: of the driver: keys may be of such.
+        shipped: their vertex, with the classes that keys may be of.
     """
 
-    def __init__(self, table: OperatorTable, codes: list[int], max_parallelism: int, main_classes: bytes) -> None:
+    def __init__(self, table: OperatorTable, codes: list[int], max_parallelism: int, shipped: ShippedVertex) -> None:
         self._table = table
         self._codes = codes
         self._max_parallelism = max_parallelism
-        self._main_classes = main_classes
+        self._shipped = shipped
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Return the shares of each batch."""
         with failures_in_worker(f"savepoint of {self._table.uid}", 0):
-            install_main_classes(self._main_classes)
+            loads = classes_of(self._shipped.load())
             table = Table(self._table)
             for batch in batches:
-                for subtask, share in table.route(table.cast(batch), len(self._codes), self._max_parallelism):
+                for subtask, share in table.route(batch, len(self._codes), self._max_parallelism, loads):
                     row = [self._codes[subtask]], [0], [_ipc(share)]
                     yield pa.RecordBatch.from_arrays(
                         [pa.array(*each) for each in zip(row, _FIELDS.types)], schema=_FIELDS
@@ -109,7 +110,8 @@ class RestoringHost(TaskHost):
             vertex = residency.loaded(shipped)
             own: OwnState = pickle.loads(last)
             shares = (pa.ipc.open_stream(payload).read_next_batch() for payload in _taken(self._arrived.pop(code, [])))
-            build_log(self._store, Table(self._tables[number]), vertex.log_identity(subtask), shares, own)
+            table = Table(self._tables[number])
+            build_log(self._store, table, vertex.log_identity(subtask), shares, own, as_it_is())
             task = residency.here.task(shipped, subtask, self._store)
             if self._timers and task.next_wake_up is not None:
                 # Not in this batch: what timers emit is no output of the query yet.
