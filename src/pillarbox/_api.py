@@ -133,6 +133,8 @@ from pillarbox.runtime.spark.rescale import rescale
 from pillarbox.runtime.spark.savepoint import savepoint
 from pillarbox.runtime.spark.session import local_session
 from pillarbox.runtime.spark.state_reader import read_state
+from pillarbox.runtime.spark.stop import stop_with_savepoint
+from pillarbox.runtime.spark.write_state import write_state
 from pillarbox.state import (
     AggregateFunction,
     AggregatingState,
@@ -293,5 +295,7 @@ __all__ = [
     "rescale",
     "savepoint",
     "start",
+    "stop_with_savepoint",
     "sum_",
+    "write_state",
 ]

@@ -7,14 +7,17 @@ import json
 import subprocess
 import sys
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from pillarbox import CheckpointMismatchError
+from pillarbox import CheckpointMismatchError, SavepointError
 from pillarbox.cli import commands, show
+from pillarbox.runtime.spark import requests as requests_module
 from pillarbox.runtime.spark import rescale as rescale_module
+from pillarbox.runtime.spark import savepoint as savepoint_module
 
 
 def called(*arguments: str):
@@ -201,3 +204,30 @@ def test_rows_of_state():
         else:
             assert text.count("x") == 200 and "[1]" in text and ("c" in text.replace("rows", "")) is (limit == 0)
             assert ("the first 2 rows" in text) is (limit == 2)
+
+
+def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
+    asked = []
+
+    def request_stop(spark, checkpoint, directory, *, drain, timeout, tell):
+        asked.append((checkpoint, directory, drain, timeout))
+        tell("waiting")
+        if directory == "bad":
+            raise SavepointError("nobody has taken the request")
+
+    made = SimpleNamespace(epoch=7, files={}, operators=(), drained=True)
+    monkeypatch.setattr(requests_module, "request_stop", request_stop)
+    monkeypatch.setattr(savepoint_module, "open_savepoint", lambda spark, directory: SimpleNamespace(manifest=made))
+    result = called("savepoint", "cp", "/sp", "--stop", "--drain", "--timeout", "5")
+    assert (result.exit_code, result.stderr) == (0, "waiting\n")
+    assert result.stdout == "/sp: a savepoint of epoch 7; state of 0 operators, 0 B; drained\n"
+    result = called("savepoint", "cp", "bad", "--stop")
+    assert (result.exit_code, result.stderr) == (1, "waiting\nError: nobody has taken the request\n")
+    assert asked == [("cp", "/sp", True, 5.0), ("cp", "bad", False, 600.0)]
+    for arguments, words in (
+        (["--drain"], "--drain is for --stop"),
+        (["--stop", "--epoch", "3"], "--epoch is not for --stop"),
+        (["--stop", "--timeout", "0"], "0.0 is not in the range x>0"),
+    ):
+        result = called("savepoint", "cp", "/sp", *arguments)
+        assert result.exit_code == 2 and words in result.output

@@ -231,21 +231,56 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
 @_CHECKPOINT
 @click.argument("directory")
 @_EPOCH
+@click.option(
+    "--stop", is_flag=True, help="Stop the running query between two epochs; the savepoint is of its last one."
+)
+@click.option(
+    "--drain", is_flag=True, help="With --stop: let event time end first, so that all windows and timers fire."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="With --stop: how long the query may take to be stopped (seconds).",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @_with_spark
-def savepoint(checkpoint: str, directory: str, epoch: int | None, as_json: bool, open_session: Any) -> None:
+def savepoint(
+    checkpoint: str,
+    directory: str,
+    epoch: int | None,
+    stop: bool,
+    drain: bool,
+    timeout: float,
+    as_json: bool,
+    open_session: Any,
+) -> None:
     """Write a savepoint of CHECKPOINT into DIRECTORY, which must not exist.
 
     A savepoint is all state of the query as plain Parquet, of which a program can start with any number of subtasks and
     key groups. The query may be stopped, or running: it is of the last epoch that was committed, or of --epoch.
 
     If it is interrupted, there is no savepoint: the same command again begins anew, and overwrites the half one.
+
+    With --stop, the driver of the query does it, as that was started with pillarbox.start(...): a request is left for
+    it beside the checkpoint, and withdrawn if it is not taken in time. DIRECTORY is as the driver sees it.
     """
+    from pillarbox.runtime.spark.requests import request_stop
     from pillarbox.runtime.spark.savepoint import open_savepoint
     from pillarbox.runtime.spark.savepoint import savepoint as write
 
+    if drain and not stop:
+        raise click.UsageError("--drain is for --stop: nothing of a query that goes on is drained")
+    if stop and epoch is not None:
+        raise click.UsageError("--epoch is not for --stop: the savepoint is of the query's last epoch")
     with open_session(f"Writing a savepoint of {checkpoint}") as spark:
-        write(spark, checkpoint, directory, epoch=epoch)
+        if stop:
+            request_stop(
+                spark, checkpoint, directory, drain=drain, timeout=timeout, tell=functools.partial(click.echo, err=True)
+            )
+        else:
+            write(spark, checkpoint, directory, epoch=epoch)
         manifest = open_savepoint(spark, directory).manifest
     size = sum(each.length for each in manifest.files.values())
     if as_json:
@@ -254,5 +289,5 @@ def savepoint(checkpoint: str, directory: str, epoch: int | None, as_json: bool,
     else:
         click.echo(
             f"{directory}: a savepoint of epoch {manifest.epoch}; state of {len(manifest.operators)} operators,"
-            f" {show.size(size)}"
+            f" {show.size(size)}{'; drained' if manifest.drained else ''}"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from os import PathLike, fspath
 from types import TracebackType
 from typing import Any
 
@@ -12,7 +13,9 @@ from pillarbox.datastream import DataStream, StreamExecutionEnvironment
 from pillarbox.elements import Records
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.graph import Program, SinkTransformation, SourceTransformation
+from pillarbox.graph.description import describe_programs
 from pillarbox.runtime.local import LocalJob, Savepoint
+from pillarbox.state.savepoint import write_savepoint
 from pillarbox.task import MultipleInputStreamTask, SourceStreamTask
 from pillarbox.testing.patience import Patience
 from pillarbox.time import ManualProcessingTimeService
@@ -226,6 +229,24 @@ class ProgramTestHarness:
         """Go back to a snapshot: the tasks start anew from it, as when a query is started again."""
         self._job.reset()
         self._job = self._start(snapshot)
+
+    def write_savepoint(self, directory: str | PathLike[str]) -> None:
+        """Write the committed state into a local directory, as a savepoint.
+
+        Programs start from it with ``env.from_savepoint(directory)``, here and on Spark, at any parallelism. It says
+        nothing of sources: on Spark they begin as those of a new query.
+
+        Args:
+            directory: where to write it; it must not exist.
+
+        Raises:
+            CheckpointMismatchError: there is something in the directory.
+            ProgramError: no epoch has been run yet.
+        """
+        if not self.epoch:
+            raise ProgramError("write_savepoint(): there is no state yet: run an epoch before")
+        programs = describe_programs([self._program])["programs"]
+        write_savepoint(fspath(directory), self._job.savepoint(), epoch=self.epoch - 1, programs=programs)
 
     def close(self) -> None:
         """End the tasks: their functions are closed."""

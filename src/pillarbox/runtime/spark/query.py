@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
@@ -23,9 +24,11 @@ from pillarbox.errors import ProgramError, describe
 from pillarbox.runtime.spark import residency
 from pillarbox.runtime.spark.description import Description
 from pillarbox.runtime.spark.metrics import metrics
+from pillarbox.runtime.spark.requests import RequestWatch
 from pillarbox.runtime.spark.rescale import check_spark, rescale
 from pillarbox.runtime.spark.session import task_slots, worker_pool
 from pillarbox.runtime.spark.start import PlannedProgram, changes_refused, programs_of
+from pillarbox.runtime.spark.started import StartedQuery, find
 from pillarbox.runtime.spark.writer import checkpoint_of, is_available_now, one_batch, session_of
 
 if TYPE_CHECKING:
@@ -39,8 +42,8 @@ _log = logging.getLogger("pillarbox")
 
 # How often the progress of an `availableNow` query is looked at (seconds).
 _LOOK_EVERY = 0.2
-# Else the thread only waits for the end.
-_WAIT = 5.0
+# How often requests from the command line are looked for (seconds).
+_REQUESTS_EVERY = 5.0
 # Rounds in which residents are looked for, at most.
 _CLOSING_ROUNDS = 8
 
@@ -60,6 +63,7 @@ def start(
       read, processing-time timers that were due by then have fired, and requests carried from epoch to epoch are
       answered. Later timers stay in the checkpoint. The end is ``query.stop()``: ``awaitTermination()`` returns, and
       ``exception()`` is None. It may come in the middle of a batch without input, which the next start runs again.
+    - ``pillarbox savepoint CHECKPOINT DIR --stop`` finds it, whichever machine it runs on.
     - When the query has ended, the ``close()`` of its functions is called in the workers that are still there.
 
     Args:
@@ -86,7 +90,10 @@ def start(
     with changes_refused():
         query = writer.toTable(table, **options) if table is not None else writer.start(path, **options)
     timed = any(one.program is not None and one.program.uses_processing_time for one in planned)
-    _Watch(session_of(writer), query, planned, ends=timed and is_available_now(writer)).start()
+    started = find(query)
+    assert started is not None
+    _Watch(session_of(writer), started, ends=timed and is_available_now(writer)).start()
+    started.hold_its_end()
     return query
 
 
@@ -156,18 +163,20 @@ class EndOfWork:
 
 
 class _Watch(threading.Thread):
-    """Waits for the end of a query, or brings it about.
+    """Waits for the end of a query, or brings it about; meanwhile it looks for requests from the command line.
 
     Args:
         ends: whether the query is to end when there is nothing left to do.
     """
 
-    def __init__(self, spark: SparkSession, query: StreamingQuery, planned: Sequence[PlannedProgram], *, ends: bool):
-        super().__init__(name=f"pillarbox query {query.id}", daemon=True)
+    def __init__(self, spark: SparkSession, started: StartedQuery, *, ends: bool) -> None:
+        super().__init__(name=f"pillarbox query {started.query.id}", daemon=True)
         self._spark = spark
-        self._query: Any = query
-        self._pools = [pool for one in planned for pool in one.pools]
+        self._managed = started
+        self._query: Any = started.query
+        self._pools = [pool for one in started.programs for pool in one.pools]
         self._end = EndOfWork() if ends else None
+        self._requests = None if started.checkpoint is None else RequestWatch(spark, started)
 
     def run(self) -> None:
         """Watch."""
@@ -176,20 +185,21 @@ class _Watch(threading.Thread):
         except Exception as error:
             # The query's own failure is raised where the user waits for it.
             _log.debug("query %s ended: %s", self._query.id, describe(error))
+        self._managed.wait_while_held()
         try:
             close_functions(self._spark, str(self._query.id), self._pools)
         except Exception as error:
             _log.debug("the functions of query %s were not closed: %s", self._query.id, describe(error))
 
     def _wait(self) -> None:
-        if self._end is None:
-            while not self._query.awaitTermination(_WAIT):
-                pass
-            return
         looked_at = None
-        while not self._query.awaitTermination(_LOOK_EVERY):
-            progress = self._query.lastProgress
-            if progress is not None and progress["batchId"] != looked_at:
+        looked_for_requests = time.monotonic()
+        while not self._query.awaitTermination(_REQUESTS_EVERY if self._end is None else _LOOK_EVERY):
+            if self._requests is not None and time.monotonic() - looked_for_requests >= _REQUESTS_EVERY:
+                self._requests.look()
+                looked_for_requests = time.monotonic()
+            progress = None if self._end is None else self._query.lastProgress
+            if self._end is not None and progress is not None and progress["batchId"] != looked_at:
                 looked_at = progress["batchId"]
                 if self._end.is_reached(progress):
                     self._query.stop()

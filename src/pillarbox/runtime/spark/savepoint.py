@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from pillarbox.state.savepoint import (
     OwnState,
     Sources,
     Table,
+    is_drained,
     read_task,
     task_row,
 )
@@ -42,7 +44,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-__all__ = ["OpenSavepoint", "check_new", "is_savepoint", "open_savepoint", "savepoint"]
+__all__ = [
+    "OpenSavepoint",
+    "begin",
+    "check_new",
+    "complete",
+    "is_savepoint",
+    "open_savepoint",
+    "savepoint",
+    "spark_schema",
+    "write_table",
+    "write_tasks",
+]
 
 _STARTED = "started"
 _MANIFEST = "manifest"
@@ -81,22 +94,21 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
     directory = directory.rstrip("/")
     check_new(spark, directory)
     with worker_pool(spark, None), unwrapped_failures():
-        _write_text(spark, _BEGUN, f"{directory}/{_STARTED}")
-        # Overwriting a folder removes all that a half savepoint of before has in it.
-        _write_text(spark, "a folder for each operator", f"{directory}/{_STATE}")
+        begin(spark, directory)
         with _still_there(files):
             operators, tasks = _write_tables(files, stateful, directory)
-        _write_tasks(spark, tasks, f"{directory}/{_TASKS}")
+        write_tasks(spark, tasks, directory)
         manifest = Manifest(
             pillarbox=pillarbox.__version__,
             epoch=files.epoch,
             programs=files.description.programs_at(files.epoch),
             operators=tuple(operators),
             sources=_sources(spark, str(files), files.epoch),
-            files=_digests(spark, directory),
+            files={},
             checkpoint=str(files),
+            drained=is_drained(tasks),
         )
-        _write_text(spark, manifest.to_json(), f"{directory}/{_MANIFEST}")
+        complete(spark, directory, manifest)
 
 
 def check_new(spark: SparkSession, directory: str) -> None:
@@ -121,6 +133,24 @@ def is_savepoint(spark: SparkSession, directory: str) -> bool:
 # -- writing --
 
 
+def begin(spark: SparkSession, directory: str) -> None:
+    """Begin a savepoint."""
+    _write_text(spark, _BEGUN, f"{directory}/{_STARTED}")
+    # Overwriting a folder removes all that a half savepoint of before has in it.
+    _write_text(spark, "a folder for each operator", f"{directory}/{_STATE}")
+
+
+def write_table(rows: DataFrame, directory: str, uid: str) -> None:
+    """Write the table of an operator."""
+    rows.write.mode("overwrite").option("maxRecordsPerFile", _ROWS_IN_FILE).parquet(f"{directory}/{table_folder(uid)}")
+
+
+def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
+    """Write the manifest, with the digests of all files that are there: the savepoint is complete by that."""
+    whole = replace(manifest, files=_digests(spark, directory))
+    _write_text(spark, whole.to_json(), f"{directory}/{_MANIFEST}")
+
+
 def _write_tables(
     files: CheckpointFiles, stateful: Iterable[Stateful], directory: str
 ) -> tuple[list[OperatorTable], list[dict[str, Any]]]:
@@ -137,10 +167,8 @@ def _write_tables(
             table = Table(OperatorTable.of(heads))
             if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
                 table = Table(OperatorTable.of(heads, _parts(logs)))
-            rows = logs.mapInArrow(_Rows(table.operator), _spark_schema(table.schema))
-            rows.write.mode("overwrite").option("maxRecordsPerFile", _ROWS_IN_FILE).parquet(
-                f"{directory}/{table_folder(uid)}"
-            )
+            rows = logs.mapInArrow(_Rows(table.operator), spark_schema(table.schema))
+            write_table(rows, directory, uid)
             operators.append(table.operator)
             tasks += map(task_row, views.values())
     return sorted(operators, key=lambda each: each.uid), tasks
@@ -193,10 +221,11 @@ def _schemas(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from each_log(batches, schemas)
 
 
-def _write_tasks(spark: SparkSession, rows: list[dict[str, Any]], folder: str) -> None:
+def write_tasks(spark: SparkSession, rows: list[dict[str, Any]], directory: str) -> None:
+    """Write what subtasks keep beside the rows of keys, of all operators."""
     values = [tuple(row[name] for name in TASKS.names) for row in rows]
-    frame = spark.createDataFrame(values, _spark_schema(TASKS))
-    frame.coalesce(1).write.mode("overwrite").parquet(folder)
+    frame = spark.createDataFrame(values, spark_schema(TASKS))
+    frame.coalesce(1).write.mode("overwrite").parquet(f"{directory}/{_TASKS}")
 
 
 def _write_text(spark: SparkSession, text: str, folder: str) -> None:
@@ -361,13 +390,13 @@ class OpenSavepoint:
         Raises:
             CheckpointMismatchError: there is no state of it.
         """
-        schema = _spark_schema(self.table(uid).schema)
+        schema = spark_schema(self.table(uid).schema)
         return self._spark.read.schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
 
     @property
     def tasks(self) -> DataFrame:
         """What subtasks keep beside the rows of keys, pickled: a row for each."""
-        return self._spark.read.schema(_spark_schema(TASKS)).parquet(f"{self.directory}/{_TASKS}")
+        return self._spark.read.schema(spark_schema(TASKS)).parquet(f"{self.directory}/{_TASKS}")
 
     def own_states(self, uid: str, loads: Loads = loads_anything) -> list[OwnState]:
         """Return what the operator's subtasks keep beside the rows of keys, by subtask; all of it is in memory.
@@ -390,7 +419,8 @@ class OpenSavepoint:
         return states
 
 
-def _spark_schema(schema: pa.Schema) -> StructType:
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return the columns of an Arrow schema as Spark has them."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema)

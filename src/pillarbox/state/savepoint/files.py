@@ -22,7 +22,7 @@ from pillarbox.state.log_view import LogView
 from pillarbox.state.savepoint.arrow_parts import schemas_of
 from pillarbox.state.savepoint.log_builder import build_log
 from pillarbox.state.savepoint.manifest import FileDigest, Manifest, OperatorTable, Sources, table_folder
-from pillarbox.state.savepoint.own_state import TASKS, OwnState, read_task, redistribute, task_row
+from pillarbox.state.savepoint.own_state import TASKS, OwnState, is_drained, read_task, redistribute, task_row
 from pillarbox.state.savepoint.table import Loads, Table
 
 __all__ = ["LocalSavepoint", "restore_logs", "write_savepoint"]
@@ -84,6 +84,7 @@ def write_savepoint(
         sources=sources or Sources(),
         files=files,
         checkpoint=checkpoint,
+        drained=is_drained(rows),
     )
     # Moved to its place as a whole: a savepoint is complete, or it is none.
     half = folder / f".{_MANIFEST}"

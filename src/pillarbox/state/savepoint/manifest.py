@@ -248,6 +248,7 @@ class Manifest:
         sources: how far the sources had been read.
         files: what each data file has to be, by its path in the directory.
         checkpoint: of which it was made, for people.
+        drained: whether event time has come to its end.
         format: of the savepoint.
     """
 
@@ -258,6 +259,7 @@ class Manifest:
     sources: Sources
     files: Mapping[str, FileDigest]
     checkpoint: str = ""
+    drained: bool = False
     format: int = FORMAT
 
     def operator(self, uid: str) -> OperatorTable:

@@ -15,9 +15,9 @@ import pyarrow as pa
 from pillarbox.errors import CheckpointMismatchError, describe
 from pillarbox.state.log_view import LogView
 from pillarbox.state.operator_state import redistribute_operator_state
-from pillarbox.time.timestamps import MIN_TIMESTAMP
+from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = ["TASKS", "OwnState", "read_task", "redistribute", "task_row"]
+__all__ = ["TASKS", "OwnState", "is_drained", "read_task", "redistribute", "task_row"]
 
 #: The columns of the table ``tasks``: a row for each subtask with a log. ``task`` is pickled, as the head has it.
 TASKS = pa.schema(
@@ -46,6 +46,11 @@ def task_row(view: LogView) -> dict[str, Any]:
         "watermark": _gate(gate)["valve"]["watermark"] if gate else None,
         "task": head.task,
     }
+
+
+def is_drained(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether event time has come to its end, from the rows of ``tasks``: all that comes later is late."""
+    return bool(rows) and all(row["watermark"] == MAX_WATERMARK for row in rows)
 
 
 def read_task(uid: str, payload: bytes, loads: Callable[[bytes], Any]) -> dict[str, Any]:

@@ -246,11 +246,12 @@ class Table:
                 in_parts |= mine
         rehashed &= ~in_parts
         if rehashed.any():
-            keys = self._keys(batch.filter(pa.array(rehashed)), loads)
+            keys = self.keys(batch.filter(pa.array(rehashed)), loads)
             groups[rehashed] = _groups_of_hashes(hashes_of_keys(keys), max_parallelism)
         return groups
 
-    def _keys(self, batch: pa.RecordBatch, loads: Loads) -> list[Any]:
+    def keys(self, batch: pa.RecordBatch, loads: Loads) -> list[Any]:
+        """Return the keys of rows."""
         keys = self._decode("key", batch, loads)
         for place, values in _exact(batch, loads):
             if "key" in values:

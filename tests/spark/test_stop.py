@@ -1,0 +1,130 @@
+"""Stopping a query with a savepoint: between epochs, at the end of event time, and at the command line's request."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pillarbox
+from pillarbox import (
+    KeyedProcessFunction,
+    SavepointError,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+    WindowFunction,
+    stop_with_savepoint,
+)
+from pillarbox.runtime.spark import query as query_module
+from pillarbox.runtime.spark import stop as stop_module
+from pillarbox.runtime.spark.description import Description
+from pillarbox.runtime.spark.requests import request_stop
+
+KEYS = 7
+
+
+class Count(WindowFunction):
+    def apply(self, key, window, inputs):
+        yield f"{key} in {window.start}", len(list(inputs))
+
+
+class Later(KeyedProcessFunction):
+    """Hands each value on an hour after it, by event time."""
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_event_time_timer(value.at + 3_600_000)
+
+    def on_timer(self, timestamp, ctx):
+        yield f"{ctx.get_current_key()} at {timestamp - 3_600_000}", 1
+
+
+class Home:
+    """A folder with a source, a checkpoint, and all that came out of each micro-batch."""
+
+    def __init__(self, spark: Any, folder: Path) -> None:
+        self.spark = spark
+        self.folder = folder
+        self.checkpoint = str(folder / "checkpoint")
+        self.out: dict[int, list[Any]] = {}
+        self.records: list[tuple[int, int]] = []
+
+    def start(self) -> Any:
+        read = self.spark.readStream.schema("key LONG, at LONG").parquet(str(self.folder / "in"))
+        env = StreamExecutionEnvironment.get_execution_environment(self.spark).set_parallelism(2)
+        times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+        rows = env.from_dataframe(read).assign_timestamps_and_watermarks(times).key_by("key")
+        counted = rows.window(TumblingEventTimeWindows.of("10 seconds")).apply(Count()).uid("windows")
+        out = counted.union(rows.process(Later()).uid("later")).to_dataframe("what STRING, n LONG")
+        writer = out.writeStream.foreachBatch(
+            lambda batch, number: self.out.update({number: list(map(tuple, batch.collect()))})
+        )
+        return pillarbox.start(writer.option("checkpointLocation", self.checkpoint))
+
+    def add(self, start: int) -> None:
+        rows = [(key, start + 700 * key) for key in range(KEYS)]
+        self.spark.createDataFrame(rows, "key LONG, at LONG").coalesce(1).write.mode("append").parquet(
+            str(self.folder / "in")
+        )
+        self.records += rows
+
+    def everything(self) -> Counter[Any]:
+        """What comes out when event time has ended."""
+        windows = Counter(f"{key} in {at // 10_000 * 10_000}" for key, at in self.records)
+        return Counter([*windows.items(), *((f"{key} at {at}", 1) for key, at in self.records)])
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(query_module, "_REQUESTS_EVERY", 0.2)
+    monkeypatch.setattr(stop_module, "_TRY_EVERY", 0.1)
+
+
+@pytest.mark.usefixtures("quick")
+def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog):
+    home = Home(spark, tmp_path)
+    home.add(0)
+    query = home.start()
+    query.processAllAvailable()
+    home.add(20_000)  # whether it is read before the query stops or not
+    asked = threading.Thread(
+        target=request_stop, args=(spark, home.checkpoint, f"{tmp_path}/first"), kwargs={"drain": False, "timeout": 60}
+    )
+    asked.start()
+    query.awaitTermination()
+    assert (tmp_path / "first" / "manifest").is_dir(), "the query seems to run until its savepoint is written"
+    asked.join()
+    description = Description(spark, home.checkpoint)
+    assert description.unfinished is None and not description.is_drained()
+
+    query = home.start()
+    query.processAllAvailable()
+    with pytest.raises(SavepointError, match="there was no input for the last epoch within the timeout") as caught:
+        stop_with_savepoint(query, f"{tmp_path}/second", drain=True, timeout=1)
+    assert "The query is stopped, and no savepoint was written" in str(caught.value)
+    assert not query.isActive and not (tmp_path / "second").exists()
+    assert Description(spark, home.checkpoint).last_epoch_begun is None
+
+    query = home.start()
+    home.add(40_000)
+    query.processAllAvailable()
+    arguments = {"drain": True, "timeout": 60}
+    asked = threading.Thread(target=stop_with_savepoint, args=(query, f"{tmp_path}/second"), kwargs=arguments)
+    asked.start()
+    while query.isActive:
+        time.sleep(0.05)
+    home.add(60_000)  # for this the last epoch has to wait
+    asked.join()
+    assert Counter(row for rows in home.out.values() for row in rows) == home.everything()
+    description = Description(spark, home.checkpoint)
+    assert description.is_drained() and not description.is_drained(description.last_committed - 1)
+    assert description.last_epoch_begun is None
+
+    with caplog.at_level(logging.WARNING, "pillarbox"):
+        home.start().stop()
+    assert "was drained: event time has come to its end in it" in caplog.text

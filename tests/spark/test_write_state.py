@@ -1,0 +1,121 @@
+"""State from a DataFrame, as a savepoint; and state of a savepoint, filtered, in another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pillarbox import (
+    CheckpointMismatchError,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    ProgramError,
+    TypeMismatchError,
+    Types,
+    ValueStateDescriptor,
+    read_state,
+    write_state,
+)
+from pillarbox.testing import ProgramTestHarness, row
+
+pytestmark = pytest.mark.spark
+
+
+class Count(KeyedProcessFunction):
+    """Counts a key's records, and keeps when they were; a timer tells it."""
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
+        self.times = runtime_context.get_list_state(ListStateDescriptor("times", Types.LONG()))
+
+    def process_element(self, value, ctx):
+        self.seen.update((self.seen.value() or 0) + 1)
+        self.times.add(value.at)
+        yield value.card, self.seen.value(), list(self.times)
+
+    def on_timer(self, timestamp, ctx):
+        yield f"{ctx.get_current_key()} at {timestamp}", self.seen.value(), list(self.times)
+
+
+HISTORY = """
+SELECT card, length(card) AS seen, array(1L, 2L) AS times,
+       array(named_struct('domain', 'event', 'timestamp', 50L)) AS due
+FROM VALUES ('a'), ('bb'), ('ccc') AS history(card)
+"""
+STATES = [ValueStateDescriptor("seen", Types.LONG()), ListStateDescriptor("times", Types.LONG())]
+
+
+def outcome(directory: str, *cards: str) -> list[Any]:
+    """What a local program that starts from a savepoint makes of a record of each card, and of the end of time."""
+
+    def build(env: Any, rows: Any) -> Any:
+        by_card = env.from_savepoint(directory) and rows.key_by(lambda value: value.card, key_type=Types.STRING())
+        return by_card.process(Count()).uid("count")
+
+    with ProgramTestHarness(build, parallelism=2) as harness:
+        harness.push_all("rows", [row(card=card, at=3) for card in cards])
+        return sorted(harness.end_input()["output"])
+
+
+def test_state_of_a_table_and_a_part_of_it(spark, tmp_path):
+    begin, one, edited = (f"{tmp_path}/{name}" for name in ("begin", "one", "edited"))
+    history = spark.sql(HISTORY)
+    write_state(history, begin, "count", key="card", states=STATES, timers="due")
+    every = [
+        ("a at 50", 1, [1, 2]),
+        ("bb at 50", 3, [1, 2, 3]),
+        ("bb", 3, [1, 2, 3]),
+        ("ccc at 50", 3, [1, 2]),
+        ("d", 1, [3]),
+    ]
+    assert outcome(begin, "bb", "d") == sorted(every)
+    # Of its files, and of the table for people; the second one with another value.
+    files = spark.read.parquet(f"{begin}/state/count")
+    write_state(files.where("key = 'bb'"), one, "count", like=begin)
+    assert outcome(one, "a", "bb") == [("a", 1, [3]), ("bb", 3, [1, 2, 3]), ("bb at 50", 3, [1, 2, 3])]
+    state = read_state(spark, begin, "count").where("key != 'bb'").selectExpr("* EXCEPT (seen)", "seen + 10 AS seen")
+    write_state(state, edited, "count", like=begin)
+    assert [each[:2] for each in outcome(edited)] == [("a at 50", 11), ("ccc at 50", 13)]
+    # Another operator is added to what is there.
+    write_state(history.select("card", "seen"), begin, "other", key="card")
+    found = read_state(spark, begin, "other").select("key", "seen").collect()
+    assert sorted(map(tuple, found)) == [("a", 1), ("bb", 2), ("ccc", 3)]
+    assert read_state(spark, begin, "count").count() == 3
+    new = f"{tmp_path}/new"
+    refused: list[tuple[dict[str, Any], type[Exception], str]] = [
+        (
+            {"key": "no such"},
+            ProgramError,
+            "no column 'no such' for operator 'count'; the columns are card, seen, times,",
+        ),
+        ({"key": []}, ProgramError, r"key is the name of a column, or several, not \[\]"),
+        ({"timers": "times"}, ProgramError, "the column 'times' is array<bigint>; timers are an array<struct<domain:"),
+        ({"states": [*STATES, STATES[0]]}, ProgramError, "the column 'seen' of operator 'count' has two meanings"),
+        ({"states": ["seen"]}, ProgramError, "states are descriptors, as in ValueStateDescriptor"),
+        ({"uid": ""}, ProgramError, "uid is the operator's, as in"),
+        ({"like": begin}, ProgramError, "like says key, states and timers; leave these out"),
+        ({"directory": begin}, CheckpointMismatchError, "has state of operator 'count' already"),
+        ({"df": history.union(history)}, TypeMismatchError, "operator 'count': the key 'a' is there more than once"),
+        (
+            {"df": history.selectExpr("nullif(card, 'a') AS card", "* EXCEPT (card)")},
+            TypeMismatchError,
+            "a row is null",
+        ),
+        (
+            {"df": spark.readStream.format("rate").load()},
+            ProgramError,
+            "takes a batch DataFrame, and this one is stream",
+        ),
+    ]
+    for changes, error, words in refused:
+        arguments = {"df": history, "directory": new, "uid": "count", "key": "card", "states": STATES, **changes}
+        with pytest.raises(error, match=words):
+            write_state(**arguments)
+    for rows, words in (
+        (history, "have a column 'card', which the table of operator 'count' in the savepoint has not"),
+        (files.drop("key"), "have no column 'key', and the table"),
+        (files.withColumn("seen", files.key.cast("variant")), "column 'seen' of operator 'count' is a VARIANT"),
+    ):
+        with pytest.raises(ProgramError, match=words):
+            write_state(rows, new, "count", like=begin)
