@@ -90,7 +90,11 @@ def test_state_of_a_table_and_a_part_of_it(spark, tmp_path):
             "no column 'no such' for operator 'count'; the columns are card, seen, times,",
         ),
         ({"key": []}, ProgramError, r"key is the name of a column, or several, not \[\]"),
-        ({"states": STATES[:1], "timers": "times"}, ProgramError, "the column 'times' is array<bigint>; timers are an array<struct<domain:"),
+        (
+            {"states": STATES[:1], "timers": "times"},
+            ProgramError,
+            "the column 'times' is array<bigint>; timers are an array<struct<domain:",
+        ),
         ({"states": [*STATES, STATES[0]]}, ProgramError, "the column 'seen' of operator 'count' has two meanings"),
         ({"states": ["seen"]}, ProgramError, "states are descriptors, as in ValueStateDescriptor"),
         ({"uid": ""}, ProgramError, "uid is the operator's, as in"),
