@@ -166,7 +166,7 @@ def counted(env: Any, rows: Any) -> Any:
     return rows.key_by(lambda value: value.card, key_type=Types.STRING()).process(Count()).uid("count")
 
 
-def test_a_local_savepoint_and_back(tmp_path):
+def test_a_local_savepoint_and_back(tmp_path, caplog):
     """Of two subtasks one, then three; and the end of event time is noted."""
     with ProgramTestHarness(counted, parallelism=2) as harness:
         with pytest.raises(ProgramError, match="there is no state yet"):
@@ -182,3 +182,12 @@ def test_a_local_savepoint_and_back(tmp_path):
         with ProgramTestHarness(again, parallelism=parallelism) as harness:
             harness.push_all("rows", [row(card=f"c{number}") for number in range(6)])
             assert sorted(harness.run_epoch()["output"]) == [*((f"c{number}", 5) for number in range(5)), ("c5", 1)]
+    assert "drained" not in caplog.text
+    with ProgramTestHarness(counted, parallelism=2) as harness:
+        harness.push("rows", row(card="c1"))
+        harness.end_input()
+        harness.write_savepoint(tmp_path / "ended")
+    with ProgramTestHarness(lambda env, rows: counted(env.from_savepoint(tmp_path / "ended"), rows)) as harness:
+        harness.push("rows", row(card="c1"))
+        assert harness.run_epoch()["output"] == [("c1", 2)]
+    assert "it was drained: event time has come to its end in it" in caplog.text

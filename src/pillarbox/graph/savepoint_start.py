@@ -180,6 +180,8 @@ def plan_restore(
     """
     wrong: list[str] = []
     warnings: list[str] = []
+    if manifest.drained:
+        warnings.append("it was drained: event time has come to its end in it, so all that comes now is late")
     heads = {vertex.uid: vertex for vertex in program.vertices if not vertex.is_source}
     nodes = {node.uid: vertex for vertex in heads.values() for node in vertex.nodes}
     known = {table.uid for table in manifest.operators}.union(*own.values())
