@@ -15,6 +15,21 @@ def _doubled(value):
 
 SETTINGS_BUILDS = [
     *(
+        Build(f"class alias {former!r}", lambda env, former=former, cls=cls: env.add_class_alias(former, cls), says)
+        for former, cls, says in (
+            ("model.Old", int, ("takes module and name of before, as in 'shop.model:Order', not 'model.Old'",)),
+            (":Old", int, ("takes module and name of before",)),
+            (5, int, ("takes module and name of before", "not 5")),
+            ("model:Old", "model:New", ("add_class_alias('model:Old', ...) takes the class itself, not 'model:New'",)),
+            ("builtins:int", int, ("add_class_alias('builtins:int', ...): that is the name that the class has",)),
+        )
+    ),
+    Build(
+        "class alias twice",
+        lambda env: env.add_class_alias("model:Old", int).add_class_alias("model:Old", str),
+        ("add_class_alias('model:Old', ...) was called before, with another class",),
+    ),
+    *(
         Build(
             f"parallelism of an operator {value!r}",
             lambda env, value=value: rows(env).map(_doubled).set_parallelism(value),

@@ -29,7 +29,10 @@ from pillarbox.state import (
 )
 from pillarbox.state.key_note import KeyNote
 from pillarbox.state.log_head import META
+from pillarbox.state.savepoint import LocalSavepoint, restore_logs, write_savepoint
 from pillarbox.state.type_names import parse
+from tests.data import make_evolution as golden
+from tests.data.make_checkpoint import load
 
 PLAIN = KeyNote(columns=["k"], types=["string"])
 _PRELUDE = "from dataclasses import dataclass, field\nfrom typing import NamedTuple\nfrom enum import Enum\n"
@@ -51,16 +54,18 @@ def shop(monkeypatch):
 class Task:
     """A worker's copy of the state of an operator; its key is declared, so it is plain if its states are."""
 
-    def __init__(self, store=None, *, key: Any = PLAIN, moved=None, delete=(), owner=(0, 1), timers=False, **states):
+    def __init__(
+        self, store=None, *, key: Any = PLAIN, moved=None, delete=(), owner=(0, 1), timers=False, name="op", **states
+    ):
         self.store = MemoryChunkStore() if store is None else store
         subtask, parallelism = owner
-        self.backend = HeapKeyedStateBackend("op", KeyOwner(subtask, parallelism, 128))
-        self.states = {name: self.backend.get_state(make) for name, make in states.items()}
-        for name in delete:
-            self.backend.delete_if_exists(name)
+        self.backend = HeapKeyedStateBackend(name, KeyOwner(subtask, parallelism, 128))
+        self.states = {state: self.backend.get_state(make) for state, make in states.items()}
+        for state in delete:
+            self.backend.delete_if_exists(state)
         self.timers: Any = self.backend.create_timers("user-timers/event") if timers else None
         self.backend.seal()
-        identity = LogIdentity("op", subtask, parallelism, 128, key=key)
+        identity = LogIdentity(name, subtask, parallelism, 128, key=key)
         self.log: Any = StateLog(identity, self.backend, own_state=False, moved=moved)
         self.log.sync(self.store)
 
@@ -771,3 +776,131 @@ def agrees(before, after):
     if isinstance(before, list) and isinstance(after, list):
         return len(before) == len(after) and all(map(agrees, before, after))
     return type(before) is type(after) and before == after
+
+
+# -- over a savepoint --
+
+
+@pytest.mark.parametrize("plain", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_same_over_a_savepoint(shop, plain, kind, tmp_path):
+    """From one subtask to two, with other fields, another name of a state, and one that is deleted."""
+    old = shop(KINDS[kind] + "    n: int\n    gone: str\n" if plain else KINDS[kind] + "    n: int\n").Order
+    more = ("x",) if plain else ()
+    task = Task(
+        v=values("v", old if plain else None),
+        sum=values("sum", LONG),
+        old=ListStateDescriptor("old", old if plain else None),
+    )
+    for n in range(20):
+        task[str(n)]["v"].update(old(n, *more))
+        task[str(n)]["sum"].update(n)
+        task[str(n)]["old"].add(old(n, *more))
+    write_savepoint(str(tmp_path / "savepoint"), {("op", 0): task.commit()}, epoch=1)
+    new = shop(
+        KINDS[kind] + ("    more: int = 5\n    n: int = 0\n" if plain else "    n: int\n    more: int = 5\n")
+    ).Order
+    identities = [LogIdentity("op", subtask, 2, 128, key=PLAIN) for subtask in (0, 1)]
+    stores = restore_logs(LocalSavepoint(str(tmp_path / "savepoint")), "op", identities)
+    states = {"v": values("v", new if plain else None), "total": values("total", LONG)}
+    found = {}
+    for subtask, store in stores.items():
+        states["total"] = values("total", LONG).renamed_from("sum")
+        task = Task(store, owner=(subtask, 2), delete=["old"], **states)
+        task.commit()
+        states["total"] = values("total", LONG)
+        task = Task(store, owner=(subtask, 2), **states)
+        assert not task.is_written_anew
+        found.update({key: (task[key]["v"].value(), task[key]["total"].value()) for key in task.backend.get_keys()})
+    assert found == {str(n): (new(n=n, more=5), n) for n in range(20)}
+
+
+# -- what an older version has written --
+
+CHANGED = """
+class Money(NamedTuple):
+    currency: str
+    amount: int
+    rate: float = 1.0
+
+@dataclass
+class Order:
+    money: Money
+    number: int
+    paid: bool = False
+    tags: tuple[str, ...] = ()
+
+@dataclass(frozen=True, slots=True)
+class Slim:
+    a: int
+    b: str
+    c: int = 3
+"""
+# Of pickled values, fields come, and those of named tuples and frozen slots come last.
+CHANGED_PICKLED = """
+class Money(NamedTuple):
+    amount: int
+    currency: str
+    rate: float = 1.0
+
+@dataclass
+class Order:
+    money: Money
+    number: int
+    note: str = ""
+    paid: bool = False
+    tags: tuple[str, ...] = ()
+
+@dataclass(frozen=True, slots=True)
+class Slim:
+    a: int
+    b: str
+    c: int = 3
+"""
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_golden_logs_go_on_with_a_changed_program(plain, monkeypatch, shop):
+    (store,) = [store for (uid, _), store in load(golden.PATH).items() if uid == ("plain" if plain else "pickled")]
+    assert any(b"elements" in payload for payload in store.chunks.values())
+    scope: dict[str, Any] = {"__name__": golden.__name__}
+    exec(_PRELUDE + (CHANGED if plain else CHANGED_PICKLED), scope)
+    money, order, slim = (scope[name] for name in ("Money", "Order", "Slim"))
+    monkeypatch.delattr(golden, "Moved")
+    for cls in (money, order, slim):
+        monkeypatch.setattr(golden, cls.__name__, cls)
+    moved = shop("@dataclass\nclass New:\n    n: int\n    more: int = 5\n").New
+    new_row = row(c=STRING, a=LONG) if plain else None
+
+    def declared(first):
+        total = values("total", LONG if plain else None)
+        total.enable_time_to_live(StateTtlConfig("2 days"))
+        return {
+            "total": total.renamed_from("sum") if first else total,
+            "order": values("order", order if plain else None),
+            "slims": ListStateDescriptor("slims", slim if plain else None),
+            "orders": MapStateDescriptor("orders", *((int, generic(list, order)) if plain else ())),
+            "row": values("row", new_row),
+            "latest": ReducingStateDescriptor("latest", lambda one, other: other, moved if plain else None),
+            "added": values("added", LONG if plain else None),
+        }
+
+    def order_of(n, currency):
+        return order(number=n, money=money(amount=n, currency=currency))
+
+    options: dict[str, Any] = {"name": "evolving", "timers": True}
+    task = Task(store, moved={(golden.__name__, "Moved"): moved}, delete=["old"], **options, **declared(True))
+    for _ in range(2):
+        task.backend.now = 2000
+        for n in range(golden.KEYS):
+            states = task[f"key {n}"]
+            assert states["total"].value() == n and states["order"].value() == order_of(n, "EUR")
+            assert states["order"].value().tags == () and states["order"].value().money.rate == 1.0
+            assert list(states["slims"]) == [slim(each, str(each), 3) for each in range(3 * n)]
+            assert dict(states["orders"].items()) == {each: [order_of(each, "USD")] for each in range(2 * n)}
+            assert states["row"].value() == (Row.of(c=None, a=n) if plain else Row.of(a=n, b=str(n)))
+            assert states["latest"].get() == moved(n) and states["added"].value() is None
+            assert task.backend.timestamps(f"key {n}") == {"user-timers/event": [100 + n]}
+        store = task.commit()
+        task = Task(store, **options, **declared(False))
+    assert b"Moved" not in all_bytes(store) and b"state/old" not in all_bytes(store) and not task.is_written_anew

@@ -271,14 +271,16 @@ class LoggedRows(Protocol):
         slots: what the slots hold.
         former: the names that slots have now, by those that they had.
         deleted: the names of slots of states that the program deletes.
+        is_renamed: whether a state got another name since rows were restored: all are to be written anew then.
     """
 
     slots: list[SlotSpec]
     former: dict[str, str]
     deleted: set[str]
+    is_renamed: bool
 
-    def rewrite(self, slot: int | None = None) -> None:
-        """Have all rows written with this epoch, or those that hold something in a slot."""
+    def rewrite(self) -> None:
+        """Have all rows written with this epoch; rows of keys also those of namespaces."""
 
     def adopt_slots(self, written: list[SlotSpec]) -> bool:
         """Compare the slots of restored rows with those that the program declares, and make room for those to come.

@@ -289,11 +289,12 @@ class HeapKeyedStateBackend(HeapRows):
         """Return all rows of keys."""
         return self.rows.values()
 
-    def rewrite(self, slot: int | None = None) -> None:
-        """Have all rows of keys written with this epoch, or those that hold something in a slot."""
+    def rewrite(self) -> None:
+        """Have all rows written with this epoch, also those of namespaces."""
         for key, row in self.rows.items():
-            if slot is None or row[slot] is not None:
-                self.touch_row_of(key, row)
+            self.touch_row_of(key, row)
+        self.spaces.rewrite()
+        self.is_renamed = self.spaces.is_renamed = False
 
     def allow_undo(self, appended: Collection[str] = ()) -> StateUndo:
         """Return what saves state and puts it back; it is ``undo`` from now on."""

@@ -107,6 +107,7 @@ class HeapRows:
         timers: the timers in the slots.
         former: the names that slots have now, by those that they had.
         deleted: the names of slots of states that the program deletes.
+        is_renamed: whether a state got another name since rows were restored: all are to be written anew then.
         whose: whose rows they are, for errors.
     """
 
@@ -126,6 +127,7 @@ class HeapRows:
         self._sealed = False
         # By the name of a slot, the one that it has now; and the names of those that are deleted.
         self.former: dict[str, str] = {}
+        self.is_renamed = False
         self.deleted: set[str] = set()
 
     @property
@@ -209,14 +211,10 @@ class HeapRows:
         if kind != now.kind:
             raise self._other_kind(SlotSpec(former, kind), now.kind)
         self.slots[slot] = now
-        self.rewrite(slot + self._lead)
+        self.is_renamed = True
 
-    def rewrite(self, slot: int | None = None) -> None:
-        """Have all rows written with this epoch.
-
-        Args:
-            slot: only those that hold something in it.
-        """
+    def rewrite(self) -> None:
+        """Have all rows written with this epoch."""
         raise NotImplementedError
 
     def delete_if_exists(self, name: str, lead: str = _STATE) -> None:

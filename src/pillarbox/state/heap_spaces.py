@@ -167,9 +167,9 @@ class HeapSpaces(HeapRows):
         row[0] = stale_entry(row[0])
         self._dirty.append(row)
 
-    def rewrite(self, slot: int | None = None) -> None:
-        """Have all rows written with this epoch, or those that hold something in a slot."""
-        kept = [row for row in self.every_row() if row[0] >= 0 and (slot is None or row[slot] is not None)]
+    def rewrite(self) -> None:
+        """Have all rows written with this epoch."""
+        kept = [row for row in self.every_row() if row[0] >= 0]
         for row in sorted(kept, key=itemgetter(0)):
             self.touch_row(row)
 

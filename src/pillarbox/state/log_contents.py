@@ -116,7 +116,6 @@ class LogContents:
         """Have the next epoch write all of it, and drop the chunks of before."""
         self.rewrites = True
         self.backend.rewrite()
-        self.backend.spaces.rewrite()
         self.collections.rewrite()
 
     # -- types --

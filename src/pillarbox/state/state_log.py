@@ -128,6 +128,9 @@ class StateLog:
             OperatorError: a value cannot be pickled.
             TypeMismatchError: a value does not fit its declared type.
         """
+        backend = self.contents.backend
+        if backend.is_renamed or backend.spaces.is_renamed:
+            self.contents.rewrite()
         writer = EpochWriter(self.contents, store, self.version + 1)
         writer.write_changes()
         self.version += 1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import pairwise, repeat
 from typing import Any
 
@@ -16,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox._unpickle import loads as loads_anything
+from pillarbox._unpickle import loads_allowed
 from pillarbox.errors import CheckpointMismatchError, describe
 from pillarbox.state.addresses import OPERATOR
 from pillarbox.state.heap_backend import KeyOwner
@@ -34,7 +36,7 @@ from pillarbox.state.savepoint.arrow_parts import (
 from pillarbox.state.savepoint.column_types import ColumnType, PickledType, column_type
 from pillarbox.state.savepoint.manifest import ArrowPart, OperatorTable, SlotColumn
 from pillarbox.state.savepoint.timer_column import TIMERS, decode_timers, encode_timers
-from pillarbox.state.unread import pickled
+from pillarbox.state.unread import AnyNames, pickled
 
 __all__ = ["ROWS", "Table"]
 
@@ -253,9 +255,9 @@ class Table:
     def keys(self, batch: pa.RecordBatch, loads: Loads) -> list[Any]:
         """Return the keys of rows."""
         keys = self._decode("key", batch, loads)
-        for place, values in _exact(batch, loads):
+        for place, values in _exact(batch, _as_written()):
             if "key" in values:
-                keys[place] = values["key"]
+                keys[place] = loads(pickled(values["key"]))
         return keys
 
     def rows(
@@ -267,7 +269,7 @@ class Table:
 
         Args:
             owner: the new subtask.
-            loads: unpickles what is pickled: it decides which names may be in it.
+            loads: unpickles keys; values stay as they were written.
 
         Raises:
             CheckpointMismatchError: the rows are not as the manifest says, or cannot be unpickled.
@@ -346,14 +348,20 @@ class Table:
         batch = batch.filter(pa.array(_is_own(batch)))
         if not batch.num_rows:
             return {}
-        view = self._view(batch, loads, space=True)
+        view = self._view(batch, loads, space=True, own=True)
         return {
             subtask: {slot: value for (slot, _), value in zip(view.layout, row[1:]) if value is not None}
             for subtask, row in zip(batch.column("subtask").to_pylist(), view.rows)
         }
 
-    def _view(self, batch: pa.RecordBatch, loads: Loads, *, space: bool) -> ViewedRows:
-        """Return rows of keys, or of namespaces."""
+    def _view(self, batch: pa.RecordBatch, loads: Loads, *, space: bool, own: bool = False) -> ViewedRows:
+        """Return rows of keys, or of namespaces.
+
+        Args:
+            loads: unpickles keys; and the values of the operator's own rows, which are shared out.
+            own: whether it is those.
+        """
+        of_values = loads if own else _as_written()
         count = batch.num_rows
         layout = list(self.operator.space_layout if space else self.operator.layout)
         columns: dict[str, Sequence[Any]] = {}
@@ -362,14 +370,14 @@ class Table:
             keys = self._decode("key", batch, loads)
             for column in self.operator.columns:
                 if column.space == space and batch.column(column.name).null_count < count:
-                    columns[column.slot] = self._decode(column.name, batch, loads)
+                    columns[column.slot] = self._decode(column.name, batch, of_values)
                 if column.space == space:
                     names[column.name] = column
             columns.update(decode_timers(batch.column("timers"), [slot for slot, kind in layout if kind == "timers"]))
-            for place, values in _exact(batch, loads):
+            for place, values in _exact(batch, of_values):
                 for name, value in values.items():
                     if name == "key":
-                        keys[place] = value
+                        keys[place] = loads(pickled(value))
                     else:
                         slot = names[name].slot
                         held = columns.setdefault(slot, [None] * count)
@@ -411,6 +419,11 @@ def _group(key: Any, groups: int) -> int:
 
 def _pickled(values: dict[str, Any] | None) -> bytes | None:
     return None if values is None else pickled(values)
+
+
+def _as_written() -> Loads:
+    """Return what unpickles values without their classes, which may be others now: a restore of the log finds out."""
+    return partial(loads_allowed, allowed=AnyNames())
 
 
 def _exact(batch: pa.RecordBatch, loads: Loads) -> Iterator[tuple[int, dict[str, Any]]]:

@@ -1,0 +1,115 @@
+"""Logs of an older program that changed ones have to go on with: ``python -m tests.data.make_evolution``.
+
+One is of declared types, one is pickled: dataclasses, named tuples and rows, in states of all kinds, some large, some
+with a time-to-live, and one whose class has another module now. ``evolution-format-N.zip`` is written once, as the
+other checkpoints are; the classes here stay as they are, but for ``Moved``, which tests hide.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import pytest
+
+from pillarbox import Row, StateTtlConfig, Types
+from pillarbox.state import (
+    HeapKeyedStateBackend,
+    ListStateDescriptor,
+    LogIdentity,
+    MapStateDescriptor,
+    MemoryChunkStore,
+    ReducingStateDescriptor,
+    StateLog,
+    ValueStateDescriptor,
+    large_collections,
+)
+from pillarbox.state.key_note import KeyNote
+from pillarbox.state.log_head import FORMAT
+from tests.data.make_checkpoint import HERE, save
+
+__all__ = ["KEYS", "PATH", "Money", "Moved", "Order", "Slim"]
+
+PATH = HERE / f"evolution-format-{FORMAT}.zip"
+KEYS = 12
+
+
+class Money(NamedTuple):
+    amount: int
+    currency: str
+
+
+@dataclass
+class Order:
+    number: int
+    money: Money
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Slim:
+    a: int
+    b: str
+
+
+@dataclass
+class Moved:
+    n: int
+
+
+ROW = Types.ROW_NAMED(["a", "b"], [Types.LONG(), Types.STRING()])
+
+
+def declared(plain: bool) -> list[Any]:
+    """Return the descriptors of the older program."""
+    total = ValueStateDescriptor("sum", Types.LONG() if plain else None)
+    total.enable_time_to_live(StateTtlConfig("1 day"))
+    return [
+        total,
+        ValueStateDescriptor("order", Order if plain else None),
+        ListStateDescriptor("slims", Slim if plain else None),
+        MapStateDescriptor("orders", *((int, list[Order]) if plain else ())),
+        ValueStateDescriptor("row", ROW if plain else None),
+        ReducingStateDescriptor("latest", lambda one, other: other, Moved if plain else None),
+        MapStateDescriptor("old", *((str, Money) if plain else ())),
+    ]
+
+
+def put(states: dict[str, Any], n: int) -> None:
+    """Have these contents under a key."""
+    states["sum"].update(n)
+    states["order"].update(Order(n, Money(n, "EUR"), "x"))
+    states["slims"].add_all([Slim(each, str(each)) for each in range(3 * n)])
+    states["orders"].put_all({each: [Order(each, Money(each, "USD"))] for each in range(2 * n)})
+    states["row"].update(Row.of(a=n, b=str(n)))
+    states["latest"].add(Moved(n))
+    states["old"].put("k", Money(n, ""))
+
+
+def make(plain: bool) -> MemoryChunkStore:
+    """Run an epoch for each key."""
+    store = MemoryChunkStore()
+    backend = HeapKeyedStateBackend("evolving")
+    states = {each.name: backend.get_state(each) for each in declared(plain)}
+    timers = backend.create_timers("user-timers/event")
+    backend.seal()
+    identity = LogIdentity("evolving", 0, 1, 128, key=KeyNote(columns=["k"], types=["string"]))
+    log = StateLog(identity, backend, own_state=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(large_collections, "_LARGE", 300)
+        log.sync(store)
+        for n in range(KEYS):
+            backend.set_current_key(f"key {n}")
+            backend.now = 1000 + n
+            put(states, n)
+            timers.register(100 + n)
+            log.commit(store, {})
+    return store
+
+
+if __name__ == "__main__":
+    from tests.data import make_evolution  # as what tests import, and not as __main__: classes are named
+
+    save({("plain", 0): make_evolution.make(plain=True), ("pickled", 0): make_evolution.make(plain=False)}, PATH)
+    print(f"{PATH}: {PATH.stat().st_size} bytes", file=sys.stderr)

@@ -1,0 +1,245 @@
+"""Programs whose state has changed between two versions, on the local runtime: what users declare, and what it does."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from pillarbox import (
+    AggregateFunction,
+    CheckpointedFunction,
+    CheckpointMismatchError,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapFunction,
+    MapStateDescriptor,
+    OperatorError,
+    ProcessWindowFunction,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    Types,
+    ValueStateDescriptor,
+    WatermarkStrategy,
+)
+from pillarbox.state import large_collections
+from pillarbox.testing import ProgramTestHarness
+
+
+@pytest.fixture
+def model(monkeypatch):
+    """Defines classes in a module, in the place of those of the version before."""
+
+    def define(source: str, name: str) -> Any:
+        module = ModuleType(name)
+        monkeypatch.setitem(sys.modules, name, module)
+        exec("from dataclasses import dataclass\n" + source, vars(module))
+        return module
+
+    return define
+
+
+def stores(snapshot):
+    return b"".join(payload for store in snapshot.stores.values() for payload in store.chunks.values())
+
+
+def run(build, values, snapshot=None, parallelism=2):
+    """Run an epoch; return what came out, and the state."""
+    with ProgramTestHarness(build, snapshot=snapshot, parallelism=parallelism) as harness:
+        harness.push_all("values", values)
+        return sorted(harness.run_epoch()["output"], key=repr), harness.snapshot()
+
+
+class Totals(KeyedProcessFunction):
+    """Of each key the sum, and the values of a class."""
+
+    def __init__(self, cls, name, former=(), deleted=()):
+        self.cls, self.name, self.former, self.deleted = cls, name, former, deleted
+
+    def open(self, runtime_context):
+        for name in self.deleted:
+            runtime_context.delete_if_exists(name)
+        self.sum = runtime_context.get_state(ValueStateDescriptor(self.name, Types.LONG()).renamed_from(*self.former))
+        self.last = runtime_context.get_state(ValueStateDescriptor("last"))
+        self.first = None if "first" in self.deleted else runtime_context.get_state(ValueStateDescriptor("first"))
+
+    def process_element(self, value, ctx):
+        before = self.last.value()
+        self.sum.update((self.sum.value() or 0) + value)
+        self.last.update(self.cls(value))
+        if self.first is not None:
+            self.first.update(value)
+        yield ctx.get_current_key(), self.sum.value(), before
+
+
+def test_a_new_version_renames_deletes_and_moves(model):
+    old = model("@dataclass\nclass Seen:\n    n: int\n", "one").Seen
+
+    def before(env, values):
+        return values.key_by(lambda n: n % 5).process(Totals(old, "sum")).uid("totals")
+
+    out, snapshot = run(before, range(5))
+    assert out == [(n, n, None) for n in range(5)]
+    assert b"/first" in stores(snapshot)
+    sys.modules.pop("one")
+    new = model("@dataclass\nclass Seen:\n    n: int\n    times: int = 1\n", "other").Seen
+
+    def after(env, values):
+        env.add_class_alias("one:Seen", new)
+        return values.key_by(lambda n: n % 5).process(Totals(new, "total", ("sum",), ("first",))).uid("totals")
+
+    def later(env, values):
+        return values.key_by(lambda n: n % 5).process(Totals(new, "total", (), ("first",))).uid("totals")
+
+    out, now = run(after, [5, 6], snapshot)
+    assert out == [(0, 5, new(0, 1)), (1, 7, new(1, 1))]
+    for name in (b"/first", b"/sum", b"one"):
+        assert name not in stores(now)
+    out, _ = run(later, [7, 8, 9], now)
+    assert out == [(2, 9, new(2)), (3, 11, new(3)), (4, 13, new(4))]
+    with pytest.raises(CheckpointMismatchError, match=r"holds value 'total' of operator .*renamed_from\('total'\)"):
+        run(before, [1], now)
+    with pytest.raises(
+        CheckpointMismatchError, match=r"one.Seen, which is not there .* env.add_class_alias\('one:Seen'"
+    ):
+        run(lambda env, values: after(StreamExecutionEnvironment(), values), [1], snapshot)
+
+
+class Numbered(MapFunction, CheckpointedFunction):
+    def __init__(self, name, former=(), deleted=()):
+        self.name, self.former, self.deleted = name, former, deleted
+
+    def initialize_state(self, context):
+        store = context.get_operator_state_store()
+        for name in self.deleted:
+            store.delete_if_exists(name)
+        if self.name is not None:
+            self.seen = store.get_list_state(ListStateDescriptor(self.name).renamed_from(*self.former))
+
+    def map(self, value):
+        if self.name is None:
+            return value
+        self.seen.add(value)
+        return list(self.seen)
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_lists_of_operators_are_renamed_and_deleted(large, monkeypatch):
+    if large:
+        monkeypatch.setattr(large_collections, "_LARGE", 20)
+
+    def program(*arguments):
+        return lambda env, values: values.rebalance().map(Numbered(*arguments)).uid("numbered")
+
+    out, first = run(program("seen"), range(20), parallelism=1)
+    assert out[-1] == list(range(20)) or len(out) == 20
+    out, second = run(program("all", ("seen",)), [20], first, parallelism=1)
+    assert out == [list(range(21))] and b"numbered/seen" not in stores(second) and b"numbered/seen" in stores(first)
+    for again in (program("all"), program("all", ("seen",))):
+        assert run(again, [21], second, parallelism=1)[0] == [list(range(22))]
+    with pytest.raises(CheckpointMismatchError, match=r"call delete_if_exists\(\) of the operator state store"):
+        run(program(None), [22], second, parallelism=1)
+    out, third = run(program(None, (), ("all",)), [22], second, parallelism=1)
+    assert out == [22] and run(program(None), [23], third, parallelism=1)[0] == [23]
+    with pytest.raises(Exception, match="deletes the state 'all' of the operator 'numbered' itself, and declares it"):
+        run(lambda env, values: values.rebalance().map(Both()).uid("numbered"), [1], parallelism=1)
+
+
+class Both(Numbered):
+    def __init__(self):
+        super().__init__("all")
+
+    def initialize_state(self, context):
+        super().initialize_state(context)
+        context.get_operator_state_store().delete_if_exists("all")
+
+
+class Folded(AggregateFunction):
+    def __init__(self, cls):
+        self.cls = cls
+
+    def create_accumulator(self):
+        return self.cls(0)
+
+    def add(self, value, accumulator):
+        accumulator.n += value[1]
+        return accumulator
+
+    def get_result(self, accumulator):
+        return accumulator.n, getattr(accumulator, "times", None)
+
+
+class WithState(ProcessWindowFunction):
+    """Counts firings of a key, and of a window."""
+
+    def __init__(self, name, former=()):
+        self.descriptor = MapStateDescriptor(name).renamed_from(*former)
+
+    def process(self, key, context, elements):
+        fired = context.global_state().get_map_state(self.descriptor)
+        fired[len(list(fired))] = context.window().start
+        yield key, next(iter(elements)), dict(fired.items())
+
+
+@pytest.mark.parametrize("function", [False, True])
+def test_what_windows_keep_goes_on_with_other_classes_and_names(model, function):
+    def program(cls, name, former=(), alias=None):
+        def build(env, values):
+            if alias is not None:
+                env.add_class_alias(alias, cls)
+            times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value[2])
+            windowed = (
+                values.assign_timestamps_and_watermarks(times)
+                .key_by(lambda value: value[0])
+                .window(TumblingEventTimeWindows.of(10))
+            )
+            return windowed.aggregate(Folded(cls), *([WithState(name, former)] if function else [])).uid("windows")
+
+        return build
+
+    old = model("@dataclass\nclass Acc:\n    n: int\n", "one").Acc
+    out, snapshot = run(program(old, "fired"), [("a", 1, 1), ("b", 2, 2), ("a", 3, 12), ("b", 4, 13)])
+    assert len(out) == 2
+    sys.modules.pop("one")
+    new = model("@dataclass\nclass Acc:\n    n: int\n    times: int = 7\n", "other").Acc
+    values = [("a", 10, 14), ("b", 10, 25)]
+    out, now = run(program(new, "firings", ("fired",), "one:Acc"), values, snapshot)
+    folded = [("a", (13, 7)), ("b", (4, 7))]
+    assert out == ([(*each, {0: 0, 1: 10}) for each in folded] if function else [each for _, each in folded])
+    assert b"one" not in stores(now)
+    out, _ = run(program(new, "firings", ("fired",)), [("a", 0, 45), ("b", 0, 45)], now)
+    assert (("b", (10, 7), {0: 0, 1: 10, 2: 20}) if function else (10, 7)) in out
+
+
+def test_wrong_uses_say_what_to_do():
+    class Late(KeyedProcessFunction):
+        def open(self, runtime_context):
+            self.context = runtime_context
+
+        def process_element(self, value, ctx):
+            self.context.delete_if_exists("x")
+
+    class Declared(KeyedProcessFunction):
+        def open(self, runtime_context):
+            runtime_context.get_state(ValueStateDescriptor("x"))
+            runtime_context.delete_if_exists("x")
+
+        def process_element(self, value, ctx):
+            return None
+
+    class NoKey(MapFunction):
+        def open(self, runtime_context):
+            runtime_context.delete_if_exists("x")
+
+        def map(self, value):
+            return value
+
+    for build, says in (
+        (lambda env, values: values.key_by(str).process(Late()), "deletes the state 'x' while records are processed"),
+        (lambda env, values: values.key_by(str).process(Declared()), "deletes the state 'x' and declares it"),
+        (lambda env, values: values.map(NoKey()), "asks for the keyed state 'x', but its stream has no key"),
+    ):
+        with pytest.raises((OperatorError, Exception), match=says):
+            run(build, [1])
