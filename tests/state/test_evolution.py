@@ -885,8 +885,9 @@ def test_golden_logs_go_on_with_a_changed_program(plain, monkeypatch, shop):
             "added": values("added", LONG if plain else None),
         }
 
-    def order_of(n, currency):
-        return order(number=n, money=money(amount=n, currency=currency))
+    def order_of(n, currency, note=""):
+        kept = {} if plain else {"note": note}
+        return order(number=n, money=money(amount=n, currency=currency), **kept)
 
     options: dict[str, Any] = {"name": "evolving", "timers": True}
     task = Task(store, moved={(golden.__name__, "Moved"): moved}, delete=["old"], **options, **declared(True))
@@ -894,7 +895,7 @@ def test_golden_logs_go_on_with_a_changed_program(plain, monkeypatch, shop):
         task.backend.now = 2000
         for n in range(golden.KEYS):
             states = task[f"key {n}"]
-            assert states["total"].value() == n and states["order"].value() == order_of(n, "EUR")
+            assert states["total"].value() == n and states["order"].value() == order_of(n, "EUR", "x")
             assert states["order"].value().tags == () and states["order"].value().money.rate == 1.0
             assert list(states["slims"]) == [slim(each, str(each), 3) for each in range(3 * n)]
             assert dict(states["orders"].items()) == {each: [order_of(each, "USD")] for each in range(2 * n)}

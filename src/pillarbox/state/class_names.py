@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pillarbox._unpickle import Allowed, StandIn, find_global, loads_allowed_with_stand_ins
+from pillarbox._unpickle import Allowed, StandIn, find_global, loads_allowed, loads_allowed_with_stand_ins
 from pillarbox.state.records import RecordError, field_names, is_pickled_by_places, is_record
 
 __all__ = ["Classes", "Without", "without"]
@@ -57,9 +57,9 @@ class Classes(Allowed):
         Raises:
             RecordError: there are more than the class has fields now; Python takes the first of them.
         """
-        for where, record in self.records.items():
+        for where, record in list(self.records.items()):
             if is_pickled_by_places(record):
-                longest = _longest(payload, where)
+                longest = _longest(payload, where, self)
                 if longest > len(field_names(record)):
                     raise RecordError(
                         record,
@@ -68,15 +68,29 @@ class Classes(Allowed):
                     )
 
 
-def _longest(payload: bytes | memoryview, where: tuple[str, str]) -> int:
+def _longest(payload: bytes | memoryview, where: tuple[str, str], classes: Classes) -> int:
+    """Return the most fields that any value of a class was written with."""
     lengths = [0]
 
     class Counting(StandIn):
         def __setstate__(self, state: Any) -> None:
             lengths.append(len(state))
 
-    loads_allowed_with_stand_ins(payload, {where: lambda: Counting})
+    loads_allowed(payload, _Instead(classes, where, Counting))
     return max(lengths)
+
+
+class _Instead(Allowed):
+    """Names with another thing for one of them."""
+
+    def __init__(self, others: Allowed, where: tuple[str, str], thing: type) -> None:
+        super().__init__()
+        self._others = others
+        self._where = where
+        self._thing = thing
+
+    def get(self, where: Any, default: Any = None) -> Any:
+        return (lambda: self._thing) if where == self._where else self._others.get(where)
 
 
 class Without(Allowed):
