@@ -112,6 +112,7 @@ OPERATOR = {
     "states": {"seen": "value LONG"},
     "is_plain": True,
     "carried": {"ask": 3},
+    "classes": ["shop.model:Order"],
     "largest": [["[b]'AA'", 2048]],
 }
 FOUND = {
@@ -131,7 +132,7 @@ FOUND = {
         }
     ],
     "operators": [OPERATOR],
-    "changes": {"refused": ["another key"], "doubtful": ["a source"]},
+    "changes": {"refused": ["another key"], "doubtful": ["a source"], "carried_out": ["a state is new"]},
 }
 
 
@@ -161,6 +162,8 @@ def test_a_checkpoint_for_people():
         "2.0 KiB",
         "refused: another key",
         "doubtful: a source",
+        "carried out: a state is new",
+        "operator 'count': its state names shop.model:Order",
     ):
         assert words in text
     text = shown(
@@ -169,7 +172,7 @@ def test_a_checkpoint_for_people():
             "interrupted_rescale_to": 4,
             "programs": None,
             "operators": [],
-            "changes": {"refused": [], "doubtful": []},
+            "changes": {"refused": [], "doubtful": [], "carried_out": []},
         }
     )
     for words in (

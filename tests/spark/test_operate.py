@@ -11,6 +11,7 @@ from typing import Any
 import pyspark
 import pytest
 from click.testing import CliRunner
+from pyspark.errors import StreamingQueryException
 
 import pillarbox
 from pillarbox import (
@@ -51,6 +52,19 @@ class Remember(KeyedProcessFunction):
         self.seen.clear()
 
 
+class RememberLonger(Remember):
+    """A later version: another name for its state, and one more."""
+
+    def open(self, runtime_context):
+        runtime_context.delete_if_exists("never there")
+        self.seen = runtime_context.get_state(ValueStateDescriptor("count", Types.LONG()).renamed_from("seen"))
+        self.last = runtime_context.get_state(ValueStateDescriptor("last", Types.LONG()))
+
+    def process_element(self, value, ctx):
+        self.last.update(ctx.timestamp())
+        return super().process_element(value, ctx)
+
+
 class Count(WindowFunction):
     def apply(self, key, window, inputs):
         yield f"{key} in {window.start}", len(list(inputs))
@@ -65,6 +79,7 @@ class Home:
         self.checkpoint = str(folder / "checkpoint")
         self.records: list[tuple[int, int]] = []
         self.parts = 0
+        self.function: KeyedProcessFunction = Remember()
 
     def program(self, partitions: int, *, automatic: bool = False) -> Any:
         read = (
@@ -76,7 +91,7 @@ class Home:
         env.set_parallelism(SUBTASKS).set_partitions(partitions).set_auto_rescale(automatic)
         times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
         rows = env.from_dataframe(read).assign_timestamps_and_watermarks(times).key_by("key")
-        remembered = rows.process(Remember()).uid("remember")
+        remembered = rows.process(self.function).uid("remember")
         counted = rows.window(TumblingEventTimeWindows.of("15 seconds")).apply(Count()).uid("windows")
         return remembered.union(counted).to_dataframe("what STRING, n LONG")
 
@@ -173,7 +188,7 @@ def look_inside(home: Home, command: Any) -> None:
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     assert (found["epoch"], found["oldest_epoch"], found["unfinished_epoch"], found["partitions"]) == (2, 0, None, 4)
-    assert found["changes"] == {"refused": [], "doubtful": []}
+    assert found["changes"] == {"refused": [], "doubtful": [], "carried_out": []}
     remember, windows = found["operators"]
     assert (remember["uid"], remember["kind"], remember["keys"], remember["timers"]) == (
         "remember",
@@ -224,3 +239,22 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
     assert home.partitions == 1
     # The epoch that was run again gave what it gave before.
     assert sorted({*out, *again}) == undisturbed(home)
+
+
+def test_a_later_version_with_other_state_goes_on(home, command):
+    """What it renames goes on under the new name, and the older version is refused."""
+    out = home.run(2)
+    out += home.run(2)
+    home.function = RememberLonger()
+    out += home.run(2)
+    assert sorted(out) == undisturbed(home)
+    state = as_table(home, "remember")
+    assert state.columns == ["key", "namespace", "count", "last", "timers", "subtask"]
+    # Timers have fired and cleared the count of some keys; the others have all that the three runs have added.
+    assert {row.count for row in state.where("count IS NOT NULL").select("count").collect()} <= {6}
+    home.function = Remember()
+    with pytest.raises(StreamingQueryException, match=r"holds value 'count' of .*renamed_from\('count'\)"):
+        home.run(2, add=False)
+    found = json.loads(command("inspect", home.checkpoint, "--json").stdout)
+    assert found["operators"][0]["states"] == {"count": "value LONG", "last": "value LONG"}
+    assert found["operators"][0]["classes"] == []

@@ -28,8 +28,11 @@ from pillarbox.state import (
     log_limits,
 )
 from pillarbox.state.key_note import KeyNote
-from pillarbox.state.log_head import META
+from pillarbox.state.log_head import META, open_head
+from pillarbox.state.log_summary import LogSummary
+from pillarbox.state.log_view import LogView
 from pillarbox.state.savepoint import LocalSavepoint, restore_logs, write_savepoint
+from pillarbox.state.state_changes import compare_states
 from pillarbox.state.type_names import parse
 from tests.data import make_evolution as golden
 from tests.data.make_checkpoint import load
@@ -905,3 +908,67 @@ def test_golden_logs_go_on_with_a_changed_program(plain, monkeypatch, shop):
         store = task.commit()
         task = Task(store, **options, **declared(False))
     assert b"Moved" not in all_bytes(store) and b"state/old" not in all_bytes(store) and not task.is_written_anew
+
+
+# -- before a start --
+
+
+def head_of(task):
+    return open_head(task.store.chunks[META], LogIdentity("op", 0, 1, 128), pickle.loads)
+
+
+def test_what_another_program_would_change_is_told_from_heads(shop):
+    old = shop(KINDS["dataclass"] + "    n: int\n@dataclass\nclass Old:\n    n: int\n")
+    then = Task(
+        same=values("same", LONG),
+        wide=values("wide", Types.INT()),
+        text=values("text", LONG),
+        kind=values("kind", LONG),
+        gone=values("gone", LONG),
+        order=values("order", old.Order),
+        needs=ListStateDescriptor("needs", old.Order),
+        latest=values("moved", old.Old),
+    )
+    then["a"]["same"].update(1)
+    then.commit()
+    new = shop(KINDS["dataclass"] + "    n: int\n    more: int = 0\n@dataclass\nclass New:\n    n: int\n")
+    now = Task(
+        same=values("same", LONG),
+        wide=values("wide", LONG),
+        text=values("text", STRING),
+        kind=ListStateDescriptor("kind", LONG),
+        order=values("order", new.Order),
+        needs=ListStateDescriptor("needs", int),
+        latest=values("moved", new.New),
+        more=values("more", LONG),
+    )
+    now["a"]["same"].update(1)
+    now.commit()
+    found = compare_states(head_of(then), head_of(now))
+    assert found.refused == [
+        "operator 'op': the value state 'text': it was LONG, and is STRING",
+        "operator 'op': the value state 'kind' is a list state: give it another name",
+        "operator 'op': the list state 'needs': it was shop.Order, and is int",
+    ]
+    assert [each.partition(": let")[0] for each in found.doubtful] == [
+        "operator 'op': the value state 'gone' is no more",
+        "operator 'op': the value state 'moved': it was shop.Old, and is shop.New: if the class has moved, say"
+        " env.add_class_alias('shop:Old', New)",
+    ]
+    assert found.carried_out == [
+        "operator 'op': the value state 'wide': INT becomes LONG",
+        "operator 'op': the value state 'order': fields of its classes have changed",
+        "operator 'op': the value state 'more' is new",
+    ]
+
+
+def test_a_look_inside_tells_which_classes_are_named(shop):
+    old = shop(KINDS["dataclass"] + "    n: int\nclass Kind(Enum):\n    A = 1\n")
+    task = Task(v=values("v"), n=values("n"))
+    task["a"]["v"].update([old.Order(1), (Row.of(a=1), StateTtlConfig("1 day").update_type)])
+    task["b"]["n"].update({old.Kind.A: {1, 2}})
+    task.commit({"operators": {"x": old.Kind.A}})
+    view = LogView(task.store, 0)
+    assert view.classes == set()
+    LogSummary.of(view, 1)
+    assert {name for name in view.classes if name.startswith("shop")} == {"shop:Order", "shop:Kind"}

@@ -105,6 +105,8 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
         )
     console.print(table)
     for operator in operators:
+        if operator["classes"]:
+            console.print(Text(f"operator {operator['uid']!r}: its state names {', '.join(operator['classes'])}"))
         for uid, count in operator["carried"].items():
             if count:
                 console.print(Text(f"operator {uid!r}: {count:,} requests are carried on"))
@@ -124,12 +126,14 @@ def _largest(console: Console, operators: list[dict[str, Any]]) -> None:
 
 
 def _changes(console: Console, changes: dict[str, list[str]]) -> None:
-    if not any(changes.values()):
+    if not changes["refused"] and not changes["doubtful"]:
         console.print("The other program can go on with this checkpoint.", style="green")
     for what in changes["refused"]:
         console.print(Text(f"refused: {what}", style="red"))
     for what in changes["doubtful"]:
         console.print(Text(f"doubtful: {what}", style="yellow"))
+    for what in changes["carried_out"]:
+        console.print(Text(f"carried out: {what}"))
 
 
 def time(timestamp: int | None) -> str:

@@ -80,6 +80,11 @@ class LogView:
             self.head.operator, self.head.subtask, self.head.parallelism, self.head.max_parallelism
         )
 
+    @property
+    def classes(self) -> set[str]:
+        """The classes and functions that were named in all that was read so far, as ``module:name``."""
+        return self._names.classes
+
     def _loads(self, payload: bytes) -> Any:
         return loads_allowed(payload, self._names)
 

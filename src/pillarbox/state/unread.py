@@ -129,6 +129,15 @@ class AnyNames(Allowed):
         self[HEAD_1] = head_1
         self._made: dict[tuple[str, str], Any] = {}
 
+    @property
+    def classes(self) -> set[str]:
+        """The classes and functions that were named so far, but for those of plain data and of pickling itself."""
+        return {
+            f"{module}:{name}"
+            for module, name in self._made
+            if (module, name) not in self and "cloudpickle" not in module and module not in ("builtins", "copyreg")
+        }
+
     def get(self, where: Any, default: Any = None) -> Callable[[], Any]:
         """Return what makes the object in the place of a name."""
         return lambda: self._name(where)

@@ -22,6 +22,7 @@ from pillarbox.state.log_layouts import state_name
 from pillarbox.state.log_summary import LogSummary
 from pillarbox.state.log_view import LogView
 from pillarbox.state.savepoint.manifest import table_folder
+from pillarbox.state.state_changes import compare_states
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,6 +138,7 @@ class _Summaries:
             "log_bytes": sum(map(len, store.chunks.values())),
             "summary": LogSummary.of(view, self._top).as_data(),
         }
+        facts["classes"] = sorted(view.classes)  # behind the rows, which name them
         yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
 
 
@@ -163,6 +165,7 @@ def _merge(found: dict[str, dict[str, Any]], facts: dict[str, Any], top: int) ->
     else:
         total = LogSummary(**{name: operator[name] for name in vars(LogSummary())})
         operator["states"] = {**operator["states"], **facts["states"]}
+        operator["classes"] = sorted({*operator["classes"], *facts["classes"]})
         operator["is_plain"] = operator["is_plain"] and facts["is_plain"]
     total.add(summary, top)
     operator.update(total.as_data())
@@ -174,7 +177,8 @@ def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, li
     """Return what the newest program of another checkpoint would change if it went on with this one.
 
     Returns:
-        ``refused``: changes with which it could not go on; ``doubtful``: changes that may be such.
+        ``refused``: changes with which it could not go on; ``doubtful``: changes that may be such; ``carried_out``:
+        changes of states that the first epoch carries out.
 
     Raises:
         CheckpointMismatchError: there is no description of a program beside one of them.
@@ -188,4 +192,15 @@ def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, li
             )
     assert then is not None and now is not None
     changes = compare(then, now)
-    return {"refused": changes.refused, "doubtful": changes.doubtful}
+    found = {"refused": changes.refused, "doubtful": changes.doubtful, "carried_out": list[str]()}
+    heads, others = (_heads(CheckpointFiles(spark, where)) for where in (checkpoint, other))
+    for uid in heads.keys() & others.keys():
+        of_states = compare_states(heads[uid], others[uid])
+        for kind, sentences in found.items():
+            sentences.extend(getattr(of_states, kind))
+    return found
+
+
+def _heads(files: CheckpointFiles) -> dict[str, LogHead]:
+    """Return a head of each operator, by uid; those of its subtasks declare the same states."""
+    return {head.operator: head for operator in files.stateful for head in files.heads(operator).values()}
