@@ -127,7 +127,7 @@ class HeapRows:
         self._sealed = False
         # By the name of a slot, the one that it has now; and the names of those that are deleted.
         self.former: dict[str, str] = {}
-        self.is_renamed = False
+        self.is_renamed: bool = False
         self.deleted: set[str] = set()
 
     @property
