@@ -105,7 +105,7 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
         )
     console.print(table)
     for operator in operators:
-        if operator["classes"]:
+        if operator.get("classes"):
             console.print(Text(f"operator {operator['uid']!r}: its state names {', '.join(operator['classes'])}"))
         for uid, count in operator["carried"].items():
             if count:
