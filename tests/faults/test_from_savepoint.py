@@ -51,8 +51,9 @@ def test_the_driver_is_killed_while_the_state_is_taken(spark: Any, tmp_path: Pat
         for name in ("savepoint", "another"):
             write_savepoint(tmp_path / name, right.snapshot().stores, epoch=0)
         right.clear_output()
-        right.push_all("rows", [row(**each) for each in records(40, 90)])
-        right.run_epoch()
+        for start, end in ((40, 90), (90, 120)):
+            right.push_all("rows", [row(**each) for each in records(start, end)])
+            right.run_epoch()
         expected = sorted(map(tuple, right.get_output()))
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "part.json").write_text("\n".join(map(json.dumps, records(40, 90))))
@@ -76,6 +77,11 @@ def test_the_driver_is_killed_while_the_state_is_taken(spark: Any, tmp_path: Pat
         with pytest.raises(CheckpointMismatchError, match=says):
             writer(spark, tmp_path, **options).start()
     pillarbox.start(writer(spark, tmp_path)).awaitTermination()
+    # From here on it is a checkpoint as any other, and the savepoint need not be there.
+    os.rename(tmp_path / "savepoint", tmp_path / "moved")
+    (tmp_path / "in" / "next.json").write_text("\n".join(map(json.dumps, records(90, 120))))
+    pillarbox.start(writer(spark, tmp_path)).awaitTermination()
+    os.rename(tmp_path / "moved", tmp_path / "savepoint")
     assert (
         sorted(map(tuple, spark.read.schema("what STRING, at LONG").json(str(tmp_path / "out")).collect())) == expected
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,16 @@ class Home:
         path.rename(self.input / f"{self.parts} *{{x,y}}? #%20.json")
         self.parts += 1
 
-    def writer(self, checkpoint: str, seen: list[Any], *, parallelism: int, start: Any = None, **trigger: Any) -> Any:
+    def writer(
+        self,
+        checkpoint: str,
+        seen: list[Any],
+        *,
+        parallelism: int,
+        start: Any = None,
+        change: Any = None,
+        **trigger: Any,
+    ) -> Any:
         read = self.spark.readStream.schema("card STRING, at LONG").json(str(self.input).translate(_ANY))
         limits = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
         env = StreamExecutionEnvironment.get_execution_environment(self.spark).set_parallelism(parallelism)
@@ -110,6 +118,8 @@ class Home:
             env.from_savepoint(start, allow_non_restored_state=False)
         sources = env.from_dataframe(read, "payments"), env.from_dataframe(limits, "limits")
         rows = program(self.answering)(env, *sources).to_dataframe(COLUMNS)
+        if change is not None:
+            rows = change(rows, limits)
         return (
             rows.writeStream.foreachBatch(lambda batch, number: seen.extend(map(tuple, batch.collect())))
             .option("checkpointLocation", str(self.folder / checkpoint))
@@ -124,6 +134,12 @@ class Home:
 
 
 _ANY = str.maketrans("[]{}", "????")
+
+
+def deduplicated(rows, limits):
+    """The program's rows with those of another source, each card once."""
+    others = limits.selectExpr("'' AS what", "'' AS card", "0L AS at", "value AS n", "0L AS bound")
+    return rows.unionAll(others).dropDuplicates(["card"])
 
 
 @pytest.fixture
@@ -152,17 +168,23 @@ def test_from_a_savepoint_at_another_parallelism_and_on(home: Home, caplog: pyte
     home.answering.touch()
     home.add()
     after = home.run("second", parallelism=5, start=savepoint)
-    with expected(home.answering, 2) as harness:
-        assert sorted(map(repr, before + after)) == sorted(map(repr, harness.get_output()))
-    # From here on, it is a checkpoint as any other, and the savepoint need not be there.
     moved = str(home.folder / "moved")
-    os.rename(savepoint, moved)
-    home.add()
-    third = home.run("second", parallelism=5, start=savepoint)
     with pytest.raises(CheckpointMismatchError, match=r"was begun from the savepoint .*savepoint, not from .*moved"):
         home.run("second", parallelism=5, start=moved)
     with pytest.raises(CheckpointMismatchError, match="was begun without a savepoint"):
         home.run("first", parallelism=3, start=moved)
+    with pytest.raises(CheckpointMismatchError) as caught:
+        home.run("third", parallelism=3, start=savepoint, change=deduplicated)
+    assert str(caught.value).splitlines()[1:] == [
+        "  - the query reads 3 streaming sources, and the program 2 of them: give the others to the program, too, or"
+        " read them in a query of their own",
+        "  - the query has stateful steps of Spark's beside the program (Deduplicate), of which a savepoint has no"
+        " state: leave them out, or do that in the program",
+        "  - it has positions of 2 sources, and the program reads 3 (FileSource["
+        + str(home.input).translate(_ANY)
+        + "],"
+        ' rate-micro-batch, rate-micro-batch): say where they begin: positions="none", or a position for each',
+    ]
     # Once more, into this process.
     again = str(home.folder / "again")
     pillarbox.savepoint(spark, str(home.folder / "second"), again)
@@ -171,8 +193,7 @@ def test_from_a_savepoint_at_another_parallelism_and_on(home: Home, caplog: pyte
         env.from_savepoint(again)
         return program(home.answering)(env, payments, limits)
 
-    with expected(home.answering, 3) as whole, ProgramTestHarness(build, parallelism=2) as local:
-        so_far = whole.get_output()
-        assert sorted(map(repr, before + after + third)) == sorted(map(repr, so_far))
+    with expected(home.answering, 2) as whole, ProgramTestHarness(build, parallelism=2) as local:
+        assert sorted(map(repr, before + after)) == sorted(map(repr, whole.get_output()))
         whole.clear_output()
         assert sorted(map(repr, local.end_input()["output"])) == sorted(map(repr, whole.end_input()["output"]))

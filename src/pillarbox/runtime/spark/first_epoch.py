@@ -27,7 +27,7 @@ from pillarbox.runtime.spark.restore_host import LAST, STATE_SCHEMA, Router
 from pillarbox.runtime.spark.savepoint import OpenSavepoint, open_savepoint
 from pillarbox.runtime.spark.session import worker_pool
 from pillarbox.runtime.spark.source_positions import find_positions, planned_sources, stand_ins, stateful_steps
-from pillarbox.runtime.spark.start import PlannedProgram, program_settings
+from pillarbox.runtime.spark.start import PlannedProgram, _set, program_settings
 from pillarbox.runtime.spark.writer import files_of, session_of
 from pillarbox.state.savepoint import OwnState, redistribute
 
@@ -237,7 +237,9 @@ class _Beginning:
         spark, program = self._spark, self._program
         assert self._description.codes() == CODES
         with unwrapped_failures():
-            with program_settings(spark, [PlannedProgram("", program.partitions, program)]):
+            # A row of state is up to some megabytes: without this bound Spark gathers many into one Arrow batch.
+            rows_in_batch = _set(spark, {"spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024)})
+            with rows_in_batch, program_settings(spark, [PlannedProgram("", program.partitions, program)]):
                 rows = plan_first_epoch(program, spark, first)
                 query = (
                     rows.writeStream.format("noop")
