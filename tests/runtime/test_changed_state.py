@@ -25,6 +25,7 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox.state import large_collections
+from pillarbox.state.savepoint import write_savepoint
 from pillarbox.testing import ProgramTestHarness
 
 
@@ -243,3 +244,27 @@ def test_wrong_uses_say_what_to_do():
     ):
         with pytest.raises((OperatorError, Exception), match=says):
             run(build, [1])
+
+
+def test_the_same_over_a_savepoint_with_keys_of_a_class_that_moved(model, tmp_path):
+    """From two subtasks to three: keys are spread anew by what they are now."""
+    source = "@dataclass(frozen=True)\nclass Key:\n    n: int\n@dataclass\nclass Seen:\n    n: int\n"
+    old = model(source, "one")
+
+    def before(env, values):
+        return values.key_by(lambda n: old.Key(n % 5)).process(Totals(old.Seen, "sum")).uid("totals")
+
+    _, snapshot = run(before, range(20))
+    directory = str(tmp_path / "savepoint")
+    write_savepoint(directory, snapshot.stores, epoch=1)
+    sys.modules.pop("one")
+    new = model(source.replace("n: int", "n: int\n    more: int = 0"), "other")
+
+    def after(env, values):
+        env.add_class_alias("one:Key", new.Key).add_class_alias("one:Seen", new.Seen).from_savepoint(directory)
+        keyed = values.key_by(lambda n: new.Key(n % 5))
+        return keyed.process(Totals(new.Seen, "total", ("sum",), ("first",))).uid("totals")
+
+    out, now = run(after, range(20, 25), parallelism=3)
+    assert out == [(new.Key(n), sum(range(n, 25, 5)), new.Seen(15 + n)) for n in range(5)]
+    assert b"one" not in stores(now)
