@@ -1,0 +1,145 @@
+"""A query is stopped, spread over another number of partitions, and goes on: nothing is lost, doubled or changed.
+
+The program is that of ``everything_job.py``, so all that a checkpoint can hold goes along. The long way, on which
+drivers are killed in the middle of a change, is gone where ``PILLARBOX_LONG`` is set: in `make test-all`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+
+import pillarbox
+from tests.faults.everything_job import SUBTASKS, UIDS, Operated
+from tests.faults.everything_oracle import expected
+from tests.faults.job import FileSink, make_events
+from tests.faults.test_driver import ROOT, kill
+
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.timeout(900),
+    pytest.mark.skipif(
+        tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="Spark repartitions state from 4.2 on"
+    ),
+]
+
+
+def check(found: Counter[Any], right: Counter[Any]) -> None:
+    """Compare all that came out with what had to."""
+    extra, missing = list((found - right).elements()), list((right - found).elements())
+    assert not extra and not missing, (
+        f"{len(extra)} rows too many, such as {extra[:5]}; {len(missing)} are missing, such as {missing[:5]}"
+    )
+    levels = {level for level, *_ in right}
+    assert levels == set(range(1, 16)), "there is an operator that gave nothing: this test shows nothing of it"
+
+
+def test_all_that_a_checkpoint_holds_goes_to_other_partitions(spark, tmp_path, seed):
+    epochs = make_events(seed, epochs=1, keys=12, records=60)
+    operated = Operated(spark, tmp_path, epochs, subtasks=2)
+    operated.run(1)
+    assert pillarbox.rescale(spark, operated.checkpoint, 2)
+    right = expected(epochs)
+    operated.finish(2, right.total())
+    check(operated.found(), right)
+
+
+class Place:
+    """A folder with the program, which processes of their own operate."""
+
+    def __init__(self, home: Path, seed: int, epochs: int) -> None:
+        self.home = home
+        self.epochs = make_events(seed, epochs=epochs)
+        self.right = expected(self.epochs)
+        shape = {"seed": seed, "epochs": epochs, "subtasks": SUBTASKS, "rows": self.right.total()}
+        (home / "shape.json").write_text(json.dumps(shape))
+
+    def begin(self, *orders: str) -> subprocess.Popen[bytes]:
+        """Start a driver with these orders."""
+        (self.home / "said").unlink(missing_ok=True)
+        path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+        with (self.home / "log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "tests.faults.everything_job", str(self.home), *orders],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def log(self) -> str:
+        return (self.home / "log").read_text()[-6000:]
+
+    def said(self) -> list[list[str]]:
+        try:
+            lines = (self.home / "said").read_text().splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        return [json.loads(line) for line in lines if line.endswith("\n")]
+
+    def newest(self, folder: str) -> int:
+        """Return the newest number in a log of Spark's."""
+        names = [path.name for path in (self.home / "checkpoint" / folder).iterdir()]
+        return max(int(name) for name in names if name.isdigit())
+
+    def do(self, *orders: str) -> None:
+        """Carry out orders."""
+        driver = self.begin(*orders)
+        try:
+            assert driver.wait(600) == 0, self.log()
+        finally:
+            kill(driver.pid, "all")
+
+    def killed_in(self, *orders: str, after: float) -> bool:
+        """Carry out orders, and kill the driver in the middle of the last one; return whether that is half done.
+
+        Args:
+            after: how long after its epoch was begun (seconds).
+        """
+        driver = self.begin(*orders)
+        try:
+            while self.said()[-1:] != [["begun", orders[-1]]]:
+                assert driver.poll() is None, self.log()
+                time.sleep(0.05)
+            before = self.newest("commits")
+            while self.newest("offsets") == before and driver.poll() is None:
+                time.sleep(0.01)
+            time.sleep(after)
+        finally:
+            kill(driver.pid, "all")
+            driver.wait()
+        is_half = self.newest("commits") < self.newest("offsets")
+        print(f"killed in {orders[-1]} after {after:.2f} s: {'half done' if is_half else 'it was done'}", flush=True)
+        return is_half
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
+@pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="takes some minutes: make test-all runs it")
+def test_from_2_to_8_to_3_to_1_to_2_killed_in_the_middle_of_each(tmp_path, seed):
+    rng = random.Random(seed)
+    place = Place(tmp_path, seed, epochs=7)
+    print(f"{place.right.total()} rows to come, of {len(place.epochs)} epochs, and {len(UIDS)} operators with state")
+    halves = 0
+    parallelism, first = 2, ["run:2", "run:2"]
+    for wanted in (8, 3, 1, 2):
+        is_half = place.killed_in(*first, f"rescale:{wanted}", after=rng.choice([0, rng.uniform(0, 0.5)]))
+        halves += is_half
+        first = [f"refused:{wanted}"] * is_half + [f"rescale:{wanted}", f"run:{wanted}"]
+        parallelism = wanted
+    place.do(*first, f"finish:{parallelism}")
+    assert halves > 0, "every change was done before the driver was killed: this run shows nothing of the middle"
+    found = FileSink(tmp_path / "out")
+    assert not list(found.earlier())
+    check(Counter(row for rows in found.output().values() for row in rows), place.right)
