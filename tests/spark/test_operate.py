@@ -253,3 +253,31 @@ def test_a_later_version_with_other_state_goes_on(home):
     home.function = Remember()
     with pytest.raises(StreamingQueryException, match=r"holds value 'count' of .*renamed_from\('count'\)"):
         home.run(2)
+
+
+@pytest.mark.skipif(
+    tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="Spark repartitions state from 4.2 on"
+)
+def test_a_file_sink_goes_on_where_state_went_to_other_partitions(home):
+    """Its log has an entry for each batch: also for several in a row, and where such a one would be compacted."""
+    spark, out = home.spark, str(home.folder / "out")
+    compacted_every = "spark.sql.streaming.fileSink.log.compactInterval"
+
+    def run(partitions: int) -> list[Any]:
+        home.add()
+        writer = home.program(partitions).writeStream.option("checkpointLocation", home.checkpoint)
+        pillarbox.start(writer.trigger(availableNow=True), out).awaitTermination()
+        return sorted(map(tuple, spark.read.schema("what STRING, n LONG").parquet(out).collect()))
+
+    spark.conf.set(compacted_every, "3")
+    try:
+        run(1)
+        assert rescale(spark, home.checkpoint, 2)
+        run(2)  # batch 2, which makes one of those before
+        for partitions in (1, 3, 4):  # batch 5 does, and is none of the query's
+            assert rescale(spark, home.checkpoint, partitions)
+        assert run(4) == undisturbed(home)
+    finally:
+        spark.conf.unset(compacted_every)
+    names = [path.name for path in (home.folder / "out" / "_spark_metadata").glob("[0-9]*")]
+    assert {"2.compact", "3", "4", "5.compact", "6"} <= set(names)

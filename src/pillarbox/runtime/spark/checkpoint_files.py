@@ -105,6 +105,9 @@ class CheckpointFiles:
                 .option("stateVarName", "log")
                 .load(str(self))
             )
+            if not hasattr(self._spark, "_jsparkSession"):
+                # Spark Connect looks at a plan when it runs: this has it done now, and read when it is asked for.
+                rows = rows.localCheckpoint(eager=False)
         return rows.selectExpr(
             "key.target AS code", "user_map_key.chunk AS number", "user_map_value.payload AS payload"
         )

@@ -28,6 +28,7 @@ from pillarbox.errors import ConfigurationError, ProgramError, describe
 from pillarbox.graph import CODES, Program
 from pillarbox.runtime.spark.description import Description
 from pillarbox.runtime.spark.residency import CODES_PROPERTY, DRAIN_PROPERTY
+from pillarbox.runtime.spark.sink_log import complete_sink_log
 from pillarbox.runtime.spark.started import StartedQuery, remember
 from pillarbox.runtime.spark.writer import checkpoint_of, session_of
 
@@ -344,6 +345,7 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
                 _look_at_checkpoint(description, programs)
                 codes = _codes_in(description, programs)
                 settings = _drained(description)
+                complete_sink_log(writer, description, start.__get__(writer), *args, **options)
         with program_settings(spark, programs), _codes_known(spark, codes), _set(spark, settings):
             query = start(writer, *args, **options)
         if programs:

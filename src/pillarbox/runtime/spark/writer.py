@@ -50,16 +50,24 @@ def checkpoint_of(writer: Any, start: Callable[..., Any], *args: Any, **options:
 
 
 def files_of(writer: Any, start: Callable[..., Any], *args: Any, **options: Any) -> str | None:
-    """Return the directory that the query that ``start(*args, **options)`` starts writes files to; None: it does not.
-
-    The writer is a classic one.
-    """
+    """Return the directory that the query that ``start(*args, **options)`` starts writes files to; None: it does not."""
     given = inspect.signature(start).bind(*args, **options).arguments
+    if "tableName" in given:
+        return _files_of_table(session_of(writer), given["tableName"])
     told = {name.lower(): value for name, value in given.get("options", {}).items()}
-    if (given.get("format") or _field(writer, "source")) not in _FILE_FORMATS:
+    kind = writer._write_proto.format if _is_connect(writer) else _field(writer, "source")
+    if (given.get("format") or kind).lower() not in _FILE_FORMATS:
         return None
     path = given.get("path") or told.get("path") or _option(writer, "path")
     return str(path) if path else None
+
+
+def _files_of_table(spark: SparkSession, table: str) -> str | None:
+    if not spark.catalog.tableExists(table):
+        return None
+    rows = spark.sql(f"DESCRIBE EXTENDED {table}").collect()
+    said = {row.col_name: row.data_type for row in rows}
+    return said.get("Location") if str(said.get("Provider")).lower() in _FILE_FORMATS else None
 
 
 @contextmanager
