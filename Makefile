@@ -34,6 +34,10 @@ demo-enrichment: setup ## Run the enrichment demo: lookups over HTTP at a servic
 demo-windows: setup ## Run the windows demo: rolling hours of delays, joined with the weather, with limits that change
 	@$(RUN) $(BIN)/python examples/delays/demo.py $(ARGS)
 
+.PHONY: demo-upgrade
+demo-upgrade: setup ## Run the upgrade demo: the flights query is stopped, changed, rescaled and goes on
+	@$(RUN) $(BIN)/python examples/flights/upgrade.py $(ARGS)
+
 .PHONY: equality
 equality: setup ## Run the flights every way there is, and compare with the oracle and with Spark's own windows (half an hour)
 	@$(RUN) $(BIN)/python examples/flights/equality.py $(ARGS)
@@ -60,6 +64,7 @@ test-fast: setup ## Only the tests that need no Spark and kill no processes
 
 .PHONY: test-all
 test-all: MINUTES ?= 30
+test-all: export PILLARBOX_LONG = 1
 test-all: test simulate chaos ## Everything, and what takes longer: 10,000 simulated schedules, half an hour of chaos
 
 .PHONY: simulate

@@ -1,7 +1,7 @@
 """A query is stopped, spread over another number of partitions, and goes on: nothing is lost, doubled or changed.
 
-The program is that of ``everything_job.py``, so all that a checkpoint can hold goes along. The long way, on which
-drivers are killed in the middle of a change, is gone where ``PILLARBOX_LONG`` is set: in `make test-all`.
+The program is that of ``everything_job.py``, so all that a checkpoint can hold goes along. It takes minutes, so it is for
+`make test-all`, which sets ``PILLARBOX_LONG``; `tests/versions` has a short way of the same program.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import Any
 import pyspark
 import pytest
 
-import pillarbox
-from tests.faults.everything_job import SUBTASKS, UIDS, Operated
+from tests.faults.everything_job import SUBTASKS, UIDS
 from tests.faults.everything_oracle import expected
 from tests.faults.job import FileSink, make_events
 from tests.faults.test_driver import ROOT, kill
@@ -28,6 +27,8 @@ from tests.faults.test_driver import ROOT, kill
 pytestmark = [
     pytest.mark.fault,
     pytest.mark.timeout(900),
+    pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="takes some minutes: make test-all runs it"),
+    pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
     pytest.mark.skipif(
         tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2), reason="Spark repartitions state from 4.2 on"
     ),
@@ -40,18 +41,6 @@ def check(found: Counter[Any], right: Counter[Any]) -> None:
     assert not extra and not missing, (
         f"{len(extra)} rows too many, such as {extra[:5]}; {len(missing)} are missing, such as {missing[:5]}"
     )
-    levels = {level for level, *_ in right}
-    assert levels == set(range(1, 16)), "there is an operator that gave nothing: this test shows nothing of it"
-
-
-def test_all_that_a_checkpoint_holds_goes_to_other_partitions(spark, tmp_path, seed):
-    epochs = make_events(seed, epochs=1, keys=12, records=60)
-    operated = Operated(spark, tmp_path, epochs, subtasks=2)
-    operated.run(1)
-    assert pillarbox.rescale(spark, operated.checkpoint, 2)
-    right = expected(epochs)
-    operated.finish(2, right.total())
-    check(operated.found(), right)
 
 
 class Place:
@@ -125,11 +114,11 @@ class Place:
         return is_half
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc")
-@pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="takes some minutes: make test-all runs it")
 def test_from_2_to_8_to_3_to_1_to_2_killed_in_the_middle_of_each(tmp_path, seed):
     rng = random.Random(seed)
     place = Place(tmp_path, seed, epochs=7)
+    levels = {level for level, *_ in place.right}
+    assert levels == set(range(1, 16)), "there is an operator that gives nothing: this test shows nothing of it"
     print(f"{place.right.total()} rows to come, of {len(place.epochs)} epochs, and {len(UIDS)} operators with state")
     halves = 0
     parallelism, first = 2, ["run:2", "run:2"]

@@ -296,12 +296,32 @@ def looked_after(spark, folder: Path):
     except pillarbox.CheckpointMismatchError as error:
         said = str(error)
     rows = spark.read.schema("key LONG, n LONG").parquet(str(folder / "out")).collect()
-    return ends, said, sorted(map(tuple, rows))
+    return ends, said, sorted(map(tuple, rows)), operated(spark, str(folder / "checkpoint"))
 
 
-def test_a_query_that_is_looked_after(connect, tmp_path):
-    ends, said, rows = connect.run(looked_after, tmp_path)
+def operated(spark, checkpoint):
+    """What can be seen of a checkpoint, and what is said to somebody who wants another parallelism."""
+    from pillarbox.runtime.spark.inspection import inspect_checkpoint
+
+    state = pillarbox.read_state(spark, checkpoint, "alarms").selectExpr("key", "seen::long")
+    (alarms,) = inspect_checkpoint(spark, checkpoint)["operators"]
+    try:
+        pillarbox.rescale(spark, checkpoint, 1)
+        said = ""
+    except pillarbox.ConfigurationError as error:
+        said = str(error)
+    return sorted(map(tuple, state.collect())), (alarms["uid"], alarms["keys"], alarms["states"]), said
+
+
+def test_a_query_that_is_looked_after_and_looked_into(connect, tmp_path):
+    ends, said, rows, (state, alarms, said_of_rescale) = connect.run(looked_after, tmp_path)
     assert ends == [(True, "None")] * 2
     assert "the key was the column key BIGINT, and is the column at BIGINT" in said
     assert [row for row in rows if row[1] > 0] == [(key, n) for key in range(7) for n in (1, 2, 3, 4)]
     assert {key for key, n in rows if n < 0} == set(range(7))
+    assert state == [(key, 4) for key in range(7)]
+    assert alarms == ("alarms", 7, {"seen": "value"})
+    assert "Spark Connect cannot spread the state of a checkpoint" in said_of_rescale
+    assert (
+        "call pillarbox.rescale in a classic session of Spark 4.2 or newer, or 'pillarbox rescale'" in said_of_rescale
+    )

@@ -1,7 +1,10 @@
-"""README's first program in batch and streaming, by whichever Python and Spark run this: ``smoke.py HOME``.
+"""README's first program in batch and streaming, by whichever Python and Spark run this.
+
+``smoke.py HOME [everything]``
 
 The first run does the batch program and the first half of the streaming one; a second run, on the same HOME, goes on
-from its checkpoint. Under ``spark-submit`` the session is the submitted application's, else pillarbox's local one.
+from its checkpoint. With ``everything``, each run also does an epoch of the program that has all that a checkpoint can
+hold. Under ``spark-submit`` the session is the submitted application's, else pillarbox's local one.
 What was found is printed as JSON in the last line.
 """
 
@@ -40,7 +43,15 @@ def _submitted() -> Any:
     return SparkSession.builder.getOrCreate()
 
 
-def main(home: Path) -> None:
+def everything(spark: Any, home: Path) -> Any:
+    """Return the program of ``tests/faults/everything_job.py`` in a folder."""
+    from tests.faults.everything_job import Operated
+    from tests.faults.job import make_events
+
+    return Operated(spark, home / "everything", make_events(11, epochs=2, keys=12, records=60), subtasks=3)
+
+
+def main(home: Path, *more: str) -> None:
     if "SPARK_ENV_LOADED" in os.environ:  # set by Spark's own scripts
         pillarbox.local_session = _submitted  # type: ignore[assignment]
     program = runpy.run_path(str(FIRST_PROGRAM), run_name="__main__")
@@ -81,6 +92,8 @@ def main(home: Path) -> None:
     metrics = sorted({name for progress in query.recentProgress for name in progress["observedMetrics"]})
     state = pillarbox.read_state(spark, str(home / "checkpoint"), "three-within-a-minute")
     keys = sorted(row.key for row in state.collect())
+    if more == ("everything",):
+        everything(spark, home).run(2)
     spark.stop()
     answer = {
         "spark": sys.modules["pyspark"].__version__,
@@ -94,4 +107,4 @@ def main(home: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:])

@@ -1,5 +1,7 @@
 """README's first program on other versions of Spark, and where workers have only what Spark itself needs.
 
+A checkpoint with all that one can hold, written by each of the other versions, goes on under the installed one.
+
 Environment variable ``SPARK_VERSIONS``: those to try, as in ``4.1 4.2``, besides the installed one. They are in
 ``.venvs``, where `make test` and `make test-versions` put them; without the variable, those that are there are tried.
 """
@@ -16,6 +18,10 @@ from typing import Any
 
 import pyspark
 import pytest
+
+import pillarbox
+from tests.faults import everything_oracle
+from tests.versions import smoke
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 
@@ -49,15 +55,23 @@ def answer(command: list[str], env: dict[str, str], cwd: Path) -> Any:
 
 
 @pytest.mark.parametrize("version", versions())
-def test_the_first_program_in_batch_in_streaming_and_after_a_restart(version, tmp_path):
-    """On the installed version, all other tests run."""
+def test_the_first_program_on_another_version_and_everything_from_there_to_the_installed_one(version, spark, tmp_path):
+    """In batch, in streaming and after a restart; on the installed version, all other tests run."""
     assert (PLACES / f"spark-{version}").is_dir(), f"scripts/setup.sh spark {version} puts it there"
-    env = environment(PYTHONPATH=os.pathsep.join([str(PLACES / f"spark-{version}"), str(ROOT / "src")]))
+    env = environment(PYTHONPATH=os.pathsep.join(map(str, [PLACES / f"spark-{version}", ROOT / "src", ROOT])))
     lock = (Path(__file__).parent / f"spark-{version}.lock").read_text()
-    spark = lock.split()[0].removeprefix("pyspark==")
+    release = lock.split()[0].removeprefix("pyspark==")
     for expected in (FIRST, SECOND):
-        found = answer([sys.executable, str(SMOKE), str(tmp_path)], env, tmp_path)
-        assert found == {"spark": spark, **expected}
+        found = answer([sys.executable, str(SMOKE), str(tmp_path), "everything"], env, tmp_path)
+        assert found == {"spark": release, **expected}
+    operated = smoke.everything(spark, tmp_path)
+    pillarbox.rescale(spark, operated.checkpoint, 3)
+    right = everything_oracle.expected(operated.epochs)
+    operated.finish(3, right.total())
+    assert operated.found() == right
+    print(
+        f"{right.total()} rows, begun with Spark {release}, rescaled and ended with {spark.version}: as they should be"
+    )
 
 
 def test_py_files_alone_where_python_has_only_what_spark_needs(tmp_path):
