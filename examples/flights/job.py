@@ -190,8 +190,12 @@ def handed_on(before: Flight, after: Flight) -> int | None:
     return min(before.arr_delay, after.dep_delay) if late else None
 
 
-def build(rows: DataStream) -> DataStream:
-    """Return the events of a stream of flights (and heartbeats)."""
+def build(rows: DataStream, follow: FollowAircraft | None = None) -> DataStream:
+    """Return the events of a stream of flights (and heartbeats).
+
+    Args:
+        follow: another version of what follows an aircraft.
+    """
     by_departure = WatermarkStrategy.for_bounded_out_of_orderness("1 hour").with_timestamp_assigner("departed")
     flights = (
         rows.assign_timestamps_and_watermarks(by_departure)
@@ -200,6 +204,6 @@ def build(rows: DataStream) -> DataStream:
         .process(ByTailNumber())
         .name("by tail number")
     )
-    events = flights.key_by("tail").process(FollowAircraft(), output_type=Event).name("follow aircraft")
+    events = flights.key_by("tail").process(follow or FollowAircraft(), output_type=Event).name("follow aircraft")
     events.uid("follow-aircraft")
     return events.union(flights.get_side_output(UNTRACKED), events.get_side_output(OVERDUE))

@@ -28,6 +28,19 @@ def expected(rows: list[dict[str, Any]]) -> list[Outcome]:
     return canonical(events)
 
 
+def milestones(events: list[Outcome], since: datetime, every: int) -> list[Outcome]:
+    """Return when the minutes that an aircraft has handed on from ``since`` on passed a multiple of ``every``."""
+    found: list[Outcome] = []
+    total: defaultdict[str, int] = defaultdict(int)
+    for kind, at, tail, carrier, _, flight, _, _, minutes, *_ in sorted(events, key=lambda event: event[1]):
+        if kind == "propagated" and at >= since:
+            before = total[tail]
+            total[tail] += minutes
+            if total[tail] // every > before // every:
+                found.append(("milestone", at, tail, carrier, flight, None, None, None, total[tail], None, None))
+    return found
+
+
 def canonical(events: list[Any]) -> list[Outcome]:
     """Return events, in whatever order they came, in one in which they can be compared."""
     return sorted(map(tuple, events), key=lambda event: [(field is None, field) for field in event])

@@ -1,0 +1,170 @@
+"""A query that lives on: the flights demo is stopped, changed and started again, twice, and its result is still right.
+
+python examples/flights/upgrade.py [--batches 12] [--months 12] [--out build/demo-upgrade]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections import Counter
+from datetime import datetime, timedelta, timezone
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+# Here and in Spark's Python workers, the program's modules are found from the repository's root.
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+import pillarbox
+from examples.flights.data import FILES_PER_SLICE, SCHEMA, flights, write_files
+from examples.flights.demo import positive, shown
+from examples.flights.job import Event, build, instant
+from examples.flights.oracle import Outcome, canonical, expected, milestones
+from examples.flights.run import collected
+from examples.flights.second_version import EVERY, build_second
+from pillarbox import StreamExecutionEnvironment, local_session
+
+MAX_PARALLELISM = 8
+
+
+def main() -> int:
+    """Run the demo; the exit code says whether the result is the oracle's."""
+    arguments = parse()
+    started = time.monotonic()
+    table = flights(arguments.months)
+    print(f"{table.num_rows:,} flights left New York's airports, or were to. Starting Spark ...", flush=True)
+    spark = local_session(2, app_name="flights", spark__log__level="ERROR")
+    try:
+        found, since = Upgrades(spark, arguments.out.resolve(), table, arguments.batches).run()
+    finally:
+        spark.stop()
+    equal = check(found, table, since)
+    print(f"Took {time.monotonic() - started:.0f} s.")
+    return 0 if equal else 1
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--batches", type=positive, default=12, help="micro-batches that the year is cut into")
+    parser.add_argument("--months", type=int, choices=range(1, 13), default=12, help="months of the year to take")
+    parser.add_argument("--out", type=Path, default=ROOT / "build" / "demo-upgrade", help="folder for all output")
+    return parser.parse_args()
+
+
+class Upgrades:
+    """The query's life.
+
+    Args:
+        out: the folder for all that is written; what a run before has left there is removed.
+        batches: how many micro-batches the flights are cut into.
+    """
+
+    def __init__(self, spark: Any, out: Path, table: pa.Table, batches: int) -> None:
+        self.spark = spark
+        self.out = out
+        self.checkpoint = str(out / "checkpoint")
+        self.events = out / "events"
+        shutil.rmtree(out, ignore_errors=True)
+        write_files(table, out / "later", batches)
+        (out / "flights").mkdir()
+        self.reported: Counter[str] = Counter()
+
+    def run(self) -> tuple[list[Outcome], datetime]:
+        """Live it; return all events, and the day on which the second version began to count."""
+        slices = len(list((self.out / "later").iterdir())) // FILES_PER_SLICE
+        print("\nVersion 1, two tasks at a time:", flush=True)
+        last = self.arrive(slices // 2)
+        self.go_on(build, parallelism=2)
+
+        self.command("rescale", self.checkpoint, "--parallelism", "4")
+        since = datetime(last.year, last.month, last.day, tzinfo=timezone.utc) + timedelta(days=1)
+        second = partial(build_second, since=since)
+        print(
+            f"\nVersion 2 counts the minutes that aircraft hand on, from {since:%d %b} on: a state more. Four tasks at"
+            " a time:",
+            flush=True,
+        )
+        self.arrive()
+        self.go_on(second, parallelism=4)
+        return collected(self.spark.read.parquet(str(self.events))), since
+
+    def arrive(self, slices: int | None = None) -> datetime:
+        """Let the files of the next slices arrive, or all that are left; return when the last flight in them left."""
+        files = sorted((self.out / "later").iterdir())
+        files = files if slices is None else files[: slices * FILES_PER_SLICE]
+        for path in files:
+            path.rename(self.out / "flights" / path.name)
+        tables = [pq.read_table(self.out / "flights" / path.name) for path in files]
+        last: datetime = max(pc.max(table["departed"]).as_py() for table in tables)
+        return last
+
+    def go_on(self, version: Any, parallelism: int) -> None:
+        """Start a version of the program on the checkpoint, and let it read all flights that are there."""
+        source = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_SLICE)
+        env = StreamExecutionEnvironment.get_execution_environment(self.spark)
+        env.set_parallelism(MAX_PARALLELISM).set_partitions(parallelism)
+        rows = env.from_dataframe(source.parquet(str(self.out / "flights")), name="flights")
+        writer = (
+            version(rows)
+            .to_dataframe(Event)
+            .writeStream.format("parquet")
+            .option("path", str(self.events))
+            .option("checkpointLocation", self.checkpoint)
+            .trigger(availableNow=True)
+        )
+        query = pillarbox.start(writer)
+        query.awaitTermination()
+        self.report(query)
+
+    def report(self, query: Any) -> None:
+        """Print a line about what a query did."""
+        done = [each for each in query.recentProgress if each["numInputRows"]]
+        tasks = [task for task in pillarbox.metrics(done[-1]) if task.level == 1]
+        rows = sum(each["numInputRows"] for each in done)
+        kinds = Counter(kind for kind, *_ in collected(self.spark.read.parquet(str(self.events)))) - self.reported
+        self.reported += kinds
+        watermark = instant(min(task.watermark for task in tasks))
+        keys, timers = sum(task.keys for task in tasks), sum(task.event_time_timers for task in tasks)
+        news = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
+        print(
+            f"  epochs {done[0]['batchId']} to {done[-1]['batchId']}: {rows:,} flights, up to {watermark:%d %b %Y};"
+            f" state of {keys:,} aircraft, {timers:,} timers; new events: {news}",
+            flush=True,
+        )
+
+    def command(self, *arguments: str) -> None:
+        """Run a command of pillarbox, as somebody at a terminal would."""
+        short = [shown(Path(each)) if each.startswith("/") else each for each in arguments]
+        print(f"\n$ pillarbox {' '.join(short)}", flush=True)
+        subprocess.run([sys.executable, "-m", "pillarbox.cli", *arguments], check=True)
+
+
+def check(found: list[Outcome], table: pa.Table, since: datetime) -> bool:
+    """Compare with the oracle, and say so."""
+    events = expected(table.to_pylist())
+    wanted = canonical([*events, *milestones(events, since, EVERY)])
+    if found == wanted:
+        print(f"\nequal to the oracle: {len(found):,} rows, row for row")
+        return True
+    extra, missing = Counter(found) - Counter(wanted), Counter(wanted) - Counter(found)
+    print(f"\nNOT equal to the oracle: {extra.total():,} rows too many, {missing.total():,} rows missing, such as")
+    for sign, rows in (("+", extra), ("-", missing)):
+        for row in list(rows)[:3]:
+            print(f"  {sign} {row}")
+    return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

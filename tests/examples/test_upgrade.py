@@ -1,0 +1,47 @@
+"""The second version of the flights program goes on with the state of the first: equal to the oracle, row for row."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+
+from examples.flights.data import heartbeat, slices
+from examples.flights.job import build
+from examples.flights.oracle import canonical, expected, milestones
+from examples.flights.second_version import build_second
+from pillarbox import StreamExecutionEnvironment
+from pillarbox.elements import ArrowRecords
+from tests.examples.test_flights import first
+
+DAYS, EVERY = 40, 90
+
+
+@pytest.mark.parametrize("changed_after", [1, 4])
+def test_a_state_more_on_the_way(changed_after):
+    table = first(DAYS)
+    parts = [*slices(table, 6), heartbeat(table)]
+    last: datetime = parts[changed_after - 1]["departed"][-1].as_py()
+    since = last + timedelta(hours=1)
+    wanted = expected(table.to_pylist())
+    wanted = canonical([*wanted, *milestones(wanted, since, EVERY)])
+    assert Counter(kind for kind, *_ in wanted)["milestone"] > 20
+
+    found: list[Any] = []
+    savepoint = None
+    versions: list[tuple[Any, Any]] = [
+        (build, parts[:changed_after]),
+        (partial(build_second, since=since, every=EVERY), parts[changed_after:]),
+    ]
+    for version, its_parts in versions:
+        env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+        program = version(env.from_collection([]))
+        with env.local_job(events=program, savepoint=savepoint) as running:
+            for part in its_parts:
+                records = [ArrowRecords(batch) for batch in part.to_batches(max_chunksize=10_000)]
+                found += running.run_epoch({0: [records]})["events"]
+            savepoint = running.savepoint()
+    assert canonical(found) == wanted
