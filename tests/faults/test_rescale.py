@@ -1,7 +1,7 @@
 """A query is stopped, spread over another number of partitions, and goes on: nothing is lost, doubled or changed.
 
-The program is that of ``everything_job.py``, so all that a checkpoint can hold goes along. It takes minutes, so it is for
-`make test-all`, which sets ``PILLARBOX_LONG``; `tests/versions` has a short way of the same program.
+The program is that of ``everything_job.py``, so all that a checkpoint can hold goes along. It takes minutes, so it is
+for `make test-all`, which sets ``PILLARBOX_LONG``; `tests/versions` has a short way of the same program.
 """
 
 from __future__ import annotations
