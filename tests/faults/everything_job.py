@@ -1,9 +1,9 @@
 """A program with all that a checkpoint can hold, for tests that operate it: ``python -m tests.faults.everything_job``.
 
-To the program of ``job.py`` (each kind of keyed state, event-time timers, two shuffles), its windows and its joins,
-rules in broadcast state among them, this adds windows and joins by columns, state with a time-to-live, processing-time
-timers and requests that are carried from epoch to epoch. The last two wait until a file is there: so they are pending
-wherever a query is stopped before that. What comes out, all in all, does not depend on the parallelism.
+To the program of ``job.py`` (each kind of keyed state, event-time timers, two shuffles), its windows and joins, those
+of columns, and its rules in broadcast state, this adds state with a time-to-live, processing-time timers and requests
+that are carried from epoch to epoch. The last two wait until a file is there: so they are pending wherever a query is
+stopped before that. What comes out, all in all, does not depend on the parallelism.
 
 As a process of its own it carries out orders, one after the other: ``HOME run:2 rescale:8 run:8 finish:8``.
 """
@@ -25,25 +25,18 @@ import pillarbox
 from pillarbox import (
     CheckpointMismatchError,
     DataStream,
-    EventTimeSessionWindows,
     KeyedProcessFunction,
     ListStateDescriptor,
     RuntimeContext,
     StateTtlConfig,
     StreamExecutionEnvironment,
-    TumblingEventTimeWindows,
     ValueStateDescriptor,
-    WatermarkStrategy,
-    count_,
-    min_,
-    sum_,
 )
 from pillarbox.runtime.spark.session import local_session
+from tests.faults.columns_job import columns
 from tests.faults.job import (
     COLUMNS,
-    HEARTBEAT,
     NO_FAULTS,
-    OUT_OF_ORDER,
     Epoch,
     Faults,
     FileSink,
@@ -54,14 +47,13 @@ from tests.faults.job import (
     read_events,
     write_events,
 )
-from tests.faults.join_job import LOWER, UPPER, joins
-from tests.faults.window_job import TUMBLING, windows
+from tests.faults.join_job import joins
+from tests.faults.window_job import windows
 
-__all__ = ["GAP", "SUBTASKS", "UIDS", "Operated", "build", "is_asked", "stream"]
+__all__ = ["SUBTASKS", "UIDS", "Operated", "build", "is_asked", "stream"]
 
 SUBTASKS = 8
 EPOCHS = 10  # and one that ends the stream
-GAP = 25  # between the ids of a key's records
 UIDS = (
     "ledger",
     "region",
@@ -70,9 +62,10 @@ UIDS = (
     "sessions",
     "pairs",
     "ruled",
-    "totals",
-    "stretches",
-    "near",
+    "column tumbling",
+    "column sliding",
+    "column sessions",
+    "column pairs",
     "counts",
     "later",
     "asked",
@@ -110,7 +103,7 @@ class Later(KeyedProcessFunction):
         found = list(self.waiting.get())
         self.waiting.clear()
         key = ctx.get_current_key()
-        return [Out(13, key, at, json.dumps(number), os.getpid(), self.subtask) for at, number in found]
+        return [Out(15, key, at, json.dumps(number), os.getpid(), self.subtask) for at, number in found]
 
 
 class Counts(KeyedProcessFunction):
@@ -128,7 +121,7 @@ class Counts(KeyedProcessFunction):
         for state in (self.kept, self.fresh):
             state.update(state.value() + 1)
         found = json.dumps([value.id, self.kept.value(), self.fresh.value()])
-        yield Out(14, ctx.get_current_key(), value.ts, found, os.getpid(), self.subtask)
+        yield Out(16, ctx.get_current_key(), value.ts, found, os.getpid(), self.subtask)
 
 
 class Ask:
@@ -140,18 +133,14 @@ class Ask:
     async def __call__(self, event: Any) -> Out:
         while not os.path.exists(self.released):
             await asyncio.sleep(0.05)
-        return Out(15, event.key, event.ts, json.dumps(event.id**2), os.getpid(), 0)
-
-
-def _out(level: int, key: int, at: int, *state: Any) -> Out:
-    return Out(level, key, at, json.dumps(state), os.getpid(), 0)
+        return Out(17, event.key, event.ts, json.dumps(event.id**2), os.getpid(), 0)
 
 
 def stream(events: DataStream[Any], released: Path) -> DataStream[Any]:
     """Return the output of the program.
 
     Args:
-        events: rows of (id, key, ts) whose columns are known.
+        events: rows of (id, key, ts).
         released: the file that timers and requests wait for.
     """
 
@@ -162,33 +151,13 @@ def stream(events: DataStream[Any], released: Path) -> DataStream[Any]:
         return [
             *windows(stamped, faults),
             *joins(stamped, faults),
+            *columns(stamped),
             keyed.process(Counts()).uid("counts"),
             keyed.process(Later(str(released))).uid("later"),
             answers.uid("asked"),
         ]
 
-    late_by = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms").with_timestamp_assigner("ts")
-    by_time = events.assign_timestamps_and_watermarks(late_by).key_by("key")
-    totals = by_time.window(TumblingEventTimeWindows.of(TUMBLING))
-    near = by_time.interval_join(by_time).between(LOWER, UPPER)
-    # Numbers go up from epoch to epoch, so none of them is late.
-    by_id = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("id")
-    numbered = events.assign_timestamps_and_watermarks(by_id).key_by("key")
-    stretches = numbered.window(EventTimeSessionWindows.with_gap(GAP))
-    aggregates: dict[str, Any] = {"n": count_(), "total": sum_("id")}
-    return program(events, NO_FAULTS, further=further).union(
-        totals.aggregate(first=min_("ts"), **aggregates)
-        .uid("totals")
-        .filter(lambda row: row.key != HEARTBEAT)
-        .map(lambda row: _out(10, row.key, row.first // TUMBLING * TUMBLING, row.n, row.total)),
-        stretches.aggregate(first=min_("id"), **aggregates)
-        .uid("stretches")
-        .map(lambda row: _out(11, row.key, row.first, row.n, row.total)),
-        near.columns(suffixes=("", "_other"))
-        .uid("near")
-        .filter(lambda row: row.key != HEARTBEAT)
-        .map(lambda row: _out(12, row.key, max(row.ts, row.ts_other), row.id, row.id_other)),
-    )
+    return program(events, NO_FAULTS, further=further)
 
 
 def build(events: DataFrame, released: Path, parallelism: int, subtasks: int = SUBTASKS) -> DataFrame:
