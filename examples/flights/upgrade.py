@@ -131,12 +131,12 @@ class Upgrades:
     def report(self, query: Any) -> None:
         """Print a line about what a query did."""
         done = [each for each in query.recentProgress if each["numInputRows"]]
-        tasks = [task for task in pillarbox.metrics(done[-1]) if task.level == 1]
+        tasks = [task for task in done[-1]["observedMetrics"]["pillarbox"]["tasks"] if task["level"] == 1]
         rows = sum(each["numInputRows"] for each in done)
         kinds = Counter(kind for kind, *_ in collected(self.spark.read.parquet(str(self.events)))) - self.reported
         self.reported += kinds
-        watermark = instant(min(task.watermark for task in tasks))
-        keys, timers = sum(task.keys for task in tasks), sum(task.event_time_timers for task in tasks)
+        watermark = instant(min(task["watermark"] for task in tasks))
+        keys, timers = (sum(task[name] for task in tasks) for name in ("keys", "event_time_timers"))
         news = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
         print(
             f"  epochs {done[0]['batchId']} to {done[-1]['batchId']}: {rows:,} flights, up to {watermark:%d %b %Y};"

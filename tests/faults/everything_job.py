@@ -119,7 +119,7 @@ class Counts(KeyedProcessFunction):
 
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any]:
         for state in (self.kept, self.fresh):
-            state.update(state.value() + 1)
+            state.update((state.value() or 0) + 1)
         found = json.dumps([value.id, self.kept.value(), self.fresh.value()])
         yield Out(16, ctx.get_current_key(), value.ts, found, os.getpid(), self.subtask)
 
