@@ -50,7 +50,7 @@ def checkpoint_of(writer: Any, start: Callable[..., Any], *args: Any, **options:
 
 
 def files_of(writer: Any, start: Callable[..., Any], *args: Any, **options: Any) -> str | None:
-    """Return the directory that the query that ``start(*args, **options)`` starts writes files to; None: it does not."""
+    """Return the directory that the query of ``start(*args, **options)`` writes files to; None: it does not."""
     given = inspect.signature(start).bind(*args, **options).arguments
     if "tableName" in given:
         return _files_of_table(session_of(writer), given["tableName"])
