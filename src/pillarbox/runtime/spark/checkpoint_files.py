@@ -105,7 +105,7 @@ class CheckpointFiles:
                 .option("stateVarName", "log")
                 .load(str(self))
             )
-            if not hasattr(self._spark, "_jsparkSession"):
+            if not hasattr(self.spark, "_jsparkSession"):
                 # Spark Connect looks at a plan when it runs: this has it done now, and read when it is asked for.
                 rows = rows.localCheckpoint(eager=False)
         return rows.selectExpr(
