@@ -16,8 +16,81 @@ Ints = npt.NDArray[np.int64]
 # Pairs are given in pieces of about this many.
 _PIECE = 1 << 16
 _NONE = np.empty(0, np.int64)
-# Products below it are safe from overflow.
+# Numbers below it are safe from overflow.
 _SAFE = 2**62
+_LEAST, _MOST = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+
+
+class _Grid:
+    """Numbers for rows: key and time as one number, in the order of both.
+
+    It is the rank of the key's code, times the number of ranks of times, plus the rank of the time. A rank is the
+    distance from the lowest; where that would be too large, the rung on the ladder of all that there are.
+
+    Attributes:
+        low: the earliest of the times.
+        high: the latest one.
+    """
+
+    def __init__(self, codes: Ints, times: Ints) -> None:
+        self.low = int(times.min())
+        self.high = int(times.max())
+        self._first = int(codes.min())
+        self._last = int(codes.max())
+        keys, self._span = self._last - self._first + 1, self.high - self.low + 1
+        self._codes: Ints | None = None
+        self._times: Ints | None = None
+        if keys * self._span > _SAFE:
+            self._codes = np.unique(codes)
+            keys = len(self._codes)
+        if keys * self._span > _SAFE:
+            self._times = np.unique(times)
+            self._span = len(self._times)
+        self._size = keys * self._span
+
+    def places(self, codes: Ints, times: Ints) -> Ints:
+        """Return the numbers of the rows that the grid was made for."""
+        keys = codes - self._first if self._codes is None else np.searchsorted(self._codes, codes)
+        ranks = times - self.low if self._times is None else np.searchsorted(self._times, times)
+        places: Ints = keys * self._span + ranks
+        return places
+
+    def in_order(self, places: Ints) -> tuple[Ints | None, Ints]:
+        """Return the order of numbers, equal ones as they are, and the sorted ones; None: they are in order."""
+        if (places[1:] >= places[:-1]).all():
+            return None, places
+        bits = (len(places) - 1).bit_length()
+        if self._size << bits > _SAFE:
+            order = np.argsort(places, kind="stable")
+            return order, places[order]
+        # To sort numbers takes a fraction of the time that it takes to find their order: so it is in them.
+        packed = (places << bits) | np.arange(len(places))
+        packed.sort()
+        return packed & ((1 << bits) - 1), packed >> bits
+
+    def near(self, codes: Ints, times: Ints, lower: int, upper: int) -> tuple[Ints, Ints, Ints]:
+        """Return the positions of rows that may have partners here, and the numbers between which these are.
+
+        Partners are later by ``lower`` to ``upper`` milliseconds.
+        """
+        near = (times >= max(self.low - upper, _LEAST)) & (times <= min(self.high - lower, _MOST))
+        near &= (codes >= self._first) & (codes <= self._last)
+        own = np.flatnonzero(near)
+        codes, times = codes[own], times[own]
+        if self._codes is None:
+            keys = codes - self._first
+        else:
+            keys = np.searchsorted(self._codes, codes)
+            met = self._codes[keys] == codes
+            own, keys, times = own[met], keys[met], times[met]
+        starts = keys * self._span
+        if self._times is None:
+            begin = np.maximum(times + lower - self.low, 0)
+            end = np.minimum(times + upper - self.low, self._span - 1)
+        else:
+            begin = np.searchsorted(self._times, times + lower)
+            end = np.searchsorted(self._times, times + upper, "right") - 1
+        return own, starts + begin, starts + end
 
 
 class Segment:
@@ -33,7 +106,14 @@ class Segment:
     """
 
     def __init__(
-        self, batch: pa.RecordBatch, order: Ints | None, codes: Ints, times: Ints, matched: npt.NDArray[np.bool_] | None
+        self,
+        batch: pa.RecordBatch,
+        order: Ints | None,
+        codes: Ints,
+        times: Ints,
+        matched: npt.NDArray[np.bool_] | None,
+        grid: _Grid,
+        places: Ints,
     ) -> None:
         self.batch: Any = batch
         self.codes = codes
@@ -42,22 +122,8 @@ class Segment:
         self.number: int | None = None
         self.changed: set[int] = set()
         self._order = order
-        new = np.ones(len(codes), np.bool_)
-        new[1:] = codes[1:] != codes[:-1]
-        self._keys: Ints = codes[new]
-        self._groups: Ints = np.cumsum(new) - 1
-        self._low = int(times.min())
-        self._high = int(times.max())
-        self._span = self._high - self._low + 1
-        # A row's place is the number of its key and the time, as one number. Where that would be too large, a time is
-        # the number of its rung on the ladder of all times.
-        self._ladder: Ints | None = None
-        ranks = times - self._low if self._span * len(self._keys) < _SAFE else None
-        if ranks is None:
-            self._ladder = np.unique(times)
-            self._span = len(self._ladder)
-            ranks = np.searchsorted(self._ladder, times)
-        self._places: Ints = self._groups * self._span + ranks
+        self._grid = grid
+        self._places = places
         self._by_age: Ints | None = None
         self._ages: Ints | None = None
         self._over = 0
@@ -65,8 +131,12 @@ class Segment:
     @staticmethod
     def of(batch: pa.RecordBatch, codes: Ints, times: Ints, matched: npt.NDArray[np.bool_] | None = None) -> Segment:
         """Return a segment of rows in any order."""
-        order = np.lexsort((times, codes))
-        return Segment(batch, order, codes[order], times[order], None if matched is None else matched[order])
+        grid = _Grid(codes, times)
+        order, places = grid.in_order(grid.places(codes, times))
+        if order is not None:
+            codes, times = codes[order], times[order]
+            matched = None if matched is None else matched[order]
+        return Segment(batch, order, codes, times, matched, grid, places)
 
     def __len__(self) -> int:
         return len(self.codes)
@@ -74,7 +144,7 @@ class Segment:
     @property
     def is_sorted(self) -> bool:
         """Whether the rows of the batch are in the segment's order."""
-        return self._order is None or bool((self._order[1:] > self._order[:-1]).all())
+        return self._order is None
 
     def columns(self, positions: Ints | None = None, columns: Sequence[int] | None = None) -> list[pa.Array]:
         """Return columns of the rows at some positions.
@@ -98,20 +168,15 @@ class Segment:
 
         Those of the other are later than those here by ``lower`` to ``upper`` milliseconds.
         """
-        if self._high + upper < other._low or other._high < self._low + lower:
+        if self._grid.high + upper < other._grid.low or other._grid.high < self._grid.low + lower:
             return
-        group = np.searchsorted(other._keys, self._keys)
-        group[group == len(other._keys)] = 0
-        met = other._keys[group] == self._keys
-        own = np.flatnonzero(met[self._groups])
-        if not len(own):
-            return
-        starts = group[self._groups[own]] * other._span
-        times = self.times[own]
-        begin = np.searchsorted(other._places, starts + other._first_rank(times + lower))
-        counts = np.searchsorted(other._places, starts + other._last_rank(times + upper), "right") - begin
-        some = np.flatnonzero(counts)
-        own, begin, counts = own[some], begin[some], counts[some]
+        own, first, last = other._grid.near(self.codes, self.times, lower, upper)
+        begin = np.searchsorted(other._places, first)
+        # Most rows have no partner: of these only one search is needed.
+        some = np.flatnonzero(begin < len(other))
+        some = some[other._places[begin[some]] <= last[some]]
+        own, begin = own[some], begin[some]
+        counts = np.searchsorted(other._places, last[some], "right") - begin
         ends = np.cumsum(counts)
         start = 0
         while start < len(own):
@@ -123,23 +188,11 @@ class Segment:
             yield np.repeat(own[start:stop], each), numbers + shifts
             start = stop
 
-    def _first_rank(self, times: Ints) -> Ints:
-        """Return the rank of the first time here that is not before each of others."""
-        if self._ladder is None:
-            return np.clip(times - self._low, 0, self._span)
-        return np.searchsorted(self._ladder, times)
-
-    def _last_rank(self, times: Ints) -> Ints:
-        """Return the rank of the last time here that is not behind each of others."""
-        if self._ladder is None:
-            return np.clip(times - self._low, -1, self._span - 1)
-        return np.searchsorted(self._ladder, times, "right") - 1
-
     # -- age --
 
     def expire(self, limit: int) -> Ints:
         """Return the positions of rows from before ``limit`` (epoch ms) that were not there for an earlier one."""
-        if limit <= self._low:
+        if limit <= self._grid.low:
             return _NONE
         if self._ages is None:
             before = self.times < limit
@@ -174,7 +227,7 @@ class Segment:
         """Return the rows at positions, which ascend, as a segment that is not in the state."""
         batch = pa.RecordBatch.from_arrays(self.columns(positions), schema=self.batch.schema)
         matched = None if self.matched is None else self.matched[positions]
-        return Segment(batch, None, self.codes[positions], self.times[positions], matched)
+        return Segment.of(batch, self.codes[positions], self.times[positions], matched)
 
     @staticmethod
     def together(segments: Sequence[Segment]) -> Segment:
