@@ -134,7 +134,8 @@ class _ByKeyGroup:
 
 def _scatter(records: Records, subtasks: npt.NDArray[np.int64], targets: int) -> Iterator[tuple[int, Records]]:
     """Yield the share of each target, given the target of each record."""
-    order = np.argsort(subtasks, kind="stable")
+    # (Numbers of a byte or two are sorted by a radix sort, several times as fast.)
+    order = np.argsort(subtasks.astype(np.min_scalar_type(targets)), kind="stable")
     ends = np.cumsum(np.bincount(subtasks, minlength=targets)).tolist()
     if isinstance(records, ArrowRecords):
         ordered: Records = records.take(order)
