@@ -11,6 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pyspark.sql.types as spark
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pillarbox import ConfigurationError, ProgramError, Row, TypeMismatchError, Types
 from pillarbox.runtime.spark.checkpoint_files import each_log
@@ -136,6 +138,30 @@ def test_a_batch():
     assert [batch["namespace"][0].as_py()["json"], batch["other"][0].as_py()["json"]] == ["[0,10]", "1"]
     with pytest.raises(TypeMismatchError, match=r"'op': of key 'b', the column 'seen' is 2\d+, .* does not fit bigint"):
         encoder.encode(rows(["a", "b"], layout, [(None, 1), (None, 2 * 10**30)]), 0)
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.one_of(st.none(), st.integers(-9, 9), st.sets(st.integers(-9, 9), min_size=2)), min_size=2, max_size=2
+        )
+    )
+)
+def test_the_timers_of_a_batch(slots):
+    layout = [("user-timers/event", "timers"), ("state/seen", "value"), ("window-timers/processing", "timers")]
+    encoder = StateEncoder("op", spark.LongType(), [], "UTC")
+    keys = list(range(len(slots)))
+    batch = encoder.encode(rows(keys, layout, [(event, 1, processing) for event, processing in slots]), 0)
+    expected = [
+        [
+            {"service": service, "domain": domain, "timestamp": timestamp}
+            for slot, service, domain in ((event, "user-timers", "event"), (processing, "window-timers", "processing"))
+            for timestamp in (sorted(slot) if isinstance(slot, set) else [] if slot is None else [slot])
+        ]
+        or None
+        for event, processing in slots
+    ]
+    assert batch["timers"].to_pylist() == expected
 
 
 VARIANTS: list[tuple[Any, str | None]] = [

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyspark.sql.types as spark
 
@@ -193,7 +195,7 @@ class StateEncoder:
             values = None if place is None else [row[place] for row in rows.rows]
             arrays.append(self._convert(column, values, keys))
         arrays.append(_timers(rows.layout, rows.rows))
-        arrays.append(pa.array([subtask] * count, pa.int32()))
+        arrays.append(pa.array(np.full(count, subtask, np.int32)))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _convert(self, column: _Column, values: list[Any] | None, keys: list[Any]) -> pa.Array:
@@ -229,18 +231,35 @@ class _Column:
 def _timers(layout: Layout, rows: list[list[Any]]) -> pa.Array:
     """Return the timers of rows: a slot holds None, a timestamp, or a set of them."""
     slots = [(place, *name.rpartition("/")[::2]) for place, (name, kind) in enumerate(layout, 1) if kind == "timers"]
-    if not slots:
+    owners: list[npt.NDArray[np.int64]] = []
+    stamps: list[npt.NDArray[np.int64]] = []
+    names: list[tuple[str, str, int]] = []
+    for place, service, domain in slots:
+        held = [(index, stamp) for index, row in enumerate(rows) if (stamp := row[place]) is not None]
+        if not held:
+            continue
+        of, found = zip(*held)
+        if set(map(type, found)) != {int}:
+            of, found = zip(*((index, stamp) for index, slot in held for stamp in timestamps_in(slot)))
+        owners.append(np.array(of, np.int64))
+        stamps.append(np.array(found, np.int64))
+        names.append((service, domain, len(found)))
+    if not owners:
         return pa.nulls(len(rows), pa.list_(_TIMER))
-    found = [
+    every = np.concatenate(owners)
+    order = np.argsort(every, kind="stable")
+    counts = np.bincount(every, minlength=len(rows))
+    which = pa.array(np.repeat(np.arange(len(names)), [count for _, _, count in names])[order])
+    timers = pa.StructArray.from_arrays(
         [
-            {"service": service, "domain": domain, "timestamp": timestamp}
-            for place, service, domain in slots
-            for timestamp in timestamps_in(row[place])
-        ]
-        or None
-        for row in rows
-    ]
-    return pa.array(found, pa.list_(_TIMER))
+            pa.array([service for service, _, _ in names], pa.string()).take(which),
+            pa.array([domain for _, domain, _ in names], pa.string()).take(which),
+            pa.array(np.concatenate(stamps)[order]),
+        ],
+        fields=[*_TIMER],
+    )
+    ends = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+    return pa.ListArray.from_arrays(ends, timers, type=pa.list_(_TIMER), mask=pa.array(counts == 0))
 
 
 # -- variants --
