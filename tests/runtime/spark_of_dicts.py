@@ -18,12 +18,11 @@ from pillarbox.elements import TaskReport, decode
 from pillarbox.graph import SinkTransformation, output_target
 from pillarbox.runtime.shipping import ship
 from pillarbox.runtime.spark._processor import Processor
+from pillarbox.runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox.runtime.spark.output import BATCH_TIMESTAMP, BufferOutput
 from pillarbox.runtime.spark.residency import DRAIN_PROPERTY
 from pillarbox.runtime.spark.source_host import SourceHost
 from pillarbox.runtime.spark.task_host import TaskHost
-
-COLUMNS = ["target", "channel", "seq", "payload"]
 
 
 class Context:
@@ -148,16 +147,18 @@ class Query:
         if commit:
             self.handles = handles
         out: list[Any] = []
-        for target, _, _, payload in buffers:
-            assert target == output_target(0)
-            out += decode(payload).values  # type: ignore[union-attr]
+        rows = BufferRows()
+        for buffer in rows.take(list(zip(*buffers))):
+            assert buffer.target == output_target(0)
+            out += decode(buffer.payload).values  # type: ignore[union-attr]
+        rows.end()
         return out
 
     def _observed(self, batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
         """Return the buffers that a level sends, without the metrics of its tasks."""
         rows = rows_of(list(batches))
-        self.reports += [TaskReport(**json.loads(row[4])) for row in rows if row[4] is not None]
-        return [row[:4] for row in rows if row[4] is None]
+        self.reports += [TaskReport(**json.loads(row[-1])) for row in rows if row[-1] is not None]
+        return [row[:-1] for row in rows if row[-1] is None]
 
     def _run_level(self, level: int, handle: Handle, buffers: list[tuple[Any, ...]], now: int) -> list[tuple[Any, ...]]:
         processor = Processor(self.host(level))
@@ -168,9 +169,9 @@ class Query:
             arrived[buffer[0]].append(buffer)
         for code, rows in arrived.items():
             handle.key = code
-            frame = pd.DataFrame(rows, columns=COLUMNS)
+            frame = pd.DataFrame(rows, columns=[*BUFFER_COLUMNS])
             if not self.timers:
-                frame[BATCH_TIMESTAMP] = now
+                frame[BATCH_TIMESTAMP] = str(now)
             frames += processor.handleInputRows((code,), iter([frame]), Times(now))
         for code in list(handle.timers):
             for timestamp in sorted(handle.timers[code]):

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyspark.sql.types as spark
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pillarbox.elements import ArrowRecords, Buffer, Records, TaskReport, encode
-from pillarbox.graph import output_target
+from pillarbox.errors import ExchangeError
+from pillarbox.graph import DataFrameSource, output_target
+from pillarbox.runtime.spark import buffer_rows
+from pillarbox.runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows, as_rows, batch_settings
 from pillarbox.runtime.spark.output import REPORT_TYPES, BufferOutput, ColumnOutput
 from pillarbox.task import REPORT_TARGET
 
@@ -48,11 +56,55 @@ def test_several_outputs_are_beside_each_other():
 def test_buffers_stay_as_they_are():
     sent = [Buffer(1, 5, 0, b"x"), Buffer(2, 5, 0, encode(Records([1])))]
     (batch,) = BufferOutput("report")([*sent, report()])
-    assert [tuple(row.values())[:4] for row in batch.to_pylist()[:2]] == sent
-    assert batch.column(0).null_count == 1 and json.loads(batch.column(4)[2].as_py()) == vars(REPORT)
+    assert list(BufferRows().take(columns_of(batch.slice(0, 2)))) == sent
+    assert batch.column(0).null_count == 1 and json.loads(batch.column(6)[2].as_py()) == vars(REPORT)
     (batch,) = BufferOutput(None)([*sent, report()])
-    assert [tuple(row.values()) for row in batch.to_pylist()] == sent
+    assert batch.schema.names == [*BUFFER_COLUMNS] and list(BufferRows().take(columns_of(batch))) == sent
+    (batch,) = BufferOutput("report")([report()])
+    assert batch.num_rows == 1 and batch.schema.names == [*BUFFER_COLUMNS, "report"]
     assert list(BufferOutput(None)([report()])) == []
+
+
+def columns_of(batch: pa.RecordBatch) -> list[list[Any]]:
+    return [column.to_pylist() for column in batch.columns[: len(BUFFER_COLUMNS)]]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.binary(max_size=40)), max_size=8),
+    st.integers(1, 12),
+    st.randoms(use_true_random=False),
+    st.integers(1, 20),
+)
+def test_buffers_are_rows_of_moderate_size_that_come_in_any_order(sent, size, random, frame):
+    buffers = [Buffer(target, channel, seq, payload) for seq, (target, channel, payload) in enumerate(sent)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buffer_rows, "_ROW_BYTES", size)
+        every = list(zip(*(column.to_pylist() for column in as_rows(buffers))))
+    assert all(len(row[-1]) <= size for row in every)
+    random.shuffle(every)
+    rows = BufferRows()
+    found: list[Buffer] = []
+    for start in range(0, len(every), frame):
+        found += rows.take(list(zip(*every[start : start + frame])))
+    rows.end()
+    assert sorted(found) == sorted(buffers)
+
+
+def test_a_row_that_is_missing_or_doubled_is_told():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(buffer_rows, "_ROW_BYTES", 2)
+        first, second, last = zip(*(column.to_pylist() for column in as_rows([Buffer(1, 5, 3, b"12345")])))
+    rows = BufferRows()
+    assert list(rows.take(list(zip(first, last)))) == []
+    with pytest.raises(ExchangeError, match="of buffer 3 of channel 5 only 2 of 3 rows have come"):
+        rows.end()
+    with pytest.raises(ExchangeError, match="row 2 of buffer 3 of channel 5 came twice"):
+        list(rows.take(list(zip(last))))
+    assert list(rows.take(list(zip(second)))) == [(1, 5, 3, b"12345")]
+    # One that comes again when its buffer is complete begins a buffer that never is.
+    assert list(rows.take(list(zip(second)))) == []
+    with pytest.raises(ExchangeError, match="only 1 of 3"):
+        rows.end()
 
 
 def test_very_much_at_once_becomes_several_batches():
@@ -61,4 +113,41 @@ def test_very_much_at_once_becomes_several_batches():
         batches = list(output([large] * 20 + [report()]))
         assert 4 <= len(batches) <= 6
         assert all(batch.nbytes < 6 * 1024 * 1024 for batch in batches)
-        assert sum(batch.num_rows for batch in batches) == (20_001 if isinstance(output, ColumnOutput) else 21)
+        parts = -(-len(large.payload) // 4096)
+        expected = 20_000 if isinstance(output, ColumnOutput) else 20 * parts
+        assert sum(batch.num_rows for batch in batches) == expected + 1
+
+
+# -- settings --
+
+RECORDS, BYTES = (f"spark.sql.execution.arrow.{name}PerBatch" for name in ("maxRecords", "maxBytes"))
+KINDS: dict[str, spark.DataType] = {
+    "LONG": spark.LongType(),
+    "DOUBLE": spark.DoubleType(),
+    "TIMESTAMP": spark.TimestampType(),
+    "STRING": spark.StringType(),
+    "ARRAY": spark.ArrayType(spark.LongType()),
+}
+
+
+def settings_for(schema: str | None, **user: str) -> dict[str, str]:
+    session: Any = SimpleNamespace(conf=SimpleNamespace(get={RECORDS: "10000", **user}.get, getAll=user))
+    program: Any = None
+    if schema is not None:
+        fields = [spark.StructField(f"c{place}", KINDS[kind]) for place, kind in enumerate(schema.split(", "))]
+        source: Any = object.__new__(DataFrameSource)
+        source.dataframe = SimpleNamespace(schema=spark.StructType(fields))
+        program = SimpleNamespace(sources={0: source})
+    return batch_settings(session, [program])
+
+
+def test_bytes_are_bounded_by_spark_only_where_a_row_may_be_large():
+    assert settings_for("LONG, DOUBLE, TIMESTAMP") == {BYTES: "2147483647"}
+    assert settings_for("LONG, STRING") == settings_for("LONG, ARRAY") == settings_for(None) == {}
+    assert settings_for(", ".join(["LONG"] * 401)) == {}
+    assert settings_for("LONG", **{BYTES: "1000000"}) == {}
+
+
+@pytest.mark.parametrize(("set_to", "needed"), [("0", "10000"), ("-1", "10000"), ("50000", "10000"), ("500", None)])
+def test_the_rows_of_an_arrow_batch_are_bounded(set_to, needed):
+    assert settings_for(None, **{RECORDS: set_to}).get(RECORDS) == needed

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from pillarbox.elements import Buffer
 from pillarbox.runtime.shipping import ShippedVertex
+from pillarbox.runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox.runtime.spark.failures import failures_in_worker
 from pillarbox.runtime.spark.output import Output
 from pillarbox.task import MultipleInputStreamTask
@@ -70,18 +71,24 @@ class BatchTaskHost:
 
 def _portions(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, list[Buffer]]]:
     """Return runs of buffers of one target, none of them large."""
+    rows = BufferRows()
     for batch in batches:
         targets = batch.column(0).to_numpy()
         breaks = np.flatnonzero(np.diff(targets)) + 1
         for start, end in zip([0, *breaks.tolist()], [*breaks.tolist(), len(targets)]):
             run: list[Buffer] = []
             size = 0
-            columns = [batch.column(index).slice(start, end - start) for index in range(4)]
-            for target, channel, seq, payload in zip(*(column.to_pylist() for column in columns[:3]), columns[3]):
-                run.append(Buffer(target, channel, seq, payload.as_py()))
-                size += len(run[-1].payload)
+            columns = [batch.column(index).slice(start, end - start) for index in range(len(BUFFER_COLUMNS))]
+            for buffer in rows.take([*(column.to_pylist() for column in columns[:-1]), _bytes_of(columns[-1])]):
+                run.append(buffer)
+                size += len(buffer.payload)
                 if size >= _PORTION_BYTES:
-                    yield target, run
+                    yield buffer.target, run
                     run, size = [], 0
             if run:
                 yield run[0].target, run
+    rows.end()
+
+
+def _bytes_of(payloads: pa.Array) -> Iterator[bytes]:
+    return (payload.as_py() for payload in payloads)

@@ -15,9 +15,10 @@ from typing import get_args, get_type_hints
 import pyarrow as pa
 
 from pillarbox.elements import ArrowRecords, Buffer, TaskReport, decode
+from pillarbox.runtime.spark.buffer_rows import BUFFER_COLUMNS, as_rows
 from pillarbox.task import REPORT_TARGET
 
-__all__ = ["BATCH_TIMESTAMP", "BUFFER_SCHEMA", "REPORT_TYPES", "BufferOutput", "ColumnOutput", "Output"]
+__all__ = ["BATCH_TIMESTAMP", "REPORT_TYPES", "BufferOutput", "ColumnOutput", "Output"]
 
 _SPARK_TYPES = {
     str: "STRING",
@@ -33,11 +34,8 @@ REPORT_TYPES = {
     for name, hint in get_type_hints(TaskReport).items()
 }
 
-BUFFER_SCHEMA = "target LONG, channel LONG, seq LONG, payload BINARY"
 # A column of buffers on their way into a level of a query without timers, to whose functions Spark tells no time.
 BATCH_TIMESTAMP = "batch_timestamp"
-_BUFFER_FIELDS = [("target", pa.int64()), ("channel", pa.int64()), ("seq", pa.int64()), ("payload", pa.binary())]
-
 
 # Buffers share an Arrow batch, as each of these has its price, but only up to about this many bytes: a task may hand
 # over very much at once.
@@ -73,16 +71,20 @@ class BufferOutput(Output):
 
     def __init__(self, report: str | None) -> None:
         self._has_reports = report is not None
-        self._schema = pa.schema(_BUFFER_FIELDS if report is None else [*_BUFFER_FIELDS, (report, pa.string())])
+        self._names = [*BUFFER_COLUMNS] if report is None else [*BUFFER_COLUMNS, report]
 
     def _batches(self, buffers: list[Buffer]) -> Iterator[pa.RecordBatch]:
-        rows: list[tuple[object, ...]] = [buffer for buffer in buffers if buffer.target != REPORT_TARGET]
+        sent = [buffer for buffer in buffers if buffer.target != REPORT_TARGET]
+        reports = pa.array(list(_reports(buffers)) if self._has_reports else [], pa.string())
+        if not sent and not len(reports):
+            return
+        columns = as_rows(sent)
         if self._has_reports:
-            rows = [(*row, None) for row in rows]
-            rows += [(None, None, None, None, report) for report in _reports(buffers)]
-        if rows:
-            arrays = [pa.array(column, kind) for column, kind in zip(zip(*rows), self._schema.types)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+            reports = pa.concat_arrays([pa.nulls(len(columns[0]), pa.string()), reports])
+            if (more := len(reports) - len(columns[0])) > 0:
+                columns = [pa.concat_arrays([column, pa.nulls(more, column.type)]) for column in columns]
+            columns.append(reports)
+        yield pa.RecordBatch.from_arrays(columns, names=self._names)
 
 
 class ColumnOutput(Output):

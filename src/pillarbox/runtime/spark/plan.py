@@ -16,10 +16,10 @@ from pillarbox.errors import ProgramError
 from pillarbox.graph import CollectionSource, DataFrameSource, Program, SourceTransformation, output_target
 from pillarbox.runtime.shipping import ShippedVertex, ship
 from pillarbox.runtime.spark.batch_host import BatchTaskHost
+from pillarbox.runtime.spark.buffer_rows import BUFFER_SCHEMA, BufferRows
 from pillarbox.runtime.spark.failures import unwrapped_failures
 from pillarbox.runtime.spark.output import (
     BATCH_TIMESTAMP,
-    BUFFER_SCHEMA,
     REPORT_TYPES,
     BufferOutput,
     ColumnOutput,
@@ -122,8 +122,10 @@ class _Plan:
 
         timers = self.program.uses_processing_time
         if not timers:
-            # Spark puts the time of the offset log for it, so a batch that is run again has the same.
-            rows = rows.selectExpr("*", f"unix_millis(current_timestamp()) AS {BATCH_TIMESTAMP}")
+            # Spark puts the time of the offset log for it, so a batch that is run again has the same. As text, since a
+            # number would be part of the code that Spark generates: it would compile it anew in each epoch, twice.
+            time = "CAST(unix_millis(current_timestamp()) AS STRING)"
+            rows = rows.selectExpr("*", f"{time} AS {BATCH_TIMESTAMP}")
         host, state = TaskHost(vertices, places, output, timers), None
         if self._first is not None:
             from pillarbox.runtime.spark.restore_host import RestoringHost
@@ -329,8 +331,10 @@ def collect_objects(program: Program, spark: SparkSession) -> Generator[list[Any
             "the program reads a streaming DataFrame, which has no end: use to_dataframe(...).writeStream to run it"
         )
     with unwrapped_failures():
-        buffers = plan.rows(BufferOutput(None), BUFFER_SCHEMA).select("payload")
-        for (payload,) in buffers.toLocalIterator():
-            records = decode(bytes(payload))
-            assert isinstance(records, Records)
-            yield records.values
+        rows = BufferRows()
+        for row in plan.rows(BufferOutput(None), BUFFER_SCHEMA).toLocalIterator():
+            for buffer in rows.take([(value,) for value in row]):
+                records = decode(bytes(buffer.payload))
+                assert isinstance(records, Records)
+                yield records.values
+        rows.end()

@@ -26,6 +26,7 @@ from weakref import WeakKeyDictionary
 
 from pillarbox.errors import ConfigurationError, ProgramError, describe
 from pillarbox.graph import CODES, Program
+from pillarbox.runtime.spark.buffer_rows import batch_settings
 from pillarbox.runtime.spark.description import Description
 from pillarbox.runtime.spark.residency import CODES_PROPERTY, DRAIN_PROPERTY
 from pillarbox.runtime.spark.sink_log import complete_sink_log
@@ -167,8 +168,6 @@ def _needed(programs: list[PlannedProgram]) -> dict[str, str]:
         _PROVIDER_KEY: _PROVIDER,
         # An epoch writes the changes of the state store, not its files.
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        # A row is a buffer of up to a megabyte: without this bound Spark gathers many into one Arrow batch.
-        "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024),
     }
 
 
@@ -195,6 +194,7 @@ def program_settings(spark: SparkSession, programs: list[PlannedProgram]) -> Ite
         if not needed:
             yield
             return
+        needed |= batch_settings(spark, [program.program for program in programs])
         if _FORMAT not in spark.conf.getAll and spark_version(spark) >= _FORMAT_KEPT_SINCE:
             needed[_FORMAT] = "2"
         with _set(spark, needed):

@@ -16,14 +16,13 @@ from pillarbox.elements import Buffer
 from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.runtime.spark import residency
 from pillarbox.runtime.spark.arrow_frame import arrow_frame
+from pillarbox.runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox.runtime.spark.failures import failures_in_worker
 from pillarbox.runtime.spark.output import BATCH_TIMESTAMP, Output
 from pillarbox.task import MultipleInputStreamTask
 from pillarbox.task.vertex import WAKE_CHANNEL
 
 __all__ = ["TaskHost"]
-
-_COLUMNS = ["target", "channel", "seq", "payload"]
 
 
 class _SparkChunkStore:
@@ -114,11 +113,10 @@ def _batch_timestamp(frames: Iterator[pd.DataFrame]) -> tuple[int, Iterator[pd.D
 
 
 def _buffers(frames: Iterable[pd.DataFrame]) -> Iterator[list[Buffer]]:
+    rows = BufferRows()
     for frame in frames:
-        yield [
-            Buffer(int(target), int(channel), int(seq), payload)
-            for target, channel, seq, payload in zip(*(frame[column] for column in _COLUMNS))
-        ]
+        yield list(rows.take([frame[column].tolist() for column in BUFFER_COLUMNS]))
+    rows.end()
 
 
 def _sent(frames: Iterable[pd.DataFrame]) -> Iterator[list[Buffer]]:
