@@ -143,6 +143,10 @@ bench-latency: setup ## Measure the time of a record from source to sink
 bench-recovery: setup ## Measure the restart of a query with much state
 	@$(RUN) $(BIN)/python benchmarks/bench_recovery.py $(ARGS)
 
+.PHONY: bench-operate
+bench-operate: setup ## Measure reading, rescaling and saving the state of 5,000,000 keys (half an hour, less with --works)
+	@$(RUN) $(BIN)/python benchmarks/bench_operate.py $(ARGS)
+
 .PHONY: bench-timers
 bench-timers: setup ## Measure timers beside asyncio's
 	@$(RUN) $(BIN)/python benchmarks/bench_timers.py $(ARGS)

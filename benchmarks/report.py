@@ -44,6 +44,7 @@ RUNS: dict[str, tuple[str, str]] = {
     "latency": ("bench-latency", ""),
     "async": ("bench-async", ""),
     "recovery": ("bench-recovery", "--large"),
+    "operate": ("bench-operate", ""),
     "growth": ("bench-growth", ""),
     "state": ("bench-state", ""),
     "state-spark": ("bench-state", "--spark"),
@@ -389,6 +390,22 @@ def recovery(results: Mapping[str, Result]) -> str:
     )
 
 
+def operate(results: Mapping[str, Result]) -> str:
+    said = results["operate"]
+    rows = [
+        [what, f"{sorted(seconds)[len(seconds) // 2]:.1f}", f"{min(seconds):.1f} to {max(seconds):.1f}"]
+        for what, seconds in said["seconds"].items()
+    ]
+    ratios = [[work, f"{ratio:.2f}", said["bars"].get(work, "")] for work, ratio in said["ratios"].items()]
+    return "\n\n".join(
+        [
+            table([f"{said['keys']:,} keys", "seconds", "rounds"], rows),
+            table(["", "ratio", "bar"], ratios),
+            *(f"Memory while it is saved, MiB: {what} {most:,}." for what, most in said.get("peak_mib", {}).items()),
+        ]
+    )
+
+
 def growth(results: Mapping[str, Result]) -> str:
     said = results["growth"]
     costs = {tuple(map(int, key.split("/"))): value for key, value in said["us_per_row"].items()}
@@ -480,6 +497,7 @@ BLOCKS: dict[str, tuple[Callable[[Mapping[str, Result]], str], tuple[str, ...]]]
     "latency": (latency, ("latency",)),
     "async": (asynchronous, ("async",)),
     "recovery": (recovery, ("recovery",)),
+    "operate": (operate, ("operate",)),
     "growth": (growth, ("growth",)),
     "state": (state, ("state-spark", "state")),
     "memory": (memory, ("memory", "memory-async")),

@@ -1,0 +1,514 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A query with much state, from outside: how long it takes to read it, to rescale it, to save it, to start from that.
+
+Each key has a count and the time of its last row, both of declared types: in pillarbox two value states, in Spark's own
+``transformWithState`` one with two fields. Both checkpoints are made of the same rows, in two epochs: one row for each
+key, then 1,000 rows. Making Spark's takes most of the time (some 20,000 keys a second); with ``--checkpoints DIR`` both
+are kept there, and found again by the next run with as many keys. The works, all of them or those in ``--works``:
+
+  read       ``pillarbox.read_state`` to the end, beside Spark's own reader (the ``statestore`` format) on the
+             checkpoint of ``transformWithState``: rows per second, and the ratio of these
+  rescale    ``pillarbox.rescale`` from two partitions to four, beside Spark's own repartitioning of the checkpoint of
+             ``transformWithState``: seconds, and their ratio
+  savepoint  ``pillarbox.savepoint``, over the time to read the same state and Spark's time to write these rows, which
+             it has in memory, to Parquet; and the largest memory of Java and of all Python processes meanwhile
+  start      ``env.from_savepoint`` on a new checkpoint, over a restart from the checkpoint: from building the query to
+             the first rows at the sink, each in a new process
+
+All sides take turns; medians of the rounds count. Every result is checked: the number of keys and the sums of all that
+was read, also behind the rescaling and in the savepoint; and each row that comes out of a query that was started.
+
+Run it with ``make bench-operate`` or ``python benchmarks/bench_operate.py``. The last line of the output is one JSON
+object; ``ratio`` is that of ``read``, ``ratios`` has all of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.support import (
+    STATE_STORE,
+    Side,
+    answer,
+    descendants,
+    find_pillarbox,
+    finish,
+    memory_kib,
+    print_table,
+    questions,
+    spark_version,
+    spread,
+)
+
+find_pillarbox()
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import Row
+from pyspark.sql import functions as F
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+import pillarbox
+from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, Types, ValueStateDescriptor
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+WORKS = ("read", "rescale", "savepoint", "start")
+BARS = {"savepoint": 1.3, "start": 2.0}
+SIDES = {"pillarbox": "pillarbox", "spark": "transformWithState"}
+PARTITIONS = 2
+TOUCHED = 1_000
+SCHEMA = "key LONG, at LONG"
+OUTPUT = "key LONG, n LONG"
+UID = "count"
+_STORE = "spark.sql.streaming.stateStore."
+# Of Spark's own, each epoch leaves a whole copy of the state, so its reader does not have to go through the changes of
+# millions of keys first. pillarbox sets for its queries what they need.
+SETTINGS = {
+    _STORE + "providerClass": STATE_STORE,
+    _STORE + "rocksdb.changelogCheckpointing.enabled": "false",
+}
+
+
+class Count(KeyedProcessFunction):
+    """A count and the time of the last row. Each row gives its key's count."""
+
+    def open(self, ctx):
+        self.n = ctx.get_state(ValueStateDescriptor("n", Types.LONG()))
+        self.at = ctx.get_state(ValueStateDescriptor("at", Types.LONG()))
+
+    def process_element(self, row, ctx):
+        n = (self.n.value() or 0) + 1
+        self.n.update(n)
+        self.at.update(row.at)
+        yield row.key, n
+
+
+class SparkCount(StatefulProcessor):
+    """The same in Spark's row flavour."""
+
+    def init(self, handle):
+        self.state = handle.getValueState("state", "n LONG, at LONG")
+
+    def handleInputRows(self, key, rows, timerValues):
+        n, _ = self.state.get() or (0, 0)
+        for row in rows:
+            n, at = n + 1, row.at
+            yield Row(key=key[0], n=n)
+        self.state.update((n, at))
+
+    def close(self):
+        pass
+
+
+class Rows:
+    """The rows of all epochs, as files of Parquet, and what the state holds behind them."""
+
+    def __init__(self, keys: int) -> None:
+        random = np.random.default_rng(7)
+        touched = [random.choice(keys, min(TOUCHED, keys), replace=False) for _ in range(2)]
+        self._parts = [random.permutation(keys), touched[0]]
+        self._waiting = touched[1]
+        self._keys = keys
+
+    @staticmethod
+    def _at(keys: Any, epoch: int) -> Any:
+        return keys % 86_400_000 + epoch
+
+    def write(self, place: Path, epoch: int) -> None:
+        """Write the rows of an epoch; 2 is the one that a query finds which is started again."""
+        place.mkdir(parents=True, exist_ok=True)
+        keys = self._waiting if epoch == 2 else self._parts[epoch]
+        for part in range(PARTITIONS):
+            mine = keys[part::PARTITIONS]
+            pq.write_table(pa.table({"key": mine, "at": self._at(mine, epoch)}), place / f"{epoch}-{part}.parquet")
+
+    def state(self) -> list[int]:
+        """Return the number of keys, and the sums of counts and of times, behind the first two epochs."""
+        at = self._at(np.arange(self._keys), 0)
+        at[self._parts[1]] += 1
+        return [self._keys, self._keys + len(self._parts[1]), int(at.sum())]
+
+    def started(self) -> list[tuple[int, int]]:
+        """Return the rows that come out of a query that is started again."""
+        before = set(self._parts[1].tolist())
+        return sorted((key, 2 + (key in before)) for key in self._waiting.tolist())
+
+
+def result(side: str, source: DataFrame, savepoint: str | None = None) -> DataFrame:
+    """Return the query of a side; from a savepoint, if one is given."""
+    if side == "spark":
+        return source.groupBy("key").transformWithState(SparkCount(), OUTPUT, "append", "None")
+    env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession).set_parallelism(PARTITIONS)
+    if savepoint is not None:
+        env.from_savepoint(savepoint)
+    return env.from_dataframe(source).key_by("key").process(Count()).uid(UID).to_dataframe(OUTPUT)
+
+
+# -- on Spark, in a process of its own --
+
+
+class Spark:
+    """What is asked of a process with a Spark: its methods, by name."""
+
+    def __init__(self, keys: int, directory: Path, memory: str) -> None:
+        self._rows = Rows(keys)
+        self._directory = directory
+        self._scratch = directory / "scratch"
+        settings = {name.replace(".", "__"): value for name, value in SETTINGS.items()}
+        self.session: SparkSession = pillarbox.local_session(
+            PARTITIONS,
+            spark__driver__memory=memory,
+            spark__local__dir=str(self._scratch / "local"),
+            **settings,
+        )
+
+    def _source(self, side: str) -> DataFrame:
+        return self.session.readStream.schema(SCHEMA).parquet(str(self._directory / f"{side}-in"))
+
+    def make(self, side: str) -> dict[str, Any]:
+        """Make the checkpoint of a side."""
+        for epoch in range(2):
+            self._rows.write(self._directory / f"{side}-in", epoch)
+            writer = result(side, self._source(side)).writeStream.format("noop").trigger(availableNow=True)
+            pillarbox.start(writer.option("checkpointLocation", str(self._directory / side))).awaitTermination()
+        return {}
+
+    def _state(self, side: str, checkpoint: str) -> DataFrame:
+        if side == "pillarbox":
+            return pillarbox.read_state(self.session, checkpoint, UID)
+        read = self.session.read.format("statestore").option("stateVarName", "state").load(checkpoint)
+        return read.select("key.key", "value.n", "value.at", "partition_id")
+
+    def _wrong(self, rows: DataFrame) -> str:
+        """Return how rows of the state differ from what it must be; empty: they do not."""
+        found = list(rows.agg(F.count("key"), F.sum("n"), F.sum("at")).first() or ())
+        expected = self._rows.state()
+        return "" if found == expected else f"{found}, not {expected}"
+
+    def read(self, side: str, checkpoint: str) -> dict[str, Any]:
+        """Read all of the state."""
+        seconds = _timed(lambda: _consume(self._state(side, checkpoint)))
+        return {"seconds": seconds, "wrong": self._wrong(self._state(side, checkpoint))}
+
+    def rescale(self, side: str, checkpoint: str) -> dict[str, Any]:
+        """Spread the state over twice as many partitions."""
+        wanted = 2 * PARTITIONS
+        manager: Any = self.session._streamingCheckpointManager
+        if side == "pillarbox":
+            seconds = _timed(lambda: pillarbox.rescale(self.session, checkpoint, wanted))
+        else:
+            seconds = _timed(lambda: manager.repartition(checkpoint, wanted))
+        return {"seconds": seconds, "wrong": self._wrong(self._state(side, checkpoint))}
+
+    def savepoint(self, checkpoint: str, directory: str) -> dict[str, Any]:
+        """Save the state; write the same rows to Parquet, and read them."""
+        with Peak(os.getpid()) as peak:
+            seconds = _timed(lambda: pillarbox.savepoint(self.session, checkpoint, directory))
+        wrong = self._wrong(self.session.read.parquet(f"{directory}/state/{UID}"))
+        state = self._state("pillarbox", checkpoint)
+        reading = _timed(lambda: _consume(state))
+        state.persist().count()
+        beside = self._scratch / "beside"
+        writing = _timed(lambda: state.write.mode("overwrite").parquet(str(beside)))
+        state.unpersist()
+        size = {"savepoint": _size(Path(directory)), "beside": _size(beside)}
+        shutil.rmtree(beside)
+        return {
+            "seconds": seconds,
+            "reading": reading,
+            "writing": writing,
+            "wrong": wrong,
+            "peak_mib": {what: kib // 1024 for what, kib in peak.kib.items()},
+            "mib": {what: length // 2**20 for what, length in size.items()},
+        }
+
+    def start(self, checkpoint: str, savepoint: str | None) -> dict[str, Any]:
+        """Start a query that finds rows; give the seconds to its first output."""
+        out: list[Any] = []
+        seconds = 0.0
+
+        def take(batch: DataFrame, _: int) -> None:
+            nonlocal seconds
+            found = batch.collect()
+            if found and not out:
+                seconds = time.perf_counter() - started
+            out.extend(found)
+
+        started = time.perf_counter()
+        writer = result("pillarbox", self._source("pillarbox"), savepoint).writeStream.foreachBatch(take)
+        writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
+        pillarbox.start(writer).awaitTermination()
+        expected = self._rows.started()
+        wrong = "" if sorted(map(tuple, out)) == expected else f"{len(out)} other rows than the {len(expected)}"
+        return {"seconds": seconds, "wrong": wrong}
+
+    def wait(self) -> dict[str, Any]:
+        """Write the rows that a query finds which is started again."""
+        self._rows.write(self._directory / "pillarbox-in", 2)
+        return {}
+
+
+def _timed(work: Callable[[], Any]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def _consume(rows: DataFrame) -> None:
+    rows.write.format("noop").mode("overwrite").save()
+
+
+def _size(place: Path) -> int:
+    return sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
+
+
+class Peak:
+    """The largest memory of the processes below one, looked at ten times a second.
+
+    Attributes:
+        kib: of Java, and of all Python processes together.
+    """
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.kib: dict[str, int] = {"java": 0, "python": 0}
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.1):
+            now = {"java": 0, "python": 0}
+            for pid in descendants(self._pid):
+                try:
+                    program = Path(f"/proc/{pid}/comm").read_text().strip()
+                except OSError:
+                    continue
+                now["java" if program == "java" else "python"] += sum(memory_kib(pid, "VmRSS"))
+            self.kib = {what: max(kib, now[what]) for what, kib in self.kib.items()}
+
+    def __enter__(self) -> Peak:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+
+def serve(keys: int, directory: Path, memory: str) -> None:
+    spark = Spark(keys, directory, memory)
+    for question in questions():
+        answer(**getattr(spark, question.pop("do"))(**question))
+    spark.session.stop()
+
+
+# -- in the benchmark's process --
+
+
+class Comparison:
+    """All works.
+
+    Attributes:
+        said: the answers of each work's rounds, by side.
+        wrong: results that are wrong.
+    """
+
+    def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
+        self._arguments = arguments
+        self._directory = directory
+        self._made = Path(arguments.checkpoints or directory / "made") / f"{arguments.keys}"
+        self.said: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        self.wrong: list[str] = []
+
+    def _side(self) -> Side:
+        arguments = self._arguments
+        return Side("--serve", str(self._made), "--keys", str(arguments.keys), "--memory", arguments.memory)
+
+    def _checkpoint(self, side: str) -> str:
+        """Return a copy of a side's checkpoint, by links: Spark never writes into a file that is there."""
+        place = self._directory / f"{side}-{time.monotonic_ns()}"
+        shutil.copytree(self._made / side, place, copy_function=os.link)
+        return str(place)
+
+    def make(self) -> None:
+        """Make the checkpoints that are not there yet."""
+        for side in SIDES if {"read", "rescale"} & {*self._arguments.works} else ("pillarbox",):
+            if (self._made / f"{side}.made").exists():
+                continue
+            started = time.monotonic()
+            for begun in (side, f"{side}-in"):
+                shutil.rmtree(self._made / begun, ignore_errors=True)
+            with_spark = self._side()
+            with_spark.ask(do="make", side=side)
+            with_spark.close()
+            (self._made / f"{side}.made").touch()
+            print(f"{SIDES[side]}: {self._arguments.keys:,} keys in {time.monotonic() - started:.0f} s", flush=True)
+
+    def run(self) -> None:
+        """Do all rounds of all works."""
+        for work in self._arguments.works:
+            getattr(self, f"_{work}")()
+
+    def _take(self, work: str, side: str, said: dict[str, Any], *, counts: bool = True) -> None:
+        if said["wrong"]:
+            self.wrong.append(f"{work}, {side}: {said['wrong']}")
+        if counts:
+            self.said.setdefault((work, side), []).append(said)
+        print(
+            f"  {work:10}{side:12}{said['seconds']:8.2f} s{'' if counts else '  warm-up'}"
+            f"  {'WRONG' if said['wrong'] else 'as expected'}",
+            flush=True,
+        )
+
+    def _read(self) -> None:
+        with_spark = self._side()
+        for index in range(-1, self._arguments.rounds):
+            for side in SIDES:
+                said = with_spark.ask(do="read", side=side, checkpoint=str(self._made / side))
+                self._take("read", side, said, counts=index >= 0)
+        with_spark.close()
+
+    def _rescale(self) -> None:
+        with_spark = self._side()
+        for _ in range(self._arguments.rounds):
+            for side in SIDES:
+                checkpoint = self._checkpoint(side)
+                self._take("rescale", side, with_spark.ask(do="rescale", side=side, checkpoint=checkpoint))
+                shutil.rmtree(checkpoint)
+        with_spark.close()
+
+    def _savepoint(self) -> None:
+        with_spark = self._side()
+        for index in range(-1, self._arguments.rounds):
+            target = self._directory / "savepoint"
+            shutil.rmtree(target, ignore_errors=True)
+            said = with_spark.ask(do="savepoint", checkpoint=str(self._made / "pillarbox"), directory=str(target))
+            self._take("savepoint", "pillarbox", said, counts=index >= 0)
+        with_spark.close()
+
+    def _start(self) -> None:
+        with_spark = self._side()
+        savepoint = self._directory / "savepoint"
+        if not savepoint.exists():
+            with_spark.ask(do="savepoint", checkpoint=str(self._made / "pillarbox"), directory=str(savepoint))
+        with_spark.ask(do="wait")
+        with_spark.close()
+        for _ in range(self._arguments.rounds):
+            for side in ("savepoint", "checkpoint"):
+                of_savepoint = side == "savepoint"
+                checkpoint = str(self._directory / "new") if of_savepoint else self._checkpoint("pillarbox")
+                with_spark = self._side()
+                said = with_spark.ask(
+                    do="start", checkpoint=checkpoint, savepoint=str(savepoint) if of_savepoint else None
+                )
+                with_spark.close()
+                self._take("start", side, said)
+                shutil.rmtree(checkpoint)
+        # They would be part of the checkpoints that a later run makes.
+        for path in (self._made / "pillarbox-in").glob("2-*"):
+            path.unlink()
+
+    # -- what came out --
+
+    def _seconds(self, work: str, side: str, what: str = "seconds") -> list[float]:
+        return [float(each[what]) for each in self.said[work, side]]
+
+    def ratios(self) -> dict[str, float]:
+        """Return the ratio of each work."""
+        middle = statistics.median
+        found = {}
+        for work in self._arguments.works:
+            if work == "read":
+                found[work] = middle(self._seconds(work, "spark")) / middle(self._seconds(work, "pillarbox"))
+            elif work == "rescale":
+                found[work] = middle(self._seconds(work, "pillarbox")) / middle(self._seconds(work, "spark"))
+            elif work == "savepoint":
+                parts = [middle(self._seconds(work, "pillarbox", what)) for what in ("reading", "writing")]
+                found[work] = middle(self._seconds(work, "pillarbox")) / sum(parts)
+            else:
+                found[work] = middle(self._seconds(work, "savepoint")) / middle(self._seconds(work, "checkpoint"))
+        return found
+
+    def report(self) -> None:
+        """Print the figures."""
+        ratios = self.ratios()
+        keys = self._arguments.keys
+        rows = []
+        for work, side in self.said:
+            seconds = self._seconds(work, side)
+            rate = f"{keys / statistics.median(seconds):,.0f}"
+            rows.append([f"{work}, {SIDES.get(side, side)}", *spread(seconds, 2), rate])
+            if work == "savepoint":
+                rows += [
+                    [f"  {what} alone", *spread(self._seconds(work, side, what), 2)] for what in ("reading", "writing")
+                ]
+        print()
+        print_table([f"{keys:,} keys", "s", "lowest", "highest", "keys a second"], rows)
+        for work, ratio in ratios.items():
+            print(f"{work}: {ratio:.2f}" + (f" (bar {BARS[work]})" if work in BARS else ""))
+        more: dict[str, Any] = {}
+        if saved := self.said.get(("savepoint", "pillarbox")):
+            more["peak_mib"] = {what: max(each["peak_mib"][what] for each in saved) for what in ("java", "python")}
+            more["mib"] = saved[-1]["mib"]
+            print(f"memory while it is saved, MiB: {more['peak_mib']}; written: {more['mib']}")
+        for line in self.wrong:
+            print(f"WRONG RESULTS: {line}")
+        finish(
+            "operate",
+            ratios.get("read", next(iter(ratios.values()))),
+            bars=BARS,
+            ratios={work: round(ratio, 3) for work, ratio in ratios.items()},
+            seconds={
+                f"{work}, {side}": [round(each, 2) for each in self._seconds(work, side)] for work, side in self.said
+            },
+            keys=keys,
+            results_agree=not self.wrong,
+            spark=spark_version(),
+            **more,
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--keys", type=int, default=5_000_000)
+    parser.add_argument("--rounds", type=int, default=3, help="of each work")
+    parser.add_argument(
+        "--works", type=lambda text: text.split(","), default=list(WORKS), help=f"which, of {','.join(WORKS)}"
+    )
+    parser.add_argument("--checkpoints", help="where the checkpoints are kept, and found again")
+    parser.add_argument("--memory", default="3g", help="of Spark")
+    parser.add_argument("--serve", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.serve:
+        serve(arguments.keys, arguments.serve, arguments.memory)
+        return
+    if unknown := set(arguments.works) - set(WORKS):
+        parser.error(f"{', '.join(sorted(unknown))}: known are {', '.join(WORKS)}")
+    if arguments.checkpoints:
+        Path(arguments.checkpoints).mkdir(parents=True, exist_ok=True)
+    # Beside the checkpoints, so that these can be copied by links.
+    with tempfile.TemporaryDirectory(prefix="bench-operate-", dir=arguments.checkpoints) as directory:
+        comparison = Comparison(arguments, Path(directory))
+        comparison.make()
+        comparison.run()
+        comparison.report()
+    if comparison.wrong:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()
