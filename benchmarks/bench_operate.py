@@ -184,7 +184,8 @@ class Spark:
         for epoch in range(2):
             self._rows.write(self._directory / f"{side}-in", epoch)
             writer = result(side, self._source(side)).writeStream.format("noop").trigger(availableNow=True)
-            pillarbox.start(writer.option("checkpointLocation", str(self._directory / side))).awaitTermination()
+            writer = writer.option("checkpointLocation", str(self._directory / side))
+            (pillarbox.start(writer) if side == "pillarbox" else writer.start()).awaitTermination()
         return {}
 
     def _state(self, side: str, checkpoint: str) -> DataFrame:
