@@ -8,7 +8,7 @@ are kept there, and found again by the next run with as many keys. The works, al
 
   read       ``pillarbox.read_state`` to the end, beside Spark's own reader (the ``statestore`` format) on the
              checkpoint of ``transformWithState``: rows per second, and the ratio of these
-  rescale    ``pillarbox.rescale`` from two partitions to four, beside Spark's own repartitioning of the checkpoint of
+  rescale    ``pillarbox.rescale`` from two partitions to one, beside Spark's own repartitioning of the checkpoint of
              ``transformWithState``: seconds, and their ratio
   savepoint  ``pillarbox.savepoint``, over the time to read the same state and Spark's time to write these rows, which
              it has in memory, to Parquet; and the largest memory of Java and of all Python processes meanwhile
@@ -206,8 +206,8 @@ class Spark:
         return {"seconds": seconds, "wrong": self._wrong(self._state(side, checkpoint))}
 
     def rescale(self, side: str, checkpoint: str) -> dict[str, Any]:
-        """Spread the state over twice as many partitions."""
-        wanted = 2 * PARTITIONS
+        """Spread the state over half as many partitions."""
+        wanted = PARTITIONS // 2
         manager: Any = self.session._streamingCheckpointManager
         if side == "pillarbox":
             seconds = _timed(lambda: pillarbox.rescale(self.session, checkpoint, wanted))
