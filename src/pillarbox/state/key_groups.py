@@ -134,13 +134,12 @@ def hashes_of_integers(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     # Python's hash of an int is its residue modulo the Mersenne prime 2**61 - 1, with the sign kept, and
     # -2 in the place of -1. Unsigned arithmetic wraps modulo 2**64, as the mask above does.
     prime = np.uint64((1 << 61) - 1)
-    if not len(keys) or (keys.min() >= 0 and keys.max() < prime):
-        return (keys.view(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(32)
-    negative = keys < 0
-    unsigned = keys.astype(np.uint64)
-    magnitude = np.where(negative, np.uint64(0) - unsigned, unsigned) % prime
-    hashes = np.where(negative, np.uint64(0) - magnitude, magnitude)
-    hashes = np.where(negative & (magnitude == np.uint64(1)), np.uint64(_MASK - 1), hashes)
+    hashes = keys.view(np.uint64)
+    if len(keys) and (keys.min() < 0 or keys.max() >= prime):
+        negative = keys < 0
+        magnitude = np.where(negative, np.uint64(0) - hashes, hashes) % prime
+        hashes = np.where(negative, np.uint64(0) - magnitude, magnitude)
+        hashes = np.where(negative & (magnitude == np.uint64(1)), np.uint64(_MASK - 1), hashes)
     mixed: npt.NDArray[np.uint64] = (hashes * np.uint64(_GOLDEN)) >> np.uint64(32)
     return mixed
 
