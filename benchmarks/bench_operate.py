@@ -385,10 +385,11 @@ class Comparison:
 
     def _rescale(self) -> None:
         with_spark = self._side()
-        for _ in range(self._arguments.rounds):
+        for index in range(-1, self._arguments.rounds):
             for side in SIDES:
                 checkpoint = self._checkpoint(side)
-                self._take("rescale", side, with_spark.ask(do="rescale", side=side, checkpoint=checkpoint))
+                said = with_spark.ask(do="rescale", side=side, checkpoint=checkpoint)
+                self._take("rescale", side, said, counts=index >= 0)
                 shutil.rmtree(checkpoint)
         with_spark.close()
 
