@@ -33,8 +33,8 @@ class _Grid:
     """
 
     def __init__(self, codes: Ints, times: Ints) -> None:
-        self.low = int(times.min())
-        self.high = int(times.max())
+        self.low: int = int(times.min())
+        self.high: int = int(times.max())
         self._first = int(codes.min())
         self._last = int(codes.max())
         keys, self._span = self._last - self._first + 1, self.high - self.low + 1
