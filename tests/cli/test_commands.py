@@ -70,8 +70,9 @@ def test_settings_of_spark_and_the_outcome(no_spark, monkeypatch):
     assert result.exit_code == 0
     assert json.loads(result.stdout) == {"checkpoint": "cp", "parallelism": 4, "changed": True}
     assert no_spark == [("local[3]", {"spark.a": "b=c", "spark.d": ""}, False)]
-    assert "4 partitions now; start with set_partitions(4)" in called("rescale", "cp", "--parallelism", "4").stdout
-    assert "lies in 5 partitions already" in called("rescale", "cp", "--parallelism", "5").stdout
+    said = called("rescale", "cp", "--parallelism", "4").stdout
+    assert "its parallelism is 4 now; start with set_parallelism(4)" in said
+    assert "its parallelism is 5 already" in called("rescale", "cp", "--parallelism", "5").stdout
 
 
 @pytest.mark.parametrize(
@@ -122,7 +123,8 @@ FOUND = {
     "last_epoch": 5,
     "unfinished_epoch": 6,
     "interrupted_rescale_to": None,
-    "partitions": 2,
+    "parallelism": 2,
+    "max_parallelism": 8,
     "programs": [
         {
             "parallelism": 8,
@@ -146,9 +148,9 @@ def shown(found) -> str:
 def test_a_checkpoint_for_people():
     text = shown(FOUND)
     for words in (
-        "epoch 4 of 0 to 5; state in 2 partitions",
+        "epoch 4 of 0 to 5; parallelism 2",
         "epoch 6 was begun, and is not committed",
-        "program: 8 subtasks, 128 key groups, event and processing time",
+        "program: max parallelism 8, 128 key groups, event and processing time",
         "source 'flights': tail string",
         "12,345",
         "7 event",
@@ -176,7 +178,7 @@ def test_a_checkpoint_for_people():
         }
     )
     for words in (
-        "a change to 4 partitions was interrupted",
+        "a change to parallelism 4 was interrupted",
         "no program is noted beside it",
         "no operator has state",
         "can go on with this checkpoint",

@@ -31,7 +31,8 @@ def endless(spark: SparkSession) -> DataFrame:
 
 
 def stream(spark: SparkSession, df: DataFrame) -> DataStream:
-    return StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(1).from_dataframe(df)
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(1).set_max_parallelism(1)
+    return env.from_dataframe(df)
 
 
 def check_all(text: str, case: Run) -> None:

@@ -111,13 +111,13 @@ SETTINGS_BUILDS = [
         ("set_parallelism(2) belongs to an operator", "'key_by' is none"),
     ),
     Build(
-        "parallelism above the program's",
-        lambda env: rows(env).map(_doubled).set_parallelism(2).execute_and_collect(),
-        ("operator 'map: _doubled' has parallelism 2, and the program 1", "env.set_parallelism(2)"),
+        "parallelism above the max parallelism",
+        lambda env: rows(env).map(_doubled).set_parallelism(9).execute_and_collect(),
+        ("operator 'map: _doubled' has parallelism 9, above the max parallelism 8", "env.set_max_parallelism(9)"),
     ),
     Build(
-        "parallelism of a sink above the program's",
-        lambda env: (rows(env).print().set_parallelism(2), env.execute()),
+        "parallelism of a sink above the max parallelism",
+        lambda env: (rows(env.set_max_parallelism(1)).print().set_parallelism(2), env.execute()),
         ("operator 'print' has parallelism 2",),
     ),
     Build(

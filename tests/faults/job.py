@@ -331,13 +331,14 @@ def build(
     faults: Faults = NO_FAULTS,
     *,
     parallelism: int = 2,
-    max_parallelism: int = 128,
+    max_parallelism: int | None = None,
     **options: Any,
 ) -> DataFrame:
     """Return the program's output; ``options`` are those of :func:`program`."""
     env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
     env.set_parallelism(parallelism)
-    env.set_max_parallelism(max_parallelism)
+    if max_parallelism is not None:
+        env.set_max_parallelism(max_parallelism)
     return program(env.from_dataframe(events), faults, **options).to_dataframe(COLUMNS)
 
 

@@ -102,13 +102,9 @@ class MoreState(Ledger):
             id="kind of state",
         ),
         pytest.param(
-            {"parallelism": 3},
-            "operator 'ledger': the checkpoint was written with parallelism 2, the program runs with 3: keep it at 2",
-            id="parallelism",
-        ),
-        pytest.param(
-            {"max_parallelism": 64},
-            "operator 'ledger': the checkpoint was written with max_parallelism 128, the program runs with 64",
+            {"max_parallelism": 20},
+            "operator 'ledger': the checkpoint was written with 16 subtasks, the program runs with 20: leave"
+            " env.set_max_parallelism() out",
             id="max parallelism",
         ),
         pytest.param(
@@ -129,6 +125,11 @@ def test_a_change_is_refused(old: Run, program: dict[str, Any], says: str) -> No
     if "branch" in program:
         old.to_the_end()
         old.check()
+
+
+def test_the_parallelism_stays_that_of_the_checkpoint(old: Run) -> None:
+    old.to_the_end(parallelism=3)
+    old.check()
 
 
 def test_state_can_be_added(old: Run) -> None:

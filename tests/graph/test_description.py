@@ -75,11 +75,13 @@ def compared(old, new):
 @pytest.mark.parametrize(
     ("old", "new", "refused"),
     [
-        ({}, {"parallelism": 3}, ["parallelism was 2, and is 3: a checkpoint keeps it, so call set_parallelism(2)"]),
         (
             {},
-            {"max_parallelism": 64},
-            ["max_parallelism was 128, and is 64: a checkpoint keeps it, so call set_max_parallelism(128)"],
+            {"parallelism": 3},
+            [
+                "max_parallelism was 2, and is 3: a checkpoint keeps it, so call set_max_parallelism(2), or leave that"
+                " out"
+            ],
         ),
         (
             {},
@@ -150,7 +152,8 @@ def compared(old, new):
             TWO,
             {**TWO, "uids": ("second", "first"), "parallelism": 4},
             [
-                "parallelism was 2, and is 4: a checkpoint keeps it, so call set_parallelism(2)",
+                "max_parallelism was 2, and is 4: a checkpoint keeps it, so call set_max_parallelism(2), or leave that"
+                " out",
                 "operator 'first' is in another place of the program, where its state is not found",
                 "operator 'first': the key was the column card, and is the column shop; old and new keys would mix in"
                 " one state",

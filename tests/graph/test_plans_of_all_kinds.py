@@ -106,7 +106,7 @@ def test_operators_of_two_streams(kind):
     build(env.from_collection([1]).name("orders"), env.from_collection([2]).name("payments")).uid("both")
     plan = env.get_execution_graph()
     assert plan.to_text() == (
-        "Program 'program': parallelism 2, 128 key groups\n"
+        "Program 'program': parallelism 2, max parallelism 16\n"
         "Level 0 (sources)\n"
         "  [0] orders\n"
         f"        --{labels[0]}--> [1]\n"

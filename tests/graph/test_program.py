@@ -19,7 +19,7 @@ from pillarbox import (
 )
 from pillarbox.datastream import DataStream
 from pillarbox.graph import SinkTransformation, output_target
-from pillarbox.graph.targets import CODES, FormerCodes, spark_hash, subtask_codes, value_of_hash
+from pillarbox.graph.targets import FormerCodes, spark_hash, subtask_codes, value_of_hash
 from pillarbox.task.vertex import REPORT_TARGET, channel_code, edge_id, edge_of_channel
 
 SIDE = OutputTag("side")
@@ -432,36 +432,6 @@ def test_the_hash_can_be_inverted(hashed, upper):
     assert spark_hash(value) == hashed and value >> 32 == upper
 
 
-def test_partitions_are_apart_from_subtasks():
-    env = environment(8)
-    source = env.from_collection([1])
-    assert compiled(env, out=source.key_by("a").reduce(max)).partitions == 8
-    env.set_partitions(2)
-    program = compiled(env, out=source.key_by("a").reduce(max))
-    assert (program.parallelism, program.partitions) == (8, 2)
-    assert "parallelism 8, 128 key groups, 2 partitions" in str(program)
-    assert sorted(program.subtasks.values()) == sorted(program.former.values()) == [(1, n) for n in range(8)]
-    assert program.vertices[0].edges[0].former_targets[0] == program.vertices[0].edges[0].targets[0] == 1
-    for wrong in (0, True, "2"):
-        with pytest.raises(ProgramError, match="number of partitions is a whole number from 1"):
-            env.set_partitions(wrong)
-    env.set_partitions(9)
-    with pytest.raises(ProgramError, match="9 partitions are more than the 8 subtasks"):
-        compiled(env, out=source.key_by("a").reduce(max))
-
-
-def test_a_checkpoint_of_before_keeps_its_codes():
-    """Those that the first scheme gave are what they were: state lies under them."""
-    assert FormerCodes(4).take(1) == [1, 65536, 65537, 65538]
-    env = environment(4)
-    vertex = compiled(env, out=env.from_collection([1]).key_by("a").reduce(max)).vertices[0]
-    new, former = vertex.edges[0].targets, vertex.edges[0].former_targets
-    vertex.use_codes(CODES)
-    assert vertex.edges[0].targets == new
-    vertex.use_codes(1)
-    assert vertex.edges[0].targets == former != new
-
-
 @pytest.mark.parametrize("partitions", [1, 2, 7, 40])
 def test_each_subtask_has_a_partition_of_its_own_by_the_codes_of_before(partitions):
     codes = FormerCodes(partitions)
@@ -499,7 +469,7 @@ def test_plan_as_text():
         plan().to_text()
         == str(plan())
         == (
-            "Program 'test': parallelism 3, 128 key groups\n"
+            "Program 'test': parallelism 3, max parallelism 24\n"
             "Level 0 (sources)\n"
             "  [0] words -> flat_map: split\n"
             "        --key by function--> [1]\n"

@@ -19,6 +19,7 @@ from pillarbox.graph import SinkTransformation, output_target
 from pillarbox.runtime.shipping import ship
 from pillarbox.runtime.spark._processor import Processor
 from pillarbox.runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows
+from pillarbox.runtime.spark.layouts import ProgramLayout
 from pillarbox.runtime.spark.output import BATCH_TIMESTAMP, BufferOutput
 from pillarbox.runtime.spark.residency import DRAIN_PROPERTY
 from pillarbox.runtime.spark.source_host import SourceHost
@@ -114,8 +115,7 @@ class Query:
 
     def host(self, level: int) -> TaskHost:
         vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
-        places = {code: place for code, place in self.program.subtasks.items() if place[0] in vertices}
-        return TaskHost(vertices, places, BufferOutput("report"), self.timers)
+        return TaskHost(vertices, ProgramLayout.of(self.program), BufferOutput("report"), self.timers)
 
     def run_batch(
         self, *partitions: list[Any], now: int = 0, commit: bool = True, source: int = 0, last: bool = False
@@ -128,10 +128,10 @@ class Query:
         """
         host = SourceHost(
             self.shipped[list(self.program.sources)[source]],
+            ProgramLayout.of(self.program),
             BufferOutput("report"),
             bounded=False,
             columns=["value"],
-            subtasks=[list(self.program.former), list(self.program.subtasks)],
         )
         properties = {"streaming.sql.batchId": "7", DRAIN_PROPERTY: "7" if last else "6"}
         self.reports = []

@@ -33,7 +33,8 @@ class Noted(MapFunction):
 env = StreamExecutionEnvironment()
 stream = env.from_collection([1]).map(Noted())
 sink = SinkTransformation(env._next(), "out", [stream._plain_step()], output="out", uid="out")
-task = residency.here.source_task(ship(env._compile("test", [sink]).vertices[0]))
+program = env._compile("test", [sink])
+task = residency.here.source_task(ship(program.vertices[0]), program.layout)
 {then}
 """
 

@@ -81,14 +81,14 @@ class Home:
         self.parts = 0
         self.function: KeyedProcessFunction = Remember()
 
-    def program(self, partitions: int, *, automatic: bool = False) -> Any:
+    def program(self, parallelism: int, *, automatic: bool = False) -> Any:
         read = (
             self.spark.readStream.schema("key LONG, at LONG")
             .option("maxFilesPerTrigger", 1)
             .parquet(str(self.folder / "in"))
         )
         env = StreamExecutionEnvironment.get_execution_environment(self.spark)
-        env.set_parallelism(SUBTASKS).set_partitions(partitions).set_auto_rescale(automatic)
+        env.set_parallelism(parallelism).set_max_parallelism(SUBTASKS).set_auto_rescale(automatic)
         times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
         rows = env.from_dataframe(read).assign_timestamps_and_watermarks(times).key_by("key")
         remembered = rows.process(self.function).uid("remember")
@@ -103,13 +103,13 @@ class Home:
         self.records += rows
         self.parts += 1
 
-    def run(self, partitions: int = 2, *, automatic: bool = False, add: bool = True) -> list[Any]:
+    def run(self, parallelism: int = 2, *, automatic: bool = False, add: bool = True) -> list[Any]:
         """Add records, and run the program to their end; return what came out, each batch once."""
         if add:
             self.add()
         seen: dict[int, list[Any]] = {}
         writer = (
-            self.program(partitions, automatic=automatic)
+            self.program(parallelism, automatic=automatic)
             .writeStream.foreachBatch(lambda batch, number: seen.update({number: list(map(tuple, batch.collect()))}))
             .option("checkpointLocation", self.checkpoint)
             .trigger(availableNow=True)
@@ -118,8 +118,8 @@ class Home:
         return sorted(row for rows in seen.values() for row in rows)
 
     @property
-    def partitions(self) -> int | None:
-        return Description(self.spark, self.checkpoint).partitions
+    def parallelism(self) -> int | None:
+        return Description(self.spark, self.checkpoint).parallelism
 
 
 @pytest.fixture
@@ -187,7 +187,7 @@ def look_inside(home: Home, command: Any) -> None:
     result = command("inspect", home.checkpoint, "--json", "--against", home.checkpoint)
     assert result.exit_code == 0
     found = json.loads(result.stdout)
-    assert (found["epoch"], found["oldest_epoch"], found["unfinished_epoch"], found["partitions"]) == (2, 0, None, 4)
+    assert (found["epoch"], found["oldest_epoch"], found["unfinished_epoch"], found["parallelism"]) == (2, 0, None, 4)
     assert found["changes"] == {"refused": [], "doubtful": [], "carried_out": []}
     remember, windows = found["operators"]
     assert (remember["uid"], remember["kind"], remember["keys"], remember["timers"]) == (
@@ -212,7 +212,9 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
     spark, checkpoint = home.spark, home.checkpoint
     out = home.run(2)
     assert rescale(spark, checkpoint, 2) is False
-    with pytest.raises(CheckpointMismatchError, match=r"5 partitions are more than its 4 subtasks, some would stay"):
+    with pytest.raises(
+        CheckpointMismatchError, match=r"parallelism 5 is above its max parallelism 4, which the first start"
+    ):
         rescale(spark, checkpoint, 5)
     commits = home.folder / "checkpoint" / "commits"
 
@@ -229,14 +231,14 @@ def test_another_parallelism_and_a_look_inside(home, command, monkeypatch):
     with pytest.raises(CheckpointMismatchError, match=words):
         home.run(4, add=False)
     result = command("rescale", checkpoint, "--parallelism", "4", "--json")
-    assert json.loads(result.stdout)["changed"] and home.partitions == 4
+    assert json.loads(result.stdout)["changed"] and home.parallelism == 4
     out += home.run(4)
     look_inside(home, command)
     uncommit(2)
     result = command("rescale", checkpoint, "--parallelism", "1")
     assert result.exit_code == 1 and "epoch 2 was begun, and is not committed: start the query once" in result.stderr
     again = home.run(1, automatic=True)
-    assert home.partitions == 1
+    assert home.parallelism == 1
     # The epoch that was run again gave what it gave before.
     assert sorted({*out, *again}) == undisturbed(home)
 

@@ -82,7 +82,10 @@ def test_speculation_is_refused():
     [
         ({"spark__sql__shuffle__partitions": "7", "spark__master": "local[3]"}, 7),
         ({"spark__sql__shuffle__partitions": "200", "spark__master": "local[3, 4]"}, 3),
-        ({"spark__master": "yarn"}, 200),
+        ({"spark__master": "local[64]"}, 16),
+        ({"spark__master": "yarn"}, 16),
+        ({"spark__master": "yarn", "spark__executor__instances": "3", "spark__executor__cores": "2"}, 6),
+        ({"spark__master": "k8s", "spark__default__parallelism": "5"}, 5),
     ],
 )
 def test_default_parallelism(conf, parallelism):

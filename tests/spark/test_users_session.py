@@ -212,13 +212,13 @@ def test_programs_of_a_plan_are_found_behind_views_and_unions(user, files):
     left.createOrReplaceTempView("lefts")
     both = user.sql("SELECT key FROM lefts").unionAll(right.select("key"))
     found = programs_of(both)
-    assert [program.partitions for program in found] == [2, 2]
+    assert [program.parallelism for program in found] == [2, 2]
     assert len({program.id for program in found}) == 2
     assert all(program.program is not None and program.program.parallelism == 2 for program in found)
     assert programs_of(files.groupBy("key").count()) == []
     assert programs_of(left.writeStream) == programs_of(left)
     other = counts(files, 3).select("key")
-    with pytest.raises(ProgramError, match="the query holds programs of 2 and 3 partitions"):
+    with pytest.raises(ProgramError, match="the query holds programs of parallelism 2 and 3: the state"):
         both.unionAll(other).writeStream.format("noop").start()
 
 

@@ -10,8 +10,10 @@ import pytest
 from pyspark import cloudpickle
 
 from pillarbox import ConfigurationError
+from pillarbox.graph import Layout
 from pillarbox.operators.async_io.libraries import import_library
 from pillarbox.runtime.spark._processor import Processor
+from pillarbox.runtime.spark.layouts import ProgramLayout
 from pillarbox.runtime.spark.output import BufferOutput
 from pillarbox.runtime.spark.task_host import TaskHost
 
@@ -77,7 +79,8 @@ def test_a_keyed_program_runs_without_the_libraries_of_others():
 
 
 def test_the_states_are_declared_where_pillarbox_is_not():
-    processor = Processor(TaskHost({}, {}, BufferOutput(None), timers=False))
+    layout = ProgramLayout("0", (), Layout(1, 1))
+    processor = Processor(TaskHost({}, layout, BufferOutput(None), timers=False))
     pickled = base64.b64encode(cloudpickle.dumps(processor))
     declared, error = run_without({"pillarbox"}, LOAD.format(pickled=pickled))
     assert declared == "log struct<chunk:bigint> struct<payload:binary>"

@@ -180,7 +180,5 @@ def test_what_has_no_common_hash_is_refused(key):
         stable_hash(key)
 
 
-def test_default_max_parallelism_is_flinks():
-    assert [default_max_parallelism(p) for p in (1, 85, 86, 128, 200, 10_000, 40_000)] == [
-        128, 128, 256, 256, 512, 16384, 32768,
-    ]  # fmt: skip
+def test_default_max_parallelism():
+    assert [default_max_parallelism(p) for p in (1, 4, 16, 17, 128, 200)] == [8, 32, 128, 128, 128, 200]

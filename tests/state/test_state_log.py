@@ -75,9 +75,12 @@ def written(count=3, **states):
             LogIdentity("other", 0, 2, 128, (("other", 1, 1), ("op", 2, 1))),
             ["state of operator 'op'", "program has 'other'", "uid()"],
         ),
-        (LogIdentity("op", 0, 3, 128, (("op", 1, 1),)), ["written with parallelism 2", "runs with 3", "keep it at 2"]),
-        (LogIdentity("op", 0, 2, 256, (("op", 1, 1),)), ["written with max_parallelism 128", "runs with 256"]),
-        (LogIdentity("op", 1, 2, 128, (("op", 1, 1),)), ["written with subtask 0", "runs with 1"]),
+        (
+            LogIdentity("op", 0, 3, 128, (("op", 1, 1),)),
+            ["written with 2 subtasks", "runs with 3", "set_parallelism(2)"],
+        ),
+        (LogIdentity("op", 0, 2, 256, (("op", 1, 1),)), ["written with 128 key groups", "runs with 256"]),
+        (LogIdentity("op", 1, 2, 128, (("op", 1, 1),)), ["state of subtask 0 in the place of subtask 1"]),
     ],
 )
 def test_the_state_of_something_else_is_refused(identity, words):

@@ -207,24 +207,22 @@ def state(
 def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any) -> None:
     """Change how many tasks the stopped query of CHECKPOINT runs at a time.
 
-    Its state moves to N of Spark's partitions. Then start the same program with set_partitions(N): it goes on exactly
-    where it was. N is at most the number of subtasks, which is fixed by the first start.
+    Its state moves to N of Spark's partitions. Then start the same program with set_parallelism(N): it goes on exactly
+    where it was. N is at most the max parallelism, which is fixed by the first start.
 
     If it is interrupted, no query starts on the checkpoint until the same command has been run again to its end. It
     takes Spark 4.2 or newer here; the query may run on an older one afterwards.
     """
     from pillarbox.runtime.spark.rescale import rescale as change
 
-    with open_session(f"Spreading the state over {parallelism} partitions") as spark:
+    with open_session(f"Changing the parallelism to {parallelism}") as spark:
         changed = change(spark, checkpoint, parallelism)
     if as_json:
         click.echo(json.dumps({"checkpoint": checkpoint, "parallelism": parallelism, "changed": changed}))
     elif changed:
-        click.echo(
-            f"{checkpoint}: the state lies in {parallelism} partitions now; start with set_partitions({parallelism})"
-        )
+        click.echo(f"{checkpoint}: its parallelism is {parallelism} now; start with set_parallelism({parallelism})")
     else:
-        click.echo(f"{checkpoint}: the state lies in {parallelism} partitions already")
+        click.echo(f"{checkpoint}: its parallelism is {parallelism} already")
 
 
 @pillarbox.command()

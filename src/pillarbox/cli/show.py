@@ -21,18 +21,21 @@ _CELL = 200
 def checkpoint(console: Console, found: dict[str, Any]) -> None:
     """Print what ``inspect_checkpoint`` found."""
     console.print(Text(found["checkpoint"], style="bold"))
-    console.print(f"epoch {found['epoch']} of {_epochs(found)}; state in {found['partitions']} partitions")
+    console.print(f"epoch {found['epoch']} of {_epochs(found)}; parallelism {found['parallelism']}")
     interrupted, unfinished = found["interrupted_rescale_to"], found["unfinished_epoch"]
     if interrupted is not None:
         console.print(
-            f"a change to {interrupted} partitions was interrupted: run 'pillarbox rescale' to {interrupted} again",
+            f"a change to parallelism {interrupted} was interrupted: run 'pillarbox rescale' to {interrupted} again",
             style="red",
         )
     elif unfinished is not None:
         console.print(f"epoch {unfinished} was begun, and is not committed: the query runs, or will run it again")
     for program in found["programs"] or ():
         times = "event and processing time" if program.get("processing_time") else "event time"
-        console.print(f"program: {program['parallelism']} subtasks, {program['max_parallelism']} key groups, {times}")
+        # Older checkpoints have more key groups than subtasks.
+        subtasks, key_groups = program["parallelism"], program["max_parallelism"]
+        groups = "" if key_groups == subtasks else f", {key_groups} key groups"
+        console.print(f"program: max parallelism {subtasks}{groups}, {times}")
         for source in program["sources"]:
             columns = ", ".join(source["columns"] or ())
             console.print(Text(f"source {source['name']!r}" + (f": {columns}" if columns else "")))

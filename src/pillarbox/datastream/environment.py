@@ -59,7 +59,6 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         self._spark = spark
         self._parallelism: int | None = None
         self._max_parallelism: int | None = None
-        self._partitions: int | None = None
         self._chaining = True
         self._auto_rescale = False
         self._mode = RuntimeExecutionMode.STREAMING
@@ -85,10 +84,14 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
     # -- settings --
 
     def set_parallelism(self, parallelism: int) -> StreamExecutionEnvironment:
-        """Set the number of subtasks of operators behind a shuffle; an operator may have fewer.
+        """Set how many subtasks of operators behind a shuffle run at a time: Spark's partitions.
+
+        That of a stopped query can be changed, up to the max parallelism, by :func:`pillarbox.rescale`, ``pillarbox
+        rescale``, or :meth:`set_auto_rescale`; else a query keeps the one of its first start. An operator may have
+        fewer subtasks, or more (:meth:`DataStream.set_parallelism`).
 
         Args:
-            parallelism: the number, from 1. A checkpoint keeps the one that it was started with.
+            parallelism: the number, from 1 to the max parallelism.
 
         Returns:
             The environment.
@@ -104,10 +107,10 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         return self
 
     def get_parallelism(self) -> int:
-        """Return the number of subtasks behind a shuffle.
+        """Return how many subtasks behind a shuffle run at a time.
 
         Where it was not set it is Spark's ``spark.sql.shuffle.partitions`` if that was set, otherwise the number of
-        cores of a local master; 1 without Spark.
+        cores of the cluster, at most 16; 1 without Spark. A checkpoint keeps the one of its first start.
 
         Example:
             >>> env.get_parallelism()
@@ -127,10 +130,14 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         return SparkRuntime(spark)
 
     def set_max_parallelism(self, max_parallelism: int) -> StreamExecutionEnvironment:
-        """Set the number of key groups: the maximum number of subtasks that the state can ever be spread over.
+        """Set the number of key groups, the shares of all keys: so many subtasks can ever run at a time.
+
+        A streaming query has a subtask for each key group, in as many partitions of Spark's as the parallelism says.
+        So more of them cost little, but not nothing. A checkpoint keeps the number of its first start; a program that
+        sets none goes on with that.
 
         Args:
-            max_parallelism: the number, from 1 to 32768. A checkpoint keeps the one that it was started with.
+            max_parallelism: the number, from the parallelism to 32768.
 
         Returns:
             The environment.
@@ -152,11 +159,11 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
     def get_max_parallelism(self) -> int:
         """Return the number of key groups.
 
-        Where it was not set it is 128, and more where the parallelism is large.
+        Where it was not set it is eight times the parallelism, at most 128; a checkpoint keeps that of its first start.
 
         Example:
-            >>> env.get_max_parallelism()
-            128
+            >>> env.set_parallelism(4).get_max_parallelism()
+            32
         """
         return self._max_parallelism or default_max_parallelism(self.get_parallelism())
 
@@ -182,40 +189,6 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         """
         self._latency_interval = positive_millis(interval, "measure_mailbox_latency(): the interval")
         return self
-
-    def set_partitions(self, partitions: int) -> StreamExecutionEnvironment:
-        """Set the number of Spark's partitions that the subtasks lie in: the number that run at a time.
-
-        A checkpoint keeps its parallelism, and the partitions with which it was begun as well; but those of a stopped
-        query can be changed, by :func:`pillarbox.rescale`, ``pillarbox rescale``, or :meth:`set_auto_rescale`. So a
-        program may begin with more subtasks than it needs now: they lie evenly in any number of partitions.
-
-        Args:
-            partitions: the number, from 1 to the parallelism, which is the default.
-
-        Returns:
-            The environment.
-
-        Raises:
-            ProgramError: ``partitions`` is no whole number from 1.
-
-        Example:
-            >>> env.set_parallelism(16).set_partitions(4).get_partitions()
-            4
-        """
-        if not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1:
-            raise ProgramError(f"the number of partitions is a whole number from 1, not {shorten(partitions)}")
-        self._partitions = partitions
-        return self
-
-    def get_partitions(self) -> int:
-        """Return the number of Spark's partitions that the subtasks lie in.
-
-        Example:
-            >>> env.set_parallelism(16).get_partitions()
-            16
-        """
-        return self.get_parallelism() if self._partitions is None else self._partitions
 
     def set_runtime_mode(self, execution_mode: RuntimeExecutionMode) -> StreamExecutionEnvironment:
         """Set how programs are run: as streams, or key by key, which takes bounded sources.
@@ -264,19 +237,19 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         return self
 
     def set_auto_rescale(self, enabled: bool = True) -> StreamExecutionEnvironment:
-        """Let :func:`pillarbox.start` change the partitions of a checkpoint to those of the program, where they differ.
+        """Let :func:`pillarbox.start` change the parallelism of a checkpoint to that of the program, where they differ.
 
         It does so before the query starts, as :func:`pillarbox.rescale`, and logs it. If the last epoch of the query is
         not committed, a run of that epoch alone finishes it first. It takes a classic session of Spark 4.2 or newer.
 
         Args:
-            enabled: False: the query runs with the partitions that the checkpoint has, as without this call.
+            enabled: False: the query runs with the parallelism that the checkpoint has, as without this call.
 
         Returns:
             The environment.
 
         Example:
-            >>> env = env.set_parallelism(16).set_partitions(4).set_auto_rescale(True)
+            >>> env = env.set_parallelism(4).set_auto_rescale(True)
         """
         self._auto_rescale = bool(enabled)
         return self
@@ -347,7 +320,7 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         Example:
             >>> _ = env.from_collection([1]).map(str).print()
             >>> print(env.get_execution_graph())
-            Program 'program': parallelism 1, 128 key groups
+            Program 'program': parallelism 1, max parallelism 8
             Level 0 (sources)
               [0] collection -> map: str -> print
         """
@@ -458,26 +431,15 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         return self._runtime.collect(self._compile("collect", [sink]), limit)
 
     def _compile(self, name: str, sinks: list[SinkTransformation]) -> Program:
-        parallelism, max_parallelism = self.get_parallelism(), self.get_max_parallelism()
-        if parallelism > max_parallelism:
-            raise ProgramError(
-                f"parallelism {parallelism} is above the max parallelism {max_parallelism}: some subtasks would"
-                " own no key group; raise set_max_parallelism(), or lower set_parallelism()"
-            )
-        if self.get_partitions() > parallelism:
-            raise ProgramError(
-                f"{self.get_partitions()} partitions are more than the {parallelism} subtasks: some would stay empty;"
-                " raise set_parallelism(), or lower set_partitions()"
-            )
         program = compile_program(
             name,
             sinks,
-            parallelism,
-            max_parallelism,
-            self.get_partitions(),
+            self.get_parallelism(),
+            self._max_parallelism,
             chaining=self._chaining,
             batch=is_batch(self._mode, sinks),
         )
+        program.sets_parallelism = self._parallelism is not None
         program.auto_rescale = self._auto_rescale
         if self._savepoint is not None:
             self._savepoint.check(program)

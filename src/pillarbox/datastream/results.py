@@ -135,7 +135,7 @@ class DataStreamSink:
         """Set the number of the sink's subtasks; by default it works where its records are made.
 
         Args:
-            parallelism: the number, from 1 to that of the program.
+            parallelism: the number, from 1 to the program's max parallelism.
 
         Raises:
             ProgramError: it is not a whole number from 1; (when the program is run) it is above the program's.

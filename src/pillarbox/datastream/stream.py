@@ -91,16 +91,16 @@ class Stream(Generic[T1]):
         """Set the number of subtasks of the operator that makes this stream.
 
         Where it is not that of the operator before, and the stream between them is not partitioned, that is rebalanced;
-        and so it is behind this operator, whose successors have the program's parallelism. (Sinks stay with the
-        operator before them.) Between a source and the first shuffle operators run in the partitions of the source,
+        and so it is behind this operator, whose successors are the program's again. (Sinks stay with the operator
+        before them.) Between a source and the first shuffle operators run in the partitions of the source,
         unless they have a parallelism of their own. A checkpoint keeps the number.
 
         Args:
-            parallelism: the number, from 1 to that of the program (``env.set_parallelism``).
+            parallelism: the number, from 1 to the max parallelism (``env.set_max_parallelism``).
 
         Raises:
             ProgramError: it is not a whole number from 1, or no operator makes this stream; (when the program is run)
-                it is above the program's.
+                it is above the max parallelism.
 
         Example:
             >>> _ = env.set_parallelism(4)
@@ -123,7 +123,7 @@ class Stream(Generic[T1]):
         Example:
             >>> _ = env.from_collection([1]).map(str).map(len).disable_chaining().print()
             >>> print(env.get_execution_graph())
-            Program 'program': parallelism 1, 128 key groups
+            Program 'program': parallelism 1, max parallelism 8
             Level 0 (sources)
               [0] collection -> map: str
                     --forward--> [1]

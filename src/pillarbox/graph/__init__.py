@@ -1,5 +1,6 @@
 """A program as the user built it, and as a runtime runs it: vertices and levels."""
 
+from pillarbox.graph.layout import Layout, Parallelisms, lay_out, subtask_places
 from pillarbox.graph.program import Program, compile_program
 from pillarbox.graph.targets import CODES, output_target
 from pillarbox.graph.transformations import (
@@ -22,7 +23,9 @@ __all__ = [
     "CollectionSource",
     "DataFrameSource",
     "KeyByTransformation",
+    "Layout",
     "OperatorTransformation",
+    "Parallelisms",
     "PartitionTransformation",
     "Program",
     "SideOutputTransformation",
@@ -31,5 +34,7 @@ __all__ = [
     "Transformation",
     "UnionTransformation",
     "compile_program",
+    "lay_out",
     "output_target",
+    "subtask_places",
 ]

@@ -9,33 +9,48 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from pillarbox.errors import CheckpointMismatchError
+from pillarbox.graph.layout import Layout
 from pillarbox.graph.program import Program
 from pillarbox.graph.transformations import DataFrameSource, SourceTransformation
 from pillarbox.state.key_note import key_change
 
-__all__ = ["Comparison", "compare", "compare_sources", "describe_programs", "read_codes", "read_description"]
+__all__ = [
+    "Comparison",
+    "LayoutsNote",
+    "compare",
+    "compare_sources",
+    "describe_programs",
+    "read_description",
+    "read_layouts",
+]
 
 # Of the description. A newer one is refused.
 FORMAT = 1
 
 
-def describe_programs(programs: Sequence[Program]) -> dict[str, Any]:
+def describe_programs(programs: Sequence[Program], layouts: Sequence[Layout] | None = None) -> dict[str, Any]:
     """Return what describes the programs of one query, to be written as JSON.
 
     Who writes it adds a running ``number``, and the ``batch`` from which on it holds.
+
+    Args:
+        layouts: those that the programs run with; None: those that they were compiled with.
     """
-    return {"format": FORMAT, "programs": [_describe(program) for program in programs]}
+    every = [program.layout for program in programs] if layouts is None else layouts
+    return {"format": FORMAT, "programs": [_describe(*each) for each in zip(programs, every)]}
 
 
-def _describe(program: Program) -> dict[str, Any]:
+def _describe(program: Program, layout: Layout) -> dict[str, Any]:
     begun = {} if program.savepoint is None else {"savepoint": program.savepoint.directory}
     return {
         **begun,
-        "parallelism": program.parallelism,
-        "max_parallelism": program.max_parallelism,
+        # The words are those of the first version: the number of subtasks, and that of key groups.
+        "parallelism": layout.subtasks,
+        "max_parallelism": layout.key_groups,
+        "max_parallelism_is_set": program.sets_max_parallelism,
         "processing_time": program.uses_processing_time,
         "sources": [{"name": source.name, "columns": _columns(source)} for source in program.sources.values()],
         "operators": [
@@ -46,7 +61,7 @@ def _describe(program: Program) -> dict[str, Any]:
                 "kind": vertex.kind,
                 "name": vertex.nodes[0].name,
                 "key": vertex.key,
-                "parallelism": vertex.parallelism,
+                "parallelism": layout.count(program.parallelisms[vertex.number]),
             }
             for vertex in program.vertices
             if not vertex.is_source
@@ -83,14 +98,31 @@ def read_description(text: str) -> dict[str, Any] | None:
     return found if isinstance(programs, list) and all(map(_is_described, programs)) else None
 
 
-def read_codes(text: str) -> int | None:
-    """Return the number of the scheme of codes that a line of JSON notes; None: it notes something else."""
+class LayoutsNote(NamedTuple):
+    """A note of how a checkpoint's programs are laid out. Of several, the one with the highest number holds.
+
+    Attributes:
+        codes: by which scheme of codes their subtasks are found.
+        layouts: numbers of subtasks and of key groups of each program; None: an older version has written the note.
+    """
+
+    number: int
+    codes: int
+    layouts: list[list[int]] | None
+
+    def to_json(self) -> str:
+        """Return the line that notes it."""
+        return json.dumps(self._asdict(), sort_keys=True)
+
+
+def read_layouts(text: str) -> LayoutsNote | None:
+    """Return the layouts that a line of JSON notes; None: it notes something else."""
     try:
         found = json.loads(text)
     except ValueError:
         return None
     codes = found.get("codes") if isinstance(found, dict) else None
-    return codes if isinstance(codes, int) else None
+    return LayoutsNote(found.get("number", 0), codes, found.get("layouts")) if isinstance(codes, int) else None
 
 
 def _is_described(program: Any) -> bool:
@@ -127,11 +159,13 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
 
 def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparison) -> None:
     refused = found.refused
-    for what in ("parallelism", "max_parallelism"):
-        if then[what] != now[what]:
-            refused.append(
-                f"{what} was {then[what]}, and is {now[what]}: a checkpoint keeps it, so call set_{what}({then[what]})"
-            )
+    was, now_is = then["parallelism"], now["parallelism"]
+    # One that is not set is taken from the checkpoint. (Older descriptions do not say; there it was set.)
+    if was != now_is and now.get("max_parallelism_is_set", True):
+        refused.append(
+            f"max_parallelism was {was}, and is {now_is}: a checkpoint keeps it, so call set_max_parallelism({was}), or"
+            " leave that out"
+        )
     timed = now["processing_time"]
     if then["operators"] and now["operators"] and then.get("processing_time", timed) != timed:
         refused.append(

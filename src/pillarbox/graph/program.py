@@ -8,15 +8,18 @@ another parallelism, and where the user says so. The operators between a source 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from uuid import uuid4
 
 from pillarbox.errors import ProgramError
+from pillarbox.graph.layout import Layout, Parallelisms, lay_out, subtask_places
 from pillarbox.graph.own_state import carries_on
 from pillarbox.graph.savepoint_start import SavepointStart
-from pillarbox.graph.targets import FormerCodes, output_target, subtask_codes
+from pillarbox.graph.targets import output_target
 from pillarbox.graph.transformations import (
     ChainingStrategy,
+    DataFrameSource,
     KeyByTransformation,
     OperatorTransformation,
     PartitionTransformation,
@@ -27,6 +30,7 @@ from pillarbox.graph.transformations import (
     UnionTransformation,
 )
 from pillarbox.operators.pass_through import PASS_THROUGH
+from pillarbox.state.key_groups import default_max_parallelism
 from pillarbox.state.key_note import note_of_inputs
 from pillarbox.task.partitioner import ForwardPartitioner, OutputPartitioner, Partitioner, RebalancePartitioner
 from pillarbox.task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
@@ -47,10 +51,14 @@ class Program:
         vertices: by number, which a checkpoint knows them by: one that is added last changes no other.
         sources: the source of each vertex of level 0, by vertex number.
         outputs: names of the outputs; output *i* has the code ``output_target(i)``.
-        parallelism: number of subtasks of the vertices behind the first shuffle, where an operator has no other.
-        partitions: number of Spark's partitions in which these lie.
-        subtasks: vertex number and subtask of each code.
-        former: the same of the codes of before, which older checkpoints go on with.
+        parallelism: how many subtasks run at a time: Spark's partitions behind a shuffle.
+        max_parallelism: number of key groups. In a streaming query of Spark each is a subtask of its own, so that the
+            parallelism may change; else there are as many subtasks as the parallelism says.
+        layout: the subtasks that it was compiled with; a checkpoint that it goes on with may have another.
+        parallelisms: the numbers of subtasks of its vertices.
+        id: unique.
+        sets_parallelism: whether the user has set the parallelism.
+        sets_max_parallelism: whether the user has set the max parallelism.
         batch: whether it runs in batch mode.
         uses_processing_time: whether the program needs to be run when there is no data.
         auto_rescale: whether the partitions of a checkpoint may be changed to these.
@@ -63,12 +71,25 @@ class Program:
     outputs: list[str]
     parallelism: int
     max_parallelism: int
-    partitions: int
-    subtasks: dict[int, tuple[int, int]] = field(default_factory=dict)
-    former: dict[int, tuple[int, int]] = field(default_factory=dict)
+    layout: Layout
+    parallelisms: Parallelisms = ()
+    id: str = field(default_factory=lambda: uuid4().hex[:12])
+    sets_parallelism: bool = True
+    sets_max_parallelism: bool = False
     auto_rescale: bool = False
     batch: bool = False
     savepoint: SavepointStart | None = None
+
+    @property
+    def subtasks(self) -> Mapping[int, tuple[int, int]]:
+        """Vertex number and subtask of each code."""
+        return subtask_places(self.parallelisms, self.layout)
+
+    def lay_out(self, layout: Layout) -> None:
+        """Take another layout than the one that it was compiled with."""
+        self.layout = layout
+        for vertex in self.vertices:
+            lay_out(vertex, layout)
 
     @property
     def uses_processing_time(self) -> bool:
@@ -90,9 +111,7 @@ class Program:
 
     def to_text(self) -> str:
         """Return the plan as text: one line a vertex, its ways out below it."""
-        lines = [f"Program {self.name!r}: parallelism {self.parallelism}, {self.max_parallelism} key groups"]
-        if self.partitions != self.parallelism:
-            lines[0] += f", {self.partitions} partitions"
+        lines = [f"Program {self.name!r}: parallelism {self.parallelism}, max parallelism {self.max_parallelism}"]
         if self.batch:
             lines[0] += ", batch mode"
         for level, vertices in enumerate(self.levels):
@@ -127,7 +146,7 @@ class Program:
         return "\n".join(lines)
 
     def _differs(self, vertex: Vertex) -> bool:
-        return not vertex.is_source and vertex.parallelism != self.parallelism
+        return not vertex.is_source and vertex.parallelism != self.layout.subtasks
 
     def __str__(self) -> str:
         return self.to_text()
@@ -160,14 +179,13 @@ class _Compiler:
         name: str,
         sinks: list[SinkTransformation],
         parallelism: int,
-        max_parallelism: int,
-        partitions: int,
+        max_parallelism: int | None,
         chaining: bool,
         batch: bool,
     ) -> None:
-        self._program = Program(name, [], {}, [], parallelism, max_parallelism, partitions, batch=batch)
         self._chaining = chaining
-        self._former = FormerCodes(parallelism)
+        # Of each vertex: the number of its subtasks, where it does not depend on the layout; 0: it is a source.
+        self._parallelisms: list[int | None] = []
         # The consumers of each step's stream, and which of their inputs.
         self._children: dict[Transformation, list[tuple[Transformation, int]]] = {}
         self._heads: dict[OperatorTransformation, Vertex] = {}
@@ -176,8 +194,17 @@ class _Compiler:
         self._strategies: defaultdict[tuple[int, int], set[WatermarkStrategy]] = defaultdict(set)
         for sink in sinks:
             self._reach(sink)
-            if sink.output is not None:
-                self._program.outputs.append(sink.output)
+        streaming = any(
+            isinstance(source, DataFrameSource) and source.dataframe.isStreaming for source in self._sources
+        )
+        most = default_max_parallelism(parallelism) if max_parallelism is None else max_parallelism
+        layout = Layout(most if streaming else parallelism, most)
+        # The number of subtasks that a streaming query has by default is that of its first start, whatever it is now:
+        # which operators are chained must not depend on it.
+        self._layout_is_known = not streaming or max_parallelism is not None
+        outputs = [sink.output for sink in sinks if sink.output is not None]
+        self._program = Program(name, [], {}, outputs, parallelism, most, layout, batch=batch)
+        self._program.sets_max_parallelism = max_parallelism is not None
         self._check_uids()
         self._check_parallelism()
 
@@ -203,13 +230,18 @@ class _Compiler:
                     )
 
     def _check_parallelism(self) -> None:
-        most = self._program.parallelism
+        most = self._program.max_parallelism
+        if self._program.parallelism > most:
+            raise ProgramError(
+                f"parallelism {self._program.parallelism} is above the max parallelism {most}: some subtasks would own"
+                " no key group; raise set_max_parallelism(), or lower set_parallelism()"
+            )
         for step in self._children:
             if isinstance(step, OperatorTransformation) and (step.parallelism or 1) > most:
                 raise ProgramError(
-                    f"operator {step.name!r} has parallelism {step.parallelism}, and the program {most}: state and"
-                    f" partitions are there for {most} subtasks; set the largest one for the program, with"
-                    f" env.set_parallelism({step.parallelism}), and lower ones for operators"
+                    f"operator {step.name!r} has parallelism {step.parallelism}, above the max parallelism {most}: some"
+                    f" subtasks would own no key group; raise it, with env.set_max_parallelism({step.parallelism}), or"
+                    " lower that of the operator"
                 )
 
     def compile(self) -> Program:
@@ -226,29 +258,30 @@ class _Compiler:
                 grown.add(head)
                 self._grow(vertex, head)
             pending = [(head, vertex) for head, vertex in self._heads.items() if head not in grown]
-        self._set_levels()
-        return self._program
-
-    def _new_vertex(self, name: str, uid: str, parallelism: int) -> Vertex:
         program = self._program
+        program.parallelisms = tuple(self._parallelisms)
+        for vertex in program.vertices:
+            vertex.parallelisms = program.parallelisms
+        program.lay_out(program.layout)
+        self._set_levels()
+        return program
+
+    def _new_vertex(self, name: str, uid: str, parallelism: int | None) -> Vertex:
+        program = self._program
+        self._parallelisms.append(parallelism)
         vertex = Vertex(
             number=len(program.vertices),
             name=name,
             uid=uid,
             level=0,
-            parallelism=parallelism,
-            max_parallelism=program.max_parallelism,
+            parallelism=program.layout.count(parallelism),
+            max_parallelism=program.layout.key_groups,
             nodes=[],
             edges=[],
             inputs=[],
-            job_parallelism=program.parallelism,
             batch=program.batch,
         )
         program.vertices.append(vertex)
-        if not vertex.is_source:
-            places = [(vertex.number, subtask) for subtask in range(parallelism)]
-            program.subtasks.update(zip(subtask_codes(vertex.number, parallelism), places))
-            program.former.update(zip(self._former.take(vertex.number), places))
         return vertex
 
     def _links(self, step: Transformation, tag_id: str | None = None) -> Iterator[_Link]:
@@ -275,25 +308,33 @@ class _Compiler:
         if given is not None and not isinstance(given, ForwardPartitioner):
             return given
         wanted = self._parallelism_behind(vertex, consumer)
-        if wanted != vertex.parallelism:
+        if not self._are_alike(wanted, self._parallelisms[vertex.number]):
             if given is None:
                 return _REBALANCE
             before = f"parallelism {vertex.parallelism}" if vertex.parallelism else "the partitions of its source"
             raise ProgramError(
                 f"forward() keeps each record in its subtask, but {step.name!r} has {before}, and {consumer.name!r}"
-                f" parallelism {wanted}: leave out forward(), or say rebalance(), rescale() or global_() instead"
+                f" parallelism {self._program.layout.count(wanted)}: leave out forward(), or say rebalance(), rescale()"
+                " or global_() instead"
             )
         if self._may_chain(step, consumer) and (given is None or len(consumer.inputs) == 1):
             return None
         return given or _FORWARD
 
-    def _parallelism_behind(self, vertex: Vertex, consumer: OperatorTransformation) -> int:
-        """Return the parallelism of an operator whose stream is not partitioned; 0: that of the source."""
+    def _parallelism_behind(self, vertex: Vertex, consumer: OperatorTransformation) -> int | None:
+        """Return the parallelism of an operator whose stream is not partitioned; None: the program's."""
         if consumer.parallelism is not None:
             return consumer.parallelism
         # A sink works where its records are made.
         stays = vertex.is_source or isinstance(consumer, SinkTransformation)
-        return vertex.parallelism if stays else self._program.parallelism
+        return self._parallelisms[vertex.number] if stays else None
+
+    def _are_alike(self, one: int | None, other: int | None) -> bool:
+        """Return whether two operators have the same number of subtasks, whatever the checkpoint's layout is."""
+        if one == other:
+            return True
+        count = self._program.layout.count
+        return self._layout_is_known and count(one) == count(other)
 
     def _may_chain(self, step: Transformation, consumer: OperatorTransformation) -> bool:
         if isinstance(consumer, SinkTransformation) and consumer.output is not None:
@@ -367,8 +408,8 @@ class _Compiler:
         """
         head = self._heads.get(link.consumer)
         if head is None:
-            stays = isinstance(partitioner, ForwardPartitioner)
-            head = self._new_head(link.consumer, vertex.parallelism if stays else 0)
+            stays = isinstance(partitioner, ForwardPartitioner) and not vertex.is_source
+            head = self._new_head(link.consumer, self._parallelisms[vertex.number] if stays else None)
         between = [place for place, edge in enumerate(vertex.edges) if edge.receiver == head.number]
         for place in between:
             edge = vertex.edges[place]
@@ -382,35 +423,19 @@ class _Compiler:
             vertex.number, vertex.parallelism, ordinal=len(between), index=link.index, partitioner=partitioner
         )
         head.inputs.append(way_in)
-        codes, former = (
-            [code for code, (number, _) in subtasks.items() if number == head.number]
-            for subtasks in (self._program.subtasks, self._program.former)
-        )
         consumers.edges.append(len(vertex.edges))
-        vertex.edges.append(
-            Edge(
-                head.number,
-                link.index,
-                way_in.id,
-                codes,
-                partitioner,
-                vertex.max_parallelism,
-                sender,
-                former,
-                vertex.parallelism,
-            )
-        )
+        vertex.edges.append(Edge(head.number, link.index, way_in.id, [], partitioner, vertex.max_parallelism, sender))
         return head.number, way_in.id
 
-    def _new_head(self, consumer: OperatorTransformation, before: int) -> Vertex:
+    def _new_head(self, consumer: OperatorTransformation, before: int | None) -> Vertex:
         """Begin a vertex with an operator behind a shuffle.
 
         Args:
-            before: the parallelism of the operator before it; 0: it does not matter.
+            before: the parallelism of the operator before it, where a sink follows it; None: the program's.
         """
-        parallelism = consumer.parallelism or self._program.parallelism
-        if isinstance(consumer, SinkTransformation):
-            parallelism = consumer.parallelism or before or parallelism
+        parallelism = consumer.parallelism
+        if parallelism is None and isinstance(consumer, SinkTransformation):
+            parallelism = before
         head = self._new_vertex(consumer.name, consumer.effective_uid, parallelism)
         head.nodes.append(ChainNode(consumer.name, consumer.effective_uid, consumer.factory))
         head.uses_processing_time = consumer.uses_processing_time
@@ -466,8 +491,7 @@ def compile_program(
     name: str,
     sinks: list[SinkTransformation],
     parallelism: int,
-    max_parallelism: int,
-    partitions: int | None = None,
+    max_parallelism: int | None = None,
     *,
     chaining: bool = True,
     batch: bool = False,
@@ -475,16 +499,17 @@ def compile_program(
     """Turn the steps that lead to ``sinks`` into a program.
 
     Args:
-        partitions: how many of Spark's partitions the subtasks lie in; as many as there are subtasks by default.
+        parallelism: how many subtasks behind a shuffle run at a time.
+        max_parallelism: the number of key groups; None: the default one.
         chaining: whether operators are chained at all.
         batch: whether it runs in batch mode: each source ends.
 
     Raises:
-        ProgramError: there is no sink, two operators share a uid, or one has a parallelism that it cannot have.
+        ProgramError: there is no sink, two operators share a uid, or a parallelism is above the max parallelism.
     """
     if not sinks:
         raise ProgramError(
             "the program has no output: end a stream with to_dataframe(...), execute_and_collect() or print()"
         )
-    compiler = _Compiler(name, sinks, parallelism, max_parallelism, partitions or parallelism, chaining, batch)
+    compiler = _Compiler(name, sinks, parallelism, max_parallelism, chaining, batch)
     return compiler.compile()

@@ -18,6 +18,8 @@ from pillarbox.graph import CollectionSource, Program, output_target
 from pillarbox.runtime.failures import failures_of
 from pillarbox.runtime.shipping import ship
 from pillarbox.state import MemoryChunkStore
+from pillarbox.state.log_head import META
+from pillarbox.state.log_view import LogView
 from pillarbox.task import REPORT_TARGET, MultipleInputStreamTask, SourceStreamTask
 from pillarbox.task.vertex import Vertex
 from pillarbox.time import ProcessingTimeService
@@ -58,6 +60,12 @@ class EpochStore:
                 self._committed.remove(number)
 
 
+def _key_groups(savepoint: Savepoint) -> int | None:
+    """Return the number of key groups that a savepoint was written with; None: nothing is in it."""
+    written = (store for store in savepoint.values() if store.get(META) is not None)
+    return next((LogView(store, 0).head.max_parallelism for store in written), None)
+
+
 @dataclass
 class _Outcome:
     """The outcome of an epoch that is not committed yet."""
@@ -91,14 +99,16 @@ class LocalJob:
         self.reports: list[TaskReport] = []
         self._clock = clock
         self._epoch_time: int | None = None
-        self._shipped = [ship(vertex) for vertex in program.vertices]
-        self._codes = {place: code for code, place in program.subtasks.items()}
         if program.batch and savepoint:
             raise ProgramError("a program in batch mode starts without state: it takes no savepoint")
         if savepoint is None and program.savepoint is not None:
             from pillarbox.runtime.savepoint_stores import stores_from_savepoint
 
             savepoint = stores_from_savepoint(program)
+        elif savepoint and not program.sets_max_parallelism:
+            program.lay_out(program.layout._replace(key_groups=_key_groups(savepoint) or program.max_parallelism))
+        self._shipped = [ship(vertex) for vertex in program.vertices]
+        self._codes = {place: code for code, place in program.subtasks.items()}
         self._stores: Savepoint = {place: store.copy() for place, store in (savepoint or {}).items()}
         places = {(vertex.uid, subtask) for vertex in program.vertices for subtask in range(vertex.parallelism)}
         homeless = sorted(self._stores.keys() - places)

@@ -207,12 +207,11 @@ def key_group_range(subtask: int, max_parallelism: int, parallelism: int) -> ran
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """Return the number of key groups for a program that does not set it, as Flink does.
+    """Return the number of key groups for a program that does not set it: eight times the parallelism, at most 128.
 
-    One and a half times the parallelism, rounded up to a power of two, between 128 and 32768.
+    Flink's is 128 and more: there a key group costs next to nothing, here each may be a subtask of its own.
     """
-    wanted = parallelism + parallelism // 2
-    return min(max(DEFAULT_MAX_PARALLELISM, 1 << (wanted - 1).bit_length()), MAX_MAX_PARALLELISM)
+    return max(parallelism, min(8 * parallelism, DEFAULT_MAX_PARALLELISM))
 
 
 def owners(max_parallelism: int, parallelism: int) -> Sequence[int]:

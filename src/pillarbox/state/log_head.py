@@ -284,13 +284,23 @@ def _check_identity(head: LogHead, mine: LogIdentity) -> None:
             f"the checkpoint holds state of operator {head.operator!r} where the program has"
             f" {mine.operator!r}: set the operator's uid() to the one in the checkpoint, or start from a new one"
         )
-    for what in ("parallelism", "max_parallelism", "subtask"):
-        theirs, ours = getattr(head, what), getattr(mine, what)
-        if theirs != ours:
-            raise CheckpointMismatchError(
-                f"operator {mine.operator!r}: the checkpoint was written with {what} {theirs}, the program"
-                f" runs with {ours}: keep it at {theirs}, or start from a new checkpoint"
-            )
+    if head.parallelism != mine.parallelism:
+        raise CheckpointMismatchError(
+            f"operator {mine.operator!r}: the checkpoint was written with {head.parallelism} subtasks, the program runs"
+            f" with {mine.parallelism}: leave env.set_max_parallelism() out (of a streaming query), or call"
+            f" set_parallelism({head.parallelism}) as before, or start from a new checkpoint"
+        )
+    if head.max_parallelism != mine.max_parallelism:
+        raise CheckpointMismatchError(
+            f"operator {mine.operator!r}: the checkpoint was written with {head.max_parallelism} key groups, the"
+            f" program runs with {mine.max_parallelism}: leave env.set_max_parallelism() out, or start from a new"
+            " checkpoint"
+        )
+    if head.subtask != mine.subtask:
+        raise CheckpointMismatchError(
+            f"operator {mine.operator!r}: the checkpoint holds state of subtask {head.subtask} in the place of subtask"
+            f" {mine.subtask}: it is damaged; start from an older copy of it, or from a new one"
+        )
     if mine.codes is not None and (head.codes or 1) != mine.codes:
         raise CheckpointMismatchError(
             f"{mine}: the checkpoint finds its subtasks by scheme {head.codes or 1} of codes, and the query was started"

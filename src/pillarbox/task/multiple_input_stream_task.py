@@ -303,7 +303,7 @@ class MultipleInputStreamTask(StreamTask):
             f"operator {self.chain.head.name!r}, subtask {self.subtask}: the worker has no memory left{used}; the state"
             f" of {self.backend.num_keys} keys took about {readable(self.log.state_bytes)} when it was last written,"
             f" and takes several times that in memory; the largest keys are {largest or 'none'}: raise"
-            " spark.executor.pyspark.memory, keep less for each key, or start with a higher parallelism"
+            " spark.executor.pyspark.memory, keep less for each key, or raise the parallelism (pillarbox rescale)"
         )
 
     def _report(self) -> TaskReport:

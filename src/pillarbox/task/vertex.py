@@ -102,11 +102,10 @@ class Edge:
         receiver: the number of the receiving vertex, or the name of the output.
         index: the input of the receiving operator.
         id: the number by which the receiver knows the edge (:func:`edge_id`).
-        targets: the buffer code of each receiving subtask, or of the output.
+        targets: the buffer code of each receiving subtask (set by the layout), or of the output.
         partitioner: how records are spread over the targets.
         max_parallelism: number of key groups.
         sender: names of the operators that send on it.
-        former_targets: the codes of before of the receiving subtasks.
         senders: the number of sending subtasks; 0: it is a source, whose partitions are Spark's.
     """
 
@@ -117,7 +116,6 @@ class Edge:
     partitioner: Partitioner
     max_parallelism: int
     sender: str = ""
-    former_targets: list[int] = field(default_factory=list)
     senders: int = 0
 
 
@@ -181,6 +179,7 @@ class Vertex:
         kind: the method that made its head operator.
         key: the description of its key; None where its head has no key.
         codes: by which scheme of codes the state of subtasks is found; None: it is found otherwise.
+        parallelisms: the numbers of subtasks of all vertices of the program, where they do not depend on its layout.
         batch: whether it runs in batch mode.
         moved: the classes that have moved, by the module and name that checkpoints have them by.
     """
@@ -204,13 +203,7 @@ class Vertex:
     codes: int | None = None
     batch: bool = False
     moved: Mapping[tuple[str, str], type] = field(default_factory=dict)
-
-    def use_codes(self, codes: int) -> None:
-        """Send to subtasks, and find state, by the codes of this scheme. The first one is that of older checkpoints."""
-        self.codes = codes
-        for edge in self.edges:
-            if codes == 1 and edge.former_targets:
-                edge.targets = edge.former_targets
+    parallelisms: tuple[int | None, ...] = ()
 
     @property
     def is_source(self) -> bool:

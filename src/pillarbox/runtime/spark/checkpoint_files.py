@@ -121,6 +121,14 @@ class CheckpointFiles:
         rows = self.logs(operator).where(f"number = {META}").collect()
         return {code: head_of(code, bytes(payload)) for code, _, payload in rows}
 
+    def every_head(self) -> list[LogHead]:
+        """Return the heads of all logs.
+
+        Raises:
+            CheckpointMismatchError: one cannot be read.
+        """
+        return [head for operator in self.stateful for head in self.heads(operator).values()]
+
 
 def head_of(code: int, payload: bytes) -> LogHead:
     """Return the head of a log from its value.

@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import zip_longest
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import CheckpointMismatchError
-from pillarbox.graph import CODES, Program
-from pillarbox.graph.description import compare, describe_programs, read_codes, read_description
+from pillarbox.graph import CODES, Layout, Program
+from pillarbox.graph.description import (
+    LayoutsNote,
+    compare,
+    describe_programs,
+    read_description,
+    read_layouts,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +33,7 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 
 
 class Description:
-    """The descriptions of a query's programs, beside its checkpoint; and by which codes it finds their subtasks.
+    """The descriptions of a query's programs, beside its checkpoint; and how their subtasks are laid out in it.
 
     It is for one start: what there is, is read once.
 
@@ -44,39 +51,65 @@ class Description:
     def __str__(self) -> str:
         return self._checkpoint
 
-    def codes(self) -> int:
-        """Return by which scheme of codes the checkpoint finds its subtasks; note it in a new one.
+    @cached_property
+    def _noted(self) -> LayoutsNote | None:
+        """The newest note of the layouts; None: there is none."""
+        return max(filter(None, map(read_layouts, self._lines)), default=None, key=itemgetter(0))
 
-        What was begun before this was noted has the first scheme.
+    def subtasks(self) -> list[tuple[int, int]] | None:
+        """Return the numbers of subtasks and of key groups of each program, as noted; None: nothing was noted."""
+        if self.last_committed >= 0 and self._noted is not None and self._noted.layouts is not None:
+            return [(subtasks, key_groups) for subtasks, key_groups in self._noted.layouts]
+        binding = self.binding()
+        if binding is None:
+            return None
+        return [(program["parallelism"], program["max_parallelism"]) for program in binding["programs"]]
+
+    def layouts(self, compiled: Sequence[Layout], find: Callable[[], list[tuple[int, int]]]) -> list[Layout]:
+        """Return how the programs of a query are laid out in the checkpoint; note it where it is not noted.
+
+        Args:
+            compiled: the layouts that the programs were compiled with; a new checkpoint gets these.
+            find: looks for the numbers of subtasks and of key groups in the state; nothing noted them in the first
+                versions.
         """
-        noted = [codes for line in self._lines if (codes := read_codes(line)) is not None]
-        if noted:
-            return max(noted)
-        if self.last_committed >= 0:
-            return 1
-        self._write(json.dumps({"codes": CODES}))
-        return CODES
+        noted = self._noted
+        if self.last_committed < 0:
+            numbers, codes = [[each.subtasks, each.key_groups] for each in compiled], CODES
+        else:
+            known = self.subtasks() or find()
+            # What was begun before they were noted has the first scheme of codes.
+            numbers, codes = [[*each] for each in known], 1 if noted is None else noted.codes
+        if noted is None or noted.layouts != numbers:
+            self._write(LayoutsNote(1 if noted is None else noted.number + 1, codes, numbers).to_json())
+        return [
+            each._replace(codes=codes) if pair is None else Layout(pair[0], pair[1], codes)
+            for each, pair in zip_longest(compiled, numbers[: len(compiled)])
+        ]
 
-    def check(self, programs: Sequence[Program]) -> None:
+    def check(self, programs: Sequence[Program], layouts: Sequence[Layout]) -> None:
         """Compare with the programs that the checkpoint belongs to; note what there is now.
+
+        Args:
+            layouts: those that the programs are to run with.
 
         Raises:
             CheckpointMismatchError: it belongs to programs that these cannot take the place of.
         """
-        now = describe_programs(programs)
+        now = describe_programs(programs, layouts)
         binding = self.binding()
         if binding is not None:
             self._compare(binding, now)
         self._note(self._read(), now, self.last_committed)
 
-    def follow(self, programs: Sequence[Program]) -> None:
+    def follow(self, programs: Sequence[Program], layouts: Sequence[Layout]) -> None:
         """Note what there is now, if anything has been noted before; refuse nothing.
 
         Without this, batches that these programs commit would seem to be those of the ones before.
         """
         every = self._read()
         if every:
-            self._note(every, describe_programs(programs), self.last_committed)
+            self._note(every, describe_programs(programs, layouts), self.last_committed)
 
     @property
     def savepoint(self) -> str | None:
@@ -178,7 +211,7 @@ class Description:
     # -- partitions --
 
     @property
-    def partitions(self) -> int | None:
+    def parallelism(self) -> int | None:
         """In how many of Spark's partitions the state lies, as of the last batch that was committed."""
         return self._partitions_of.get(self.last_committed)
 
@@ -190,7 +223,7 @@ class Description:
     @property
     def interrupted(self) -> int | None:
         """The number of partitions that the state was to get, where a change of it was interrupted."""
-        return None if self.unfinished == self.partitions else self.unfinished
+        return None if self.unfinished == self.parallelism else self.unfinished
 
     def newest(self) -> dict[str, Any] | None:
         """Return the newest description, whether its program has committed a batch or not; None: there is none."""
@@ -206,23 +239,35 @@ class Description:
         interrupted = self.interrupted
         if interrupted not in (None, wanted):
             raise CheckpointMismatchError(
-                f"checkpoint {self}: a change of its parallelism from {self.partitions} to {interrupted} was"
+                f"checkpoint {self}: a change of its parallelism from {self.parallelism} to {interrupted} was"
                 f" interrupted: complete it first, with 'pillarbox rescale {self} --parallelism {interrupted}'"
             )
 
-    def check_partitions(self, wanted: int) -> None:
-        """Check the partitions of a program that is about to be started; the log tells if it will have others.
+    def check_parallelism(self, wanted: int | None, most: int | None) -> None:
+        """Check the parallelism of a program that is about to be started; the log tells if it will have another one.
+
+        Args:
+            wanted: the one that the program sets; None: it sets none.
+            most: the number of its subtasks; None: nobody knows.
 
         Raises:
-            CheckpointMismatchError: to change them was interrupted.
+            CheckpointMismatchError: to change it was interrupted.
         """
         self.check_interrupted()
-        present = self.partitions
-        if present not in (None, wanted):
+        present = self.parallelism
+        if present is None or wanted in (None, present):
+            return
+        assert wanted is not None
+        if most is not None and wanted > most:
             _log.warning(
-                "checkpoint %s: the state lies in %d partitions, so the query runs with these, and not with %d: to"
-                " change that, stop it, and run 'pillarbox rescale %s --parallelism %d', or call"
-                " env.set_auto_rescale(True)",
+                "checkpoint %s: its first start fixed the max parallelism at %d, so the query cannot have parallelism"
+                " %d, and runs with %d: more than %d takes a new checkpoint",
+                *(self, most, wanted, present, most),
+            )
+        else:
+            _log.warning(
+                "checkpoint %s: the query runs with parallelism %d, as the checkpoint does, and not with %d: to change"
+                " that, stop it, and run 'pillarbox rescale %s --parallelism %d', or call env.set_auto_rescale(True)",
                 *(self, present, wanted, self, wanted),
             )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.elements import dumps
 from pillarbox.errors import CheckpointMismatchError, ConfigurationError, ProgramError
-from pillarbox.graph import CODES, Program
+from pillarbox.graph import Program
 from pillarbox.graph.description import Comparison, compare_sources, describe_programs
 from pillarbox.graph.savepoint_start import SAVEPOINT, RestorePlan, SavepointStart, plan_restore, uids_of
 from pillarbox.runtime.savepoint_stores import classes_of
@@ -68,7 +68,7 @@ def begin_from_savepoint(
             )
         return
     spark = session_of(writer)
-    if asked is None and not any(one.partitions for one in planned):
+    if asked is None and not any(one.parallelism for one in planned):
         return
     description = Description(spark, checkpoint)
     noted = description.savepoint
@@ -155,7 +155,7 @@ class _Beginning:
         )
         if description.savepoint is None:
             description.note_savepoint(start.directory)
-        description.check([self._program])
+        description.check([self._program], [self._program.layout])
         if files is not None:
             _add_first_batch(spark, files)
         self._run(first)
@@ -235,11 +235,11 @@ class _Beginning:
 
     def _run(self, first: FirstEpoch) -> None:
         spark, program = self._spark, self._program
-        assert self._description.codes() == CODES
+        layouts = self._description.layouts([program.layout], lambda: [])
         with unwrapped_failures():
             # A row of state is up to some megabytes: without this bound Spark gathers many into one Arrow batch.
             rows_in_batch = _set(spark, {"spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024)})
-            with rows_in_batch, program_settings(spark, [PlannedProgram("", program.partitions, program)]):
+            with rows_in_batch, program_settings(spark, [PlannedProgram.of(program)], layouts):
                 rows = plan_first_epoch(program, spark, first)
                 query = (
                     rows.writeStream.format("noop")

@@ -18,6 +18,7 @@ from pillarbox.runtime.shipping import ShippedVertex, ship
 from pillarbox.runtime.spark.batch_host import BatchTaskHost
 from pillarbox.runtime.spark.buffer_rows import BUFFER_SCHEMA, BufferRows
 from pillarbox.runtime.spark.failures import unwrapped_failures
+from pillarbox.runtime.spark.layouts import ProgramLayout
 from pillarbox.runtime.spark.output import (
     BATCH_TIMESTAMP,
     REPORT_TYPES,
@@ -85,6 +86,7 @@ class _Plan:
         for vertex in program.vertices:
             vertex.fires_processing_time = program.uses_processing_time or not self.is_streaming
         self.shipped: list[ShippedVertex] = [ship(vertex) for vertex in program.vertices]
+        self._layout = ProgramLayout.of(program)
 
     def rows(self, output: Output, schema: str | StructType, metrics: _Metrics | None = None) -> DataFrame:
         """Return what ``output`` makes of the program's end.
@@ -112,10 +114,8 @@ class _Plan:
         if rows is None:
             return self._sources(output, schema) if self._first is None else self._nothing(self._first, schema)
         vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
-        # Only when the query starts it is known which codes its checkpoint has.
-        every = {**self.program.former, **self.program.subtasks}
-        places = {code: place for code, place in every.items() if place[0] in vertices}
         if not self.is_streaming:
+            places = {code: place for code, place in self.program.subtasks.items() if place[0] in vertices}
             return self._mapped(self._shuffled(rows), BatchTaskHost(vertices, places, output), schema)
         from pillarbox.runtime.spark._processor import Processor
         from pillarbox.runtime.spark.task_host import TaskHost
@@ -126,12 +126,12 @@ class _Plan:
             # number would be part of the code that Spark generates: it would compile it anew in each epoch, twice.
             time = "CAST(unix_millis(current_timestamp()) AS STRING)"
             rows = rows.selectExpr("*", f"{time} AS {BATCH_TIMESTAMP}")
-        host, state = TaskHost(vertices, places, output, timers), None
+        host, state = TaskHost(vertices, self._layout, output, timers), None
         if self._first is not None:
             from pillarbox.runtime.spark.restore_host import RestoringHost
 
-            host = RestoringHost(vertices, places, output, timers, self._first.tables)
-            given = self._first.state(list(vertices)).repartition(self.program.partitions, "target")
+            host = RestoringHost(vertices, self._layout, output, timers, self._first.tables)
+            given = self._first.state(list(vertices)).repartition(self.program.parallelism, "target")
             state = given.sortWithinPartitions("target", "number").groupBy("target")
         with worker_pool(self.session, self._pool(level)):
             sent = rows.groupBy("target").transformWithStateInPandas(
@@ -158,13 +158,8 @@ class _Plan:
             columns = None if pickled else df.columns
             if columns is not None and any("." in name or "`" in name for name in columns):
                 df = df.toDF(*(f"c{position}" for position in range(len(columns))))  # mapInArrow looks them up by name
-            host = SourceHost(
-                self.shipped[number],
-                output,
-                bounded=not df.isStreaming,
-                columns=columns,
-                subtasks=[list(self.program.former), list(self.program.subtasks)],
-            )
+            bounded = not df.isStreaming
+            host = SourceHost(self.shipped[number], self._layout, output, bounded=bounded, columns=columns)
             tasks.append(self._mapped(df, host, schema))
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
@@ -190,7 +185,7 @@ class _Plan:
     def _shuffled(self, buffers: DataFrame) -> DataFrame:
         # A number that is given is kept, whatever the session's settings. Each target's buffers come together, and in
         # an order that does not depend on the shuffle: a task that is tried again does what it did.
-        shuffled = buffers.repartition(self.program.partitions, "target")
+        shuffled = buffers.repartition(self.program.parallelism, "target")
         return shuffled.sortWithinPartitions("target", "channel", "seq")
 
     def _pool(self, level: int) -> str:

@@ -27,7 +27,7 @@ from pillarbox.runtime.spark.metrics import metrics
 from pillarbox.runtime.spark.requests import RequestWatch
 from pillarbox.runtime.spark.rescale import check_spark, rescale
 from pillarbox.runtime.spark.session import task_slots, worker_pool
-from pillarbox.runtime.spark.start import PlannedProgram, changes_refused, programs_of
+from pillarbox.runtime.spark.start import PlannedProgram, changes_refused, programs_of, wanted_parallelism
 from pillarbox.runtime.spark.started import StartedQuery, find
 from pillarbox.runtime.spark.writer import checkpoint_of, is_available_now, one_batch, session_of
 
@@ -54,11 +54,11 @@ def start(
     """Start a streaming query with a program of pillarbox, as ``writer.start()`` does, and look after it.
 
     - A program that cannot go on with the checkpoint is refused before anything runs: shuffles or sources that were
-      added or removed, another key, another parallelism, another uid. Changes that may be such are logged as a warning.
-      For this, a description of the program is written into ``pillarbox/`` of the checkpoint location.
-    - A checkpoint whose change to another parallelism was interrupted is refused. One whose state lies in another
-      number of partitions than the program sets is rescaled first, where ``env.set_auto_rescale(True)`` was called;
-      else the query runs with those partitions, and a warning says so.
+      added or removed, another key, max parallelism or uid. Changes that may be such are logged as a warning. For this,
+      a description of the program is written into ``pillarbox/`` of the checkpoint location.
+    - A checkpoint whose change to another parallelism was interrupted is refused. One with another parallelism than
+      the program sets is rescaled first, where ``env.set_auto_rescale(True)`` was called; else the query runs with that
+      of the checkpoint, and a warning says so.
     - With ``trigger(availableNow=True)`` the query ends also where the program uses processing time: when all input is
       read, processing-time timers that were due by then have fired, and requests carried from epoch to epoch are
       answered. Later timers stay in the checkpoint. The end is ``query.stop()``: ``awaitTermination()`` returns, and
@@ -107,9 +107,9 @@ def _adapt(
     table: str | None,
     options: dict[str, Any],
 ) -> None:
-    """Give the checkpoint the partitions of the programs, if they ask for that."""
-    wanted = max(one.partitions for one in planned)
-    if not wanted or not any(one.program is not None and one.program.auto_rescale for one in planned):
+    """Give the checkpoint the parallelism of the programs, if they ask for that."""
+    wanted = wanted_parallelism(planned)
+    if wanted is None or not any(one.program is not None and one.program.auto_rescale for one in planned):
         return
     run = partial(writer.start, path, **options) if table is None else partial(writer.toTable, table, **options)
     checkpoint = checkpoint_of(writer, run.func, *run.args, **options)
@@ -117,7 +117,7 @@ def _adapt(
         return
     spark = session_of(writer)
     description = Description(spark, checkpoint)
-    present = description.partitions
+    present = description.parallelism
     if present is None or (present == wanted and description.interrupted is None):
         return
     check_spark(spark)
@@ -126,7 +126,7 @@ def _adapt(
         with one_batch(writer), changes_refused():
             run().awaitTermination()
     if rescale(spark, checkpoint, wanted):
-        _log.info("checkpoint %s: its state went from %d partitions to %d", checkpoint, present, wanted)
+        _log.info("checkpoint %s: its parallelism went from %d to %d", checkpoint, present, wanted)
 
 
 # -- the end --

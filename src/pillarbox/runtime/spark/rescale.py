@@ -24,8 +24,8 @@ _SINCE = (4, 2)
 def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     """Change how many tasks a stopped query runs at a time: its state moves to another number of Spark's partitions.
 
-    Then start the same program with ``set_partitions(parallelism)``: it goes on exactly where it was. Its subtasks,
-    whose number ``set_parallelism`` fixed when the query was first started, are spread over the partitions.
+    Then start the same program with ``set_parallelism(parallelism)``: it goes on exactly where it was. Its subtasks,
+    whose number is the max parallelism, which the first start fixed, are spread over the partitions.
 
     All state is read and written once, by Spark. If it is interrupted, no query starts on the checkpoint until the
     same call has completed it.
@@ -33,14 +33,14 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     Args:
         spark: a classic session, of Spark 4.2 or newer.
         checkpoint: the ``checkpointLocation`` of the query. The query must not run, nowhere.
-        parallelism: the number, from 1 to that of the subtasks.
+        parallelism: the number, from 1 to the max parallelism.
 
     Returns:
         Whether there was anything to change.
 
     Raises:
         CheckpointMismatchError: there is no such checkpoint; the query runs; its last epoch is not committed; to
-            change it to another number was interrupted; or it has fewer subtasks.
+            change it to another number was interrupted; or its max parallelism is lower.
         ConfigurationError: this Spark cannot do it.
         ProgramError: ``parallelism`` is no whole number from 1.
 
@@ -55,7 +55,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     description = files.description
     if description.query_id in {str(query.id) for query in spark.streams.active}:
         raise CheckpointMismatchError(f"checkpoint {checkpoint}: its query is running: stop it, and call this again")
-    present, interrupted = description.partitions, description.interrupted
+    present, interrupted = description.parallelism, description.interrupted
     if description.unfinished is not None and interrupted is None:
         raise CheckpointMismatchError(
             f"checkpoint {checkpoint}: epoch {files.epoch + 1} was begun, and is not committed: start the query once"
@@ -69,9 +69,9 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
         raise CheckpointMismatchError(f"checkpoint {checkpoint} has no state of pillarbox: there is nothing to spread")
     if parallelism > subtasks:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint}: {parallelism} partitions are more than its {subtasks} subtasks, some would stay"
-            f" empty. The number of subtasks is fixed by the first start; choose a parallelism up to {subtasks}, or"
-            " start anew with set_parallelism(...) as high as it may ever have to be, and set_partitions(...)"
+            f"checkpoint {checkpoint}: parallelism {parallelism} is above its max parallelism {subtasks}, which the"
+            f" first start fixed: choose one up to {subtasks}, or start anew with set_max_parallelism(...) as high"
+            " as the parallelism may ever have to be"
         )
     description.keep()
     with state_settings(spark, description.state_format):
@@ -97,8 +97,7 @@ def check_spark(spark: SparkSession) -> None:
 
 def _subtasks(files: CheckpointFiles) -> int | None:
     """Return the number of subtasks of the checkpoint's operators: the fewest, if there are several programs."""
-    noted = files.description.binding()
+    noted = files.description.subtasks()
     if noted is not None:
-        return min((int(program["parallelism"]) for program in noted["programs"]), default=None)
-    heads = [head for operator in files.stateful for head in files.heads(operator).values()]
-    return min((head.parallelism for head in heads), default=None)
+        return min((subtasks for subtasks, _ in noted), default=None)
+    return max((head.parallelism for head in files.every_head()), default=None)

@@ -17,17 +17,15 @@ from collections.abc import Callable
 from functools import cache
 from typing import NoReturn, TypeVar
 
-from pillarbox.graph import CODES
+from pillarbox.graph import Layout, lay_out
 from pillarbox.runtime.shipping import ShippedVertex
+from pillarbox.runtime.spark.layouts import local_property
 from pillarbox.state import ChunkStore
 from pillarbox.task import MultipleInputStreamTask, SourceStreamTask, StreamTask, TaskState
 from pillarbox.task.vertex import Vertex
 
-__all__ = ["CODES_PROPERTY", "DRAIN_PROPERTY", "Residency", "codes", "drains", "here"]
+__all__ = ["DRAIN_PROPERTY", "Residency", "drains", "here"]
 
-# By which scheme of codes the query's checkpoint finds its subtasks. Tasks know the local properties of the thread that
-# has started their query.
-CODES_PROPERTY = "pillarbox.codes"
 # A setting of the session while a query starts: which micro-batch is its last one, in which event time ends. Spark
 # hands settings of a query to its tasks as local properties.
 DRAIN_PROPERTY = "spark.pillarbox.drain"
@@ -46,7 +44,7 @@ _log = logging.getLogger("pillarbox")
 
 
 class Residency:
-    """The residents of one worker, by query, program (with the codes that it uses) and subtask.
+    """The residents of one worker, by query, program (with its layout) and subtask.
 
     Args:
         clock: seconds, from any start.
@@ -61,22 +59,22 @@ class Residency:
         self._collected_at = clock()
         self._collecting_took = 1.0
 
-    def source_task(self, shipped: ShippedVertex) -> SourceStreamTask:
+    def source_task(self, shipped: ShippedVertex, layout: Layout) -> SourceStreamTask:
         """Return the worker's task of a source: one serves all partitions, in turn."""
 
         def make() -> SourceStreamTask:
-            task = SourceStreamTask(loaded(shipped), 0)
+            task = SourceStreamTask(loaded(shipped, layout), 0)
             task.restore()
             return task
 
-        return self._resident((_query(), _program(shipped), -1), make)
+        return self._resident((_query(), _program(shipped, layout), -1), make)
 
-    def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore) -> MultipleInputStreamTask:
+    def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore, layout: Layout) -> MultipleInputStreamTask:
         """Return the task of a subtask, at the version in ``store``."""
-        place = (_query(), _program(shipped), subtask)
+        place = (_query(), _program(shipped, layout), subtask)
 
         def make() -> MultipleInputStreamTask:
-            return MultipleInputStreamTask(loaded(shipped), subtask)
+            return MultipleInputStreamTask(loaded(shipped, layout), subtask)
 
         task = self._resident(place, make)
         try:
@@ -159,35 +157,23 @@ class Residency:
 
 
 def _query() -> str:
-    return _property("sql.streaming.queryId") or ""
-
-
-def codes() -> int:
-    """Return by which scheme of codes the query's checkpoint finds its subtasks."""
-    return int(_property(CODES_PROPERTY) or CODES)
+    return local_property("sql.streaming.queryId") or ""
 
 
 def drains() -> bool:
     """Return whether the micro-batch at hand is the query's last one, behind which event time ends."""
-    last = _property(DRAIN_PROPERTY)
-    return last is not None and last == _property("streaming.sql.batchId")
+    last = local_property(DRAIN_PROPERTY)
+    return last is not None and last == local_property("streaming.sql.batchId")
 
 
-def _program(shipped: ShippedVertex) -> str:
-    return f"{shipped.digest} {codes()}"
+def _program(shipped: ShippedVertex, layout: Layout) -> str:
+    return f"{shipped.digest} {layout}"
 
 
-def loaded(shipped: ShippedVertex) -> Vertex:
+def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
     vertex = shipped.load()
-    vertex.use_codes(codes())
+    lay_out(vertex, layout)
     return vertex
-
-
-def _property(name: str) -> str | None:
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
-    return None if context is None else context.getLocalProperty(name)
 
 
 #: The residents of this process.

@@ -20,6 +20,7 @@ from pillarbox.runtime.savepoint_stores import as_it_is, classes_of
 from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.runtime.spark import residency
 from pillarbox.runtime.spark.failures import failures_in_worker
+from pillarbox.runtime.spark.layouts import ProgramLayout
 from pillarbox.runtime.spark.output import Output
 from pillarbox.runtime.spark.task_host import TaskHost
 from pillarbox.state.savepoint import OperatorTable, OwnState, Table, build_log
@@ -77,12 +78,12 @@ class RestoringHost(TaskHost):
     def __init__(
         self,
         vertices: dict[int, ShippedVertex],
-        places: dict[int, tuple[int, int]],
+        layout: ProgramLayout,
         output: Output,
         timers: bool,
         tables: dict[int, OperatorTable],
     ) -> None:
-        super().__init__(vertices, places, output, timers)
+        super().__init__(vertices, layout, output, timers)
         self._tables = tables
 
     def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
@@ -104,15 +105,17 @@ class RestoringHost(TaskHost):
             self._restore(code, last, now)
 
     def _restore(self, code: int, last: bytes, now: int) -> None:
-        number, subtask = self._places[code]
+        place = self._place(code)
+        assert place is not None
+        number, subtask = place
         shipped = self._vertices[number]
         with failures_in_worker(shipped.name, subtask):
-            vertex = residency.loaded(shipped)
+            vertex = residency.loaded(shipped, self._layout)
             own: OwnState = pickle.loads(last)
             shares = (pa.ipc.open_stream(payload).read_next_batch() for payload in _taken(self._arrived.pop(code, [])))
             table = Table(self._tables[number])
             build_log(self._store, table, vertex.log_identity(subtask), shares, own, as_it_is())
-            task = residency.here.task(shipped, subtask, self._store)
+            task = residency.here.task(shipped, subtask, self._store, self._layout)
             if self._timers and task.next_wake_up is not None:
                 # Not in this batch: what timers emit is no output of the query yet.
                 self._handle.registerTimer(max(task.next_wake_up, now + 1))

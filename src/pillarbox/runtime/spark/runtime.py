@@ -30,7 +30,7 @@ class SparkRuntime:
 
     @property
     def parallelism(self) -> int:
-        """``spark.sql.shuffle.partitions`` where it is not Spark's 200, otherwise the cores of a local master."""
+        """``spark.sql.shuffle.partitions`` where it is not Spark's 200, otherwise the cluster's cores, at most 16."""
         return default_parallelism(self._session)
 
     @property

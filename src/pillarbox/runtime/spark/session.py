@@ -30,6 +30,8 @@ __all__ = [
 ]
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
+# By default no program has a higher parallelism: its max parallelism is eight times as high, and at most 128.
+_MOST_BY_DEFAULT = 16
 
 
 def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: str) -> SparkSession:
@@ -159,11 +161,29 @@ def _prefix(python: str) -> str:
 
 
 def default_parallelism(spark: SparkSession) -> int:
-    """Return ``spark.sql.shuffle.partitions`` where it is not Spark's 200, else the cores of a local master."""
+    """Return ``spark.sql.shuffle.partitions`` where it is not Spark's 200, else the cluster's cores, at most 16.
+
+    Each subtask costs an epoch some time, and how much there is to do nobody knows: more cores than that are used where
+    the user says so. No job is run to find them out.
+    """
     partitions = int(spark.conf.get(_PARTITIONS, "200") or 200)
     if partitions != 200:
         return partitions
-    return _local_cores(spark) or partitions
+    return min(_cores(spark) or _MOST_BY_DEFAULT, _MOST_BY_DEFAULT)
+
+
+def _cores(spark: SparkSession) -> int | None:
+    """Return how many tasks run at a time; None: nobody knows."""
+    context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
+    if context is not None:
+        return int(context.defaultParallelism)
+    said = spark.conf.get("spark.default.parallelism", None)
+    if said is not None:
+        return int(said)
+    executors = spark.conf.get("spark.executor.instances", None)
+    if executors is not None:
+        return int(executors) * int(spark.conf.get("spark.executor.cores", None) or 1)
+    return _local_cores(spark)
 
 
 def _local_cores(spark: SparkSession) -> int | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
@@ -11,6 +11,7 @@ from pillarbox.elements import ArrowRecords, Buffer, Records
 from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.runtime.spark import residency
 from pillarbox.runtime.spark.failures import failures_in_worker
+from pillarbox.runtime.spark.layouts import ProgramLayout
 from pillarbox.runtime.spark.output import Output
 from pillarbox.task.vertex import WAKE_CHANNEL
 
@@ -23,23 +24,22 @@ class SourceHost:
     Args:
         bounded: whether the DataFrame is a batch one: its end is the end of event time.
         columns: the names that the columns have for functions; None: rows are pickled records of a collection.
-        subtasks: the codes of all subtasks of the program, in each scheme of codes from the first one on.
     """
 
     def __init__(
         self,
         shipped: ShippedVertex,
+        layout: ProgramLayout,
         output: Output,
         *,
         bounded: bool,
         columns: list[str] | None,
-        subtasks: Sequence[Sequence[int]] = ((), ()),
     ) -> None:
         self._shipped = shipped
+        self._layout = layout
         self._output = output
         self._bounded = bounded
         self._columns = columns
-        self._subtasks = subtasks
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the epoch of this partition."""
@@ -49,12 +49,12 @@ class SourceHost:
         batch_id = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
         subtask = context.partitionId() if context is not None else 0
         with failures_in_worker(self._shipped.name, subtask):
-            task = residency.here.source_task(self._shipped)
+            layout = self._layout.current()
+            task = residency.here.source_task(self._shipped, layout)
             last = residency.drains()
             if last:
                 # All subtasks take part in the last epoch, also those that this source sends nothing to.
-                codes = self._subtasks[residency.codes() - 1]
-                yield from self._output(Buffer(code, WAKE_CHANNEL, 0, b"") for code in codes)
+                yield from self._output(Buffer(code, WAKE_CHANNEL, 0, b"") for code in self._layout.codes(layout))
             try:
                 for buffers in task.run_epoch(
                     self._records(batches),

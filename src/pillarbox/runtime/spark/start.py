@@ -14,7 +14,6 @@ import functools
 import logging
 import re
 import threading
-import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from pillarbox.errors import ConfigurationError, ProgramError, describe
-from pillarbox.graph import CODES, Program
+from pillarbox.graph import CODES, Layout, Program
 from pillarbox.runtime.spark.buffer_rows import batch_settings
 from pillarbox.runtime.spark.description import Description
-from pillarbox.runtime.spark.residency import CODES_PROPERTY, DRAIN_PROPERTY
+from pillarbox.runtime.spark.layouts import layout_setting
+from pillarbox.runtime.spark.residency import DRAIN_PROPERTY
 from pillarbox.runtime.spark.sink_log import complete_sink_log
 from pillarbox.runtime.spark.started import StartedQuery, remember
 from pillarbox.runtime.spark.writer import checkpoint_of, session_of
@@ -46,6 +46,7 @@ __all__ = [
     "register",
     "spark_version",
     "state_settings",
+    "wanted_parallelism",
 ]
 
 _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
@@ -57,9 +58,10 @@ _PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStorePro
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _FORMAT_KEPT_SINCE = (4, 3)
 
-# The alias of a program's rows: number of the program, and of its partitions (0: it has no state). All that starting
-# takes is in it, so nothing depends on how long this process remembers the program.
-_ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})_(\d+)\b")
+# The alias of a program's rows: id, parallelism (0: it has no state), subtasks, key groups, and whether the user
+# has set parallelism and max parallelism. All that starting takes is in it, so nothing depends on how long this process
+# remembers the program.
+_ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})_(\d+)_(\d+)_(\d+)_([01])([01])\b")
 
 # For each session, names of observed metrics that are taken by programs planned since a query with programs was last
 # started, or refused. Any two of these programs may yet meet in one query, in which names are unique.
@@ -85,26 +87,34 @@ class PlannedProgram:
     """A streaming program in a plan.
 
     Attributes:
-        id: unique to the plan of the program.
-        partitions: of Spark's, in which its subtasks lie; 0 where it has no state.
+        id: the program's.
+        parallelism: the number of Spark's partitions, in which its subtasks lie; 0 where it has no state.
+        layout: the one that it was compiled with.
+        sets_parallelism: whether the user has set the parallelism.
+        sets_max_parallelism: whether the user has set the max parallelism.
         program: the program itself; None where it was planned by another process, or very many ago.
         pools: the workers that are the program's own.
     """
 
     id: str
-    partitions: int
+    parallelism: int
+    layout: Layout
+    sets_parallelism: bool
+    sets_max_parallelism: bool
     program: Program | None
     pools: tuple[str, ...] = ()
 
 
 def register(program: Program, spark: SparkSession, pools: Sequence[str]) -> str:
     """Return the alias for a program's rows in a streaming plan, and have queries that hold it start as it needs."""
-    number = uuid.uuid4().hex[:12]
-    _programs[number] = (program, tuple(pools))
+    _programs[program.id] = (program, tuple(pools))
     while len(_programs) > _REMEMBERED:
         _programs.popitem(last=False)
     _watch_starts(spark)
-    return f"pillarbox_{number}_{program.partitions if len(program.levels) > 1 else 0}"
+    parallelism = program.parallelism if len(program.levels) > 1 else 0
+    subtasks, key_groups, _ = program.layout
+    sets = f"{int(program.sets_parallelism)}{int(program.sets_max_parallelism)}"
+    return f"pillarbox_{program.id}_{parallelism}_{subtasks}_{key_groups}_{sets}"
 
 
 def metrics_names(spark: SparkSession) -> Iterator[str]:
@@ -121,10 +131,17 @@ def take_metrics_name(spark: SparkSession, name: str) -> None:
 
 def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
     """Return the programs in the plan of a DataFrame, or of one that is about to be written, in no certain order."""
-    found = dict(_ALIAS.findall(_plan_text(query)))
+    found = {each[0]: each for each in _ALIAS.findall(_plan_text(query))}
     return [
-        PlannedProgram(number, int(partitions), *_programs.get(number, (None, ())))
-        for number, partitions in found.items()
+        PlannedProgram(
+            number,
+            int(parallelism),
+            Layout(int(subtasks), int(key_groups)),
+            sets == "1",
+            sets_max == "1",
+            *_programs.get(number, (None, ())),
+        )
+        for number, parallelism, subtasks, key_groups, sets, sets_max in found.values()
     ]
 
 
@@ -153,18 +170,28 @@ def _plan_text(query: Any) -> str:
     return "\n".join(steps)
 
 
-def _needed(programs: list[PlannedProgram]) -> dict[str, str]:
-    counts = sorted({program.partitions for program in programs if program.partitions})
-    if not counts:
-        return {}
-    if len(counts) > 1:
+def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:
+    """Return the parallelism that the programs of a query set; None: they set none, or have no state.
+
+    Raises:
+        ProgramError: they set several.
+    """
+    wanted = sorted({program.parallelism for program in programs if program.parallelism and program.sets_parallelism})
+    if len(wanted) > 1:
         raise ProgramError(
-            f"the query holds programs of {' and '.join(map(str, counts))} partitions: the state of a query has one"
-            " number of partitions; call set_parallelism() or set_partitions() with the same number in each, or start"
-            " a query for each"
+            f"the query holds programs of parallelism {' and '.join(map(str, wanted))}: the state of a query has one;"
+            " call set_parallelism() with the same number in each, or start a query for each"
         )
+    return wanted[0] if wanted else None
+
+
+def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> dict[str, str]:
+    if not any(program.parallelism for program in programs):
+        return {}
+    parallelism = wanted_parallelism(programs) or max(program.parallelism for program in programs)
     return {
-        "spark.sql.streaming.internal.stateStore.partitions": str(counts[0]),
+        **dict(layout_setting(program.id, layout) for program, layout in zip(programs, layouts)),
+        "spark.sql.streaming.internal.stateStore.partitions": str(parallelism),
         _PROVIDER_KEY: _PROVIDER,
         # An epoch writes the changes of the state store, not its files.
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
@@ -177,14 +204,19 @@ def spark_version(spark: SparkSession) -> tuple[int, ...]:
 
 
 @contextmanager
-def program_settings(spark: SparkSession, programs: list[PlannedProgram]) -> Iterator[None]:
+def program_settings(
+    spark: SparkSession, programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = ()
+) -> Iterator[None]:
     """Set the settings that ``programs`` need on the session meanwhile; no other query starts in this time.
+
+    Args:
+        layouts: those of the programs in the query's checkpoint; none: it is a new one that Spark finds a place for.
 
     Raises:
         ProgramError: they cannot run in one query.
         ConfigurationError: another query has been starting for ten minutes.
     """
-    needed = _needed(programs)
+    needed = _needed(programs, layouts)
     if not _starting.acquire(timeout=_STARTING_SECONDS):
         raise ConfigurationError(
             f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and queries of a process that runs"
@@ -270,45 +302,72 @@ def _drained(description: Description) -> dict[str, str]:
     return {} if number is None else {DRAIN_PROPERTY: str(number)}
 
 
-def _codes_in(description: Description, planned: list[PlannedProgram]) -> int:
-    """Return by which scheme of codes a checkpoint finds its subtasks."""
-    if not any(one.partitions for one in planned):
-        return CODES
+def _layouts_in(spark: SparkSession, description: Description, planned: Sequence[PlannedProgram]) -> list[Layout]:
+    """Return how the programs of a query are laid out in its checkpoint."""
+    compiled = [one.layout for one in planned]
     try:
-        return description.codes()
-    except Exception as error:  # if it is another one, the tasks will notice
-        _log.warning("checkpoint %s: the codes of its subtasks are not known: %s", description, describe(error))
-        return CODES
+        found = description.layouts(compiled, lambda: _subtasks_in_state(spark, description, planned))
+    except Exception as error:  # if they are others, the tasks will notice
+        _log.warning("checkpoint %s: the subtasks in it are not known: %s", description, describe(error))
+        return [each._replace(codes=CODES) for each in compiled]
+    # One that the user has set holds; if it is another one, it is refused.
+    return [
+        one.layout._replace(codes=each.codes)
+        if one.sets_max_parallelism and one.layout.subtasks != each.subtasks
+        else each
+        for one, each in zip(planned, found)
+    ]
 
 
-@contextmanager
-def _codes_known(spark: SparkSession, codes: int) -> Iterator[None]:
-    """Tell the tasks of a query that is started meanwhile the scheme of codes by which they find their state."""
-    context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
-    if codes == CODES or context is None:
-        yield
-        return
-    context.setLocalProperty(CODES_PROPERTY, str(codes))
-    try:
-        yield
-    finally:
-        context.setLocalProperty(CODES_PROPERTY, None)
+def _subtasks_in_state(
+    spark: SparkSession, description: Description, planned: Sequence[PlannedProgram]
+) -> list[tuple[int, int]]:
+    """Return the numbers of subtasks and of key groups of each program, from the heads of the logs."""
+    from pillarbox.runtime.spark.checkpoint_files import CheckpointFiles  # it takes settings from this module
+
+    heads = CheckpointFiles(spark, str(description)).every_head()
+    found = []
+    for one in planned:
+        uids = None if one.program is None else {vertex.uid for vertex in one.program.vertices}
+        own = [head for head in heads if uids is None or head.operator in uids]
+        subtasks = max((head.parallelism for head in own), default=one.layout.subtasks)
+        found.append((subtasks, max((head.max_parallelism for head in own), default=one.layout.key_groups)))
+    return found
 
 
-def _look_at_checkpoint(description: Description, planned: list[PlannedProgram]) -> None:
-    partitions = max(one.partitions for one in planned)
-    if _refusing.get() and partitions:
-        description.check_partitions(partitions)
+def _look_at_checkpoint(description: Description, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
+    stateful = [(one, layout) for one, layout in zip(planned, layouts) if one.parallelism]
+    if stateful and description.last_committed < 0:
+        _tell_defaults([one for one, _ in stateful])
+    if _refusing.get() and stateful:
+        description.check_parallelism(wanted_parallelism(planned), min(layout.subtasks for _, layout in stateful))
     programs = [one.program for one in planned if one.program is not None]
     if len(programs) < len(planned):
         return
     if _refusing.get():
-        description.check(programs)
+        description.check(programs, layouts)
         return
     try:
-        description.follow(programs)
+        description.follow(programs, layouts)
     except Exception as error:  # the query can do without
         _log.warning("checkpoint %s: its program could not be noted: %s", description, describe(error))
+
+
+def _tell_defaults(planned: Sequence[PlannedProgram]) -> None:
+    """Log the numbers that the user has not set, as a checkpoint keeps them."""
+    if wanted_parallelism(planned) is None:
+        _log.info(
+            "the query begins with parallelism %d, by the cluster's cores: env.set_parallelism() sets another one, and"
+            " 'pillarbox rescale' changes it",
+            max(one.parallelism for one in planned),
+        )
+    for one in planned:
+        if not one.sets_max_parallelism:
+            _log.info(
+                "the query begins with max parallelism %d, which its checkpoint keeps: env.set_max_parallelism() sets"
+                " another one at the first start",
+                one.layout.subtasks,
+            )
 
 
 def _watch_starts(spark: SparkSession) -> None:
@@ -330,7 +389,7 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(writer: Any, *args: Any, **options: Any) -> Any:
         spark = session_of(writer)
         programs = programs_of(writer)
-        codes = CODES
+        layouts: list[Layout] = []
         checkpoint: str | None = None
         settings: dict[str, str] = {}
         if programs:
@@ -342,11 +401,11 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
             begin_from_savepoint(writer, programs, checkpoint, start.__get__(writer), *args, **options)
             if checkpoint is not None:
                 description = Description(spark, checkpoint)
-                _look_at_checkpoint(description, programs)
-                codes = _codes_in(description, programs)
+                layouts = _layouts_in(spark, description, programs)
+                _look_at_checkpoint(description, programs, layouts)
                 settings = _drained(description)
                 complete_sink_log(writer, description, start.__get__(writer), *args, **options)
-        with program_settings(spark, programs), _codes_known(spark, codes), _set(spark, settings):
+        with program_settings(spark, programs, layouts), _set(spark, settings):
             query = start(writer, *args, **options)
         if programs:
             again = functools.partial(getattr(writer, start.__name__), *args, **options)

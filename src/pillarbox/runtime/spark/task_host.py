@@ -18,6 +18,7 @@ from pillarbox.runtime.spark import residency
 from pillarbox.runtime.spark.arrow_frame import arrow_frame
 from pillarbox.runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox.runtime.spark.failures import failures_in_worker
+from pillarbox.runtime.spark.layouts import ProgramLayout
 from pillarbox.runtime.spark.output import BATCH_TIMESTAMP, Output
 from pillarbox.task import MultipleInputStreamTask
 from pillarbox.task.vertex import WAKE_CHANNEL
@@ -46,15 +47,14 @@ class TaskHost:
     """Runs the subtasks of one level. A ``Processor`` takes it to the worker, for one partition and epoch.
 
     Args:
-        places: vertex and subtask of each code of this level.
+        vertices: those of the level, by number.
+        layout: by which the subtasks are found.
         timers: whether to keep a timer of Spark's at the earliest of the task's own.
     """
 
-    def __init__(
-        self, vertices: dict[int, ShippedVertex], places: dict[int, tuple[int, int]], output: Output, timers: bool
-    ) -> None:
+    def __init__(self, vertices: dict[int, ShippedVertex], layout: ProgramLayout, output: Output, timers: bool) -> None:
         self._vertices = vertices
-        self._places = places
+        self._program = layout
         self._output = output
         self._timers = timers
 
@@ -63,6 +63,12 @@ class TaskHost:
         self._handle = handle
         self._store = _SparkChunkStore(chunks)
         self._ran: set[int] = set()
+        self._layout = self._program.current()
+
+    def _place(self, code: int) -> tuple[int, int] | None:
+        """Return vertex and subtask of a code; None: it is on a later level, or no subtask's."""
+        place = self._program.place(self._layout, code)
+        return None if place is None or place[0] not in self._vertices else place
 
     def run(self, code: int, rows: Iterator[pd.DataFrame], now: int) -> Iterator[pd.DataFrame]:
         """Run a subtask's epoch; buffers for a later level, or for the end, pass through.
@@ -70,22 +76,24 @@ class TaskHost:
         Args:
             now: the batch timestamp (epoch ms), where the query has timers; else the rows have it.
         """
-        for buffers in self._run(code, rows, now) if code in self._places else _buffers(rows):
+        place = self._place(code)
+        for buffers in _buffers(rows) if place is None else self._run(code, place, rows, now):
             yield from map(arrow_frame, self._output(buffers))
 
     def run_on_timer(self, code: int, now: int) -> Iterator[pd.DataFrame]:
         """Run an epoch without input, unless the subtask has had one in this batch."""
-        if code in self._places and code not in self._ran:
-            for buffers in self._run(code, iter(()), now):
+        place = self._place(code)
+        if place is not None and code not in self._ran:
+            for buffers in self._run(code, place, iter(()), now):
                 yield from map(arrow_frame, self._output(buffers))
 
-    def _run(self, code: int, rows: Iterator[pd.DataFrame], now: int) -> Iterator[list[Buffer]]:
+    def _run(self, code: int, place: tuple[int, int], rows: Iterator[pd.DataFrame], now: int) -> Iterator[list[Buffer]]:
         self._ran.add(code)
-        number, subtask = self._places[code]
+        number, subtask = place
         if not self._timers:
             now, rows = _batch_timestamp(rows)
         with failures_in_worker(self._vertices[number].name, subtask):
-            task = residency.here.task(self._vertices[number], subtask, self._store)
+            task = residency.here.task(self._vertices[number], subtask, self._store, self._layout)
             last = residency.drains()
             try:
                 yield from task.run_epoch(_sent(rows) if last else _buffers(rows), self._store, now, last=last)

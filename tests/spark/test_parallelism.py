@@ -1,4 +1,4 @@
-"""Subtasks are apart from Spark's partitions; and checkpoints go on with the codes that they were begun with."""
+"""Parallelism and max parallelism of queries; checkpoints go on with the layout that they were begun with."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 import pillarbox
-from pillarbox import StreamExecutionEnvironment, WatermarkStrategy
+from pillarbox import CheckpointMismatchError, StreamExecutionEnvironment, WatermarkStrategy
+from pillarbox.graph import Layout
 from pillarbox.runtime.spark.description import Description
 from pillarbox.runtime.spark.start import _PROVIDER
 
@@ -31,16 +32,18 @@ class Home:
         self.parts = 0
         self.rows: list[Any] = []
 
-    def run(self, *, subtasks: int = SUBTASKS, partitions: int | None = None, start: Any = None) -> list[Any]:
+    def run(self, parallelism: int | None = 2, most: int | None = None, start: Any = None) -> list[Any]:
         """Give each key one more record, and run the program to the end of them; return what it emitted."""
         part = self.parts
         self.parts += 1
         frame = self.spark.createDataFrame([(key, part) for key in range(KEYS)], "key LONG, at LONG").coalesce(1)
         frame.write.mode("append").parquet(str(self.folder / "in"))
         read = self.spark.readStream.schema("key LONG, at LONG").parquet(str(self.folder / "in"))
-        env = StreamExecutionEnvironment.get_execution_environment(self.spark).set_parallelism(subtasks)
-        if partitions is not None:
-            env.set_partitions(partitions)
+        env = StreamExecutionEnvironment.get_execution_environment(self.spark)
+        if parallelism is not None:
+            env.set_parallelism(parallelism)
+        if most is not None:
+            env.set_max_parallelism(most)
         times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
         counts = (
             env.from_dataframe(read)
@@ -100,33 +103,49 @@ def counts(n: int) -> list[tuple[int, int]]:
     return [(key, n) for key in range(KEYS)]
 
 
-def test_eight_subtasks_in_two_partitions(home):
-    assert home.run(partitions=2) == counts(1)
-    assert home.partitions == {"0", "1"}
-    assert home.run(partitions=2, start=pillarbox.start) == counts(2)
+def layouts(home: Home) -> list[Layout]:
+    return Description(home.spark, str(home.checkpoint)).layouts([Layout(1, 1)], list)
+
+
+def test_eight_subtasks_in_two_partitions(home, caplog):
+    """The first start fixes the max parallelism, the parallelism may change."""
+    with caplog.at_level("INFO", "pillarbox"):
+        assert home.run(2, most=SUBTASKS) == counts(1)
+    assert home.partitions == {"0", "1"} and layouts(home) == [Layout(8, 8, 2)]
+    assert "max parallelism" not in caplog.text
+    assert home.run(2, start=pillarbox.start) == counts(2)
+    with pytest.raises(CheckpointMismatchError, match="max_parallelism was 8, and is 9: a checkpoint keeps it"):
+        home.run(2, most=9, start=pillarbox.start)
     if not hasattr(home.spark, "_streamingCheckpointManager"):  # Spark before 4.2
         return
     home.repartition(3)
-    assert home.run(partitions=3) == counts(3)
-    assert home.partitions == {"0", "1", "2"}
-    assert home.run(partitions=3) == counts(4)
+    # It takes both numbers from the checkpoint: that of its own first start would be another.
+    assert home.run(None) == sorted(counts(3) + counts(4))
+    assert home.partitions == {"0", "1", "2"} and layouts(home) == [Layout(8, 8, 2)]
+    with caplog.at_level("WARNING", "pillarbox"):
+        assert home.run(9, start=pillarbox.start) == counts(5)
+    assert "its first start fixed the max parallelism at 8, so the query cannot have parallelism 9" in caplog.text
 
 
-def test_an_older_checkpoint_goes_on_with_its_codes(home):
+def test_an_older_checkpoint_goes_on_with_its_layout(home, caplog):
     """It was written by the last version that had no other codes: this program's first run, with three subtasks."""
     with zipfile.ZipFile(HERE.parent / "data" / "spark-checkpoint-codes-1.zip") as written:
         written.extractall(home.checkpoint)
     read = home.checkpoint / "sources" / "0" / "0"  # which file there was
     read.write_text(read.read_text().replace("file:///in", (home.folder / "in").as_uri()))
     home.parts = 1
-    assert home.run(subtasks=3) == counts(2)
-    assert home.run(subtasks=3, start=pillarbox.start) == counts(3)
-    assert Description(home.spark, str(home.checkpoint)).codes() == 1
+    assert home.run(3) == counts(2)
+    assert layouts(home) == [Layout(3, 128, 1)]
+    assert home.run(3, start=pillarbox.start) == counts(3)
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_a_checkpoint_that_lost_its_note_is_refused(home):
+def test_a_checkpoint_that_lost_its_note_is_refused(home, caplog):
     """Else its subtasks would be looked for under codes of before, and all but the first would start anew."""
-    assert home.run() == counts(1)
+    with caplog.at_level("INFO", "pillarbox"):
+        assert home.run(None) == counts(1)
+    assert "begins with parallelism 2, by the cluster's cores: env.set_parallelism() sets another one" in caplog.text
+    assert "begins with max parallelism 16, which its checkpoint keeps: env.set_max_parallelism()" in caplog.text
     shutil.rmtree(home.checkpoint / "pillarbox")
     with pytest.raises(
         Exception, match=r"finds its subtasks by scheme 2 of codes, .* started with scheme 1: the folder"

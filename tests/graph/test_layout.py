@@ -1,0 +1,157 @@
+"""The subtasks of a program: parallelism, max parallelism, and the layout of the checkpoint that it goes on with."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pyspark.sql.types import LongType, StructField, StructType
+
+from pillarbox import ProgramError, StreamExecutionEnvironment
+from pillarbox.graph import Layout, SinkTransformation, lay_out, subtask_places
+from pillarbox.graph.description import compare, describe_programs, read_layouts
+from pillarbox.graph.targets import FormerCodes, spark_hash, subtask_codes
+from pillarbox.runtime.spark.layouts import ProgramLayout
+
+
+class Frame:
+    """A DataFrame, as far as a program looks at it before it is planned."""
+
+    columns = ("key",)
+    schema = StructType([StructField("key", LongType())])
+
+    def __init__(self, *, streaming: bool) -> None:
+        self.isStreaming = streaming
+
+    def mapInArrow(self) -> None: ...
+
+
+def one(record: Any) -> Any:
+    return record
+
+
+def compiled(parallelism: int = 2, most: int | None = None, *, streaming: bool = True, report: int | None = None):
+    """A keyed count, and behind it an operator of a parallelism of its own."""
+    env = StreamExecutionEnvironment().set_parallelism(parallelism)
+    if most is not None:
+        env.set_max_parallelism(most)
+    stream = env.from_dataframe(Frame(streaming=streaming)).key_by("key").reduce(max).uid("most")  # type: ignore[arg-type]
+    if report is not None:
+        stream = stream.map(one).set_parallelism(report).uid("report")
+    sink = SinkTransformation(env._next(), "out", [stream._plain_step()], output="out", uid="out")
+    return env._compile("test", [sink])
+
+
+def numbers(program):
+    return [(v.parallelism, v.job_parallelism, v.max_parallelism, len(v.edges[0].targets)) for v in program.vertices]
+
+
+def test_a_streaming_query_has_a_subtask_for_each_key_group():
+    program = compiled(2)
+    assert (program.parallelism, program.max_parallelism, program.layout) == (2, 16, Layout(16, 16))
+    assert numbers(program) == [(0, 16, 16, 16), (16, 16, 16, 1)]
+    assert str(program).startswith("Program 'test': parallelism 2, max parallelism 16\n")
+    assert compiled(3, 5).layout == Layout(5, 5)
+    # What has no checkpoint that it goes on with needs no more than run at a time.
+    assert compiled(2, streaming=False).layout == Layout(2, 16)
+    assert numbers(compiled(2, streaming=False)) == [(0, 2, 16, 2), (2, 2, 16, 1)]
+    with pytest.raises(ProgramError, match="parallelism 6 is above the max parallelism 5: some subtasks would own no"):
+        compiled(6, 5)
+
+
+def test_an_operator_of_a_parallelism_of_its_own():
+    program = compiled(2, report=1)
+    assert [vertex.parallelism for vertex in program.vertices] == [0, 16, 1]
+    assert "uid=report  parallelism=1" in str(program)
+    # The default depends on the parallelism, which may change. So chains do not depend on it: 16 is one's own number.
+    assert len(compiled(2, report=16).vertices) == len(compiled(4, report=16).vertices) == 3
+    assert len(compiled(2, 16, report=16).vertices) == len(compiled(4, 16, report=16).vertices) == 2
+
+
+def test_a_program_takes_the_layout_of_a_checkpoint():
+    """Of one that an older version began: four subtasks, 128 key groups, and the first scheme of codes."""
+    program, older = compiled(2, report=1), Layout(4, 128, 1)
+    for vertex in program.vertices:
+        lay_out(vertex, older)
+    assert numbers(program) == [(0, 4, 128, 4), (4, 4, 128, 1), (1, 4, 128, 1)]
+    codes = FormerCodes(4)
+    assert program.vertices[0].edges[0].targets == codes.take(1) == [1, 65536, 65537, 65538]
+    assert program.vertices[1].edges[0].targets == codes.take(2)[:1] == [2]
+    assert [edge.parallelism for vertex in program.vertices for edge in vertex.inputs] == [0, 4]
+    assert program.vertices[1].edges[0].senders == 4 and program.vertices[0].edges[0].senders == 0
+    assert [vertex.codes for vertex in program.vertices] == [1, 1, 1]
+    places = subtask_places(program.parallelisms, older)
+    assert places == {1: (1, 0), 65536: (1, 1), 65537: (1, 2), 65538: (1, 3), 2: (2, 0)}
+    assert {spark_hash(code) % 4 for code, (vertex, _) in places.items() if vertex == 1} == set(range(4))
+    lay_out(program.vertices[0], Layout(3, 3, 2))
+    assert program.vertices[0].edges[0].targets == subtask_codes(1, 3)
+
+
+def test_tasks_learn_the_layout_from_their_query(monkeypatch):
+    from pyspark import TaskContext
+
+    program = compiled(2)
+    layout = ProgramLayout.of(program)
+    assert layout.current() == Layout(16, 16, 2)
+    assert [layout.place(layout.current(), code) for code in (1, 2)] == [(1, 0), None]
+
+    class Context:
+        def getLocalProperty(self, name: str) -> str | None:
+            return {f"spark.pillarbox.layout.{program.id}": "[4, 128, 1]"}.get(name)
+
+    monkeypatch.setattr(TaskContext, "_taskContext", Context())
+    assert layout.current() == Layout(4, 128, 1)
+    assert layout.place(layout.current(), 65538) == (1, 3)
+
+
+def described(program, layout=None):
+    return describe_programs([program], None if layout is None else [layout])
+
+
+def test_which_max_parallelism_goes_on():
+    then = described(compiled(2))
+    assert (then["programs"][0]["parallelism"], then["programs"][0]["operators"][0]["parallelism"]) == (16, 16)
+    assert compare(then, described(compiled(4), Layout(16, 16))).refused == []
+    assert compare(then, described(compiled(4))).refused == []  # as another checkpoint has it, begun by such a program
+    assert compare(then, described(compiled(4, 16))).refused == []
+    assert compare(then, described(compiled(4, 20))).refused == [
+        "max_parallelism was 16, and is 20: a checkpoint keeps it, so call set_max_parallelism(16), or leave that out"
+    ]
+    # Of an older version: it set the number of subtasks, so it has to be the same.
+    older = described(compiled(2), Layout(4, 128))
+    del older["programs"][0]["max_parallelism_is_set"]
+    assert compare(older, described(compiled(2), Layout(4, 128))).refused == []
+    assert len(compare(then, older).refused) == 1
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"number": 3}', '{"codes": "2"}', '{"format": 1, "programs": []}'])
+def test_what_is_no_note_of_layouts_is_passed_over(text):
+    assert read_layouts(text) is None
+
+
+def test_notes_of_layouts():
+    assert read_layouts('{"codes": 2}') == (0, 2, None)  # as the version before wrote it
+    noted = read_layouts('{"codes": 2, "layouts": [[16, 16]], "number": 3}')
+    assert noted is not None and tuple(noted) == (3, 2, [[16, 16]])
+    assert json.loads(noted.to_json()) == {"codes": 2, "layouts": [[16, 16]], "number": 3}
+
+
+def test_a_local_job_takes_the_key_groups_of_its_savepoint():
+    def job(most, savepoint=None):
+        env = StreamExecutionEnvironment().set_parallelism(2)
+        if most is not None:
+            env.set_max_parallelism(most)
+        stream = env.from_collection(list(range(20))).key_by(one).reduce(lambda a, b: a + b).uid("sum")
+        return env.local_job(savepoint=savepoint, out=stream)
+
+    with job(100) as first:
+        first.run()
+        saved = first.savepoint()
+    with job(None, saved) as again:
+        assert sorted(again.run()["out"]) == [2 * n for n in range(20)]
+    with (
+        job(50, saved) as other,
+        pytest.raises(Exception, match="written with 100 key groups, the program runs with 50"),
+    ):
+        other.run()
