@@ -5,7 +5,9 @@ A count per key: each row gives its key's count, of 10,000 keys. Both queries ar
 Spark runs one micro-batch after the other, whether or not there are data: what timers and idleness need. No timer is
 set, which spares Spark's side a call to the Java side for each.
 
-Each side has a Spark of its own, with two cores and two subtasks, the same state store and as good as no sink.
+Each side has a Spark of its own, with two cores and two partitions, the same state store and as good as no sink.
+pillarbox has 16 subtasks in them, as it has by default; and, on sides of their own, 2 and 64 (``--sides`` leaves some
+out), which are compared by processor time.
 While one runs a micro-batch the other is held, in its ``foreachBatch`` function once the work is done; that time is
 taken off. Micro-batches without data and with 1,000 rows of different keys take turns, and so do the sides; what
 counts is the median of Spark's ``triggerExecution`` after the warm-up. Beside it stands the processor time that Java
@@ -15,7 +17,8 @@ Spark's side is its row flavour. The results are checked: every micro-batch must
 
 Run it with ``make bench-epoch`` or ``python benchmarks/bench_epoch.py``. The last line of the output is one JSON
 object; ``ratio`` is the time of pillarbox's epoch over that of Spark's, without data or with, the larger (the bar is
-1.3).
+1.3); ``over_two_subtasks`` the processor time of an epoch with 16 and 64 subtasks over that with 2 (without data, the
+bars are 1.15 and 1.5).
 """
 
 from __future__ import annotations
@@ -57,7 +60,13 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
 from pillarbox.runtime.spark.session import local_session
 
-SIDES = {"pillarbox": "pillarbox", "spark": "transformWithState"}
+SIDES = {
+    "pillarbox": "pillarbox",
+    "spark": "transformWithState",
+    "2 subtasks": "pillarbox, 2 subtasks",
+    "64 subtasks": "pillarbox, 64 subtasks",
+}
+SUBTASKS = {"pillarbox": 16, "2 subtasks": 2, "64 subtasks": 64}
 KINDS = {"empty": "without data", "rows": "with data"}
 OUTPUT = "key INT, n LONG"
 CHECKSUM = (1_000_003, 7_919, 2_147_483_647)
@@ -95,8 +104,9 @@ class SparkCount(StatefulProcessor):
 
 
 def result(side: str, source: DataFrame) -> DataFrame:
-    if side == "pillarbox":
+    if side in SUBTASKS:
         env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession)
+        env.set_parallelism(2).set_max_parallelism(SUBTASKS[side])
         stream = env.from_dataframe(source).key_by("key").process(Count(), processing_time=True)
         return stream.to_dataframe(OUTPUT)
     return source.groupBy("key").transformWithState(SparkCount(), OUTPUT, "append", "ProcessingTime")
@@ -196,6 +206,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=25, help="micro-batches of each kind that count")
     parser.add_argument("--warm-up", type=int, default=8, help="micro-batches of each kind before these")
     parser.add_argument("--memory", default="1g", help="of each Spark")
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES), help="which; all by default")
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -212,10 +223,10 @@ def compare(arguments: argparse.Namespace, directory: Path) -> None:
     a, b, modulus = CHECKSUM
     expected: list[list[int]] = []
     sides: dict[str, Side] = {}
-    for side in SIDES:
+    for side in arguments.sides:
         (directory / side).mkdir()
         sides[side] = Side("--side", side, "--directory", str(directory / side), "--memory", arguments.memory)
-    cpu: dict[str, dict[str, list[dict[str, float]]]] = {side: {kind: [] for kind in KINDS} for side in SIDES}
+    cpu: dict[str, dict[str, list[dict[str, float]]]] = {side: {kind: [] for kind in KINDS} for side in sides}
     rounds = arguments.warm_up + arguments.epochs
     for index in range(rounds):
         # The first micro-batch with data has all keys.
@@ -297,15 +308,30 @@ def compare(arguments: argparse.Namespace, directory: Path) -> None:
         ],
     )
     medians = {side: {kind: statistics.median(values(side, kind)) for kind in KINDS} for side in sides}
-    ratios = {kind: medians["pillarbox"][kind] / medians["spark"][kind] for kind in KINDS}
-    lowest = {kind: min(values("pillarbox", kind)) / min(values("spark", kind)) for kind in KINDS}
-    print(
-        f"pillarbox over {SIDES['spark']}: {ratios['empty']:.2f} without data,"
-        f" {ratios['rows']:.2f} with {arguments.rows:,} rows"
-    )
+    over_two: dict[str, dict[str, float]] = {}
+    if "2 subtasks" in sides:
+        for side in (side for side in sides if SUBTASKS.get(side, 2) != 2):
+            over_two[str(SUBTASKS[side])] = {
+                kind: round(sum(used[side][kind].values()) / sum(used["2 subtasks"][kind].values()), 3)
+                for kind in KINDS
+            }
+    for count, each in sorted(over_two.items(), key=lambda item: int(item[0])):
+        print(
+            f"processor time with {count} subtasks over that with 2: {each['empty']:.2f} without data,"
+            f" {each['rows']:.2f} with {arguments.rows:,} rows"
+        )
+    ratios, lowest = dict.fromkeys(KINDS, 0.0), dict.fromkeys(KINDS, 0.0)
+    if {"pillarbox", "spark"} <= sides.keys():
+        ratios = {kind: medians["pillarbox"][kind] / medians["spark"][kind] for kind in KINDS}
+        lowest = {kind: min(values("pillarbox", kind)) / min(values("spark", kind)) for kind in KINDS}
+        print(
+            f"pillarbox over {SIDES['spark']}: {ratios['empty']:.2f} without data,"
+            f" {ratios['rows']:.2f} with {arguments.rows:,} rows"
+        )
     finish(
         "epoch",
         max(ratios.values()),
+        over_two_subtasks=over_two,
         bar=1.3,
         results_agree=not wrong,
         ratios={kind: round(value, 3) for kind, value in ratios.items()},

@@ -78,6 +78,7 @@ from pillarbox.runtime.spark.session import local_session
 MINUTE = 60_000
 BATCH_SPAN = 5 * MINUTE
 DELAY = 5_000
+# How many run at a time.
 SUBTASKS = 2
 FOR_EVER = 2**62
 WEIGHTS = (1_000_003, 7_919, 31, 101)
@@ -112,7 +113,10 @@ PEERS = {
     "thread": Contender("PyFlink, thread mode", warm_up=1, rounds=2, kind="flink"),
     "identity": Contender("(identity in mapInArrow)", warm_up=2, rounds=3, kind="limit"),
     "bare": Contender("(bare Python loop)", warm_up=2, rounds=3, kind="limit"),
+    "few": Contender("(pillarbox, 2 subtasks)", warm_up=2, rounds=3, kind="self"),
 }
+# All but one are measured unless the command line says otherwise.
+USUAL = [name for name in PEERS if name != "few"]
 CONTENDERS = {"pillarbox": PILLARBOX, **PEERS}
 
 
@@ -148,9 +152,10 @@ class Work(ABC):
     def check_job(self, key: Ints, ts: Ints, found: list[Ints]) -> bool:
         """Return whether a job over all these rows may have emitted this, with a watermark that went on meanwhile."""
 
-    def pillarbox_query(self, source: DataFrame) -> DataFrame:
+    def pillarbox_query(self, source: DataFrame, subtasks: int) -> DataFrame:
         strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("ts")
         env = StreamExecutionEnvironment.get_execution_environment(source.sparkSession)
+        env.set_parallelism(SUBTASKS).set_max_parallelism(subtasks)
         stream = env.from_dataframe(source).assign_timestamps_and_watermarks(strategy)
         return stream.key_by("key").process(self.function()).to_dataframe(self.output)
 
@@ -228,17 +233,21 @@ class Data:
 # -- on Spark, in a process of its own --
 
 
-def serve(work: Work, contender: str, directory: Path, memory: str) -> None:
-    """Run a query over micro-batches that come when they are asked for."""
+def serve(work: Work, contender: str, directory: Path, memory: str, subtasks: int) -> None:
+    """Run a query over micro-batches that come when they are asked for.
+
+    Args:
+        subtasks: of pillarbox.
+    """
     settings = step_settings(directory, memory)
-    if contender != "pillarbox":
+    if contender not in ("pillarbox", "few"):
         # As Spark comes: these two are set for pillarbox's buffers.
         settings["spark__sql__execution__arrow__maxBytesPerBatch"] = "67108864"
         settings["spark__sql__adaptive__coalescePartitions__enabled"] = "true"
     spark = local_session(SUBTASKS, **settings)
     query = SteppedQuery(spark, directory, "key INT, ts LONG")
-    if contender == "pillarbox":
-        result = work.pillarbox_query(query.source)
+    if contender in ("pillarbox", "few"):
+        result = work.pillarbox_query(query.source, SUBTASKS if contender == "few" else subtasks)
     elif contender == "identity":
         result = query.source.mapInArrow(lambda batches: batches, "key INT, ts LONG")
         result = result.repartition(SUBTASKS, "key").mapInArrow(lambda batches: batches, "key INT, ts LONG")
@@ -439,7 +448,9 @@ class BatchRunner(Runner):
     def __init__(self, comparison: Comparison, name: str) -> None:
         super().__init__(comparison, name)
         memory = comparison.arguments.memory
-        self.sides = [Side("--side", name, "--directory", str(self.directory), "--memory", memory)]
+        subtasks = str(comparison.arguments.subtasks)
+        options = ("--directory", str(self.directory), "--memory", memory, "--subtasks", subtasks)
+        self.sides = [Side("--side", name, *options)]
         data, share, late = comparison.data, self.contender.share, self.contender.kind == "spark"
         self.data = data = Data(data.rows // share, data.warm_up_rows // share, data.keys // share)
         self.expected: Iterator[Any] = data.batches()
@@ -599,6 +610,8 @@ class Comparison:
             of_identity=over("identity"),
             bar_of_identity=bars.get("identity"),
             of_bare_loop=over("bare"),
+            subtasks=self.arguments.subtasks,
+            of_few_subtasks=over("few"),
             bare_loop=round(medians["bare"]) if "bare" in medians else None,
             fastest_spark=PEERS[fastest["spark"]].title if fastest["spark"] else None,
             fastest_flink=PEERS[fastest["flink"]].title if fastest["flink"] else None,
@@ -632,12 +645,15 @@ def main(work: Work, doc: str | None, bars: Mapping[str, float]) -> None:
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a micro-batch")
     parser.add_argument("--keys", type=int, default=100_000)
     parser.add_argument("--warm-up-rows", type=int, default=100_000, help="rows of the very first micro-batch")
-    parser.add_argument("--peers", type=_peers, default=list(PEERS), help=f"some of {','.join(PEERS)}; all by default")
+    parser.add_argument(
+        "--peers", type=_peers, default=USUAL, help=f"some of {','.join(PEERS)}; {','.join(USUAL)} by default"
+    )
     parser.add_argument("--rounds", type=int, default=0, help="rounds of each peer that count, instead of its own")
     parser.add_argument("--flink-rows", type=int, default=200_000, help="rows of a job of PyFlink")
     parser.add_argument("--flink-warm-up-rows", type=int, default=20_000, help="of its first one")
     parser.add_argument("--flink-bundle", type=int, default=10_000, help="elements in a bundle of PyFlink")
     parser.add_argument("--flink-directory", type=Path, default=DIRECTORY, help="its environment, made when missing")
+    parser.add_argument("--subtasks", type=int, default=8 * SUBTASKS, help="of pillarbox, in two partitions")
     parser.add_argument("--memory", default="3g", help="of each Spark")
     parser.add_argument("--side", choices=CONTENDERS, help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)
@@ -649,7 +665,7 @@ def main(work: Work, doc: str | None, bars: Mapping[str, float]) -> None:
         serve_bare(work)
         return
     if arguments.side:
-        serve(work, arguments.side, arguments.directory, arguments.memory)
+        serve(work, arguments.side, arguments.directory, arguments.memory, arguments.subtasks)
         return
     load = os.getloadavg()[0]
     if load > BUSY:

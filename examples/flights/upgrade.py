@@ -114,7 +114,7 @@ class Upgrades:
         """Start a version of the program on the checkpoint, and let it read all flights that are there."""
         source = self.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", FILES_PER_SLICE)
         env = StreamExecutionEnvironment.get_execution_environment(self.spark)
-        env.set_parallelism(MAX_PARALLELISM).set_partitions(parallelism)
+        env.set_parallelism(parallelism).set_max_parallelism(MAX_PARALLELISM)
         rows = env.from_dataframe(source.parquet(str(self.out / "flights")), name="flights")
         writer = (
             version(rows)

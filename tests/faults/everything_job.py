@@ -168,7 +168,7 @@ def build(events: DataFrame, released: Path, parallelism: int, subtasks: int = S
         subtasks: how many there are: the most that can ever run at a time.
     """
     env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
-    env.set_parallelism(subtasks).set_partitions(parallelism)
+    env.set_parallelism(parallelism).set_max_parallelism(subtasks)
     return stream(env.from_dataframe(events), released).to_dataframe(COLUMNS)
 
 

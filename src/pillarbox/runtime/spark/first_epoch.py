@@ -235,7 +235,7 @@ class _Beginning:
 
     def _run(self, first: FirstEpoch) -> None:
         spark, program = self._spark, self._program
-        layouts = self._description.layouts([program.layout], lambda: [])
+        layouts = self._description.layouts([program.layout], list)
         with unwrapped_failures():
             # A row of state is up to some megabytes: without this bound Spark gathers many into one Arrow batch.
             rows_in_batch = _set(spark, {"spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024)})
