@@ -298,7 +298,8 @@ def by_function(function: Any, savepoint: Any = None, on_error: Any = "fail") ->
 
 def test_a_function_has_the_state_of_the_key_of_its_pairs():
     with by_function(Count()) as job:
-        assert push(job, [(1, 5, 1), (2, 5, 2)], [(1, 6, 3), (2, 105, 4), (2, 106, 5)]) == [(1, 3, 1), (2, 4, 1)]
+        pairs = push(job, [(1, 5, 1), (2, 5, 2)], [(1, 6, 3), (2, 105, 4), (2, 106, 5)])
+        assert sorted(pairs) == [(1, 3, 1), (2, 4, 1)]
         job.reset()
         assert push(job, [(1, 6, 6), (3, 6, 7)], [(1, 6, 8)]) in (
             [(1, 8, 2), (6, 3, 3), (6, 8, 4)],

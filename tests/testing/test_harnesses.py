@@ -301,7 +301,7 @@ def test_program_snapshot_restore_and_failure():
         assert other.end_input()["output"] == [6]
     with ProgramTestHarness(running_sum, parallelism=3, snapshot=snapshot) as wider:
         wider.push("numbers", 1)
-        with pytest.raises(CheckpointMismatchError, match="parallelism 2"):
+        with pytest.raises(CheckpointMismatchError, match="written with 2 subtasks, the program runs with 3"):
             wider.run_epoch()
     with pytest.raises(CheckpointMismatchError, match="which the program does not have"):
         ProgramTestHarness(lambda env, s: s.map(str), snapshot=snapshot)

@@ -105,7 +105,7 @@ class Stream(Generic[T1]):
         Example:
             >>> _ = env.set_parallelism(4)
             >>> totals = env.from_collection([3, 4]).key_by(lambda n: n).sum()
-            >>> totals.map(lambda n: n).set_parallelism(1).execute_and_collect()
+            >>> sorted(totals.map(lambda n: n).set_parallelism(1).execute_and_collect())
             [3, 4]
         """
         set_parallelism(self._step, parallelism)
