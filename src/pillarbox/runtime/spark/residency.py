@@ -39,7 +39,8 @@ _LEAVE_WITHIN_SECONDS = 10.0
 _COLLECTING = 0.01
 
 T = TypeVar("T", bound=StreamTask)
-_Place = tuple[str, str, int]
+# The query, what the program is known by with its layout, and the subtask; -1 is a source.
+_Place = tuple[str, str, Layout, int]
 _log = logging.getLogger("pillarbox")
 
 
@@ -53,6 +54,7 @@ class Residency:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._residents: dict[_Place, StreamTask] = {}
+        # In the order of these times: a worker may have a hundred residents, and asks for each in every epoch.
         self._last_used: dict[_Place, float] = {}
         # When the last full collection ended, and how long it took (seconds). The first one can wait: what a cold start
         # has read has no cycles, and looking at it would take as long as that did.
@@ -67,11 +69,11 @@ class Residency:
             task.restore()
             return task
 
-        return self._resident((_query(), _program(shipped, layout), -1), make)
+        return self._resident((_query(), shipped.digest, layout, -1), make)
 
     def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore, layout: Layout) -> MultipleInputStreamTask:
         """Return the task of a subtask, at the version in ``store``."""
-        place = (_query(), _program(shipped, layout), subtask)
+        place = (_query(), shipped.digest, layout, subtask)
 
         def make() -> MultipleInputStreamTask:
             return MultipleInputStreamTask(loaded(shipped, layout), subtask)
@@ -92,9 +94,12 @@ class Residency:
 
     def _resident(self, place: _Place, make: Callable[[], T]) -> T:
         now = self._clock()
-        for other, used in list(self._last_used.items()):
-            if now - used > _LET_GO_AFTER_SECONDS and other != place:
-                self._close(other)
+        self._last_used.pop(place, None)
+        while self._last_used:
+            oldest, used = next(iter(self._last_used.items()))
+            if now - used <= _LET_GO_AFTER_SECONDS:
+                break
+            self._close(oldest)
         task = self._residents.get(place)
         if task is None:
             _close_before_leaving()
@@ -164,10 +169,6 @@ def drains() -> bool:
     """Return whether the micro-batch at hand is the query's last one, behind which event time ends."""
     last = local_property(DRAIN_PROPERTY)
     return last is not None and last == local_property("streaming.sql.batchId")
-
-
-def _program(shipped: ShippedVertex, layout: Layout) -> str:
-    return f"{shipped.digest} {layout}"
 
 
 def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
