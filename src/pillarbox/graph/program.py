@@ -15,6 +15,7 @@ from uuid import uuid4
 from pillarbox.errors import ProgramError
 from pillarbox.graph.layout import Layout, Parallelisms, lay_out, subtask_places
 from pillarbox.graph.own_state import carries_on
+from pillarbox.graph.picture import as_mermaid, as_text
 from pillarbox.graph.savepoint_start import SavepointStart
 from pillarbox.graph.targets import output_target
 from pillarbox.graph.transformations import (
@@ -111,49 +112,14 @@ class Program:
 
     def to_text(self) -> str:
         """Return the plan as text: one line a vertex, its ways out below it."""
-        lines = [f"Program {self.name!r}: parallelism {self.parallelism}, max parallelism {self.max_parallelism}"]
-        if self.batch:
-            lines[0] += ", batch mode"
-        for level, vertices in enumerate(self.levels):
-            lines.append(f"Level {level}" + (" (sources)" if level == 0 else ""))
-            for vertex in vertices:
-                line = f"  [{vertex.number}] {vertex.name}" + (f"  uid={vertex.uid}" if vertex.uid else "")
-                if self._differs(vertex):
-                    line += f"  parallelism={vertex.parallelism}"
-                lines.append(line)
-                for sender, edge, receiver in self.edges():
-                    if sender is vertex:
-                        to = f"output {receiver!r}" if isinstance(receiver, str) else f"[{receiver.number}]"
-                        lines.append(f"        --{edge.partitioner.label}--> {to}")
-        return "\n".join(lines)
+        return as_text(self)
 
     def to_mermaid(self) -> str:
         """Return the plan as a Mermaid flowchart."""
-        lines = ["flowchart LR"]
-        for level, vertices in enumerate(self.levels):
-            lines.append(f'  subgraph L{level}["level {level}"]')
-            for vertex in vertices:
-                name = " &rarr; ".join(_quoted(node.name) for node in vertex.nodes)
-                if self._differs(vertex):
-                    name += f"<br/>parallelism {vertex.parallelism}"
-                lines.append(f'    v{vertex.number}["{name}"]')
-            lines.append("  end")
-        for index, name in enumerate(self.outputs):
-            lines.append(f'  o{index}(["{_quoted(name)}"])')
-        for sender, edge, receiver in self.edges():
-            to = f"o{self.outputs.index(receiver)}" if isinstance(receiver, str) else f"v{receiver.number}"
-            lines.append(f'  v{sender.number} -- "{_quoted(edge.partitioner.label)}" --> {to}')
-        return "\n".join(lines)
-
-    def _differs(self, vertex: Vertex) -> bool:
-        return not vertex.is_source and vertex.parallelism != self.layout.subtasks
+        return as_mermaid(self)
 
     def __str__(self) -> str:
         return self.to_text()
-
-
-def _quoted(text: str) -> str:
-    return text.replace("&", "&amp;").replace('"', "&quot;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 @dataclass(frozen=True)

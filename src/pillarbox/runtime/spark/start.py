@@ -104,6 +104,13 @@ class PlannedProgram:
     program: Program | None
     pools: tuple[str, ...] = ()
 
+    @staticmethod
+    def of(program: Program) -> PlannedProgram:
+        """Return a program as it is found in a plan."""
+        parallelism = program.parallelism if len(program.levels) > 1 else 0
+        sets = program.sets_parallelism, program.sets_max_parallelism
+        return PlannedProgram(program.id, parallelism, program.layout, *sets, program)
+
 
 def register(program: Program, spark: SparkSession, pools: Sequence[str]) -> str:
     """Return the alias for a program's rows in a streaming plan, and have queries that hold it start as it needs."""
@@ -111,10 +118,10 @@ def register(program: Program, spark: SparkSession, pools: Sequence[str]) -> str
     while len(_programs) > _REMEMBERED:
         _programs.popitem(last=False)
     _watch_starts(spark)
-    parallelism = program.parallelism if len(program.levels) > 1 else 0
-    subtasks, key_groups, _ = program.layout
-    sets = f"{int(program.sets_parallelism)}{int(program.sets_max_parallelism)}"
-    return f"pillarbox_{program.id}_{parallelism}_{subtasks}_{key_groups}_{sets}"
+    planned = PlannedProgram.of(program)
+    subtasks, key_groups, _ = planned.layout
+    sets = f"{int(planned.sets_parallelism)}{int(planned.sets_max_parallelism)}"
+    return f"pillarbox_{planned.id}_{planned.parallelism}_{subtasks}_{key_groups}_{sets}"
 
 
 def metrics_names(spark: SparkSession) -> Iterator[str]:
