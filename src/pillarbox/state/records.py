@@ -205,10 +205,13 @@ def fill(values: Iterable[Any]) -> bool:
             elif not issubclass(kind, type):
                 if dataclasses.is_dataclass(kind) and is_record(kind):
                     changed |= _complete(kind, mine)
-                    inner += [getattr(value, name, None) for name in field_names(kind) for value in mine]
-                elif hasattr(mine[0], "__dict__"):
-                    inner += chain.from_iterable(vars(value).values() for value in mine)
-        found = {id(value): value for value in inner if type(value) not in _LEAVES}
+                    for name in _beside(kind):
+                        inner += [getattr(value, name, None) for value in mine]
+                if hasattr(mine[0], "__dict__"):
+                    inner += chain.from_iterable([vars(value).values() for value in mine])
+        # (Nearly always there are but leaves: that is found out without a look at each in Python.)
+        leaves_only = _LEAVES.issuperset(map(type, inner))
+        found = {} if leaves_only else {id(value): value for value in inner if type(value) not in _LEAVES}
         level = [value for key, value in found.items() if key not in seen]
         seen.update(found)
     return changed
