@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +49,11 @@ class Run:
     sink: FileSink
     input: Path | None = None
     joins: bool = False
+    program: dict[str, Any] = field(default_factory=dict)
 
     def start(self, *, trigger: dict[str, Any] | None = None, **program: Any) -> StreamingQuery:
         """Start the query on its checkpoint, wherever it is."""
+        program = {**self.program, **program}
         if self.joins:
             program["further"] = joins
         df = build(read_events(self.spark, self.input or self.home / "in"), self.faults, **program)
@@ -120,6 +122,7 @@ def make_run(spark: SparkSession, tmp_path: Path) -> Iterator[MakeRun]:
         write_events(epochs[:written], home / "in")
         run = Run(spark, home, epochs, answer(epochs, joins=joins), Faults(home), FileSink(home / "out", before))
         run.joins = joins
+        run.program = {"max_parallelism": 2}  # so few that a test can tell them apart
         made.append(run)
         return run
 

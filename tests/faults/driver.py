@@ -23,7 +23,7 @@ def main(home: Path, epochs: int) -> None:
         spark__local__dir=str(home / "local"),
         spark__sql__warehouse__dir=str(home / "warehouse"),
     )
-    df = build(read_fixed_epochs(spark, home / "in.parquet"), Faults(home / "faults"))
+    df = build(read_fixed_epochs(spark, home / "in.parquet"), Faults(home / "faults"), max_parallelism=2)
     sink = FileSink(home / "out")
     query = (
         df.writeStream.foreachBatch(sink)

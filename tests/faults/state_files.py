@@ -81,7 +81,7 @@ def run(spark: Any, inputs: Path, checkpoint: Path, attempt: str, settings: dict
         spark.conf.set(name, value)
     try:
         df = spark.readStream.schema("k LONG, n LONG, text STRING").option("maxFilesPerTrigger", 1)
-        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(1)
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(1).set_max_parallelism(1)
         kept = env.from_dataframe(df.parquet(str(inputs))).key_by("k").process(Remember(attempt)).uid("remember")
         found: list[Any] = []
         query = (

@@ -138,7 +138,7 @@ def test_aggregates_of_a_stream_go_on_after_a_restart(spark, tmp_path, kind):
     assert counted(before + after) == expected
     reports = [report for each in progress for report in metrics(each) if report.uid == "windows"]
     assert reports and all(report.counters["windows.late_records_dropped"] == 0 for report in reports)
-    assert all(report.state_bytes for report in reports)
+    assert any(report.state_bytes for report in reports)  # a subtask may have no key
 
 
 def test_a_sum_that_does_not_fit_is_an_error(spark):

@@ -49,7 +49,7 @@ async def doubled(row):
 
 
 def program(spark, df):
-    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
     by_at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
     counts = env.from_dataframe(df).assign_timestamps_and_watermarks(by_at).key_by("key").process(CountPerMinute())
     return counts.map_async(doubled).to_dataframe("key LONG, at LONG, seen INT")
@@ -233,7 +233,7 @@ def files_of(spark, folder: Path, rows: int):
 
 
 def several_outputs(spark, folder: Path):
-    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
     counts = env.from_dataframe(files_of(spark, folder, 70)).key_by("key").process(Counts())
     out = str(folder / "out")
 
@@ -281,7 +281,7 @@ def looked_after(spark, folder: Path):
     """Two runs of a query that ends by itself, and what is said to a changed program."""
 
     def writer(df, key):
-        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
         alarms = env.from_dataframe(df).key_by(key).process(Alarms()).uid("alarms")
         writer = alarms.to_dataframe("key LONG, n LONG").writeStream.format("parquet").trigger(availableNow=True)
         return writer.option("checkpointLocation", str(folder / "checkpoint"))

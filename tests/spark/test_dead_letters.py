@@ -53,7 +53,7 @@ def test_dead_letters_of_a_streaming_query(spark, tmp_path):
         for name, frame in frames.items():
             rows[name] += map(tuple, frame.collect())
 
-    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
     keyed = env.from_dataframe(source).key_by(key_of, on_error=UNKEYED)
     counts = keyed.process(Counts(), on_error=BAD).uid("counts")
     outputs: dict[str, Any] = {"counts": (counts, "key LONG, n LONG")}

@@ -34,7 +34,7 @@ def views(spark):
 
 
 def streams(spark, *dataframes):
-    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
     return [env.from_dataframe(df).assign_timestamps_and_watermarks(AT) for df in dataframes]
 
 

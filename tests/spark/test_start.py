@@ -107,7 +107,7 @@ class Soon(Sum):
 
 
 def program(home: Home, function: KeyedProcessFunction, key: Any = "card", levels: int = 1) -> DataFrame:
-    env = StreamExecutionEnvironment.get_execution_environment(home.spark).set_parallelism(2)
+    env = StreamExecutionEnvironment.get_execution_environment(home.spark).set_parallelism(2).set_max_parallelism(2)
     stream = env.from_dataframe(home.read()).key_by(key).process(function).uid("sum")
     if levels == 2:
         stream = stream.map(lambda row: Pair(*row)).key_by(lambda row: row.card).process(Sum()).uid("more")
@@ -249,7 +249,7 @@ def test_available_now_ends_with_carried_requests_answered(home: Home) -> None:
         await asyncio.sleep(1.5)
         return row.card, row.amount
 
-    env = StreamExecutionEnvironment.get_execution_environment(home.spark).set_parallelism(2)
+    env = StreamExecutionEnvironment.get_execution_environment(home.spark).set_parallelism(2).set_max_parallelism(2)
     answers = env.from_dataframe(home.read()).key_by("card").map_async(ask, on_barrier="carry", capacity=20)
     query = run(home.writer(answers.to_dataframe("card STRING, n LONG")))
     assert home.rows == sorted((f"c{n}", n) for n in range(20))
@@ -281,7 +281,7 @@ class Closed(MapFunction):
 def test_functions_are_closed_when_the_query_has_ended(home: Home, end: str) -> None:
     source, keyed = home.path / "source.log", home.path / "keyed.log"
     home.put({"card": "a", "amount": 1}, {"card": "b", "amount": 2})
-    env = StreamExecutionEnvironment.get_execution_environment(home.spark).set_parallelism(2)
+    env = StreamExecutionEnvironment.get_execution_environment(home.spark).set_parallelism(2).set_max_parallelism(2)
     stream = env.from_dataframe(home.read()).map(Closed(source)).key_by("card").process(Sum()).map(Closed(keyed))
     df = stream.to_dataframe("card STRING, sum LONG")
     query = pillarbox.start(

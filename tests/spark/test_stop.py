@@ -56,7 +56,7 @@ class Home:
 
     def start(self) -> Any:
         read = self.spark.readStream.schema("key LONG, at LONG").parquet(str(self.folder / "in"))
-        env = StreamExecutionEnvironment.get_execution_environment(self.spark).set_parallelism(2)
+        env = StreamExecutionEnvironment.get_execution_environment(self.spark).set_parallelism(2).set_max_parallelism(2)
         times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
         rows = env.from_dataframe(read).assign_timestamps_and_watermarks(times).key_by("key")
         counted = rows.window(TumblingEventTimeWindows.of("10 seconds")).apply(Count()).uid("windows")

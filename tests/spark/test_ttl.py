@@ -38,7 +38,7 @@ def test_the_time_is_that_of_the_batch(spark, tmp_path):
 
     def run(ttl: Any) -> None:
         source = spark.readStream.schema("key LONG").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
-        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
         counted = env.from_dataframe(source).key_by("key").process(Count(ttl)).uid("count")
         writer = counted.to_dataframe("key LONG, n INT, now LONG").writeStream
         writer = writer.foreachBatch(lambda batch, number: seen.update({number: sorted(map(tuple, batch.collect()))}))

@@ -67,7 +67,7 @@ def payments(spark):
 
 
 def joined(spark, orders_df, payments_df):
-    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
     left = env.from_dataframe(orders_df, "orders").assign_timestamps_and_watermarks(BY_AT)
     right = env.from_dataframe(payments_df, "payments").assign_timestamps_and_watermarks(BY_AT)
     both = left.key_by("id").connect(right.key_by("order_id")).process(Paid()).uid("paid")
@@ -129,7 +129,7 @@ def test_rebalance_spreads_one_partition_over_all_subtasks(spark, tmp_path):
         return row.id, row.id * 2
 
     def program(df):
-        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
         spread = env.from_dataframe(df).rebalance().map_async(doubled, on_barrier="carry").uid("doubled")
         return spread.to_dataframe("id LONG, twice LONG")
 

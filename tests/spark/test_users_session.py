@@ -40,7 +40,7 @@ def user(spark):
 
 
 def counts(df, parallelism=2):
-    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism).set_max_parallelism(parallelism)
     return env.from_dataframe(df).key_by("key").process(Count()).uid("count").to_dataframe("key LONG, n LONG")
 
 
@@ -258,14 +258,14 @@ def test_metrics_of_two_programs_in_one_query(user, files, tmp_path):
 
 def test_names_with_dots_and_backticks(user, files, tmp_path):
     odd = numbers(user).select(F.col("key").alias("the.key"), F.col("key").alias("a`b"))
-    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2).set_max_parallelism(2)
     by_key = env.from_dataframe(odd).key_by("the.key").reduce(lambda a, b: b)
     result = by_key.to_dataframe(odd.schema)
     assert result.columns == ["the.key", "a`b"]
     assert {tuple(row) for row in result.collect()} == {(key, key) for key in range(7)}
 
     read: dict[str, list[tuple[int, int]]] = {}
-    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2).set_max_parallelism(2)
     rows = env.from_dataframe(files.toDF("a.b")).map(lambda row: (row["a.b"], row["a.b"]))
     columns = "__pillarbox_report LONG, `x.y` LONG"
 
@@ -292,7 +292,7 @@ def test_doubled_names_are_refused(user):
 
 
 def test_a_function_may_leave_a_batch_unread(user, files, tmp_path):
-    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2).set_max_parallelism(2)
     stream = env.from_dataframe(files).key_by("key").process(Count()).uid("count")
     seen = []
 
@@ -316,7 +316,7 @@ def test_naive_datetimes_are_in_the_time_zone_of_the_programs_session(spark, use
 
 
 def test_a_source_without_partitions_has_nothing_to_say(user):
-    env = StreamExecutionEnvironment.get_execution_environment(user).set_parallelism(2)
+    env = StreamExecutionEnvironment.get_execution_environment(user).set_parallelism(2).set_max_parallelism(2)
     empty = user.createDataFrame(user.sparkContext.emptyRDD(), "key LONG").where("key IS NULL")
     first = env.from_dataframe(empty).key_by("key").process(Count())
     second = env.from_dataframe(numbers(user)).key_by("key").process(Count())

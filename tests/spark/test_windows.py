@@ -63,7 +63,7 @@ def events(spark):
 
 
 def windows(spark, df, assigner):
-    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
     timed = env.from_dataframe(df).assign_timestamps_and_watermarks(BY_AT)
     stream = timed.key_by("key").window(assigner).aggregate(CountAndSum(), WithWindow()).uid("windows")
     return stream.to_dataframe(COLUMNS)
@@ -142,7 +142,7 @@ def test_the_last_windows_of_a_quiet_stream_close_by_the_clock(spark, tmp_path):
     expected = counted(totals.select(F.lit(0), "w.start", "w.end", "n", "total").collect())
 
     def query(found: list[tuple[Any, ...]]) -> Any:
-        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
         source = env.from_dataframe(spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in")))
         timed = source.assign_timestamps_and_watermarks(BY_AT.with_wall_clock_progress("5 seconds"))
         keyed = timed.key_by("key").window(TumblingEventTimeWindows.of("5 seconds"))
@@ -184,7 +184,7 @@ def test_final_results_depend_neither_on_firings_nor_on_batches_restarts_and_par
         part.write.parquet(str(tmp_path / "in" / f"part={number}"))
 
     def program(df, parallelism: int, interval: str) -> Any:
-        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parallelism)
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parallelism).set_max_parallelism(parallelism)
         at_once = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
         keyed = env.from_dataframe(df).assign_timestamps_and_watermarks(at_once).key_by("key")
         windows = keyed.window(SlidingEventTimeWindows.of("1 minute", "20 seconds")).allowed_lateness("2 seconds")

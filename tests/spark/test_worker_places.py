@@ -44,7 +44,7 @@ class Count(KeyedProcessFunction):
         self.seen.update((self.seen.value() or 0) + 1)
         yield value, self.seen.value()
 
-env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2).set_max_parallelism(2)
 counts = env.from_collection([1, 2, 1]).key_by(lambda n: n).process(Count()).uid("count")
 print(sorted(counts.execute_and_collect()))
 """
