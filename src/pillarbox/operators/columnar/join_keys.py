@@ -20,6 +20,9 @@ __all__ = ["are_equal", "are_exact", "codes_of", "without_nulls"]
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _NULL = np.uint64(0x6E756C6C)
+# Of a hash: with more bits, key, time and position of a row would often not fit into the one number by which rows are
+# sorted, which takes several times as long. Different keys may share these: their rows are compared.
+_HASH_BITS = 25
 
 
 def without_nulls(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
@@ -48,7 +51,7 @@ def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int6
         present = leaf.is_valid().to_numpy(zero_copy_only=False)
         part[present] = sketch.hashes(leaf.drop_null() if leaf.null_count else leaf)
         codes = codes * _ODD + part
-    return codes.view(np.int64)
+    return (codes >> np.uint64(64 - _HASH_BITS)).view(np.int64)
 
 
 def are_equal(columns: Sequence[pa.Array], others: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
