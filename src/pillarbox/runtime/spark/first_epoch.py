@@ -38,6 +38,13 @@ __all__ = ["begin_from_savepoint"]
 
 _log = logging.getLogger("pillarbox")
 
+# A row of state is up to some megabytes: without the first bound Spark gathers many into one Arrow batch. With it, it
+# looks at the size of a batch for each row, which takes the longer the more lists are in it: so there are few in one.
+_BATCHES = {
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024),
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "500",
+}
+
 
 def begin_from_savepoint(
     writer: Any,
@@ -237,8 +244,7 @@ class _Beginning:
         spark, program = self._spark, self._program
         layouts = self._description.layouts([program.layout], list)
         with unwrapped_failures():
-            # A row of state is up to some megabytes: without this bound Spark gathers many into one Arrow batch.
-            rows_in_batch = _set(spark, {"spark.sql.execution.arrow.maxBytesPerBatch": str(8 * 1024 * 1024)})
+            rows_in_batch = _set(spark, _BATCHES)
             with rows_in_batch, program_settings(spark, [PlannedProgram.of(program)], layouts):
                 rows = plan_first_epoch(program, spark, first)
                 query = (
