@@ -67,7 +67,11 @@ async def square_of(number: int, session: aiohttp.ClientSession, faults: Faults)
 
 def build(events: DataFrame, service: str, mode: Mode, faults: Faults = NO_FAULTS) -> DataFrame:
     """Give the program's output."""
-    env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession).set_parallelism(2).set_max_parallelism(2)
+    env = (
+        StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
+        .set_parallelism(2)
+        .set_max_parallelism(2)
+    )
     stream = env.from_dataframe(events).filter(lambda event: event.key != HEARTBEAT)
     if mode == "carry":
         stream = stream.key_by("key")

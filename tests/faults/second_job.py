@@ -94,7 +94,11 @@ def build(events: DataFrame, service: str, mode: Mode, faults: Faults) -> DataFr
     """Return the program's output."""
     if mode == "drain" or mode == "carry":
         return async_job.build(events, service, mode, faults)
-    env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession).set_parallelism(2).set_max_parallelism(2)
+    env = (
+        StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
+        .set_parallelism(2)
+        .set_max_parallelism(2)
+    )
     stream = env.from_dataframe(events).filter(lambda event: event.key != HEARTBEAT)
     if mode == "timers":
         squares = stream.key_by("key").process(Later(faults))

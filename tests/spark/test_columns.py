@@ -47,7 +47,9 @@ class TooLarge(KeyedProcessFunction):
 
 
 def program(df, function, columns):
-    env = StreamExecutionEnvironment.get_execution_environment(df.sparkSession).set_parallelism(2).set_max_parallelism(2)
+    env = (
+        StreamExecutionEnvironment.get_execution_environment(df.sparkSession).set_parallelism(2).set_max_parallelism(2)
+    )
     return env.from_dataframe(df).key_by("id").process(function).to_dataframe(columns)
 
 

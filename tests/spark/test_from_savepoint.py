@@ -113,7 +113,11 @@ class Home:
     ) -> Any:
         read = self.spark.readStream.schema("card STRING, at LONG").json(str(self.input).translate(_ANY))
         limits = self.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
-        env = StreamExecutionEnvironment.get_execution_environment(self.spark).set_parallelism(parallelism).set_max_parallelism(parallelism)
+        env = (
+            StreamExecutionEnvironment.get_execution_environment(self.spark)
+            .set_parallelism(parallelism)
+            .set_max_parallelism(parallelism)
+        )
         if start is not None:
             env.from_savepoint(start, allow_non_restored_state=False)
         sources = env.from_dataframe(read, "payments"), env.from_dataframe(limits, "limits")

@@ -85,7 +85,9 @@ def test_programs_of_the_docs_run(spark: SparkSession):
     assert pages
     for page, found in pages.items():
         names: dict[str, Any] = {"__name__": "__main__", "spark": spark, "payments": payments}
-        names["env"] = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
+        names["env"] = (
+            StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
+        )
         for number, source in enumerate(found):
             *statements, last = ast.parse(source).body
             place = f"{page}, program {number}"

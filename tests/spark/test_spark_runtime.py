@@ -54,7 +54,11 @@ class SumOfCounts(KeyedProcessFunction):
 
 
 def environment(spark, parallelism=2):
-    return StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parallelism).set_max_parallelism(parallelism)
+    return (
+        StreamExecutionEnvironment.get_execution_environment(spark)
+        .set_parallelism(parallelism)
+        .set_max_parallelism(parallelism)
+    )
 
 
 def events(spark, count=1000, keys=17):

@@ -40,7 +40,11 @@ def user(spark):
 
 
 def counts(df, parallelism=2):
-    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism).set_max_parallelism(parallelism)
+    env = (
+        StreamExecutionEnvironment.get_execution_environment()
+        .set_parallelism(parallelism)
+        .set_max_parallelism(parallelism)
+    )
     return env.from_dataframe(df).key_by("key").process(Count()).uid("count").to_dataframe("key LONG, n LONG")
 
 

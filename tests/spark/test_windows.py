@@ -184,7 +184,11 @@ def test_final_results_depend_neither_on_firings_nor_on_batches_restarts_and_par
         part.write.parquet(str(tmp_path / "in" / f"part={number}"))
 
     def program(df, parallelism: int, interval: str) -> Any:
-        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(parallelism).set_max_parallelism(parallelism)
+        env = (
+            StreamExecutionEnvironment.get_execution_environment(spark)
+            .set_parallelism(parallelism)
+            .set_max_parallelism(parallelism)
+        )
         at_once = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
         keyed = env.from_dataframe(df).assign_timestamps_and_watermarks(at_once).key_by("key")
         windows = keyed.window(SlidingEventTimeWindows.of("1 minute", "20 seconds")).allowed_lateness("2 seconds")
