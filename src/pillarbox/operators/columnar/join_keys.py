@@ -51,7 +51,8 @@ def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int6
         present = leaf.is_valid().to_numpy(zero_copy_only=False)
         part[present] = sketch.hashes(leaf.drop_null() if leaf.null_count else leaf)
         codes = codes * _ODD + part
-    return (codes >> np.uint64(64 - _HASH_BITS)).view(np.int64)
+    highest: npt.NDArray[np.int64] = (codes >> np.uint64(64 - _HASH_BITS)).view(np.int64)
+    return highest
 
 
 def are_equal(columns: Sequence[pa.Array], others: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
