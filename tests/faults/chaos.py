@@ -89,7 +89,8 @@ class Chaos:
         shape = {
             "master": "local-cluster[2,1,1024]" if self.is_cluster else None,
             "cores": self.rng.choice([2, 2, 3]),
-            "parallelism": self.rng.choice([1, 2, 3]),
+            "parallelism": (parallelism := self.rng.choice([1, 2, 3])),
+            "max_parallelism": parallelism * (1, 8, 2)[seed % 3],
             "mode": self.mode,
             "service": None if self.service is None else self.service.url,
             "epochs": len(self.epochs),

@@ -69,7 +69,8 @@ class Programs:
         planned = [Fault(one["place"], _hashable(one["at"]), one["action"]) for one in self.shape["faults"]]
         faults = Faults(self.home / "faults", planned)
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
-        df = job.build(events, faults, parallelism=self.shape["parallelism"], further=windows_and_joins)
+        numbers = {name: self.shape[name] for name in ("parallelism", "max_parallelism")}
+        df = job.build(events, faults, **numbers, further=windows_and_joins)
         self.queries = [self._start(df, self.sink, place / "checkpoint")]
         if all_of_them:
             frames = columns_job.build(read_fixed_epochs(self.spark, self.home / "in.parquet"))
