@@ -39,12 +39,9 @@ def user(spark):
     return session
 
 
-def counts(df, parallelism=2):
-    env = (
-        StreamExecutionEnvironment.get_execution_environment()
-        .set_parallelism(parallelism)
-        .set_max_parallelism(parallelism)
-    )
+def counts(df, parallelism=2, most=None):
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(parallelism)
+    env.set_max_parallelism(most or parallelism)
     return env.from_dataframe(df).key_by("key").process(Count()).uid("count").to_dataframe("key LONG, n LONG")
 
 
@@ -102,7 +99,7 @@ def test_a_batch_result_belongs_to_the_session(user):
 
 
 def test_a_batch_needs_no_state_store_and_keeps_its_parallelism(user):
-    result = counts(numbers(user), 5)
+    result = counts(numbers(user), 5, most=128)
     plan = result._jdf.queryExecution().toString()
     assert "transformWithState" not in plan
     assert "StateStore" not in plan
