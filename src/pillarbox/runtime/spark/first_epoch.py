@@ -26,6 +26,7 @@ from pillarbox.runtime.spark.plan import FirstEpoch, plan_first_epoch
 from pillarbox.runtime.spark.restore_host import LAST, STATE_SCHEMA, Router
 from pillarbox.runtime.spark.savepoint import OpenSavepoint, open_savepoint
 from pillarbox.runtime.spark.session import worker_pool
+from pillarbox.runtime.spark.sink_log import SinkLog
 from pillarbox.runtime.spark.source_positions import find_positions, planned_sources, stand_ins, stateful_steps
 from pillarbox.runtime.spark.start import PlannedProgram, _set, program_settings
 from pillarbox.runtime.spark.writer import files_of, session_of
@@ -163,8 +164,6 @@ class _Beginning:
         if description.savepoint is None:
             description.note_savepoint(start.directory)
         description.check([self._program], [self._program.layout])
-        if files is not None:
-            _add_first_batch(spark, files)
         self._run(first)
         _log.info(
             "checkpoint %s begins with the state of savepoint %s, epoch %d",
@@ -203,8 +202,7 @@ class _Beginning:
                 f"the query has stateful steps of Spark's beside the program ({', '.join(others)}), of which a"
                 " savepoint has no state: leave them out, or do that in the program"
             )
-        interrupted = self._description.savepoint is not None
-        if files is not None and _has_batches(self._spark, files, but_the_first=interrupted):
+        if files is not None and SinkLog(self._spark, files).last is not None:
             found.append(
                 f"{files} has files of another query: the numbers of micro-batches begin anew, and Spark would leave"
                 " out those that it takes for written; write to a new directory, and read both"
@@ -254,32 +252,3 @@ class _Beginning:
                     .start()
                 )
             query.awaitTermination()
-
-
-def _log_of(spark: Any, folder: str, *, create: bool) -> Any:
-    """Return the log of Spark's sink of files in a folder; None: there is none."""
-    jvm = spark.sparkContext._jvm
-    place = jvm.org.apache.hadoop.fs.Path(folder, "_spark_metadata")
-    if not create and not place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf()).exists(place):
-        return None
-    sinks = jvm.org.apache.spark.sql.execution.streaming.sinks
-    return sinks.FileStreamSinkLog(1, spark._jsparkSession, place.toString(), jvm.scala.Option.empty())
-
-
-def _has_batches(spark: Any, folder: str, *, but_the_first: bool) -> bool:
-    """Return whether a sink of files has batches in its log.
-
-    Args:
-        but_the_first: the first one may be there.
-    """
-    log = _log_of(spark, folder, create=False)
-    last = None if log is None else log.getLatestBatchId()
-    return last is not None and bool(last.isDefined()) and (last.get() > 0 or not but_the_first)
-
-
-def _add_first_batch(spark: Any, folder: str) -> None:
-    """Let the log of a sink of files begin with an empty batch 0: who reads the files needs one for each."""
-    log = _log_of(spark, folder, create=True)
-    if log.getLatestBatchId().isEmpty():
-        nothing = spark.sparkContext._jvm.org.apache.spark.sql.execution.streaming.sinks.SinkFileStatus
-        log.add(0, spark.sparkContext._gateway.new_array(nothing, 0))

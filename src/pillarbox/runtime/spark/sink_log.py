@@ -22,7 +22,7 @@ from pillarbox.runtime.spark.writer import files_of, session_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["complete_sink_log"]
+__all__ = ["SinkLog", "complete_sink_log"]
 
 _log = logging.getLogger("pillarbox")
 
@@ -45,8 +45,7 @@ def complete_sink_log(
     """
     spark: Any = session_of(writer)
     folder = files_of(writer, start, *args, **options) if description.last_committed >= 0 else None
-    missing = [] if folder is None else _silent(spark, description)
-    if not missing:
+    if folder is None or not (missing := _silent(spark, description)):
         return
     if not hasattr(spark, "_jsparkSession"):
         raise CheckpointMismatchError(
@@ -54,18 +53,50 @@ def complete_sink_log(
             f" {folder} may not know of it yet: run the next epoch in a classic session, which writes that, and go on"
             " with Spark Connect then"
         )
-    jvm = spark.sparkContext._jvm
-    place = jvm.org.apache.hadoop.fs.Path(folder, _METADATA)
-    files = place.getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())
-    if missing[0] > 0 and not files.exists(place):
+    log = SinkLog(spark, folder)
+    if missing[0] > 0 and not log.exists:
         return  # it was not the query's sink before
-    sinks = jvm.org.apache.spark.sql.execution.streaming.sinks
-    log = sinks.FileStreamSinkLog(_VERSION, spark._jsparkSession, place.toString(), jvm.scala.Option.empty())
-    last = log.getLatestBatchId()
+    last = log.last
     for batch in missing:
-        if last.isEmpty() or batch > last.get():
-            log.add(batch, spark.sparkContext._gateway.new_array(sinks.SinkFileStatus, 0))
+        if last is None or batch > last:
+            log.add_empty(batch)
             _log.info("file sink %s: its log has an entry now for epoch %d, which is none of its own", folder, batch)
+
+
+class SinkLog:
+    """The log of a file sink, by Spark's own class: a classic session has it.
+
+    Args:
+        folder: that of the files.
+    """
+
+    def __init__(self, spark: Any, folder: str) -> None:
+        self._session = spark
+        self._jvm = spark.sparkContext._jvm
+        self._place = self._jvm.org.apache.hadoop.fs.Path(folder, _METADATA)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a log."""
+        files = self._place.getFileSystem(self._session._jsparkSession.sessionState().newHadoopConf())
+        return bool(files.exists(self._place))
+
+    @property
+    def last(self) -> int | None:
+        """The number of the last batch in it; None: it has none."""
+        # Spark's class would make the log's folder.
+        last = self._opened().getLatestBatchId() if self.exists else None
+        return int(last.get()) if last is not None and last.isDefined() else None
+
+    def add_empty(self, batch: int) -> None:
+        """Add a batch that wrote no files."""
+        kind = self._jvm.org.apache.spark.sql.execution.streaming.sinks.SinkFileStatus
+        self._opened().add(batch, self._session.sparkContext._gateway.new_array(kind, 0))
+
+    def _opened(self) -> Any:
+        kind = self._jvm.org.apache.spark.sql.execution.streaming.sinks.FileStreamSinkLog
+        nothing = self._jvm.scala.Option.empty()
+        return kind(_VERSION, self._session._jsparkSession, self._place.toString(), nothing)
 
 
 def _silent(spark: SparkSession, description: Description) -> list[int]:
