@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
+from examples.comparison import equals_the_oracle
 from examples.delays.chart import NEW_YORK, draw
 from examples.delays.data import Tables, tables
 from examples.delays.job import Hour
@@ -135,15 +136,7 @@ def share(hours: Sequence[Hour], group: Callable[[Hour], str], order: Sequence[s
 def check(found: list[Row], streams: Tables) -> bool:
     """Compare with the oracle, and say so."""
     wanted = expected(**{name: table.to_pylist() for name, table in streams.items()})
-    if found == wanted:
-        print(f"equal to the oracle: {len(found):,} rows, row for row")
-        return True
-    extra, missing = Counter(found) - Counter(wanted), Counter(wanted) - Counter(found)
-    print(f"NOT equal to the oracle: {extra.total():,} rows too many, {missing.total():,} rows missing, such as")
-    for sign, rows in (("+", extra), ("-", missing)):
-        for row in list(rows)[:3]:
-            print(f"  {sign} {row}")
-    return False
+    return equals_the_oracle(found, wanted)
 
 
 if __name__ == "__main__":

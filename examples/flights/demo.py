@@ -22,6 +22,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.g
 
 import pyarrow as pa
 
+from examples.comparison import equals_the_oracle
 from examples.flights.data import flights
 from examples.flights.job import LATE, Event, instant
 from examples.flights.oracle import expected
@@ -166,15 +167,7 @@ def longest_chain(delays: list[Event]) -> None:
 def check(found: list[tuple[Any, ...]], table: pa.Table) -> bool:
     """Compare with the oracle, and say so."""
     wanted = expected(table.to_pylist())
-    if found == wanted:
-        print(f"equal to the oracle: {len(found):,} rows, row for row")
-        return True
-    extra, missing = Counter(found) - Counter(wanted), Counter(wanted) - Counter(found)
-    print(f"NOT equal to the oracle: {extra.total():,} rows too many, {missing.total():,} rows missing, such as")
-    for sign, rows in (("+", extra), ("-", missing)):
-        for row in list(rows)[:3]:
-            print(f"  {sign} {row}")
-    return False
+    return equals_the_oracle(found, wanted)
 
 
 if __name__ == "__main__":

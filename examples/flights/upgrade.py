@@ -27,6 +27,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 import pillarbox
+from examples.comparison import equals_the_oracle
 from examples.flights.data import FILES_PER_SLICE, SCHEMA, flights, write_files
 from examples.flights.demo import positive, shown
 from examples.flights.job import Event, build, instant
@@ -171,15 +172,8 @@ def check(found: list[Outcome], table: pa.Table, since: datetime) -> bool:
     """Compare with the oracle, and say so."""
     events = expected(table.to_pylist())
     wanted = canonical([*events, *milestones(events, since, EVERY)])
-    if found == wanted:
-        print(f"\nequal to the oracle: {len(found):,} rows, row for row")
-        return True
-    extra, missing = Counter(found) - Counter(wanted), Counter(wanted) - Counter(found)
-    print(f"\nNOT equal to the oracle: {extra.total():,} rows too many, {missing.total():,} rows missing, such as")
-    for sign, rows in (("+", extra), ("-", missing)):
-        for row in list(rows)[:3]:
-            print(f"  {sign} {row}")
-    return False
+    print()
+    return equals_the_oracle(found, wanted)
 
 
 if __name__ == "__main__":

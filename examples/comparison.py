@@ -1,0 +1,20 @@
+"""What a demo says at its end: whether its rows are those of the oracle."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+
+def equals_the_oracle(found: Sequence[Any], wanted: Sequence[Any]) -> bool:
+    """Compare the rows with the oracle's, and say so; both are sorted."""
+    if found == wanted:
+        print(f"equal to the oracle: {len(found):,} rows, row for row")
+        return True
+    extra, missing = Counter(found) - Counter(wanted), Counter(wanted) - Counter(found)
+    print(f"NOT equal to the oracle: {extra.total():,} rows too many, {missing.total():,} rows missing, such as")
+    for sign, rows in (("+", extra), ("-", missing)):
+        for row in list(rows)[:3]:
+            print(f"  {sign} {row}")
+    return False
