@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from pillarbox import (
     sum_,
 )
 from pillarbox.cli import commands
+from pillarbox.runtime.spark import savepoint as savepoint_module
 from pillarbox.runtime.spark.checkpoint_files import CheckpointFiles
 from pillarbox.runtime.spark.savepoint import _sources, open_savepoint
 from pillarbox.state import LogIdentity, MemoryChunkStore
@@ -99,7 +101,13 @@ def logs_of(spark: Any, checkpoint: str) -> dict[tuple[str, int], MemoryChunkSto
     return found
 
 
-def test_a_savepoint(spark, tmp_path, command):
+def killed(spark: Any, text: str, folder: str) -> None:
+    """As if the driver were killed in the middle of overwriting a folder."""
+    rmtree(folder, ignore_errors=True)
+    raise KeyboardInterrupt
+
+
+def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     checkpoint, directory = str(tmp_path / "checkpoint"), str(tmp_path / "savepoint")
     for part in range(3):
         add(spark, tmp_path, part)
@@ -115,6 +123,11 @@ def test_a_savepoint(spark, tmp_path, command):
         (tmp_path / "savepoint" / name / "part-0.parquet").write_text(text)
     with pytest.raises(CheckpointMismatchError, match="was begun, and not completed"):
         open_savepoint(spark, directory)
+    # Who begins it anew leaves the mark of a half one where it is: Spark would remove it before it writes another one.
+    with monkeypatch.context() as patch:
+        patch.setattr(savepoint_module, "_write_text", killed)
+        with pytest.raises(KeyboardInterrupt):
+            pillarbox.savepoint(spark, checkpoint, directory)
     result = command("savepoint", checkpoint, directory, "--json")
     assert json.loads(result.stdout)["operators"] == ["remember", "sums/of x"]
     for wrong in (directory, checkpoint):

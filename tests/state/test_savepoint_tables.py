@@ -7,6 +7,9 @@ import json
 import sys
 from collections.abc import Callable
 from decimal import Decimal
+from itertools import count
+from pathlib import Path
+from shutil import rmtree
 from types import ModuleType
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
@@ -47,6 +50,7 @@ from pillarbox.state.savepoint import (
     OwnState,
     Table,
     build_log,
+    files,
     redistribute,
     restore_logs,
     write_savepoint,
@@ -505,6 +509,54 @@ def of_uid(logs: Logs) -> dict[tuple[str, int], Any]:
     return {("op", subtask): store for subtask, store in logs.items()}
 
 
+class Interrupted(BaseException):
+    """As a process that is killed: nobody catches it."""
+
+
+def test_a_directory_whose_writing_is_interrupted_anywhere(tmp_path, monkeypatch):
+    logs = of_uid(written(2, 16, None, None, [("value", n, None, [n], 0) for n in range(9)]))
+    wanted = write_savepoint(tmp_path / "whole", logs, epoch=3)
+    directory = tmp_path / "savepoint"
+    steps = [(Path, name) for name in ("mkdir", "write_text", "rename", "unlink")]
+    steps += [(files, "_digest"), (files.pq, "ParquetWriter"), (files.pq, "write_table"), (files.shutil, "rmtree")]
+    left = [0]
+
+    def interrupted(true, *, before):
+        def step(*args, **options):
+            left[0] -= 1
+            here = left[0] == 0
+            if here and before:
+                raise Interrupted
+            found = true(*args, **options)
+            if here:
+                raise Interrupted
+            return found
+
+        return step
+
+    for before in (True, False):
+        for number in count(1):
+            left[0] = number
+            with monkeypatch.context() as patch:
+                for owner, name in steps:
+                    patch.setattr(owner, name, interrupted(getattr(owner, name), before=before))
+                try:
+                    write_savepoint(directory, logs, epoch=3)
+                except Interrupted:
+                    pass
+                else:
+                    break
+            # Each time over the half of the last one.
+            if (directory / "manifest").exists():
+                assert LocalSavepoint(directory).manifest == wanted
+                rmtree(directory)
+                continue
+            with pytest.raises(CheckpointMismatchError, match="it has no manifest"):
+                LocalSavepoint(directory)
+        assert number > 10 and LocalSavepoint(directory).manifest == wanted
+        rmtree(directory)
+
+
 def test_a_directory(tmp_path):
     note = KeyNote(columns=["k"], types=["bigint"])
     changes = [("value", n, None, [n], 0) for n in range(30)] + [("space list", n, (0, n), [n, n], 0) for n in range(9)]
@@ -514,6 +566,7 @@ def test_a_directory(tmp_path):
     for name in ("started", "state/gone"):
         (directory / name).mkdir(parents=True)
     (directory / "state" / "gone" / "part-0.parquet").write_bytes(b"half")
+    (directory / "started" / "part-0.txt").write_text("begun")
     manifest = write_savepoint(directory, of_uid(logs), epoch=3, checkpoint="/c")
     assert not (directory / "state" / "gone").exists()
     savepoint = LocalSavepoint(directory)

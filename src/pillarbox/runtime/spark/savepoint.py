@@ -134,8 +134,10 @@ def is_savepoint(spark: SparkSession, directory: str) -> bool:
 
 
 def begin(spark: SparkSession, directory: str) -> None:
-    """Begin a savepoint."""
-    _write_text(spark, _BEGUN, f"{directory}/{_STARTED}")
+    """Begin a savepoint, or one that was begun and not completed anew."""
+    if _text(spark, f"{directory}/{_STARTED}") is None:
+        # Overwriting it would remove it first: who is killed then would leave files that nobody knows.
+        _write_text(spark, _BEGUN, f"{directory}/{_STARTED}")
     # Overwriting a folder removes all that a half savepoint of before has in it.
     _write_text(spark, "a folder for each operator", f"{directory}/{_STATE}")
 
@@ -162,6 +164,11 @@ def _write_tables(
         for code, view in _heads(files, operator).items():
             by_uid.setdefault(view.head.operator, {})[code] = view
         for uid, views in sorted(by_uid.items()):
+            if any(uid == other.uid for other in operators):
+                raise CheckpointMismatchError(
+                    f"checkpoint {files}: several programs of the query have an operator {uid!r}, and a savepoint has"
+                    " one state for each uid: give operators of all programs in a query uids of their own"
+                )
             logs = files.logs(operator).where(f"code IN ({', '.join(map(str, sorted(views)))})")
             heads = [view.head for view in views.values()]
             table = Table(OperatorTable.of(heads))

@@ -6,6 +6,7 @@ On Spark the same files are written and read by Spark, so that they can be where
 from __future__ import annotations
 
 import hashlib
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -100,11 +101,9 @@ def _prepare(folder: Path) -> None:
             raise CheckpointMismatchError(
                 f"{folder} exists, and is no savepoint that was begun and not completed: give a new directory"
             )
-        for path in sorted(folder.rglob("*"), reverse=True):
-            if path.is_dir():
-                path.rmdir()
-            elif path.parent.name != _STARTED:
-                path.unlink()
+        for path in folder.iterdir():
+            if path.name != _STARTED:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
     (folder / _STARTED).mkdir(parents=True, exist_ok=True)
     (folder / _STARTED / "part-0.txt").write_text("a savepoint of pillarbox was begun here\n", encoding="utf-8")
 
