@@ -159,6 +159,19 @@ def test_it_goes_on_at_another_parallelism(tmp_path: Path, parallelism: int) -> 
     assert {name: sorted([*map(repr, before[name]), *after[name]]) for name in after} == whole.end()
 
 
+def test_a_program_ends_for_good_without_any_input(savepoint: Path) -> None:
+    """Its windows and timers fire, and its requests are answered, from the savepoint alone."""
+    ANSWERING.set()
+    env = StreamExecutionEnvironment().set_parallelism(2)
+    env.from_savepoint(savepoint)
+    streams = program(env, env.from_collection([]), env.from_collection([]))
+    with streams["over"].union(streams["windows"]).execute_and_collect() as results:
+        found = sorted(map(repr, results))
+    wanted = Run(2, from_savepoint(savepoint)).end()
+    assert found == sorted([*wanted["over"], *wanted["windows"]])
+    assert all(f"'{what}'" in "".join(found) for what in ("asked", "spent", "silent")) and wanted["windows"]
+
+
 def test_list_state_of_operators_is_dealt_out(tmp_path: Path) -> None:
     class Held(Pairs):
         def flat_map(self, value):

@@ -13,6 +13,7 @@ import pytest
 
 import pillarbox
 from pillarbox import (
+    CheckpointMismatchError,
     KeyedProcessFunction,
     SavepointError,
     StreamExecutionEnvironment,
@@ -25,6 +26,7 @@ from pillarbox.runtime.spark import query as query_module
 from pillarbox.runtime.spark import stop as stop_module
 from pillarbox.runtime.spark.description import Description
 from pillarbox.runtime.spark.requests import request_stop
+from pillarbox.runtime.spark.savepoint import open_savepoint
 
 KEYS = 7
 
@@ -137,3 +139,50 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "pillarbox"):
         home.start().stop()
     assert "was drained: event time has come to its end in it" in caplog.text
+
+
+@pytest.mark.usefixtures("quick")
+def test_several_programs_in_one_query_are_drained_each_at_its_input(spark, tmp_path):
+    """The one has input for its last epoch long before the other."""
+    out: list[Any] = []
+
+    def add(name: str, key: int) -> None:
+        rows = spark.createDataFrame([(key, 1000 * key)], "key LONG, at LONG")
+        rows.coalesce(1).write.mode("append").parquet(str(tmp_path / name))
+
+    def program(name: str, uid: str) -> Any:
+        read = spark.readStream.schema("key LONG, at LONG").parquet(str(tmp_path / name))
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
+        later = env.from_dataframe(read).key_by("key").process(Later()).uid(uid)
+        return later.to_dataframe("what STRING, n LONG")
+
+    for key, name in enumerate(("left", "right")):
+        add(name, key)
+
+    def start(*uids: str) -> Any:
+        rows = program("left", uids[0]).unionAll(program("right", uids[1]))
+        writer = rows.writeStream.foreachBatch(lambda batch, number: out.extend(map(tuple, batch.collect())))
+        writer = writer.option("checkpointLocation", str(tmp_path / "-".join(uids)))
+        query = pillarbox.start(writer.trigger(availableNow=True))
+        query.awaitTermination()
+        return query
+
+    same, directory = start("later", "later"), str(tmp_path / "savepoint")
+    with pytest.raises(SavepointError, match="holds several programs that have an operator 'later', and a savepoint"):
+        stop_with_savepoint(same, directory)
+    with pytest.raises(CheckpointMismatchError, match="several programs of the query have an operator 'later'"):
+        pillarbox.savepoint(spark, str(tmp_path / "later-later"), directory)
+
+    query = start("one", "other")
+    assert out == []
+    add("left", 2)
+    arguments = {"drain": True, "timeout": 120}
+    asked = threading.Thread(target=stop_with_savepoint, args=(query, directory), kwargs=arguments)
+    asked.start()
+    while len(out) < 2 and asked.is_alive():
+        time.sleep(0.05)
+    assert sorted(out) == [("0 at 0", 1), ("2 at 2000", 1)]
+    add("right", 3)
+    asked.join()
+    assert sorted(out) == [(f"{key} at {1000 * key}", 1) for key in (0, 1, 2, 3)]
+    assert open_savepoint(spark, directory).manifest.drained

@@ -195,10 +195,10 @@ class Description:
         self._write(json.dumps({"last_epoch": number, "note": uuid.uuid4().hex}))
         return number
 
-    def forget_last_epoch(self) -> None:
-        """Let the epoch that follows, which was not begun, be one as any other."""
-        note = self._last_epochs.get(self.last_committed + 1) if self._last_epochs else None
-        if note is not None and self.unfinished is None:
+    def forget_last_epoch(self, number: int | None = None) -> None:
+        """Let an epoch be one as any other: the one that follows, unless it was begun, or one that was committed."""
+        note = self._last_epochs.get(self.last_committed + 1 if number is None else number)
+        if note is not None and (number is not None or self.unfinished is None):
             self._write(json.dumps({"forgotten": note}))
 
     @cached_property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import PillarboxError, ProgramError, SavepointError, describe, shorten
@@ -79,6 +80,12 @@ def stop_with_savepoint(
         raise SavepointError(
             f"query {query.id} has no checkpointLocation that it could be started with again: nothing was done"
         )
+    twice = sorted(uid for uid, count in Counter(_uids(started)).items() if count > 1)
+    if twice:
+        raise SavepointError(
+            f"query {query.id} holds several programs that have an operator {twice[0]!r}, and a savepoint has one state"
+            " for each uid: nothing was done. Give operators of all programs in a query uids of their own"
+        )
     check_new(session_of(started.writer), directory)
     with started.held():
         _Stop(started, started.checkpoint, time.monotonic() + timeout).run(directory, drain=drain)
@@ -143,28 +150,41 @@ class _Stop:
         self._run_one()
 
     def _drain(self) -> None:
-        """Run the last epoch."""
+        """Run the last epoch: of several programs, each has its own, when there is input for it."""
+        every, ended = set(_uids(self._started)), set[str]()
         while True:
             number = Description(self._spark, self._checkpoint).note_last_epoch()
             try:
                 with last_epoch(number):
-                    progress = self._run_at_input(number)
+                    progress = self._run_at_input(number, sorted(every - ended) if ended else [])
             finally:
                 # Without effect where it was begun: then it stays the last one, whoever runs it again.
                 Description(self._spark, self._checkpoint).forget_last_epoch()
-            if self._is_drained(number, progress):
+            if progress is None or progress["batchId"] != number:
+                return  # Spark has told nothing of it
+            just_now = {report.uid for report in metrics(progress) if report.watermark == MAX_WATERMARK}
+            if not just_now:
+                # What was new in a source had no rows, and no partitions.
+                Description(self._spark, self._checkpoint).forget_last_epoch(number)
+            ended |= just_now
+            if every <= ended:
                 return
 
-    def _run_at_input(self, number: int) -> Any:
-        """Run an epoch that was not begun when there is input; return what Spark tells of it."""
+    def _run_at_input(self, number: int, left: list[str]) -> Any:
+        """Run an epoch that was not begun when there is input; return what Spark tells of it.
+
+        Args:
+            left: the operators that have not ended, where others have.
+        """
         while True:
             progress = self._run_one()
             if Description(self._spark, self._checkpoint).last_committed >= number:
                 return progress
             if time.monotonic() + _TRY_EVERY > self._deadline:
+                which = f" of {', '.join(map(repr, left))}, which other operators had," if left else ""
                 raise self._aborted(
-                    "there was no input for the last epoch within the timeout, and Spark runs none without: have a"
-                    " source get a record, which may be one that the program drops"
+                    f"there was no input for the last epoch{which} within the timeout, and Spark runs none without:"
+                    " have a source get a record, which may be one that the program drops"
                 )
             time.sleep(_TRY_EVERY)
 
@@ -176,21 +196,6 @@ class _Stop:
             query.stop()
             raise self._aborted("an epoch did not end within the timeout", begun=True)
         return query.lastProgress
-
-    def _is_drained(self, number: int, progress: Any) -> bool:
-        """Return whether all tasks have come to the end of event time; False: none of them has."""
-        programs = [one.program for one in self._started.programs if one.program is not None]
-        expected = {vertex.uid for program in programs for vertex in program.vertices if not vertex.is_source}
-        if progress is None or progress["batchId"] != number:
-            return True  # Spark has told nothing of it
-        reached = {report.uid for report in metrics(progress) if report.watermark == MAX_WATERMARK}
-        missing = sorted(expected - reached)
-        if missing and expected & reached:
-            raise self._aborted(
-                f"epoch {number} was the last one of all operators but {', '.join(missing)}: the sources of their"
-                " program had no input"
-            )
-        return not missing
 
     def _aborted(self, why: str, *, begun: bool = False) -> SavepointError:
         """Return the error of a query that is stopped and has no savepoint."""
@@ -205,6 +210,12 @@ class _Stop:
 def _batch(query: Any) -> int | None:
     progress = query.lastProgress
     return None if progress is None else int(progress["batchId"])
+
+
+def _uids(started: StartedQuery) -> list[str]:
+    """Return the uids of all operators with state, of all programs in the query."""
+    programs = [one.program for one in started.programs if one.program is not None]
+    return [vertex.uid for program in programs for vertex in program.vertices if not vertex.is_source]
 
 
 def _sentence(error: Exception) -> str:
