@@ -55,24 +55,24 @@ class Requests:
 
     def files(self) -> frozenset[str]:
         """Return which files there are; Spark runs no job for that."""
-        found = self._open()
-        return frozenset() if found is None else frozenset(found.inputFiles())
+        return frozenset(self._read(lambda found: found.inputFiles()))
 
     def lines(self) -> list[dict[str, Any]]:
         """Return all lines there are."""
-        found = self._open()
-        lines = [] if found is None else [json.loads(row.value) for row in found.collect()]
+        lines = [json.loads(row.value) for row in self._read(lambda found: found.collect())]
         return [line for line in lines if isinstance(line, dict)]
 
-    def _open(self) -> Any:
+    def _read(self, take: Callable[[Any], list[Any]]) -> list[Any]:
+        """Return what is taken of the files; nothing where there is no folder yet."""
         from pyspark.errors import AnalysisException
 
         try:
-            return self._spark.read.schema("value STRING").text(self._folder)
+            # Under Spark Connect the folder is looked for when something is taken.
+            return take(self._spark.read.schema("value STRING").text(self._folder))
         except AnalysisException as error:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise
-            return None
+            return []
 
 
 class RequestWatch:
