@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 import zlib
+from dataclasses import replace
 from functools import partial
 from types import ModuleType
 from typing import Any, get_type_hints
@@ -28,7 +29,7 @@ from pillarbox.state import (
     log_limits,
 )
 from pillarbox.state.key_note import KeyNote
-from pillarbox.state.log_head import META, open_head
+from pillarbox.state.log_head import META, open_head, write_head
 from pillarbox.state.log_summary import LogSummary
 from pillarbox.state.log_view import LogView
 from pillarbox.state.savepoint import LocalSavepoint, restore_logs, write_savepoint
@@ -96,7 +97,9 @@ def values(name, declared=None):
 
 
 def all_bytes(store):
-    return b"".join(store.chunks.values())
+    """All that is written, but for what the program says of names that are no more."""
+    head = open_head(store.chunks[META], LogIdentity("op", 0, 1, 128), pickle.loads)
+    return b"".join({**store.chunks, META: write_head(replace(head, former={}))}.values())
 
 
 # -- fields of classes --
@@ -948,10 +951,11 @@ def test_what_another_program_would_change_is_told_from_heads(shop):
     assert found.refused == [
         "operator 'op': the value state 'text': it was LONG, and is STRING",
         "operator 'op': the value state 'kind' is a list state: give it another name",
+        "operator 'op': the value state 'gone' is no more: let another one say renamed_from('gone'), or delete it with"
+        " runtime_context.delete_if_exists()",
         "operator 'op': the list state 'needs': it was shop.Order, and is int",
     ]
-    assert [each.partition(": let")[0] for each in found.doubtful] == [
-        "operator 'op': the value state 'gone' is no more",
+    assert found.doubtful == [
         "operator 'op': the value state 'moved': it was shop.Old, and is shop.New: if the class has moved, say"
         " env.add_class_alias('shop:Old', New)",
     ]
@@ -960,6 +964,43 @@ def test_what_another_program_would_change_is_told_from_heads(shop):
         "operator 'op': the value state 'order': fields of its classes have changed",
         "operator 'op': the value state 'more' is new",
     ]
+
+
+@pytest.mark.parametrize(
+    ("states", "deleted", "refused", "carried_out"),
+    [
+        ({"total": values("total", LONG).renamed_from("sum")}, (), "", "is called 'total' now"),
+        ({"total": values("total", STRING).renamed_from("sum")}, (), "it was LONG, and is STRING", "is called 'total'"),
+        ({"total": ListStateDescriptor("total", LONG).renamed_from("sum")}, (), "is a list state: give it another", ""),
+        ({"kept": values("kept", LONG).renamed_from("sum")}, (), "is to be called 'kept', and there is a state", ""),
+        ({"total": values("total", LONG)}, (), "is no more: let another one say renamed_from('sum')", ""),
+        ({"total": values("total", LONG)}, ("sum",), "", "is deleted"),
+    ],
+    ids=["renamed", "another type", "another kind", "taken", "not said", "deleted"],
+)
+def test_what_is_told_of_a_state_with_another_name_is_what_happens(states, deleted, refused, carried_out):
+    def program(store=None):
+        task = Task(store, delete=deleted, **{"kept": values("kept", LONG), **states})
+        task["a"]["kept"].update(2)
+        task.commit()
+        return task
+
+    then = Task(sum=values("sum", LONG), kept=values("kept", LONG))
+    for state in then["a"].values():
+        state.update(1)
+    then.commit()
+    found = compare_states(head_of(then), head_of(program()))
+    told = [each for each in found.carried_out if "'sum'" in each]
+    assert found.doubtful == [] and len(found.refused) == bool(refused) and len(told) == bool(carried_out)
+    assert all(refused in each for each in found.refused) and all(carried_out in each for each in told)
+    if refused:
+        with pytest.raises(CheckpointMismatchError):
+            program(then.store)
+        return
+    later = program(then.store)
+    again = compare_states(head_of(later), head_of(program()))
+    assert (again.refused, again.doubtful, again.carried_out) == ([], [], [])
+    assert later["a"]["total"].value() == (None if deleted else 1)
 
 
 def test_a_look_inside_tells_which_classes_are_named(shop):

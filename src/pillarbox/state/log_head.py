@@ -116,6 +116,8 @@ class LogHead:
         large: how many large rows have been written: they have the numbers -1, -2, ...
         task: the task's own state besides the rows, pickled.
         types: the declared types of states, by name of slot, where the operator's are all plain.
+        former: the slots of states that the program says it has renamed or deleted, by name: the name that each has
+            now, or "" where it is deleted.
     """
 
     operator: str
@@ -138,10 +140,11 @@ class LogHead:
     space_layouts: list[tuple[int, Layout]] = field(default_factory=list)
     codes: int = 0
     types: dict[str, str] = field(default_factory=dict)
+    former: dict[str, str] = field(default_factory=dict)
 
 
 # Fields that are written only if they say something: earlier versions do not know them.
-_OPTIONAL = frozenset({"types", "codes", "space_layouts"})
+_OPTIONAL = frozenset({"types", "codes", "space_layouts", "former"})
 _FIELDS = frozenset(each.name for each in fields(LogHead))
 
 

@@ -6,7 +6,7 @@ A program may get other states, and the order of its states may change: rows of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import compress
+from itertools import chain, compress, repeat
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,16 @@ class Layouts:
     def newest(self, *, of_space: bool) -> Layout:
         """Return the layout of what is written now."""
         return (self.spaces if of_space else self.keys).newest
+
+    @property
+    def former(self) -> dict[str, str]:
+        """What the head says of states that the program has renamed or deleted."""
+        return {
+            lead + name: now and lead + now
+            for lead, rows in (("", self._backend), ("space/", self._backend.spaces))
+            for name, now in chain(rows.former.items(), zip(rows.deleted, repeat("")))
+            if not name.startswith(STAMPS)
+        }
 
     def fit(self, chunk: Chunk, number: int) -> None:
         """Bring the rows of a chunk into the shape of the program's."""

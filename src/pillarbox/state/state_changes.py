@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pillarbox.state.log_head import LogHead
 from pillarbox.state.log_layouts import state_name
+from pillarbox.state.operator_state import LIST, UNION
 from pillarbox.state.type_names import TypeName, parse, refusal
 
 __all__ = ["StateChanges", "compare_states"]
@@ -18,7 +19,7 @@ class StateChanges:
 
     Attributes:
         refused: changes with which a checkpoint cannot be used.
-        doubtful: changes that the program has to declare; nothing tells whether it does.
+        doubtful: changes that may be refused: nothing tells whether the program declares what they take.
         carried_out: changes that the first epoch carries out.
     """
 
@@ -32,21 +33,38 @@ def compare_states(then: LogHead, now: LogHead) -> StateChanges:
     found = StateChanges()
     operator = f"operator {then.operator!r}"
     old, new = dict(_states(then)), dict(_states(now))
-    for slot, kind in old.items():
-        what = f"{operator}: the {kind} state {_said(slot)!r}"
-        if slot not in new:
-            found.doubtful.append(
+    kept = {slot: now.former.get(slot, slot) for slot in old}
+    for slot, name in kept.items():
+        what = f"{operator}: the {old[slot]} state {_said(slot)!r}"
+        if not name:
+            found.carried_out.append(f"{what} is deleted")
+        elif name != slot and name in old:
+            found.refused.append(
+                f"{what} is to be called {_said(name)!r}, and there is a state of that name: declare both, or delete"
+                " one of them with runtime_context.delete_if_exists()"
+            )
+        elif name not in new:
+            found.refused.append(
                 f"{what} is no more: let another one say renamed_from({_said(slot)!r}), or delete it with"
                 " runtime_context.delete_if_exists()"
             )
-        elif new[slot] != kind:
-            found.refused.append(f"{what} is a {new[slot]} state: give it another name")
+        elif new[name] != old[slot]:
+            found.refused.append(f"{what} is a {new[name]} state: give it another name")
         else:
-            one, other = (head.types.get(slot) for head in (then, now))
+            if name != slot:
+                found.carried_out.append(f"{what} is called {_said(name)!r} now")
+            one, other = then.types.get(slot), now.types.get(name)
             if one is not None and other is not None:
                 _compare_types(what, parse(one), parse(other), found)
+    found.doubtful += [
+        f"{operator}: nobody asks for the list state {_said(slot)!r} (uid and name): it is refused where anything is in"
+        " it; set uid() to the one of before, or delete it with delete_if_exists() of the operator state store"
+        for slot in sorted(_lists(then) - _lists(now))
+    ]
     found.carried_out += [
-        f"{operator}: the {kind} state {_said(slot)!r} is new" for slot, kind in new.items() if slot not in old
+        f"{operator}: the {kind} state {_said(slot)!r} is new"
+        for slot, kind in new.items()
+        if slot not in kept.values()
     ]
     return found
 
@@ -69,6 +87,11 @@ def _said(slot: str) -> str:
 
 def _classes(name: TypeName) -> set[str]:
     return {each.kind for each in name.every() if each.is_class}
+
+
+def _lists(head: LogHead) -> set[str]:
+    """Return the names of slots of list states of operators, those that are chained as well."""
+    return {name for _, layout in head.space_layouts for name, _ in layout if name.startswith((LIST, UNION))}
 
 
 def _states(head: LogHead) -> Iterator[tuple[str, str]]:

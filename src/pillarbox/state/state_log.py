@@ -164,6 +164,7 @@ class StateLog:
             large=contents.larges,
             task=dumps(self.task_state),
             types={} if contents.plain is None else contents.plain.types,
+            former=contents.layouts.former,
         )
 
     @property
