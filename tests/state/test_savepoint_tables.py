@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from decimal import Decimal
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -517,8 +519,8 @@ def test_a_directory_whose_writing_is_interrupted_anywhere(tmp_path, monkeypatch
     logs = of_uid(written(2, 16, None, None, [("value", n, None, [n], 0) for n in range(9)]))
     wanted = write_savepoint(tmp_path / "whole", logs, epoch=3)
     directory = tmp_path / "savepoint"
-    steps = [(Path, name) for name in ("mkdir", "write_text", "rename", "unlink")]
-    steps += [(files, "_digest"), (files.pq, "ParquetWriter"), (files.pq, "write_table"), (files.shutil, "rmtree")]
+    steps: list[tuple[Any, str]] = [(Path, name) for name in ("mkdir", "write_text", "rename", "unlink")]
+    steps += [(files, "_digest"), (pq, "ParquetWriter"), (pq, "write_table"), (shutil, "rmtree")]
     left = [0]
 
     def interrupted(true, *, before):
