@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 
+import pyarrow as pa
 import pytest
 
 from pillarbox import (
@@ -14,9 +15,14 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from pillarbox.runtime.spark import residency
+from pillarbox._unpickle import loads
+from pillarbox.runtime.spark import residency, restore_host
 from pillarbox.runtime.spark.residency import Residency
-from tests.runtime.spark_of_dicts import Query
+from pillarbox.runtime.spark.restore_host import Router
+from pillarbox.state import MemoryChunkStore
+from pillarbox.state.log_view import LogView
+from pillarbox.state.savepoint import OperatorTable, Table
+from tests.runtime.spark_of_dicts import Query, rows_of
 
 CLOSED: list[str] = []
 
@@ -244,3 +250,55 @@ def test_an_error_in_close_is_logged(worker, caplog):
     assert query.run_batch([1, 2]) == [1, 2]
     worker.close_all()
     assert "closing the operators of" in caplog.text and "cannot close" in caplog.text
+
+
+# -- state of a savepoint on its way to new subtasks --
+
+
+def routed(query: Query, size: int) -> tuple[Table, dict[int, list[pa.RecordBatch]]]:
+    """The table of the counts, and the shares that subtasks get of it if it comes in batches of some size; by code."""
+    vertex = query.program.vertices[1]
+    codes = [code for code, (number, _) in query.program.subtasks.items() if number == vertex.number]
+    views = []
+    for code in codes:
+        store = MemoryChunkStore()
+        for number, payload in query.handles[0].state[code].items():
+            store.put(number, payload)
+        views.append(LogView(store, code))
+    table = Table(OperatorTable.of([view.head for view in views]))
+    whole = pa.concat_batches([batch for view in views for batch in table.encode(view.rows(), view.head.subtask)])
+    batches = (whole.slice(start, size) for start in range(0, whole.num_rows, size))
+    shares: dict[int, list[pa.RecordBatch]] = {code: [] for code in codes}
+    for row in Router(table.operator, codes, vertex.max_parallelism, query.shipped[1])(batches):
+        ((code, number, payload),) = rows_of([row])
+        assert number == 0
+        shares[code].append(pa.ipc.open_stream(payload).read_next_batch())
+    assert sum(batch.num_rows for each in shares.values() for batch in each) == whole.num_rows
+    return table, shares
+
+
+def counting_many(keys: int) -> Query:
+    env = StreamExecutionEnvironment().set_parallelism(4)
+    stream = env.from_collection([]).map(lambda row: row.value).key_by(lambda value: value).process(Count())
+    query = Query(env, stream.uid("count"))
+    query.run_batch([key for key in range(keys) if key != 13])
+    return query
+
+
+def test_the_shares_of_a_savepoint_are_few_and_large():
+    """Each is a row for Spark, and costs a hundred times as much as a key."""
+    _, shares = routed(counting_many(500), 5)
+    assert [len(each) for each in shares.values()] == [1] * len(shares)
+    assert all(each[0].num_rows > 5 for each in shares.values())
+
+
+@pytest.mark.parametrize(("limit", "bytes_"), [("_SHARE_BYTES", 1000), ("_WAITING_BYTES", 3000), ("_ROUTED_BYTES", 1)])
+def test_the_shares_of_a_savepoint_are_bounded(limit, bytes_, monkeypatch):
+    query = counting_many(2000)
+    monkeypatch.setattr(restore_host, "_ROUTED_ROWS", 50)
+    monkeypatch.setattr(restore_host, limit, bytes_)
+    table, shares = routed(query, 10)
+    if limit != "_ROUTED_BYTES":
+        assert all(len(each) >= 5 and max(share.num_rows for share in each) <= 125 for each in shares.values())
+    keys = {key for each in shares.values() for share in each for key in table.keys(share, loads)}
+    assert keys == {*range(2000)} - {13}

@@ -9,7 +9,7 @@ does not fit the program is found before the query's own first epoch.
 from __future__ import annotations
 
 import pickle
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 import pandas as pd
@@ -32,6 +32,14 @@ STATE_SCHEMA = "target LONG, number LONG, payload BINARY"
 LAST = 1
 _FIELDS = pa.schema([("target", pa.int64()), ("number", pa.int64()), ("payload", pa.binary())])
 
+# Spark hands rows of tables to Python in small batches (see ``first_epoch.py``): about this many rows, or so many
+# bytes, are routed together.
+_ROUTED_ROWS = 1 << 14
+_ROUTED_BYTES = 8 * 1024 * 1024
+# A share of a subtask goes on at this many bytes; all of them do when together they have come to the second number.
+_SHARE_BYTES = 2 * 1024 * 1024
+_WAITING_BYTES = 32 * 1024 * 1024
+
 
 class Router:
     """The function for ``mapInArrow`` that deals out the rows of an operator's table to the new subtasks.
@@ -48,16 +56,62 @@ class Router:
         self._shipped = shipped
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Return the shares of each batch."""
+        """Return the shares of all subtasks: few of them and large, as each is a row for Spark."""
         with failures_in_worker(f"savepoint of {self._table.uid}", 0):
             loads = classes_of(self._shipped.load())
             table = Table(self._table)
-            for batch in batches:
+            shares = _Shares(self._codes)
+            for batch in _gathered(batches):
                 for subtask, share in table.route(batch, len(self._codes), self._max_parallelism, loads):
-                    row = [self._codes[subtask]], [0], [_ipc(share)]
-                    yield pa.RecordBatch.from_arrays(
-                        [pa.array(*each) for each in zip(row, _FIELDS.types)], schema=_FIELDS
-                    )
+                    yield from shares.add(subtask, share)
+            yield from shares.end()
+
+
+class _Shares:
+    """The shares of subtasks, which wait until they are large."""
+
+    def __init__(self, codes: list[int]) -> None:
+        self._codes = codes
+        self._waiting: defaultdict[int, list[pa.RecordBatch]] = defaultdict(list)
+        self._bytes: Counter[int] = Counter()
+
+    def add(self, subtask: int, share: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Take a share, and return what goes on."""
+        self._waiting[subtask].append(share)
+        self._bytes[subtask] += share.nbytes
+        if self._bytes[subtask] >= _SHARE_BYTES:
+            yield self._taken(subtask)
+        elif self._bytes.total() >= _WAITING_BYTES:
+            yield from self.end()
+
+    def end(self) -> Iterator[pa.RecordBatch]:
+        """Return all shares that wait."""
+        for subtask in [*self._waiting]:
+            yield self._taken(subtask)
+
+    def _taken(self, subtask: int) -> pa.RecordBatch:
+        del self._bytes[subtask]
+        row = [self._codes[subtask]], [0], [_ipc(_one(self._waiting.pop(subtask)))]
+        return pa.RecordBatch.from_arrays([pa.array(*each) for each in zip(row, _FIELDS.types)], schema=_FIELDS)
+
+
+def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return the rows of small batches in larger ones."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        size += batch.nbytes
+        if rows >= _ROUTED_ROWS or size >= _ROUTED_BYTES:
+            yield _one(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield _one(waiting)
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return pa.concat_batches(batches) if len(batches) > 1 else batches[0]
 
 
 def _ipc(batch: pa.RecordBatch) -> bytes:
@@ -119,6 +173,7 @@ class RestoringHost(TaskHost):
             if self._timers and task.next_wake_up is not None:
                 # Not in this batch: what timers emit is no output of the query yet.
                 self._handle.registerTimer(max(task.next_wake_up, now + 1))
+            residency.here.spare_the_collector()
 
 
 def _taken(payloads: list[bytes]) -> Iterator[bytes]:
