@@ -11,12 +11,15 @@ are kept there, and found again by the next run with as many keys. The works, al
   rescale    ``pillarbox.rescale`` from two partitions to one, beside Spark's own repartitioning of the checkpoint of
              ``transformWithState``: seconds, and their ratio
   savepoint  ``pillarbox.savepoint``, over the time to read the same state and Spark's time to write these rows, which
-             it has in memory, to Parquet; and the largest memory of Java and of all Python processes meanwhile
+             it has in memory, to Parquet
   start      ``env.from_savepoint`` on a new checkpoint, over a restart from the checkpoint: from building the query to
              the first rows at the sink, each in a new process
 
-All sides take turns; medians of the rounds count. Every result is checked: the number of keys and the sums of all that
-was read, also behind the rescaling and in the savepoint; and each row that comes out of a query that was started.
+All sides take turns; medians of the rounds count. Each has its processor time beside it, and the largest memory of
+Java, of all Python processes, and of one of them. Results are checked: the number of keys and the sums of all that was
+read (in the round that warms up: it is the same checkpoint in all), of what is there behind the rescaling, and in the
+savepoint; and each row that comes out of a query that was started. ``--minutes`` bounds the whole: no further round is
+begun that would probably go beyond it, but each work has one that counts.
 
 Run it with ``make bench-operate`` or ``python benchmarks/bench_operate.py``. The last line of the output is one JSON
 object; ``ratio`` is that of ``read``, ``ratios`` has all of them.
@@ -30,23 +33,22 @@ import shutil
 import statistics
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.support import (
     STATE_STORE,
+    Measured,
     Side,
     answer,
-    descendants,
     find_pillarbox,
     finish,
-    memory_kib,
     print_table,
     questions,
+    run_to_the_end,
     spark_version,
     spread,
 )
@@ -200,62 +202,48 @@ class Spark:
         expected = self._rows.state()
         return "" if found == expected else f"{found}, not {expected}"
 
-    def read(self, side: str, checkpoint: str) -> dict[str, Any]:
+    def read(self, side: str, checkpoint: str, *, check: bool) -> dict[str, Any]:
         """Read all of the state."""
-        seconds = _timed(lambda: _consume(self._state(side, checkpoint)))
-        return {"seconds": seconds, "wrong": self._wrong(self._state(side, checkpoint))}
+        said = _measured(lambda: _consume(self._state(side, checkpoint)))
+        return {**said, "wrong": self._wrong(self._state(side, checkpoint)) if check else ""}
 
     def rescale(self, side: str, checkpoint: str) -> dict[str, Any]:
         """Spread the state over half as many partitions."""
         wanted = PARTITIONS // 2
         manager: Any = self.session._streamingCheckpointManager
         if side == "pillarbox":
-            seconds = _timed(lambda: pillarbox.rescale(self.session, checkpoint, wanted))
+            said = _measured(lambda: pillarbox.rescale(self.session, checkpoint, wanted))
         else:
-            seconds = _timed(lambda: manager.repartition(checkpoint, wanted))
-        return {"seconds": seconds, "wrong": self._wrong(self._state(side, checkpoint))}
+            said = _measured(lambda: manager.repartition(checkpoint, wanted))
+        return {**said, "wrong": self._wrong(self._state(side, checkpoint))}
 
     def savepoint(self, checkpoint: str, directory: str) -> dict[str, Any]:
-        """Save the state; write the same rows to Parquet, and read them."""
-        with Peak(os.getpid()) as peak:
-            seconds = _timed(lambda: pillarbox.savepoint(self.session, checkpoint, directory))
+        """Save the state, and look at what was written."""
+        said = _measured(lambda: pillarbox.savepoint(self.session, checkpoint, directory))
         wrong = self._wrong(self.session.read.parquet(f"{directory}/state/{UID}"))
+        return {**said, "wrong": wrong, "mib": _size(Path(directory)) // 2**20}
+
+    def parts(self, checkpoint: str) -> dict[str, Any]:
+        """Read the state; write its rows, which are in memory then, to Parquet."""
         state = self._state("pillarbox", checkpoint)
-        reading = _timed(lambda: _consume(state))
+        reading = _measured(lambda: _consume(state))
         state.persist().count()
         beside = self._scratch / "beside"
-        writing = _timed(lambda: state.write.mode("overwrite").parquet(str(beside)))
+        writing = _measured(lambda: state.write.mode("overwrite").parquet(str(beside)))
         state.unpersist()
-        size = {"savepoint": _size(Path(directory)), "beside": _size(beside)}
+        size = _size(beside)
         shutil.rmtree(beside)
-        return {
-            "seconds": seconds,
-            "reading": reading,
-            "writing": writing,
-            "wrong": wrong,
-            "peak_mib": {what: kib // 1024 for what, kib in peak.kib.items()},
-            "mib": {what: length // 2**20 for what, length in size.items()},
-        }
+        return {"reading": reading, "writing": {**writing, "mib": size // 2**20}}
 
     def start(self, checkpoint: str, savepoint: str | None) -> dict[str, Any]:
-        """Start a query that finds rows; give the seconds to its first output."""
-        out: list[Any] = []
-        seconds = 0.0
-
-        def take(batch: DataFrame, _: int) -> None:
-            nonlocal seconds
-            found = batch.collect()
-            if found and not out:
-                seconds = time.perf_counter() - started
-            out.extend(found)
-
-        started = time.perf_counter()
-        writer = result("pillarbox", self._source("pillarbox"), savepoint).writeStream.foreachBatch(take)
-        writer = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True)
-        pillarbox.start(writer).awaitTermination()
+        """Start a query that finds rows; return the seconds to its first output."""
+        with Measured() as all_of_it:
+            seconds, out, _ = run_to_the_end(
+                lambda: result("pillarbox", self._source("pillarbox"), savepoint), Path(checkpoint)
+            )
         expected = self._rows.started()
         wrong = "" if sorted(map(tuple, out)) == expected else f"{len(out)} other rows than the {len(expected)}"
-        return {"seconds": seconds, "wrong": wrong}
+        return {**_said(all_of_it), "seconds": seconds, "wrong": wrong}
 
     def wait(self) -> dict[str, Any]:
         """Write the rows that a query finds which is started again."""
@@ -263,10 +251,14 @@ class Spark:
         return {}
 
 
-def _timed(work: Callable[[], Any]) -> float:
-    started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+def _measured(work: Callable[[], Any]) -> dict[str, Any]:
+    with Measured() as measured:
+        work()
+    return _said(measured)
+
+
+def _said(measured: Measured) -> dict[str, Any]:
+    return {"seconds": measured.seconds, "processor_s": measured.processor_s, "peak_mib": measured.peak_mib}
 
 
 def _consume(rows: DataFrame) -> None:
@@ -275,39 +267,6 @@ def _consume(rows: DataFrame) -> None:
 
 def _size(place: Path) -> int:
     return sum(path.stat().st_size for path in place.rglob("*") if path.is_file())
-
-
-class Peak:
-    """The largest memory of the processes below one, looked at ten times a second.
-
-    Attributes:
-        kib: of Java, and of all Python processes together.
-    """
-
-    def __init__(self, pid: int) -> None:
-        self._pid = pid
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self.kib: dict[str, int] = {"java": 0, "python": 0}
-
-    def _watch(self) -> None:
-        while not self._ended.wait(0.1):
-            now = {"java": 0, "python": 0}
-            for pid in descendants(self._pid):
-                try:
-                    program = Path(f"/proc/{pid}/comm").read_text().strip()
-                except OSError:
-                    continue
-                now["java" if program == "java" else "python"] += sum(memory_kib(pid, "VmRSS"))
-            self.kib = {what: max(kib, now[what]) for what, kib in self.kib.items()}
-
-    def __enter__(self) -> Peak:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
 
 
 def serve(keys: int, directory: Path, memory: str) -> None:
@@ -332,6 +291,8 @@ class Comparison:
         self._arguments = arguments
         self._directory = directory
         self._made = Path(arguments.checkpoints or directory / "made") / f"{arguments.keys}"
+        self._begun = time.monotonic()
+        self._left = [*arguments.works]
         self.said: dict[tuple[str, str], list[dict[str, Any]]] = {}
         self.wrong: list[str] = []
 
@@ -363,29 +324,45 @@ class Comparison:
         """Do all rounds of all works."""
         for work in self._arguments.works:
             getattr(self, f"_{work}")()
+            self._left.remove(work)
+
+    def _elapsed(self) -> float:
+        return time.monotonic() - self._begun
+
+    def _rounds(self, first: int = -1) -> Iterator[int]:
+        """Return the numbers of a work's rounds, as far as there is time for them; -1 warms up."""
+        until = self._elapsed() + (self._arguments.minutes * 60 - self._elapsed()) / len(self._left)
+        took = 0.0
+        for index in range(first, self._arguments.rounds):
+            began = self._elapsed()
+            if index > 0 and began + took > until:
+                print(f"{began:6.0f} s  {self._left[0]:10}no time for more than {index} rounds", flush=True)
+                return
+            yield index
+            took = self._elapsed() - began
 
     def _take(self, work: str, side: str, said: dict[str, Any], *, counts: bool = True) -> None:
-        if said["wrong"]:
+        if said.get("wrong"):
             self.wrong.append(f"{work}, {side}: {said['wrong']}")
         if counts:
             self.said.setdefault((work, side), []).append(said)
-        print(
-            f"  {work:10}{side:12}{said['seconds']:8.2f} s{'' if counts else '  warm-up'}"
-            f"  {'WRONG' if said['wrong'] else 'as expected'}",
-            flush=True,
-        )
+        agrees = {None: "", "": "as expected"}.get(said.get("wrong"), "WRONG")
+        memory = ", ".join(f"{what} {mib:,}" for what, mib in said["peak_mib"].items())
+        figures = f"{said['seconds']:8.2f} s  (processor {said['processor_s']:.1f} s, MiB: {memory})"
+        notes = f"{agrees}{'' if counts else '  (warm-up)'}"
+        print(f"{self._elapsed():6.0f} s  {work:10}{side:12}{figures}  {notes}", flush=True)
 
     def _read(self) -> None:
         with_spark = self._side()
-        for index in range(-1, self._arguments.rounds):
+        for index in self._rounds():
             for side in SIDES:
-                said = with_spark.ask(do="read", side=side, checkpoint=str(self._made / side))
+                said = with_spark.ask(do="read", side=side, checkpoint=str(self._made / side), check=index < 0)
                 self._take("read", side, said, counts=index >= 0)
         with_spark.close()
 
     def _rescale(self) -> None:
         with_spark = self._side()
-        for index in range(-1, self._arguments.rounds):
+        for index in self._rounds():
             for side in SIDES:
                 checkpoint = self._checkpoint(side)
                 said = with_spark.ask(do="rescale", side=side, checkpoint=checkpoint)
@@ -395,11 +372,13 @@ class Comparison:
 
     def _savepoint(self) -> None:
         with_spark = self._side()
-        for index in range(-1, self._arguments.rounds):
-            target = self._directory / "savepoint"
+        checkpoint, target = str(self._made / "pillarbox"), self._directory / "savepoint"
+        for index in self._rounds():
             shutil.rmtree(target, ignore_errors=True)
-            said = with_spark.ask(do="savepoint", checkpoint=str(self._made / "pillarbox"), directory=str(target))
+            said = with_spark.ask(do="savepoint", checkpoint=checkpoint, directory=str(target))
             self._take("savepoint", "pillarbox", said, counts=index >= 0)
+            for part, each in with_spark.ask(do="parts", checkpoint=checkpoint).items():
+                self._take("savepoint", part, each, counts=index >= 0)
         with_spark.close()
 
     def _start(self) -> None:
@@ -409,7 +388,7 @@ class Comparison:
             with_spark.ask(do="savepoint", checkpoint=str(self._made / "pillarbox"), directory=str(savepoint))
         with_spark.ask(do="wait")
         with_spark.close()
-        for _ in range(self._arguments.rounds):
+        for _ in self._rounds(0):
             for side in ("savepoint", "checkpoint"):
                 of_savepoint = side == "savepoint"
                 checkpoint = str(self._directory / "new") if of_savepoint else self._checkpoint("pillarbox")
@@ -426,68 +405,67 @@ class Comparison:
 
     # -- what came out --
 
-    def _seconds(self, work: str, side: str, what: str = "seconds") -> list[float]:
-        return [float(each[what]) for each in self.said[work, side]]
+    def _seconds(self, work: str, side: str) -> list[float]:
+        return [float(each["seconds"]) for each in self.said[work, side]]
 
     def ratios(self) -> dict[str, float]:
         """Return the ratio of each work."""
-        middle = statistics.median
         found = {}
         for work in self._arguments.works:
+            middle = {side: statistics.median(self._seconds(work, side)) for of, side in self.said if of == work}
             if work == "read":
-                found[work] = middle(self._seconds(work, "spark")) / middle(self._seconds(work, "pillarbox"))
+                found[work] = middle["spark"] / middle["pillarbox"]
             elif work == "rescale":
-                found[work] = middle(self._seconds(work, "pillarbox")) / middle(self._seconds(work, "spark"))
+                found[work] = middle["pillarbox"] / middle["spark"]
             elif work == "savepoint":
-                parts = [middle(self._seconds(work, "pillarbox", what)) for what in ("reading", "writing")]
-                found[work] = middle(self._seconds(work, "pillarbox")) / sum(parts)
+                found[work] = middle["pillarbox"] / (middle["reading"] + middle["writing"])
             else:
-                found[work] = middle(self._seconds(work, "savepoint")) / middle(self._seconds(work, "checkpoint"))
+                found[work] = middle["savepoint"] / middle["checkpoint"]
         return found
 
     def report(self) -> None:
         """Print the figures."""
         ratios = self.ratios()
         keys = self._arguments.keys
+        named = {(work, side): f"{work}, {SIDES.get(side, side)}" for work, side in self.said}
         rows = []
-        for work, side in self.said:
+        for (work, side), said in self.said.items():
             seconds = self._seconds(work, side)
+            processor = statistics.median(each["processor_s"] for each in said)
+            memory = [f"{max(each['peak_mib'][what] for each in said):,}" for what in said[0]["peak_mib"]]
             rate = f"{keys / statistics.median(seconds):,.0f}"
-            rows.append([f"{work}, {SIDES.get(side, side)}", *spread(seconds, 2), rate])
-            if work == "savepoint":
-                rows += [
-                    [f"  {what} alone", *spread(self._seconds(work, side, what), 2)] for what in ("reading", "writing")
-                ]
+            rows.append([named[work, side], *spread(seconds, 2), f"{processor:.1f}", rate, *memory])
+        head = ["s", "lowest", "highest", "processor s", "keys a second", "MiB: Java", "Python", "one process"]
         print()
-        print_table([f"{keys:,} keys", "s", "lowest", "highest", "keys a second"], rows)
+        print_table([f"{keys:,} keys", *head], rows)
         for work, ratio in ratios.items():
             print(f"{work}: {ratio:.2f}" + (f" (bar {BARS[work]})" if work in BARS else ""))
-        more: dict[str, Any] = {}
-        if saved := self.said.get(("savepoint", "pillarbox")):
-            more["peak_mib"] = {what: max(each["peak_mib"][what] for each in saved) for what in ("java", "python")}
-            more["mib"] = saved[-1]["mib"]
-            print(f"memory while it is saved, MiB: {more['peak_mib']}; written: {more['mib']}")
         for line in self.wrong:
             print(f"WRONG RESULTS: {line}")
         finish(
             "operate",
             ratios.get("read", next(iter(ratios.values()))),
-            bars=BARS,
+            bars={work: bar for work, bar in BARS.items() if work in ratios},
             ratios={work: round(ratio, 3) for work, ratio in ratios.items()},
-            seconds={
-                f"{work}, {side}": [round(each, 2) for each in self._seconds(work, side)] for work, side in self.said
+            seconds={name: [round(each, 2) for each in self._seconds(*of)] for of, name in named.items()},
+            processor_s={name: [round(each["processor_s"], 2) for each in self.said[of]] for of, name in named.items()},
+            peak_mib={
+                name: {what: max(each["peak_mib"][what] for each in said) for what in said[0]["peak_mib"]}
+                for name, said in zip(named.values(), self.said.values())
             },
+            written_mib={side: said[-1]["mib"] for (_, side), said in self.said.items() if "mib" in said[-1]},
             keys=keys,
             results_agree=not self.wrong,
+            minutes=round(self._elapsed() / 60, 1),
             spark=spark_version(),
-            **more,
         )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--keys", type=int, default=5_000_000)
-    parser.add_argument("--rounds", type=int, default=3, help="of each work")
+    parser.add_argument("--rounds", type=int, default=3, help="of each work, as far as there is time")
+    parser.add_argument("--minutes", type=float, default=22, help="how long all of it may take, about")
     parser.add_argument(
         "--works", type=lambda text: text.split(","), default=list(WORKS), help=f"which, of {','.join(WORKS)}"
     )

@@ -35,7 +35,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,7 @@ from benchmarks.support import (
     finish,
     print_table,
     questions,
+    run_to_the_end,
     spark_version,
     spread,
     step_settings,
@@ -237,7 +238,9 @@ def serve_spark(keys: int, directory: Path, memory: str) -> None:
             rows.counts[touched] += 1
         rows.counts[touched] -= 1
         write(directory / "in" / f"restart-{number:04}", touched, at)
-        seconds, out, tasks = start(result, directory / "checkpoint")
+        seconds, out, restarted = run_to_the_end(result, directory / "checkpoint")
+        (progress,) = (each for each in restarted.recentProgress if each.numInputRows)
+        tasks = task_reports(progress)
         answer(
             seconds=seconds,
             agrees=agrees(out, touched, rows.counts),
@@ -246,26 +249,6 @@ def serve_spark(keys: int, directory: Path, memory: str) -> None:
             keys=sum(task["keys"] for task in tasks),
         )
     spark.stop()
-
-
-def start(result: Callable[[], DataFrame], checkpoint: Path) -> tuple[float, list[Any], list[Any]]:
-    """Start a query that finds a micro-batch; give the seconds to its first rows, all rows, the tasks' reports."""
-    out: list[Any] = []
-    seconds = 0.0
-
-    def take(batch: DataFrame, _: int) -> None:
-        nonlocal seconds
-        found = batch.collect()
-        if found and not out:
-            seconds = time.perf_counter() - started
-        out.extend(found)
-
-    started = time.perf_counter()
-    query = result().writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)).start()
-    query.processAllAvailable()
-    (progress,) = (each for each in query.recentProgress if each.numInputRows)
-    query.stop()
-    return seconds, out, task_reports(progress)
 
 
 # -- all of it --

@@ -401,7 +401,10 @@ def operate(results: Mapping[str, Result]) -> str:
         [
             table([f"{said['keys']:,} keys", "seconds", "rounds"], rows),
             table(["", "ratio", "bar"], ratios),
-            *(f"Memory while it is saved, MiB: {what} {most:,}." for what, most in said.get("peak_mib", {}).items()),
+            table(
+                ["largest memory, MiB", "Java", "all Python processes", "one of these"],
+                [[what, *(f"{mib:,}" for mib in most.values())] for what, most in said["peak_mib"].items()],
+            ),
         ]
     )
 

@@ -13,13 +13,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
@@ -139,6 +140,51 @@ def is_python_worker(pid: int) -> bool:
         return False
 
 
+class Measured:
+    """What is done meanwhile, by this process and all below it; memory is looked at ten times a second.
+
+    Attributes:
+        seconds: of the wall clock.
+        processor_s: of processors.
+        peak_mib: the largest memory of Java, of all Python processes below this one, and of any one of these.
+    """
+
+    def __init__(self) -> None:
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._kib = {"java": 0, "python": 0, "python_process": 0}
+
+    def __enter__(self) -> Measured:
+        self._thread.start()
+        self._processor_s = cpu_seconds(os.getpid())
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._started
+        self.processor_s = cpu_seconds(os.getpid()) - self._processor_s
+        self._ended.set()
+        self._thread.join()
+        self.peak_mib = {what: kib // 1024 for what, kib in self._kib.items()}
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.1):
+            now = dict.fromkeys(self._kib, 0)
+            for pid in descendants(os.getpid()):
+                try:
+                    # A command that Java is about to run is Java itself, in the same memory, under a name of its own.
+                    program = os.readlink(f"/proc/{pid}/exe").rpartition("/")[2]
+                except OSError:
+                    continue
+                kib = sum(memory_kib(pid, "VmRSS"))
+                if program.startswith("python"):
+                    now["python"] += kib
+                    now["python_process"] = max(now["python_process"], kib)
+                elif program == "java":
+                    now["java"] = max(now["java"], kib)
+            self._kib = {what: max(kib, now[what]) for what, kib in self._kib.items()}
+
+
 # -- a streaming query that gets its micro-batches one by one --
 
 
@@ -197,6 +243,29 @@ class SteppedQuery:
     def stop(self) -> None:
         """Stop the query."""
         self._query.stop()
+
+
+def run_to_the_end(result: Callable[[], DataFrame], checkpoint: Path) -> tuple[float, list[Row], StreamingQuery]:
+    """Start a query that finds rows waiting, and let it run until none are left.
+
+    Returns:
+        the seconds from building it to its first rows at the sink; all rows; and the query, which has ended.
+    """
+    out: list[Row] = []
+    seconds = 0.0
+
+    def take(batch: DataFrame, _: int) -> None:
+        nonlocal seconds
+        found = batch.collect()
+        if found and not out:
+            seconds = time.perf_counter() - started
+        out.extend(found)
+
+    started = time.perf_counter()
+    writer = result().writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    return seconds, out, query
 
 
 def step_settings(directory: Path, memory: str) -> dict[str, str]:
