@@ -107,7 +107,11 @@ def _with_variants(rows: DataFrame, encoder: StateEncoder) -> DataFrame:
 
 
 def _found(files: CheckpointFiles, uid: str) -> tuple[Stateful, dict[int, LogHead]]:
-    """Return the stateful operator that has the logs of a uid, and their heads."""
+    """Return the stateful operator that has the logs of a uid, and their heads.
+
+    Spark has to know a DataFrame's columns before it reads, and only the heads of all subtasks together say which there
+    are. It cannot look a value up by its key, so this opens the state once more than reading the rows does.
+    """
     others: set[str] = set()
     for operator in files.stateful:
         heads = files.heads(operator)
