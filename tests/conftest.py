@@ -7,15 +7,17 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
 from tests.connect import ConnectClient
+from tests.forked_python import forked_python
 
 # "ci": the same examples in every run. "dev": new ones each time, failures kept in .hypothesis/.
 # Neither has a deadline: on a busy machine a slow example is no bug.
-settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
-settings.register_profile("dev", deadline=None)
+slow = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("ci", **slow, derandomize=True, database=None, print_blob=True)
+settings.register_profile("dev", **slow)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -44,11 +46,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if "PYTEST_XDIST_WORKER" not in os.environ:
         return
     slow = {item.path for item in items if item.get_closest_marker("spark") or item.get_closest_marker("fault")}
-    items.sort(key=lambda item: item.path not in slow)
+    # The simulation is in one file, and the longest of those that are left.
+    items.sort(key=lambda item: (item.path not in slow, "simulation" not in item.path.parts))
 
 
 @pytest.fixture(scope="session")
-def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def workers_python() -> Iterator[str]:
+    """What the sessions of the test run take for Python: it starts at once."""
+    with forked_python() as program:
+        yield program
+
+
+@pytest.fixture(scope="session")
+def spark(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, workers_python: str
+) -> Iterator[SparkSession]:
     """The one local Spark session of the test run.
 
     `local[2, 4]`: two cores, and a task may fail three times before its job does, so that tests can
@@ -80,6 +92,7 @@ def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
             .config("spark.ui.enabled", "false")
             .getOrCreate()
         )
+        session.sparkContext.pythonExec = workers_python
         try:
             yield session
         finally:
@@ -104,9 +117,9 @@ def one_attempt(spark: SparkSession) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def connect(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ConnectClient]:
+def connect(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iterator[ConnectClient]:
     """The one client of Spark Connect of the test run: it runs functions in a process of its own."""
-    client = ConnectClient(tmp_path_factory.mktemp("connect"))
+    client = ConnectClient(tmp_path_factory.mktemp("connect"), python=workers_python)
     try:
         yield client
     finally:

@@ -50,13 +50,20 @@ class ConnectClient:
         home: directory for what Spark writes.
         remote: as for ``SparkSession.builder.remote``: ``local[n]`` starts a server in the same process.
         settings: settings of the session.
+        python: what Spark runs as Python.
     """
 
-    def __init__(self, home: Path, remote: str = "local[2]", settings: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        home: Path,
+        remote: str = "local[2]",
+        settings: dict[str, str] | None = None,
+        python: str = sys.executable,
+    ) -> None:
         here, there = Pipe()
         env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
         env |= {
-            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_PYTHON": python,
             "PYSPARK_DRIVER_PYTHON": sys.executable,
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_TESTING": "1",  # the server takes a free port
@@ -88,7 +95,7 @@ class ConnectClient:
         """End the process, and with it the server."""
         self._connection.close()
         try:
-            self._process.wait(60)
+            self._process.wait(100)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
