@@ -22,8 +22,6 @@ from tests.nodes import node
 from tests.operators.async_service import Service, answer, settle
 from tests.task.tasks import run_shuffled, vertex_of
 
-pytestmark = pytest.mark.timeout(60)
-
 TIMEOUT = 1000
 
 

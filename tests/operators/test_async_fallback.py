@@ -178,8 +178,14 @@ def test_batches_in_order():
 
 def test_batches_as_they_come():
     class Slow(Sizes):
+        async def open(self, runtime_context):
+            await super().open(runtime_context)
+            self.other = asyncio.Event()
+
         async def async_invoke_batch(self, values):
-            await asyncio.sleep(0.2 if 0 in values else 0)
+            if 0 in values:
+                await self.other.wait()
+            self.other.set()
             return values
 
     stream = AsyncDataStream.unordered_wait_batch(env(*range(4)), Slow(), "5 seconds", 2)

@@ -46,7 +46,7 @@ def run(*, in_map: str = "pass", in_close: str = "pass", then: str) -> tuple[int
         cwd=Path(__file__).parents[2],
         stdout=subprocess.PIPE,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     return done.returncode, done.stdout.splitlines()

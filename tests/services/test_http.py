@@ -187,7 +187,7 @@ def test_records_that_fail_go_to_a_side_output(spark, service):
 def test_a_service_that_never_answers_is_not_waited_for(spark, service):
     service.control(hangs=0.2)
     stream = environment(spark).from_dataframe(numbers(spark, 60))
-    squares = AsyncDataStream.ordered_wait(stream, SquareOrMinusOne(service.url), "1 second", capacity=60)
+    squares = AsyncDataStream.ordered_wait(stream, SquareOrMinusOne(service.url), "3 seconds", capacity=60)
     rows = squares.to_dataframe("part INT, id LONG, square LONG").collect()
     assert sorted(row.id for row in rows) == list(range(60))
     given_up = [row.id for row in rows if row.square == -1]
@@ -199,7 +199,7 @@ def test_a_service_that_never_answers_is_not_waited_for(spark, service):
 def test_a_hanging_request_is_made_again(spark, service):
     """Each attempt has a patience of its own, from the HTTP client; the operator's timeout is for all of them."""
     service.control(hangs=0.1)
-    square = Square(service.url, patience=0.5)
+    square = Square(service.url, patience=1)
     found = PF.async_map(numbers(spark), square, "square LONG", columns=["id"], retry=8, timeout="1 minute")
     assert sorted((row.id, row.square) for row in found.collect()) == SQUARES
     assert service.stats()["outcomes"]["hung"] > 0

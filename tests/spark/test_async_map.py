@@ -150,8 +150,11 @@ def test_timeouts_are_in_the_column_of_failures(numbers):
         return number
 
     made = PF.async_map(numbers, ask, "n LONG", columns="id", failures="why", timeout="200 ms")
-    (late,) = [row for row in made.collect() if row.why is not None]
-    assert (late.id, late.n, tuple(late.why)) == (3, None, ("TimeoutError", "no answer within 200 ms", 1))
+    found = {row.id: (row.n, row.why) for row in made.collect()}
+    late = (None, ("TimeoutError", "no answer within 200 ms", 1))
+    assert found[3] == late
+    # On a busy machine others may be late, too.
+    assert all(what in ((number, None), late) for number, what in found.items())
 
 
 def test_columns_are_told_apart_as_spark_does(numbers):

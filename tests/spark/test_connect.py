@@ -200,7 +200,7 @@ def a_listener(spark, folder: Path):
     try:
         writer = program(spark, df).writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
         writer.trigger(availableNow=True).start().awaitTermination()
-        return listener.terminated.wait(60), sum(listener.records)
+        return listener.terminated.wait(300), sum(listener.records)
     finally:
         spark.streams.removeListener(listener)
 

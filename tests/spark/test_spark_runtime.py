@@ -229,7 +229,7 @@ def test_processing_time_timers_fire_while_the_source_is_idle(spark, tmp_path):
 
     query = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while len(rows) < 5 and time.monotonic() < deadline and query.isActive:
             time.sleep(0.2)
     finally:

@@ -29,8 +29,6 @@ from pillarbox.runtime.spark.metrics import metrics
 from pillarbox.runtime.spark.session import worker_pool
 from pillarbox.runtime.spark.start import metrics_names
 
-pytestmark = pytest.mark.timeout(300)
-
 LATER = 3_600_000
 
 
@@ -56,9 +54,11 @@ class Home:
         stream = self.spark.readStream.schema("card STRING, shop STRING, amount LONG")
         return stream.option("maxFilesPerTrigger", 1).json(str(self.path / "in"))
 
-    def writer(self, df: DataFrame, **trigger: Any) -> Any:
+    def writer(self, df: DataFrame, *, done: Callable[[], None] | None = None, **trigger: Any) -> Any:
         def keep(batch: DataFrame, number: int) -> None:
             self.out[number] = [tuple(row) for row in batch.collect()]
+            if done is not None:
+                done()
 
         writer: Any = df.writeStream.foreachBatch(keep).option("checkpointLocation", self.checkpoint)
         return writer.trigger(**(trigger or {"availableNow": True}))
@@ -76,7 +76,7 @@ def home(spark: SparkSession, tmp_path: Path) -> Iterator[Home]:
 
 
 def wait_for(condition: Callable[[], Any], what: str) -> Any:
-    end = time.monotonic() + 120
+    end = time.monotonic() + 300
     while time.monotonic() < end:
         if found := condition():
             return found
@@ -122,7 +122,7 @@ class Pair:
 
 def run(writer: Any) -> StreamingQuery:
     query: StreamingQuery = pillarbox.start(writer)
-    assert query.awaitTermination(200), "it does not end"
+    assert query.awaitTermination(400), "it does not end"
     assert query.exception() is None
     return query
 
@@ -242,16 +242,19 @@ def test_available_now_ends_with_timers_that_are_due(home: Home) -> None:
 
 def test_available_now_ends_with_carried_requests_answered(home: Home) -> None:
     home.put(*({"card": f"c{n}", "amount": n} for n in range(20)))
+    first = home.path / "the first micro-batch is done"
 
     async def ask(row: Any) -> Any:
         import asyncio
 
-        await asyncio.sleep(1.5)
+        while not first.exists():
+            await asyncio.sleep(0.01)
         return row.card, row.amount
 
     env = StreamExecutionEnvironment.get_execution_environment(home.spark).set_parallelism(2).set_max_parallelism(2)
     answers = env.from_dataframe(home.read()).key_by("card").map_async(ask, on_barrier="carry", capacity=20)
-    query = run(home.writer(answers.to_dataframe("card STRING, n LONG")))
+    df = answers.to_dataframe("card STRING, n LONG")
+    query = run(home.writer(df, done=first.touch))
     assert home.rows == sorted((f"c{n}", n) for n in range(20))
     assert len(home.out) > 1, "nothing was carried"
     assert not any(report.unfinished for report in metrics(query.lastProgress))

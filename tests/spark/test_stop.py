@@ -95,7 +95,7 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog):
     query.processAllAvailable()
     home.add(20_000)  # whether it is read before the query stops or not
     asked = threading.Thread(
-        target=request_stop, args=(spark, home.checkpoint, f"{tmp_path}/first"), kwargs={"drain": False, "timeout": 60}
+        target=request_stop, args=(spark, home.checkpoint, f"{tmp_path}/first"), kwargs={"drain": False, "timeout": 400}
     )
     asked.start()
     query.awaitTermination()
@@ -115,7 +115,7 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog):
     query = home.start()
     home.add(40_000)
     query.processAllAvailable()
-    arguments = {"drain": True, "timeout": 60}
+    arguments = {"drain": True, "timeout": 400}
     asked = threading.Thread(target=stop_with_savepoint, args=(query, f"{tmp_path}/second"), kwargs=arguments)
     asked.start()
     while query.isActive:

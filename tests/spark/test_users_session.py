@@ -125,7 +125,7 @@ def test_a_memory_sink_and_the_sessions_streams_know_the_query(user, files, tmp_
         assert finals(user.sql("SELECT * FROM counted").collect()) == EXPECTED
     finally:
         query.stop()
-    assert user.streams.awaitAnyTermination(60)
+    assert user.streams.awaitAnyTermination(300)
     assert started_with(tmp_path / "checkpoint") == ("2", _ROCKSDB)
 
 
@@ -146,7 +146,7 @@ def test_a_listener_of_the_session_hears_of_the_query(user, files, tmp_path):
     user.streams.addListener(listener)
     try:
         to_the_end(counts(files).writeStream.format("noop"), tmp_path / "checkpoint")
-        assert all(event.wait(60) for event in heard.values())
+        assert all(event.wait(300) for event in heard.values())
     finally:
         user.streams.removeListener(listener)
 

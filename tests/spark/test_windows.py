@@ -154,11 +154,11 @@ def test_the_last_windows_of_a_quiet_stream_close_by_the_clock(spark, tmp_path):
 
     first: list[tuple[Any, ...]] = []
     stopped = start(query(first).trigger(availableNow=True))
-    assert stopped.awaitTermination(90)  # by itself: what the clock brings after the end of the input can wait
+    assert stopped.awaitTermination(300)  # by itself: what the clock brings after the end of the input can wait
     rest: list[tuple[Any, ...]] = []
     running = start(query(rest))
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 300
         while len(first) + len(rest) < len(expected) and time.monotonic() < deadline and running.isActive:
             time.sleep(0.2)
     finally:

@@ -10,8 +10,6 @@ import pytest
 from pillarbox import AsyncFunction, KeyedProcessFunction, OutputTag
 from pillarbox.testing import ProgramTestHarness, harness_for
 
-pytestmark = pytest.mark.timeout(60)
-
 
 class Never(AsyncFunction):
     async def async_invoke(self, value: Any) -> list[Any]:
