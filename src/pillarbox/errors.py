@@ -94,7 +94,10 @@ class CheckpointMismatchError(PillarboxError):
 
 
 class SavepointError(PillarboxError):
-    """A query could not be stopped with a savepoint; it says whether the query runs, and how to go on."""
+    """A query could not be stopped with a savepoint, or was stopped before it had the state of one.
+
+    It says whether the query runs, and how to go on.
+    """
 
 
 class TaskCanceledError(PillarboxError):

@@ -1,4 +1,7 @@
-"""A driver dies while its query takes the state of a savepoint: the same start completes that, and no other does."""
+"""A query ends while it takes the state of a savepoint: the same start completes that, and no other does.
+
+It is stopped, or, where ``PILLARBOX_LONG`` is set (by `make test-all`), its driver dies.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pillarbox
-from pillarbox import CheckpointMismatchError
+from pillarbox import CheckpointMismatchError, SavepointError
 from pillarbox.state.savepoint import write_savepoint
 from pillarbox.testing import ProgramTestHarness, row
 from tests.faults.savepoint_job import counted, writer
@@ -21,7 +26,6 @@ from tests.faults.test_driver import ROOT, START_SECONDS, kill
 
 pytestmark = [
     pytest.mark.fault,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
 ]
 
@@ -44,7 +48,49 @@ def start_driver(home: Path) -> subprocess.Popen[bytes]:
         )
 
 
-def test_the_driver_is_killed_while_the_state_is_taken(spark: Any, tmp_path: Path) -> None:
+def reached(home: Path, ends: Callable[[], bool]) -> bool:
+    """Wait until a task takes its state; return whether that came before something had ended."""
+    patience = time.monotonic() + START_SECONDS
+    while not (home / "reached").exists() and not ends() and time.monotonic() < patience:
+        time.sleep(0.05)
+    return (home / "reached").exists()
+
+
+def stop_the_query(spark: Any, home: Path) -> None:
+    """As one may who ends all queries of a session."""
+    raised: list[BaseException] = []
+
+    def start() -> None:
+        try:
+            pillarbox.start(writer(spark, home))
+        except BaseException as error:
+            raised.append(error)
+
+    starting = threading.Thread(target=start)
+    starting.start()
+    assert reached(home, lambda: not starting.is_alive()), raised
+    for query in spark.streams.active:
+        query.stop()
+    starting.join()
+    (error,) = raised
+    assert isinstance(error, SavepointError)
+    assert "was stopped before it had the state of the savepoint" in str(error)
+
+
+def kill_the_driver(spark: Any, home: Path) -> None:
+    driver = start_driver(home)
+    try:
+        assert reached(home, lambda: driver.poll() is not None), (home / "log").read_text()[-4000:]
+    finally:
+        kill(driver.pid, "all")
+        driver.wait()
+
+
+long = pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="make test-all runs it")
+
+
+@pytest.mark.parametrize("interrupt", [stop_the_query, pytest.param(kill_the_driver, marks=long)])
+def test_the_query_ends_while_the_state_is_taken(spark: Any, tmp_path: Path, interrupt: Any) -> None:
     with ProgramTestHarness(lambda env, rows: counted(rows), parallelism=2) as right:
         right.push_all("rows", [row(**each) for each in records(0, 40)])
         right.run_epoch()
@@ -58,15 +104,7 @@ def test_the_driver_is_killed_while_the_state_is_taken(spark: Any, tmp_path: Pat
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "part.json").write_text("\n".join(map(json.dumps, records(40, 90))))
     (tmp_path / "wait").touch()
-    driver = start_driver(tmp_path)
-    try:
-        patience = time.monotonic() + START_SECONDS
-        while not (tmp_path / "reached").exists() and driver.poll() is None and time.monotonic() < patience:
-            time.sleep(0.05)
-        assert (tmp_path / "reached").exists(), (tmp_path / "log").read_text()[-4000:]
-    finally:
-        kill(driver.pid, "all")
-        driver.wait()
+    interrupt(spark, tmp_path)
     (tmp_path / "wait").unlink()
     assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
     for options, says in (

@@ -14,7 +14,7 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.elements import dumps
-from pillarbox.errors import CheckpointMismatchError, ConfigurationError, ProgramError
+from pillarbox.errors import CheckpointMismatchError, ConfigurationError, ProgramError, SavepointError
 from pillarbox.graph import Program
 from pillarbox.graph.description import Comparison, compare_sources, describe_programs
 from pillarbox.graph.savepoint_start import SAVEPOINT, RestorePlan, SavepointStart, plan_restore, uids_of
@@ -252,3 +252,8 @@ class _Beginning:
                     .start()
                 )
             query.awaitTermination()
+        if Description(spark, self._checkpoint).last_committed < 0:
+            raise SavepointError(
+                f"checkpoint {self._checkpoint}: the query was stopped before it had the state of the savepoint"
+                f" {self._start.directory}: start the same program again to complete that, or take a new checkpoint"
+            )
