@@ -46,13 +46,14 @@ equality: setup ## Run the flights every way there is, and compare with the orac
 test: export HYPOTHESIS_PROFILE ?= ci
 test: export SPARK_VERSIONS ?= 4.1
 test: PROCESSES ?= 2
-test: lint types ## Everything: lint, types and all tests (what CI runs), in PROCESSES=2 (0: in one, as they come)
-	@scripts/setup.sh spark $(SPARK_VERSIONS)
-	@scripts/setup.sh worker
+test: setup ## Everything: lint, types and all tests (what CI runs), in PROCESSES=2 (0: in one, as they come)
+	@{ scripts/setup.sh spark $(SPARK_VERSIONS) && scripts/setup.sh worker; } & places=$$!; \
+	  $(MAKE) lint types && wait $$places
 	@$(RUN) $(BIN)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --durations 25 $(ARGS)
 
 .PHONY: test-versions
 test-versions: export SPARK_VERSIONS ?= 4.1 4.2
+test-versions: export PILLARBOX_LONG = 1
 test-versions: setup ## A first program on each version of Spark, and on workers without pillarbox (5 minutes)
 	@scripts/setup.sh spark $(SPARK_VERSIONS)
 	@scripts/setup.sh worker
@@ -90,8 +91,8 @@ format: setup ## Mend style and formatting where that can be done by machine
 .PHONY: types
 types: setup ## Check types: of all code, of programs as users write them, and that all that is public has one
 	@$(BIN)/python -m tests.docs build/programs
-	@$(BIN)/python -m mypy $(CODE) build/programs
-	@$(BIN)/basedpyright --pythonpath $(BIN)/python
+	@$(BIN)/python -m mypy $(CODE) build/programs & mypy=$$!; \
+	  $(BIN)/basedpyright --pythonpath $(BIN)/python; others=$$?; wait $$mypy && exit $$others
 	@PYTHONPATH=src $(BIN)/basedpyright --pythonpath $(BIN)/python --ignoreexternal --verifytypes pillarbox >build/types.txt || { cat build/types.txt; exit 1; }
 	@grep 'completeness' build/types.txt
 

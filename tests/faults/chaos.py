@@ -46,7 +46,11 @@ HOUR = 3600 * SECOND
 
 
 class Chaos:
-    """One seed's run."""
+    """One seed's run.
+
+    Args:
+        epochs: how many there are; with fewer than `EPOCHS` there are fewer faults, too.
+    """
 
     # Faults after which Spark goes on by itself; those after which a query has to start again; and those for which a
     # driver has to start, which takes the longest.
@@ -54,7 +58,7 @@ class Chaos:
     RESTARTING = {"damage_a_file": 3, "fill_the_sink": 1, "fill_the_disk": 1}
     COSTLY = {"kill_driver": 2, "two_drivers": 1, "copy_the_checkpoint": 1}
 
-    def __init__(self, seed: int, home: Path, archive: Path | None = None) -> None:
+    def __init__(self, seed: int, home: Path, archive: Path | None = None, epochs: int = EPOCHS) -> None:
         self.rng = random.Random(seed)
         self.seed = seed
         self.began = time.monotonic()
@@ -75,7 +79,8 @@ class Chaos:
         # Any twenty seeds in a row have each program on each kind of cluster.
         self.is_cluster = seed % 4 == 0
         self.mode: second_job.Mode | None = (None, *MODES)[seed % 5]
-        self.epochs = make_events(seed, epochs=EPOCHS, keys=self.rng.choice([5, 40]))
+        self.epochs = make_events(seed, epochs=epochs, keys=self.rng.choice([5, 40]))
+        self.share = epochs / EPOCHS
         self.right = answer(self.epochs, windows=True, joins=True, columns=True)
         self.outcome = Outcome(self.epochs, self.right, self.say)
         write_fixed_epochs(self.epochs, home / "in.parquet")
@@ -128,7 +133,9 @@ class Chaos:
         if self.mode not in (None, "drain"):
             # Which rows a batch has is not settled beforehand, so with any sink two drivers may mix two versions of it.
             del costly["two_drivers"]
-        chosen = self._choices(self.CHEAP, 6) + self._choices(self.RESTARTING, 2)
+        chosen = self._choices(self.CHEAP, round(6 * self.share)) + self._choices(
+            self.RESTARTING, round(2 * self.share)
+        )
         chosen += ["kill_executor", "kill_executor"] if self.is_cluster else self._choices(costly, 1)
         self.rng.shuffle(chosen)
         return chosen
@@ -430,15 +437,16 @@ class Chaos:
         }
 
 
-def run_seed(seed: int, archive: Path | None = None) -> dict[str, Any]:
+def run_seed(seed: int, archive: Path | None = None, epochs: int = EPOCHS) -> dict[str, Any]:
     """Run a seed; return what happened. What it wrote stays where it is if something went wrong.
 
     Args:
         archive: where the JVMs of further seeds find their classes.
+        epochs: as for :class:`Chaos`.
     """
     began = time.monotonic()
     home = Path(tempfile.mkdtemp(prefix=f"pillarbox-chaos-{seed}-"))
-    chaos = Chaos(seed, home, archive)
+    chaos = Chaos(seed, home, archive, epochs)
     error = ""
     try:
         chaos.run()

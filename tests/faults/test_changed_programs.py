@@ -18,7 +18,7 @@ from tests.faults.conftest import Run
 from tests.faults.job import NO_FAULTS, FileSink, Ledger, make_events, write_events
 from tests.faults.oracle import answer
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.fault
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def written(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ru
     home = tmp_path_factory.mktemp("written")
     epochs = make_events(7, epochs=2)
     write_events(epochs[:1], home / "in")
-    run = Run(spark, home, epochs, answer(epochs), NO_FAULTS, FileSink(home / "out"))
+    run = Run(spark, home, epochs, answer(epochs), NO_FAULTS, FileSink(home / "out"), program={"max_parallelism": 4})
     run.to_the_end()
     assert run.sink.batches() == [0]
     write_events(epochs[1:], home / "in", first=1)
@@ -102,8 +102,8 @@ class MoreState(Ledger):
             id="kind of state",
         ),
         pytest.param(
-            {"max_parallelism": 20},
-            "operator 'ledger': the checkpoint was written with 16 subtasks, the program runs with 20: leave"
+            {"max_parallelism": 5},
+            "operator 'ledger': the checkpoint was written with 4 subtasks, the program runs with 5: leave"
             " env.set_max_parallelism() out",
             id="max parallelism",
         ),

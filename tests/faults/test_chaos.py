@@ -10,14 +10,16 @@ from tests.faults.chaos import is_right, run_seed
 
 pytestmark = [
     pytest.mark.fault,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
 ]
 
-SEED = 5  # without a second program beside the first: it takes a minute
+# Two queries, one of which carries requests over the end of an epoch; a driver is killed. It takes a minute.
+SEED = 42
+EPOCHS = 6
 
 
 def test_one_seed() -> None:
-    result = run_seed(SEED)
+    result = run_seed(SEED, epochs=EPOCHS)
     assert is_right(result), "see what it printed"
-    assert result["faults"] >= 8
+    assert result["faults"] >= 6
+    assert result["drivers"] >= 2

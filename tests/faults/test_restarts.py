@@ -16,7 +16,7 @@ from pillarbox.runtime.spark import plan
 from tests.faults.conftest import MakeRun, tasks
 from tests.faults.job import Fault, InjectedError
 
-pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.fault
 
 
 def test_the_sink_raises_after_the_tasks_have_committed(make_run: MakeRun, seed: int) -> None:

@@ -54,11 +54,10 @@ def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("name", [*STREAMING, "many-keys-in-batch-mode"])
 def test_a_seed_repeats_its_schedule(name: str) -> None:
-    for seed in range(3):
-        one, other = Run(name, seed), Run(name, seed)
-        assert repr(one.disturbed()) == repr(other.disturbed())
-        assert one.story == other.story
-        assert one.rng.getstate() == other.rng.getstate()
+    one, other = Run(name, 3), Run(name, 3)
+    assert repr(one.disturbed()) == repr(other.disturbed())
+    assert one.story == other.story
+    assert one.rng.getstate() == other.rng.getstate()
 
 
 def test_a_seed_repeats_its_schedule_in_other_processes() -> None:
@@ -80,10 +79,13 @@ for name in ("sessions", "drained", "carried-with-event-time"):
 @pytest.mark.parametrize("name", STREAMING)
 def test_outcomes_are_not_empty(name: str) -> None:
     """There is something to compare: some records reach each output."""
-    runs = [Run(name, seed) for seed in range(8)]
-    reached = {output for run in runs for epoch in run.undisturbed() for output, values in epoch.items() if values}
-    nothing_is_late = {"late"} if name.startswith("windows") else set()
-    assert reached | nothing_is_late == set(runs[0].compiled.outputs)
+    reached = {"late"} if name.startswith("windows") else set()  # nothing is late
+    for seed in range(8):
+        run = Run(name, seed)
+        reached |= {output for epoch in run.undisturbed() for output, values in epoch.items() if values}
+        if reached == set(run.compiled.outputs):
+            return
+    pytest.fail(f"nothing reaches {set(run.compiled.outputs) - reached}")
 
 
 def test_plain_python_says_something_of_most_programs() -> None:

@@ -153,7 +153,7 @@ def home(spark, tmp_path):
 
 def expected(answering: Path, parts: int) -> Any:
     """A harness of the program that never stopped."""
-    harness = ProgramTestHarness(program(answering), parallelism=3)
+    harness = ProgramTestHarness(program(answering), parallelism=2)
     for part in range(parts):
         harness.push_all("payments", [row(card=card, at=at) for card, at in payments(part)])
         harness.push("limits", row(timestamp=None, value=part))
@@ -169,17 +169,17 @@ def test_from_a_savepoint_at_another_parallelism_and_on(home: Home, caplog: pyte
     home.add()
     before: list[Any] = []
     # One batch: nobody answers, so requests are carried.
-    home.writer("first", before, parallelism=3, once=True).start().awaitTermination()
+    home.writer("first", before, parallelism=2, once=True).start().awaitTermination()
     assert {value[0] for value in before} <= {"window"}
     pillarbox.savepoint(spark, str(home.folder / "first"), savepoint)
     home.answering.touch()
     home.add()
-    after = home.run("second", parallelism=5, start=savepoint)
+    after = home.run("second", parallelism=3, start=savepoint)
     moved = str(home.folder / "moved")
     with pytest.raises(CheckpointMismatchError, match=r"was begun from the savepoint .*savepoint, not from .*moved"):
-        home.run("second", parallelism=5, start=moved)
+        home.run("second", parallelism=3, start=moved)
     with pytest.raises(CheckpointMismatchError, match="was begun without a savepoint"):
-        home.run("first", parallelism=3, start=moved)
+        home.run("first", parallelism=2, start=moved)
     with pytest.raises(CheckpointMismatchError) as caught:
         home.run("third", parallelism=3, start=savepoint, change=deduplicated)
     assert str(caught.value).splitlines()[1:] == [
