@@ -15,9 +15,9 @@ from tests.forked_python import forked_python
 
 # "ci": the same examples in every run. "dev": new ones each time, failures kept in .hypothesis/.
 # Neither has a deadline: on a busy machine a slow example is no bug.
-slow = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("ci", **slow, derandomize=True, database=None, print_blob=True)
-settings.register_profile("dev", **slow)
+_patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", _patient, derandomize=True, database=None, print_blob=True)
+settings.register_profile("dev", _patient)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev"))
 
 _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
