@@ -6,9 +6,11 @@ drawn at random: so the state log has reached the length at which it is cleaned,
 
 The task alone, on the local runtime: a new job is given the chunks of the log in a file, and runs an epoch of 1,000
 records, each of which emits its key's count. Beside it ``pickle.loads`` of the same chunks from the same file, which
-no reader of them can beat: with the garbage collector off, and nothing done with what it gives. Both in turn, in one
-process, and with two kinds of timers: spread over an hour by the millisecond, so that hardly two are at one time; and
-at full minutes, as those of windows are.
+no reader of them can beat: with the garbage collector off, and nothing done with what it gives. And beside it a restore
+as one would write it by hand: ``pickle.loads`` of one file with a dictionary of all keys' values and a heap of their
+timers, the collector off as well; nothing in it is out of date, and nothing proves that it is what was written. All in
+turn, in one process, and with two kinds of timers: spread over an hour by the millisecond, so that hardly two are at
+one time; and at full minutes, as those of windows are.
 
 On Spark: a query is loaded and stopped, and its process ends. A new process restarts it from its checkpoint, with new
 Python workers and a new Java, and finds one micro-batch waiting: what counts is the time from building the query to
@@ -21,8 +23,8 @@ without a look at them, in turn, and CRC-32 of the same bytes by itself: ``--dig
 the time that CRC-32 takes, over that of the cold start with it.
 
 Run it with ``make bench-recovery`` or ``python benchmarks/bench_recovery.py``. The last line of the output is one JSON
-object; ``ratio`` is the task's cold start at 1,000,000 keys over ``pickle.loads``, of both kinds of timers the larger
-(the bar is 3).
+object; ``ratio`` is the task's cold start at 1,000,000 keys over ``pickle.loads`` of the chunks, of both kinds of
+timers the larger (the bar is 3), and ``ratios_by_hand`` those over the restore by hand.
 """
 
 from __future__ import annotations
@@ -166,6 +168,19 @@ def serve_local(keys: int, timers: str, directory: Path) -> None:
         rows = [chunk["rows"] if isinstance(chunk, dict) else chunk[1] for chunk in loaded]
         return seconds, sum(map(len, rows))
 
+    def write_by_hand() -> None:
+        values: dict[int, tuple[int, int]] = {}
+        chunks = read()
+        for number in sorted(number for number in chunks if number > 0):
+            chunk = pickle.loads(chunks[number])
+            of, found = (chunk["keys"], chunk["rows"]) if isinstance(chunk, dict) else chunk[:2]
+            values.update((key, (n, due)) for key, (_, n, due, *_) in zip(of, found))
+        timers = sorted((due, key) for key, (_, due) in values.items())  # which is a heap
+        with by_hand.open("wb") as file:
+            pickle.dump({"values": values, "timers": timers}, file, protocol=5)
+
+    by_hand = directory / "by-hand"
+
     for question in questions():
         gc.collect()
         if question["what"] == "plain":
@@ -173,6 +188,18 @@ def serve_local(keys: int, timers: str, directory: Path) -> None:
             seconds, entries = plain()
             gc.enable()
             answer(seconds=seconds, entries=entries, bytes=sum(lengths.values()))
+        elif question["what"] == "by hand":
+            if not by_hand.exists():
+                write_by_hand()
+                gc.collect()
+            gc.disable()
+            started = time.perf_counter()
+            loaded = pickle.loads(by_hand.read_bytes())
+            seconds = time.perf_counter() - started
+            gc.enable()
+            same = np.array([loaded["values"][key][0] for key in range(keys)]) == rows.counts
+            answer(seconds=seconds, agrees=bool(same.all()) and len(loaded["timers"]) == keys)
+            del loaded
         elif question["what"] == "digests":
             chunks = list(read().values())
             started = time.perf_counter()
@@ -288,6 +315,9 @@ def measure(arguments: argparse.Namespace, directory: Path) -> None:
     ratios = {
         timers: statistics.median(said["cold"]) / statistics.median(said["plain"]) for timers, said in alone.items()
     }
+    by_hand = {
+        timers: statistics.median(said["cold"]) / statistics.median(said["by hand"]) for timers, said in alone.items()
+    }
     print_table(
         [
             f"the task alone, {keys:,} keys",
@@ -296,6 +326,10 @@ def measure(arguments: argparse.Namespace, directory: Path) -> None:
             "highest",
             "us a key",
             "pickle.loads s",
+            "lowest",
+            "highest",
+            "ratio",
+            "by hand s",
             "lowest",
             "highest",
             "ratio",
@@ -309,6 +343,8 @@ def measure(arguments: argparse.Namespace, directory: Path) -> None:
                 f"{statistics.median(said['cold']) / keys * 1e6:.2f}",
                 *spread(said["plain"], 2),
                 f"{ratios[timers]:.2f}",
+                *spread(said["by hand"], 2),
+                f"{by_hand[timers]:.2f}",
                 f"{said['entries'] / keys:.2f}",
                 f"{said['bytes'] / keys:.0f}",
             ]
@@ -347,6 +383,7 @@ def measure(arguments: argparse.Namespace, directory: Path) -> None:
         bar=3,
         results_agree=not wrong,
         ratios={timers: round(ratio, 3) for timers, ratio in ratios.items()},
+        ratios_by_hand={timers: round(ratio, 3) for timers, ratio in by_hand.items()},
         us_per_key={timers: round(statistics.median(said["cold"]) / keys * 1e6, 3) for timers, said in alone.items()},
         keys=keys,
         **more,
@@ -388,10 +425,11 @@ def measure_local(
     place: Path,
     timers: str,
     wrong: list[str],
-    kinds: tuple[str, ...] = ("plain", "cold"),
+    kinds: tuple[str, ...] = ("plain", "cold", "by hand"),
 ) -> dict[str, Any]:
     place.mkdir()
     side = Side("--local", timers, "--directory", str(place), "--keys", str(arguments.keys))
+    print(f"{arguments.keys:,} keys, {TIMERS[timers]}: writing them", file=sys.stderr, flush=True)
     found: dict[str, Any] = {what: [] for what in kinds}
     for index in range(-1, arguments.rounds):
         # Alternating, and every other round backwards, so that none gains by its place.
@@ -401,6 +439,8 @@ def measure_local(
                 wrong.append(f"the task alone, {TIMERS[timers]}, round {index}")
             if index >= 0:  # the round before that warms up
                 found[what].append(said["seconds"])
+            turn = f"round {index + 1} of {arguments.rounds}" if index >= 0 else "warming up"
+            print(f"  {turn}, {what}: {said['seconds']:.2f} s", file=sys.stderr, flush=True)
             found.update({name: said[name] for name in ("entries", "bytes") if name in said})
     side.close()
     return found

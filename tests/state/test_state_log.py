@@ -294,6 +294,27 @@ def test_an_error_of_writing_that_does_not_come_again_has_its_cause():
 # -- several residents --
 
 
+def test_a_task_that_goes_on_does_not_read_its_own_head_again(monkeypatch):
+    store = MemoryChunkStore()
+    first = Task(store, n="value")
+    first.put("k", n=1)
+    first.commit()
+    second = Task(store, n="value")
+    monkeypatch.setattr("pillarbox.state.state_log.read_head", None)
+    assert first.log.sync(store) is second.log.sync(store) is Sync.IN_STEP
+    monkeypatch.undo()
+    # The same epoch of another attempt has other bytes, and so has a head that was damaged.
+    second.put("k", n=2)
+    first.put("k", n=2)
+    first.commit()
+    head = store.chunks[META]
+    second.commit()
+    assert first.log.sync(store) is Sync.DIVERGED and second.log.sync(store) is Sync.IN_STEP
+    store.chunks[META] = head[:-1] + bytes([head[-1] ^ 1])
+    with pytest.raises(CheckpointMismatchError, match="digest"):
+        first.log.sync(store)
+
+
 def test_the_four_ways_to_be_in_step():
     store = MemoryChunkStore()
     first, second = Task(store, a="value"), Task(store, a="value")

@@ -29,7 +29,6 @@ def test_against_a_set(loaded, steps):
     """As the rows know which timers there are, none is added that is there, or discarded that never was."""
     queue: TimerQueue = TimerQueue()
     load(queue, [timestamp for timestamp, _ in loaded], [owner for _, owner in loaded])
-    queue.sort()
     timers = set(loaded)
     for what, (timestamp, owner) in steps:
         if what == "add" and (timestamp, owner) not in timers:
@@ -94,7 +93,6 @@ def test_loaded_timers_come_in_portions_and_in_order():
     queue = TimerQueue()
     load(queue, timestamps[:4_000], list(range(4_000)))
     load(queue, timestamps[4_000:], list(range(4_000, 10_000)))
-    queue.sort()
     assert len(queue) == 10_000
     for owner in range(0, 10_000, 2):
         queue.discard(timestamps[owner], owner)

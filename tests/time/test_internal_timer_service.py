@@ -370,6 +370,26 @@ def test_timers_that_are_none_are_dropped_from_a_checkpoint(timers, caplog):
     assert [timer[1:3] for timer in timers.take()] == [(5, "a"), (6, "b"), (7, "c"), (8, "c"), (9, "d")]
 
 
+@pytest.mark.parametrize("beside, due", [(9, [9]), ({9, 11}, [9]), (None, []), (True, [])])
+def test_integers_of_another_class_are_timers_in_a_checkpoint_whatever_is_beside_them(timers, caplog, beside, due):
+    timers.backend.load(["a", "b", "c"], [[0, np.int64(5), None], [1, beside, None], [2, 7, None]])
+    timers.backend.end_loading()
+    assert len(caplog.messages) == (beside is True)
+    timers.service.advance_watermark(10)
+    assert [timer[1:3] for timer in timers.take()] == [(5, "a"), (7, "c"), *((time, "b") for time in due)]
+
+
+def test_restored_timers_may_go_before_anything_is_asked_of_them(timers):
+    timers.backend.load(["a", "b", "c"], [[0, 5, None], [1, 6, None], [2, 7, None]])
+    timers.backend.end_loading()
+    timers.call("delete_event", "a", 5)
+    timers.call("delete_event", "b", 6)
+    timers.call("register_event", "b", 6)
+    assert timers.service.num_event_time_timers() == 2
+    timers.service.advance_watermark(10)
+    assert [timer[1:3] for timer in timers.take()] == [(6, "b"), (7, "c")]
+
+
 def test_numbers_of_more_than_64_bits_are_found_among_plain_timers(timers, caplog):
     timers.backend.load(["a", "b", "c"], [[0, 5, None], [1, 2**64, None], [2, 7, None]])
     timers.backend.end_loading()

@@ -74,6 +74,8 @@ class StateLog:
         self.contents: LogContents = LogContents(identity, backend, moved)
         self._own_state = own_state
         self._stamps: list[tuple[int, int]] = []
+        # The head as this task wrote or read it last. Its stamp is random, so no other epoch has the same bytes.
+        self._head_as_known: bytes | None = None
         self.version: int = 0
         self.task_state: dict[str, Any] = {}
         self.bytes_written: int = 0
@@ -92,6 +94,8 @@ class StateLog:
         if not self._stamps:
             contents.plain = None if self.reason_for_pickles is not None else PlainStates(contents.backend)
         payload = store.get(META)
+        if payload is not None and payload == self._head_as_known:
+            return Sync.IN_STEP
         head = None if payload is None else read_head(payload, contents.identity, contents.loads)
         stamp = head.stamps[-1] if head is not None and head.stamps else None
         mine = self._stamps[-1] if self._stamps else None
@@ -101,16 +105,16 @@ class StateLog:
             check_key(head, contents.identity)
             evolution = evolution_of(contents, head)
             LogReader(contents, store, head, evolution).load()
-            self._take_over(head)
+            self._take_over(head, payload)
             evolution.task_state(self.task_state)
             return Sync.LOADED
         if head is None or mine not in head.stamps or head.first > contents.following or contents.rewrites:
             return Sync.DIVERGED
         LogReader(contents, store, head).catch_up()
-        self._take_over(head)
+        self._take_over(head, payload)
         return Sync.CAUGHT_UP
 
-    def _take_over(self, head: LogHead) -> None:
+    def _take_over(self, head: LogHead, payload: bytes | None) -> None:
         contents = self.contents
         try:
             self.task_state = contents.loads(head.task) if head.task else {}
@@ -120,6 +124,7 @@ class StateLog:
             raise refused(contents.identity, "records that an operator had not finished", error) from error
         self.version = head.version
         self._stamps = head.stamps
+        self._head_as_known = payload
 
     def commit(self, store: ChunkStore, task_state: dict[str, Any]) -> None:
         """Write the epoch's changes, and step to the next version.
@@ -136,7 +141,9 @@ class StateLog:
         self.version += 1
         self.task_state = task_state
         self._stamps = [*self._stamps[-log_limits.HISTORY + 1 :], (self.version, secrets.randbits(63))]
-        writer.put(META, write_head(self._head()))
+        payload = write_head(self._head())
+        writer.put(META, payload)
+        self._head_as_known = payload
         self.bytes_written = writer.bytes_written
 
     def _head(self) -> LogHead:

@@ -3,7 +3,8 @@
 Timers of one timestamp share a bucket, so a timer costs two dictionary operations and the heap holds each
 timestamp once: timers that fall on the same minute, hour or window end cost no heap operation at all.
 
-Restored timers come by the million and all at once: they are sorted, and kept as that *run* until their time has come.
+Restored timers come by the million and all at once: they are sorted when the first of them is asked for, and kept as
+that *run* until their time has come.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class TimerQueue:
         # A bucket is its only owner, or a dictionary of several: where timestamps are in milliseconds most have one,
         # and a dictionary costs 200 bytes. (No owner is a dictionary: it is hashed.)
         self._buckets: dict[int, Any] = {}
-        # Loaded timers and their owners; in order, but for the first of them; and those discarded since.
+        # Loaded timers and their owners, as they came; in order, but for the first of them; and those discarded since.
         self._loaded: tuple[list[npt.NDArray[np.int64]], list[Any]] = ([], [])
         self._run: Iterator[tuple[int, Any]] = iter(())
         self._head: tuple[int, Any] | None = None
@@ -89,7 +90,7 @@ class TimerQueue:
                 return
         elif bucket is not owner and bucket != owner:
             # Timers that are not in a bucket are in the run, unless the run is past that time.
-            if self._head is not None and timestamp >= self._head[0]:
+            if self._loaded[0] or (self._head is not None and timestamp >= self._head[0]):
                 self._deleted.add((timestamp, owner))
                 self._pass_deleted()
             return
@@ -101,6 +102,8 @@ class TimerQueue:
 
     def next_timestamp(self) -> int | None:
         """Return the earliest timestamp that has a timer."""
+        if self._loaded[0]:
+            self._sort()
         heap, buckets, head, begun = self._heap, self._buckets, self._head, self._begun
         earliest = None if head is None else head[0]
         while begun:
@@ -121,6 +124,8 @@ class TimerQueue:
 
         They leave the queue one by one; those that are not taken are returned by the next call.
         """
+        if self._loaded[0]:
+            self._sort()
         self._firing = timestamp
         self.overtaken = False
         if self._begun and self._begun[-1][0] == timestamp:
@@ -139,16 +144,15 @@ class TimerQueue:
         return rest
 
     def load(self, timestamps: npt.NDArray[np.int64], owners: list[Hashable]) -> None:
-        """Add restored timers to a queue that had no others; :meth:`sort` ends it."""
+        """Add restored timers to a queue to which nothing else has been done."""
         self._loaded[0].append(timestamps)
         self._loaded[1].extend(owners)
         self.size += len(owners)
 
-    def sort(self) -> None:
-        """Put the loaded timers in order, before anything else is done with the queue."""
+    def _sort(self) -> None:
         timestamps, owners = self._loaded
-        self._run = _in_order(np.concatenate(timestamps), owners) if timestamps else iter(())
         self._loaded = ([], [])
+        self._run = _in_order(np.concatenate(timestamps), owners)
         self._advance()
 
     def _advance(self) -> None:
