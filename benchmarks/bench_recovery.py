@@ -174,7 +174,7 @@ def serve_local(keys: int, timers: str, directory: Path) -> None:
         for number in sorted(number for number in chunks if number > 0):
             chunk = pickle.loads(chunks[number])
             of, found = (chunk["keys"], chunk["rows"]) if isinstance(chunk, dict) else chunk[:2]
-            values.update((key, (n, due)) for key, (_, n, due, *_) in zip(of, found))
+            values.update((key, (n, due)) for key, (*_, n, due) in zip(of, found))
         timers = sorted((due, key) for key, (_, due) in values.items())  # which is a heap
         with by_hand.open("wb") as file:
             pickle.dump({"values": values, "timers": timers}, file, protocol=5)
