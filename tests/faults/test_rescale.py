@@ -26,7 +26,7 @@ from tests.faults.test_driver import ROOT, kill
 
 pytestmark = [
     pytest.mark.fault,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="takes some minutes: make test-all runs it"),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
     pytest.mark.skipif(
