@@ -26,6 +26,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import pyspark
+
 from examples.enrichment.service import RunningService, running_service
 from tests.faults import async_job, second_job
 from tests.faults.chaos_cluster import Driver, reason, spark_home
@@ -43,6 +45,7 @@ FAILURES = 30  # of queries and drivers in one seed, at the most
 TOO_BUSY = "Python worker failed to connect back"  # within Spark's ten seconds
 SECOND = 1000
 HOUR = 3600 * SECOND
+CAN_RESCALE = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
 
 
 class Chaos:
@@ -55,7 +58,7 @@ class Chaos:
     # Faults after which Spark goes on by itself; those after which a query has to start again; and those for which a
     # driver has to start, which takes the longest.
     CHEAP = {"kill_worker": 5, "stop_worker": 2, "kill_daemon": 2, "set_the_clock": 3}
-    RESTARTING = {"damage_a_file": 3, "fill_the_sink": 1, "fill_the_disk": 1}
+    RESTARTING = {"damage_a_file": 3, "rescale": 1, "fill_the_sink": 1, "fill_the_disk": 1}
     COSTLY = {"kill_driver": 2, "two_drivers": 1, "copy_the_checkpoint": 1}
 
     def __init__(self, seed: int, home: Path, archive: Path | None = None, epochs: int = EPOCHS) -> None:
@@ -91,7 +94,7 @@ class Chaos:
         if self.mode in ASKING:
             troubles: dict[str, Any] = {"latency": latency, "errors": 0.03, "twice": 0.03, "hangs": 0.003}
             self.service = self._stack.enter_context(running_service(seed=seed, **troubles))
-        shape = {
+        self.shape: dict[str, Any] = {
             "master": "local-cluster[2,1,1024]" if self.is_cluster else None,
             "cores": self.rng.choice([2, 2, 3]),
             "parallelism": (parallelism := self.rng.choice([1, 2, 3])),
@@ -101,7 +104,12 @@ class Chaos:
             "epochs": len(self.epochs),
             "records": async_job.count_of(self.epochs),
             "faults": self._planned(),
+            # From the number of a batch in this checkpoint to that of the epoch whose input it has.
+            "shift": 0,
         }
+        # The orders to the stopped first program that are not carried out yet, and what to do then.
+        self.pending: list[tuple[str, Callable[[], None]]] = []
+        self.before = 0
         self.environment = {"PILLARBOX_FAULT_CLOCK": str(home / "clock")}
         if self.rng.random() < 0.5:
             self.environment["PILLARBOX_FAULT_SMALL_LOG"] = "1"
@@ -110,8 +118,14 @@ class Chaos:
             self.environment["SPARK_HOME"] = spark_home(home / "spark")
         if self.archive is not None:
             self.environment["PILLARBOX_CHAOS_ARCHIVE"] = str(self.archive)
-        (home / "shape.json").write_text(json.dumps(shape))
-        self.say(f"{shape}")
+        self._write_shape()
+        self.say(f"{self.shape}")
+
+    def _write_shape(self, **changes: Any) -> None:
+        self.shape |= changes
+        part = self.home / "shape.new"
+        part.write_text(json.dumps(self.shape))
+        part.rename(self.home / "shape.json")
 
     def say(self, what: str) -> None:
         print(f"seed {self.seed}, {time.monotonic() - self.began:.0f} s: {what}", flush=True)
@@ -204,7 +218,12 @@ class Chaos:
         if not self.driver.is_alive():
             self.driver.end()
             self.driver = self._new_driver()
-        self.order(f"start {self.place}")
+        if self._carry_out():  # else it is looked at why not, before it is begun anew
+            self.order(f"start {self.place}")
+
+    def _newest(self, log: str) -> int:
+        """Return the newest number in one of Spark's logs of the first program."""
+        return max((int(path.name) for path in (self.place / "checkpoint" / log).glob("[0-9]*")), default=-1)
 
     def order(self, what: str) -> None:
         """Give the driver an order, and wait until it is carried out."""
@@ -304,7 +323,7 @@ class Chaos:
         if not self.stopped():
             return False
         self.driver.kill_workers()
-        done = damage(self.place / "checkpoint", rng)
+        done = damage(self.place / "checkpoint", rng, self.shape["shift"])
         self.recovered_at = time.time()
         if done is not None:
             self.outcome.damages.append(done)
@@ -316,6 +335,67 @@ class Chaos:
         wrong = self.outcome.wrong_batches(self.place / "out", done)
         if wrong:
             self.say(f"SILENT: batches {wrong} are wrong right after {done.how}: {done.file}")
+        return True
+
+    def rescale(self, rng: random.Random) -> bool:
+        """Between two runs of the queries, change the first one to another parallelism; or be killed meanwhile."""
+        present, most = self.shape["parallelism"], min(8, self.shape["max_parallelism"])
+        if most == 1 or not CAN_RESCALE or not self._stopped_with_state():
+            return False
+        wanted = rng.choice([number for number in range(1, most + 1) if number != present])
+
+        def begin() -> None:
+            self._write_shape(parallelism=wanted)
+            self.before = self._newest("commits")
+
+        def done() -> None:
+            # The batch that did it, which has no epoch of the program's.
+            self._write_shape(shift=self.shape["shift"] - (self._newest("commits") - self.before))
+
+        self._go_through([("finish", begin), ("rescale", done)], self._is_rescaling, rng)
+        self.say(f"from {present} to {wanted} tasks at a time{', which is not done yet' if self.pending else ''}")
+        return not self.pending
+
+    def _stopped_with_state(self) -> bool:
+        if not self.stopped():
+            return False
+        if self._newest("commits") < 0:
+            self.start_again()
+            return False
+        return True
+
+    def _is_rescaling(self) -> bool:
+        return self._newest("offsets") > self._newest("commits")
+
+    def _go_through(
+        self, orders: list[tuple[str, Callable[[], None]]], is_half: Callable[[], Any], rng: random.Random
+    ) -> None:
+        """Have orders carried out before queries are started again; half of the time the driver is killed meanwhile.
+
+        Args:
+            is_half: whether the last one is half done.
+        """
+        self.pending += orders
+        if rng.random() < 0.5 and self._carry_out(leave=1):
+            order, said = self.pending[0][0], len(self.driver.said())
+            self.driver.order(f"{order} {self.place}")
+            self.until(lambda: is_half() or self.driver.has_answered(order, said), recovering=False)
+            time.sleep(rng.choice([0.0, rng.uniform(0, 1)]))
+            done = self.driver.has_done(order, said)
+            self.driver.end(rng.choice(["all", "all", "jvm", "driver"]))
+            self.say(f"killed {'behind' if done else 'in the middle of'} {order}")
+        if self.driver.failure() is None or not self.driver.is_alive():
+            self.start_again()
+
+    def _carry_out(self, leave: int = 0) -> bool:
+        """Have the driver do what is pending, but for the last orders; tell whether it has."""
+        while len(self.pending) > leave:
+            (order, then), said = self.pending[0], len(self.driver.said())
+            self.order(f"{order} {self.place}")
+            if not self.driver.has_done(order, said):
+                return False
+            self.pending.pop(0)
+            then()
         return True
 
     def two_drivers(self, rng: random.Random) -> bool:
@@ -345,6 +425,8 @@ class Chaos:
         copy.mkdir()
         with suppress(shutil.Error):  # files that went meanwhile
             shutil.copytree(self.place / "checkpoint", copy / "checkpoint")
+        # It goes on as the first one does now, whatever becomes of that.
+        (copy / "shape.json").write_text(json.dumps(self.shape))
         self.copied = self._new_driver()
         self.copied.order(f"start-first {copy}")
         return True

@@ -19,6 +19,9 @@ from tests.faults.test_driver import ROOT, kill, members
 
 __all__ = ["Driver", "reason", "spark_home"]
 
+# To orders other than to start.
+_ANSWERS = {"stop": ("stopped",), "finish": ("finished", "failed"), "rescale": ("rescaled", "failed")}
+
 
 class Driver:
     """A driver process with all that belongs to it, in a session of its own.
@@ -96,9 +99,13 @@ class Driver:
 
     def has_answered(self, order: str, said: int) -> bool:
         """Tell whether it has done what it was ordered to when it had said so much, or will not do it any more."""
-        wanted = ("stopped",) if order == "stop" else ("started", "failed")
+        wanted = _ANSWERS.get(order.partition(" ")[0], ("started", "failed"))
         answered = any(what in wanted for what, _ in self.said()[said:])
         return answered or self.is_done() or not self.is_alive()
+
+    def has_done(self, order: str, said: int) -> bool:
+        """Tell whether it has done what it was ordered to when it had said so much."""
+        return (_ANSWERS[order][0], "") in self.said()[said:]
 
     def is_done(self) -> bool:
         return self.said()[-1:] == [("done", "")]

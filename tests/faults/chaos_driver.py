@@ -1,8 +1,10 @@
 """A driver process for ``make chaos``: ``python -m tests.faults.chaos_driver HOME STATUS``.
 
 It runs the programs that HOME/shape.json says on HOME's input to its end. Lines of its standard input are orders:
-``start PLACE``, with checkpoints and output there; ``start-first PLACE``, the first of the programs only; ``stop``. It
-says in the file STATUS, a line of JSON each, what has become of them. It ends with its input, or when all is done.
+``start PLACE``, with checkpoints and output there; ``start-first PLACE``, the first of the programs only; ``stop``. Of
+the first program, while it is stopped: ``finish PLACE`` runs an epoch that was begun and not committed; ``rescale
+PLACE`` changes it to the parallelism that the shape has by now. It says in the file STATUS, a line of JSON each, what
+has become of them. It ends with its input, or when all is done.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
+import pillarbox
 from pillarbox import DataStream
 from pillarbox.runtime.spark.session import local_session
 from tests.faults import async_job, columns_job, job, second_job
@@ -44,15 +48,23 @@ def windows_and_joins(stamped: DataStream, faults: Faults) -> list[DataStream]:
     return [*windows(stamped, faults), *joins(stamped, faults), *columns_job.columns(stamped)]
 
 
+_DONE = {"finish": "finished", "rescale": "rescaled"}
+
+
 class Programs:
     """The queries that run."""
 
     def __init__(self, spark: SparkSession, home: Path) -> None:
         self.spark = spark
         self.home = home
-        self.shape: dict[str, Any] = json.loads((home / "shape.json").read_text())
         self.queries: list[StreamingQuery] = []
         self.files = -1
+
+    def _shape(self, place: Path | None = None) -> dict[str, Any]:
+        """Return what is to run, by now; a copy has a shape of its own."""
+        folder = self.home if place is None or not (place / "shape.json").exists() else place
+        found: dict[str, Any] = json.loads((folder / "shape.json").read_text())
+        return found
 
     def disk_is_full(self, df: DataFrame, batch: int) -> None:
         """Fail as often as was ordered."""
@@ -62,27 +74,43 @@ class Programs:
 
     def start(self, place: Path, *, all_of_them: bool) -> None:
         """Start the queries, wherever their checkpoints are."""
-        self.sink = FileSink(place / "out", self.disk_is_full if all_of_them else None)
+        shape, faults = self._shape(place), self._faults()
+        self.sink = FileSink(place / "out", self.disk_is_full if all_of_them else None, shape["shift"])
         self.squares = FileSink(place / "squares")
         self.frames = FileSink(place / "frames")
         self.files = -1
-        planned = [Fault(one["place"], _hashable(one["at"]), one["action"]) for one in self.shape["faults"]]
-        faults = Faults(self.home / "faults", planned)
-        events = read_fixed_epochs(self.spark, self.home / "in.parquet")
-        numbers = {name: self.shape[name] for name in ("parallelism", "max_parallelism")}
-        df = job.build(events, faults, **numbers, further=windows_and_joins)
-        self.queries = [self._start(df, self.sink, place / "checkpoint")]
+        self.queries = [_start(self._first(place, self.sink))]
         if all_of_them:
             frames = columns_job.build(read_fixed_epochs(self.spark, self.home / "in.parquet"))
-            self.queries.append(self._start(frames, self.frames, place / "frames checkpoint"))
-        if self.shape["mode"] and all_of_them:
+            self.queries.append(_start(_writer(frames, self.frames, place / "frames checkpoint")))
+        if shape["mode"] and all_of_them:
             events = read_fixed_epochs(self.spark, self.home / "in.parquet")
-            asked = second_job.build(events, self.shape["service"], self.shape["mode"], faults)
-            self.queries.append(self._start(asked, self.squares, place / "squares checkpoint"))
+            asked = second_job.build(events, shape["service"], shape["mode"], faults)
+            self.queries.append(_start(_writer(asked, self.squares, place / "squares checkpoint")))
 
-    def _start(self, df: DataFrame, sink: FileSink, checkpoint: Path) -> StreamingQuery:
-        writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
-        return writer.trigger(processingTime="0 seconds").start()
+    def _faults(self) -> Faults:
+        planned = [Fault(one["place"], _hashable(one["at"]), one["action"]) for one in self._shape()["faults"]]
+        return Faults(self.home / "faults", planned)
+
+    def _first(self, place: Path, sink: FileSink) -> DataStreamWriter:
+        """Return the writer of the first program."""
+        shape = self._shape(place)
+        numbers = {name: shape[name] for name in ("parallelism", "max_parallelism")}
+        events = read_fixed_epochs(self.spark, self.home / "in.parquet")
+        df = job.build(events, self._faults(), **numbers, further=windows_and_joins)
+        return _writer(df, sink, place / "checkpoint")
+
+    def finish(self, place: Path) -> None:
+        """Run an epoch of the first program that was begun, and is not committed."""
+        checkpoint = place / "checkpoint"
+        newest = [max(map(int, filter(str.isdigit, os.listdir(checkpoint / log)))) for log in ("offsets", "commits")]
+        if newest[0] > newest[1]:
+            sink = FileSink(place / "out", shift=self._shape()["shift"])
+            self._first(place, sink).trigger(once=True).start().awaitTermination()
+
+    def rescale(self, place: Path) -> None:
+        """Change the first program to another parallelism."""
+        pillarbox.rescale(self.spark, str(place / "checkpoint"), self._shape()["parallelism"])
 
     def stop(self) -> None:
         """Stop the queries."""
@@ -103,10 +131,18 @@ class Programs:
         squares = [path.name for path in self.squares.directory.glob("[0-9]*.json")]
         batches = [len(sink.batches()) for sink in (self.sink, self.frames)]
         files = sum(batches) + len(squares)
-        if files == self.files or min(batches) < self.shape["epochs"]:
+        if files == self.files or min(batches) < self._shape()["epochs"]:
             return False
         self.files = files
-        return not self.shape["mode"] or _count(self.squares) >= self.shape["records"]
+        return not self._shape()["mode"] or _count(self.squares) >= self._shape()["records"]
+
+
+def _writer(df: DataFrame, sink: FileSink, checkpoint: Path) -> DataStreamWriter:
+    return df.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+
+
+def _start(writer: DataStreamWriter) -> StreamingQuery:
+    return writer.trigger(processingTime="0 seconds").start()
 
 
 def _count(squares: FileSink) -> int:
@@ -148,7 +184,10 @@ def main(home: Path, status: Path) -> None:
             if order == "end":
                 break
             what, _, place = order.partition(" ")
-            if what.startswith("start"):
+            if what in _DONE:
+                getattr(programs, what)(Path(place))
+                say(_DONE[what])
+            elif what.startswith("start"):
                 programs.start(Path(place), all_of_them=what == "start")
                 say("started")
             else:

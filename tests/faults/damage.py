@@ -52,8 +52,12 @@ class Damage:
         return f"SILENT: {self.wrong} rows" if self.wrong else "noticed" if self.noticed_at is not None else "harmless"
 
 
-def damage(checkpoint: Path, rng: random.Random) -> Damage | None:
-    """Damage one of the newest files, which are those that are read; None where there is none of the kind."""
+def damage(checkpoint: Path, rng: random.Random, shift: int = 0) -> Damage | None:
+    """Damage one of the newest files, which are those that are read; None where there is none of the kind.
+
+    Args:
+        shift: from the number of a batch in the checkpoint to that in the output.
+    """
     kind = rng.choice(["offsets", "commits", "state", "state"])
     which, how, far, bit, count, without = (
         rng.randrange(4 if kind == "state" else 2),
@@ -93,4 +97,4 @@ def damage(checkpoint: Path, rng: random.Random) -> Damage | None:
     if path.name.isdigit() and kind != "state":
         batch = min(batch, int(path.name))
     after = {file: file.read_bytes() if file.exists() else None for file in before}
-    return Damage(str(path.relative_to(checkpoint)), how, batch, before=before, after=after)
+    return Damage(str(path.relative_to(checkpoint)), how, batch + shift, before=before, after=after)

@@ -427,16 +427,23 @@ Row = tuple[int, int, int, str]
 
 
 class FileSink:
-    """For ``foreachBatch``: a file a batch id, put there by renaming. Earlier attempts at a batch are kept aside."""
+    """For ``foreachBatch``: a file a batch id, put there by renaming. Earlier attempts at a batch are kept aside.
 
-    def __init__(self, directory: Path, before: Callable[[DataFrame, int], None] | None = None) -> None:
+    Args:
+        shift: is added to the numbers of batches, where some of a checkpoint are none of the program's, or another
+            checkpoint came before it.
+    """
+
+    def __init__(self, directory: Path, before: Callable[[DataFrame, int], None] | None = None, shift: int = 0) -> None:
         self.directory = directory
+        self.shift = shift
         self.directory.mkdir(parents=True, exist_ok=True)
         self._before = before
 
     def __call__(self, df: DataFrame, batch: int) -> None:
         if self._before is not None:
             self._before(df, batch)
+        batch += self.shift
         rows = [tuple(row) for row in df.collect()]
         part = self.directory / f"_{batch}-{os.getpid()}"
         part.write_text(json.dumps(rows))
