@@ -131,8 +131,13 @@ class Driver:
     def workers(self) -> tuple[list[int], list[int]]:
         """Return the daemons of Python workers, and the workers."""
         parents = self._parents()
-        java = {process for process, (name, _) in parents.items() if name == "java"}
-        daemons = [process for process, (_, parent) in parents.items() if parent in java and process not in java]
+        # A process of Python that the driver has begun forks the daemons (`forked_python.py`).
+        servers = {
+            process
+            for process, (name, parent) in parents.items()
+            if parent == self.process.pid and name.startswith("python")
+        }
+        daemons = [process for process, (_, parent) in parents.items() if parent in servers]
         return sorted(daemons), sorted(process for process, (_, parent) in parents.items() if parent in daemons)
 
     def _parents(self) -> dict[int, tuple[str, int]]:

@@ -29,6 +29,7 @@ from tests.faults import async_job, columns_job, job, second_job
 from tests.faults.job import Fault, Faults, FileSink, read_fixed_epochs
 from tests.faults.join_job import joins
 from tests.faults.window_job import windows
+from tests.forked_python import forked_python
 
 # Drivers do not live for long: they need not compile well, nor collect garbage in several threads.
 JAVA_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -149,7 +150,7 @@ def _count(squares: FileSink) -> int:
     return sum(map(len, async_job.batches_of(squares).values()))
 
 
-def main(home: Path, status: Path) -> None:
+def main(home: Path, status: Path, python: str) -> None:
     shape: dict[str, Any] = json.loads((home / "shape.json").read_text())
 
     def say(what: str, why: str = "") -> None:
@@ -176,6 +177,7 @@ def main(home: Path, status: Path) -> None:
         spark__local__dir=str(status.parent / "local"),
         spark__sql__warehouse__dir=str(status.parent / "warehouse"),
     )
+    spark.sparkContext.pythonExec = python
     say("ready")
     programs = Programs(spark, home)
     while True:
@@ -214,4 +216,5 @@ def _hashable(at: Any) -> Any:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    with forked_python() as python:
+        main(Path(sys.argv[1]), Path(sys.argv[2]), python)
