@@ -30,12 +30,27 @@ __all__ = [
     "TaskReport",
     "Watermark",
     "WatermarkStatus",
+    "channel_code",
     "decode",
     "dumps",
+    "edge_of_channel",
     "encode",
 ]
 
 TIMESTAMP_COLUMN = "__pillarbox_timestamp"
+
+# A channel's number holds the sending subtask in its lowest bits, above them the edge.
+_SUBTASK_BITS = 20
+
+
+def channel_code(edge: int, subtask: int) -> int:
+    """Return the number of a channel: of an edge, as its receiver knows it, and of a sending subtask."""
+    return edge << _SUBTASK_BITS | subtask
+
+
+def edge_of_channel(channel: int) -> int:
+    """Return the edge that a channel belongs to, as its receiver knows it."""
+    return channel >> _SUBTASK_BITS
 
 
 class Records:

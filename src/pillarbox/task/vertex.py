@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pillarbox.elements import channel_code
 from pillarbox.operators.operator import OperatorFactory
 from pillarbox.state.key_note import KeyNote
 from pillarbox.state.log_head import LogIdentity
@@ -29,8 +30,7 @@ REPORT_TARGET = -1
 # The channel of buffers that say nothing, but that their receiver is to run.
 WAKE_CHANNEL = -1
 
-# A channel's number holds the subtask in its lowest bits, above them the sending vertex, and above that the ordinal.
-_SUBTASK_BITS = 20
+# An edge's number holds the sending vertex in its lowest bits, above them the ordinal.
 _VERTEX_BITS = 28
 
 
@@ -42,16 +42,6 @@ def edge_id(vertex: int, ordinal: int = 0) -> int:
         ordinal: which of the edges from that vertex to this receiver it is, from 0.
     """
     return ordinal << _VERTEX_BITS | vertex
-
-
-def channel_code(edge: int, subtask: int) -> int:
-    """Return the number of a channel: of an edge, as its receiver knows it, and of a sending subtask."""
-    return edge << _SUBTASK_BITS | subtask
-
-
-def edge_of_channel(channel: int) -> int:
-    """Return the edge that a channel belongs to, as its receiver knows it."""
-    return channel >> _SUBTASK_BITS
 
 
 @dataclass(frozen=True)
