@@ -47,7 +47,7 @@ class Sources:
                     if isinstance(arrived, Watermark):
                         self.gate.watermark(channel, arrived.timestamp, sink)
         self.gate.aligned()
-        self.gate.advance_sources(now, sink)
+        self.gate.advance(now, sink)
         return sink.got
 
     def again(self):
@@ -104,8 +104,9 @@ def test_each_source_counts_by_itself():
 def test_the_other_channels_are_as_ever():
     run = Sources(source(progress=100), InputEdge(KNOWN, 1))
     run(1000, 10)
-    sink = Sink()
-    run.gate.watermark(channel_code(KNOWN, 0), 50, sink)
+    sink, channel = Sink(), channel_code(KNOWN, 0)
+    run.gate.begin_epoch(2)
+    run.gate.watermark(channel, 50, sink)
     assert sink.got == [10]
     assert run(1120) == [30]
     assert run(1900) == [50]

@@ -77,6 +77,27 @@ def test_an_idle_channel_is_left_out_and_its_watermarks_are_ignored():
     assert valve("a", 30) == [21]
 
 
+@pytest.mark.parametrize("order", ["abc", "cba", "bac"])
+def test_what_comes_at_one_moment_has_no_order(order):
+    def at_once(**said):
+        valve.valve.input_at_once({name: said[name] for name in order if name in said}, valve.sink)
+        return valve.sink.take()
+
+    valve = Valve("abc")
+    assert at_once() == []
+    assert at_once(a=(10, None), b=(20, None)) == []
+    assert at_once(c=(15, None), a=(12, True)) == [15]
+    assert at_once(a=(16, False), b=(30, None), c=(40, None)) == [16]  # it had caught up with 15
+    assert at_once(a=(None, True), b=(35, None)) == [35]
+    assert at_once(a=(34, False), b=(50, None), c=(60, None)) == [50]  # it had not
+    assert at_once(a=(70, True), b=(None, True), c=(None, True)) == [70, "idle"]
+    assert at_once(a=(69, True)) == []
+    assert at_once(a=(80, True)) == ["active", 80, "idle"]
+    assert at_once(b=(100, False), c=(90, False)) == ["active", 90]
+    with pytest.raises(ValueError, match="the valve has no channel 'd'"):
+        valve.valve.input_at_once({"d": (1, None)}, valve.sink)
+
+
 def test_a_channel_without_a_watermark_that_becomes_idle_does_not_hold_back():
     valve = Valve("ab")
     assert valve("a", "idle") == []

@@ -9,6 +9,8 @@ Within an epoch every channel that sends anything numbers its buffers from 0 and
   other partitions in every epoch, as many as Spark likes: so all of them together are one channel of the valve, that
   gets the least of their watermarks once the epoch's input is complete.
 
+Which channel's buffers come first is up to the shuffle; event time does not depend on it (``EpochValve``).
+
 A channel belongs to one edge: a vertex that sends on two edges to the same task, such as the two inputs of an operator,
 has two channels to it for each of its subtasks.
 
@@ -18,7 +20,7 @@ Anything missing or doubled is an error, never silent loss. Only the mailbox thr
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -28,11 +30,13 @@ from pillarbox.elements import (
     Element,
     EndOfData,
     Records,
+    channel_code,
     decode,
+    edge_of_channel,
 )
 from pillarbox.errors import ExchangeError
-from pillarbox.task.vertex import InputEdge, channel_code, edge_of_channel
-from pillarbox.time import StatusWatermarkValve, WatermarkSink
+from pillarbox.task.vertex import InputEdge
+from pillarbox.time import EpochValve, WatermarkSink
 from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 __all__ = ["InputGate"]
@@ -61,7 +65,7 @@ class InputGate:
         self._edges = {edge.id: edge for edge in inputs}
         self._known = {channel_code(edge.id, subtask) for edge in inputs for subtask in range(edge.parallelism)}
         sources = [("source", edge.id) for edge in inputs if edge.is_source]
-        self._valve = StatusWatermarkValve([*sorted(self._known), *sources])
+        self._valve = EpochValve([*sorted(self._known), *sources])
         # When sources had records last; and of those that are silent, the watermark that they had then.
         self._last_active: dict[int, int] = {}
         self._last_said: dict[int, int] = {}
@@ -75,6 +79,7 @@ class InputGate:
         """Expect the channels of a new epoch."""
         self._epoch = epoch
         self._channels = {}
+        self._valve.begin_epoch()
 
     def receive(self, buffer: Buffer) -> Iterator[tuple[int, Element]]:
         """Take a buffer; give the elements that have their turn now, with their channels.
@@ -153,29 +158,30 @@ class InputGate:
     # -- watermarks --
 
     def watermark(self, number: int, timestamp: int, output: WatermarkSink) -> None:
-        """Take a channel's watermark; ``output`` gets event time where it advances."""
+        """Take a channel's watermark; ``output`` gets event time where it advances now, and not at the epoch's end."""
         if number in self._known:
-            self._valve.input_watermark(number, timestamp, output)
+            self._valve.watermark_came(number, timestamp, output)
         else:
             self._channels[number].watermark = timestamp
 
-    def status(self, number: int, idle: bool, output: WatermarkSink) -> None:
+    def status(self, number: int, idle: bool) -> None:
         """Take a channel's change between idle and active."""
         if number in self._known:
-            self._valve.input_status(number, idle, output)
+            self._valve.status_came(number, idle)
         else:
             self._channels[number].idle = idle
 
-    def advance_sources(self, now: int, output: WatermarkSink) -> None:
-        """Let the valve know the watermarks and idleness of the sources in this epoch.
+    def advance(self, now: int, output: WatermarkSink) -> None:
+        """Let the valve know all that waits for the end of the epoch's input.
 
-        Partitions without records do not count. A source without any is silent: see :meth:`_in_silence`. Partitions
-        that said that they are idle do not hold back the others; where all did, the source is idle at once, at the
-        latest of their watermarks (as Flink's valve does when the last channel becomes idle).
+        Of a source, partitions without records do not count. A source without any is silent: see :meth:`_in_silence`.
+        Partitions that said that they are idle do not hold back the others; where all did, the source is idle at once,
+        at the latest of their watermarks (as Flink's valve does when the last channel becomes idle).
 
         Args:
             now: the time of the epoch (epoch ms), the same when it is run again.
         """
+        said: dict[Hashable, tuple[int | None, bool | None]] = {}
         silent: list[InputEdge] = []
         for number, edge in self._edges.items():
             if not edge.is_source:
@@ -195,12 +201,8 @@ class InputGate:
             watermarks = [
                 MIN_TIMESTAMP if channel.watermark is None else channel.watermark for channel in active or partitions
             ]
-            watermark = min(watermarks) if active else max(watermarks)
-            # A source that was idle and says nothing new stays so.
-            if active or watermark > self._valve.current_watermark:
-                self._go_on(number, watermark, output)
-            if not active:
-                self._valve.input_status(("source", number), True, output)
+            said["source", number] = min(watermarks) if active else max(watermarks), not active
+        self._valve.end_epoch(output, said)
         self._in_silence([edge for edge in silent if edge.minds_silence], now, output)
 
     def end(self, output: WatermarkSink) -> None:

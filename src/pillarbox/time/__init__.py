@@ -5,6 +5,7 @@ All times are in milliseconds. Nothing here knows operators, tasks or Spark.
 
 from pillarbox.time.clock import ProcessingTimeCallback, ProcessingTimeService, ScheduledTimer, ServiceState
 from pillarbox.time.duration import Duration, DurationLike, Time, positive_millis, to_millis
+from pillarbox.time.epoch_valve import EpochValve
 from pillarbox.time.manual_clock import ManualProcessingTimeService
 from pillarbox.time.operator_clock import ProcessingTimeServiceImpl
 from pillarbox.time.system_clock import SystemProcessingTimeService, processing_time_delay, system_clock_ms
@@ -37,6 +38,7 @@ __all__ = [
     "ColumnTimestampAssigner",
     "Duration",
     "DurationLike",
+    "EpochValve",
     "ManualProcessingTimeService",
     "MonotoneWatermarkOutput",
     "NoWatermarksGenerator",

@@ -6,7 +6,7 @@ idleness is unconditional). All times are epoch milliseconds. Only the mailbox t
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Any
 
 from pillarbox.errors import shorten
@@ -79,6 +79,11 @@ class StatusWatermarkValve:
         """The channels there are."""
         return tuple(self._channels)
 
+    @property
+    def is_aligned(self) -> bool:
+        """Whether all channels count: none is idle, or has yet to catch up with the output."""
+        return all(state.aligned for state in self._channels.values())
+
     def watermark_of(self, channel: Hashable) -> int:
         """Return the last watermark of a channel; ``MIN_TIMESTAMP`` before the first."""
         return self._channels[channel].watermark
@@ -121,6 +126,37 @@ class StatusWatermarkValve:
         else:
             state.aligned = state.watermark >= self._output
             self._someone_came(sink)
+
+    def input_at_once(self, changes: Mapping[Hashable, tuple[int | None, bool | None]], sink: WatermarkSink) -> None:
+        """Take what several channels have said, as if all of it had come at one moment.
+
+        The outcome does not depend on their order: a channel that is active again has caught up if it has reached the
+        output as it is before, however far others have come meanwhile.
+
+        Args:
+            changes: of channels the last watermark that they sent while they were active, and their last status; None:
+                there was none.
+
+        Raises:
+            ValueError: there is no such channel.
+        """
+        states = [(self._channel(channel, sink), *said) for channel, said in changes.items()]
+        for state, watermark, idle in states:
+            if watermark is not None and watermark > state.watermark:
+                state.watermark = watermark
+            if idle is not None:
+                state.idle = idle
+            state.aligned = not state.idle and (state.aligned or state.watermark >= self._output)
+        if not states:
+            return
+        if any(not state.idle for state in self._channels.values()):
+            self._someone_came(sink)
+            return
+        if self._idle and max(state.watermark for state in self._channels.values()) > self._output:
+            # One was active meanwhile, and came further than any before.
+            self._idle = False
+            sink.process_status(False)
+        self._someone_left(sink)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the valve's whole state as a plain dict of ints, bools and the channels' names.
