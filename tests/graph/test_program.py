@@ -16,11 +16,13 @@ from pillarbox import (
     ProcessFunction,
     ProgramError,
     StreamExecutionEnvironment,
+    WatermarkStrategy,
 )
 from pillarbox.datastream import DataStream
+from pillarbox.elements import channel_code, edge_of_channel
 from pillarbox.graph import SinkTransformation, output_target
 from pillarbox.graph.targets import FormerCodes, spark_hash, subtask_codes, value_of_hash
-from pillarbox.task.vertex import REPORT_TARGET, channel_code, edge_id, edge_of_channel
+from pillarbox.task.vertex import REPORT_TARGET, edge_id
 
 SIDE = OutputTag("side")
 
@@ -509,3 +511,18 @@ def test_the_plan_of_an_unfinished_program():
     env = environment()
     env.from_collection([1]).map(key)
     assert "output 'stream 0'" in str(env.get_execution_graph())
+
+
+def test_idleness_is_a_matter_of_the_clock_wherever_it_is_assigned():
+    """So Spark runs epochs without data for it, also behind a shuffle, where a subtask may be the only silent one."""
+    for timeout in (None, "1 second"):
+        for shuffled in (True, False):
+            strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value)
+            if timeout is not None:
+                strategy = strategy.with_idleness(timeout)
+            env = StreamExecutionEnvironment.get_execution_environment()
+            values = env.from_collection([1])
+            timed = (values.rebalance() if shuffled else values).assign_timestamps_and_watermarks(strategy)
+            keyed = timed.key_by(lambda value: value).process(Keyed())
+            sink = SinkTransformation(env._next(), "out", [keyed._plain_step()], output="out", uid="out")
+            assert env._compile("test", [sink]).uses_processing_time is (timeout is not None)

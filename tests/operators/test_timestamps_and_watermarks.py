@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pillarbox import (
     OperatorError,
@@ -117,6 +119,81 @@ def test_no_watermarks_asks_for_no_timestamps():
     env = StreamExecutionEnvironment.get_execution_environment()
     stream = env.from_collection([1, 2]).assign_timestamps_and_watermarks(WatermarkStrategy.no_watermarks())
     assert stream.execute_and_collect() == [1, 2]
+
+
+# -- silence behind a shuffle --
+
+
+SILENT = BOUNDED.with_timestamp_assigner(lambda value: value).with_idleness(100)
+
+
+def epochs(script, *, made_anew):
+    """Run epochs: the time that passes before each, and its records; return what comes out, and the wake-ups."""
+    operator = stamping(SILENT)
+    said, now, harness, snapshot = [], 1000, Harness(operator, processing_time=1000), None
+    for (step, values), anew in zip(script, made_anew):
+        now += step
+        if anew:
+            harness.close()
+            harness = Harness(operator, processing_time=now, snapshot=snapshot)
+        harness.set_processing_time(now)
+        for value in values:
+            harness.push(value)
+        snapshot = harness.snapshot()
+        said.append((harness.get_elements(), harness.operator.next_wake_up))
+        harness.clear_output()
+    harness.close()
+    return said
+
+
+def test_a_subtask_that_never_had_a_record_is_silent_since_its_first_epoch():
+    script = [(0, []), (60, []), (41, []), (500, []), (5, [20])]
+    for made_anew in ([False] * 5, [False, *[True] * 4]):
+        said = epochs(script, made_anew=made_anew)
+        assert said[:2] == [([], 1101)] * 2
+        assert said[2:4] == [([WatermarkStatus(True)], None), ([], None)]
+        assert said[4] == ([(20, 20), WatermarkStatus(False), Watermark(9)], 1707)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 70), st.lists(st.integers(0, 300), max_size=2)), min_size=1, max_size=12),
+    st.data(),
+)
+def test_a_task_that_is_made_anew_says_what_the_one_before_would_have_said(script, data):
+    anew = [False, *data.draw(st.lists(st.booleans(), min_size=len(script) - 1, max_size=len(script) - 1))]
+    assert epochs(script, made_anew=anew) == epochs(script, made_anew=[False] * len(script))
+
+
+def test_nothing_is_said_behind_the_end_of_the_data():
+    with Harness(stamping(SILENT)) as harness:
+        harness.push(50)
+        harness.end_input()
+        for _ in range(3):
+            harness.advance_processing_time(1000)
+            harness.snapshot()
+        assert harness.get_elements()[-1] == Watermark(MAX_WATERMARK)
+
+
+def test_a_checkpoint_of_former_versions_does_not_know_the_status():
+    with Harness(stamping(SILENT)) as harness:
+        harness.push(5)
+        harness.operator.restore_event_time(None)
+        harness.clear_output()
+        harness.push(50)
+        assert harness.get_elements() == [WatermarkStatus(False), (50, 50), Watermark(39)]
+
+
+def test_with_idleness_and_without_it_a_checkpoint_is_the_same():
+    """The strategy may change over a restart."""
+    for before, after in ((BOUNDED, SILENT), (SILENT, BOUNDED)):
+        with Harness(stamping(before.with_timestamp_assigner(lambda value: value)), processing_time=1000) as harness:
+            harness.push(50)
+            snapshot = harness.snapshot()
+        strategy = after.with_timestamp_assigner(lambda value: value)
+        with Harness(stamping(strategy), processing_time=5000, snapshot=snapshot) as harness:
+            harness.push(45)
+            harness.push(70)
+            assert harness.get_elements() == [(45, 45), (70, 70), Watermark(59)]
 
 
 # -- a user's watermark generator --

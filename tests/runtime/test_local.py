@@ -13,11 +13,13 @@ from pillarbox import (
     KeyedProcessFunction,
     KeyTypeError,
     OperatorError,
+    ProcessFunction,
     ProgramError,
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
 from pillarbox.testing import ProgramTestHarness, row
+from pillarbox.time import MIN_TIMESTAMP
 from tests.programs import History, Tumbling, diamond, first, late_data, monotonous, rows_with_columns, windows
 
 PARALLELISM = st.integers(1, 4)
@@ -317,3 +319,39 @@ def test_several_subtasks_print_their_numbers(capsys):
     env.execute()
     lines = sorted(capsys.readouterr().out.split())
     assert {line for line in lines if line.endswith(">")} <= {"1>", "2>"} and lines.count("1>") + lines.count("2>") == 3
+
+
+class Clock(ProcessFunction):
+    def process_element(self, value, ctx):
+        yield value[1], ctx.timer_service().current_watermark()
+
+
+def test_the_clock_of_a_stream_without_key_is_that_of_its_partition():
+    """At a source it begins anew with each partition, whichever its task has read before."""
+
+    def build(env, events):
+        return events.assign_timestamps_and_watermarks(monotonous()).process(Clock())
+
+    with ProgramTestHarness(build) as harness:
+        for _ in range(2):
+            harness.push("events", ("a", 100))
+            harness.push("events", ("a", 50), partition=1)
+            assert harness.run_epoch()["output"] == [(100, MIN_TIMESTAMP), (50, MIN_TIMESTAMP)]
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_the_clock_of_a_stream_without_key_goes_on_over_a_restart(restarted):
+    class Same(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield value
+
+    def build(env, events):
+        return events.key_by(first).process(Same()).assign_timestamps_and_watermarks(monotonous()).process(Clock())
+
+    with ProgramTestHarness(build) as harness:
+        harness.push("events", ("a", 100))
+        assert harness.run_epoch()["output"] == [(100, MIN_TIMESTAMP)]
+        if restarted:
+            harness.restore(harness.snapshot())
+        harness.push("events", ("a", 150))
+        assert harness.run_epoch()["output"] == [(150, 99)]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
-from pillarbox.elements import ArrowRecords, Buffer, Records
+from pillarbox.elements import ArrowRecords, Buffer, Records, WatermarkStatus, decode
 from pillarbox.graph import Program, SinkTransformation
 from pillarbox.runtime.shipping import ship
 from pillarbox.state import MemoryChunkStore
@@ -99,3 +99,48 @@ def test_an_attempt_sends_what_the_one_before_it_sent(columnar):
         arrived = [buffer for buffer in first if buffer.target == code]
         out = sent_by_keyed(resident, arrived, store)
         assert len(out) > 4 and out == sent_by_keyed(new_keyed(2000 + epoch), arrived, before)
+
+
+class Same(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield value
+
+
+def streams_that_meet() -> Program:
+    """Parts of a stream, each with watermarks and idleness of its own, are united within the task."""
+    env = StreamExecutionEnvironment().set_parallelism(2)
+    passed = env.from_collection([]).key_by(itemgetter(0)).process(Same()).uid("same")
+    at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(itemgetter(1))
+    parts = [
+        passed.filter(lambda value, n=n: value[1] % 3 == n).assign_timestamps_and_watermarks(at.with_idleness(timeout))  # type: ignore[misc]
+        for n, timeout in enumerate((100, 250, 400))
+    ]
+    counted = parts[0].union(*parts[1:]).key_by(itemgetter(0)).reduce(lambda a, b: b).uid("counted")
+    sink = SinkTransformation(env._next(), "out", [counted._plain_step()], output="out", uid="out")
+    return env._compile("test", [sink])
+
+
+def test_a_task_made_anew_says_of_event_time_what_the_one_before_would_have_said():
+    compiled = streams_that_meet()
+    source, keyed = (ship(vertex) for vertex in compiled.vertices[:2])
+    (code,) = (code for code, place in compiled.subtasks.items() if place == (1, 0))
+    reader = SourceStreamTask(source.load(), 0, clock=ManualProcessingTimeService(0))
+    reader.restore()
+
+    def new_keyed() -> MultipleInputStreamTask:
+        return MultipleInputStreamTask(keyed.load(), 0, clock=ManualProcessingTimeService(0))
+
+    store, resident, statuses = MemoryChunkStore(), new_keyed(), 0
+    for epoch, times in enumerate([[30, 61, 92], [120], [], [33, 151], [], [], [], [182, 300], [212], []]):
+        runs = [Records([(key, time) for key in range(9) for time in times])]
+        parts = reader.run_epoch(runs, subtask=0, checkpoint_id=epoch, bounded=False)
+        arrived = [buffer for part in parts for buffer in part if buffer.target == code]
+        before = store.copy()
+        said = []
+        for task, place in ((resident, store), (new_keyed(), before)):
+            assert task.restore(place)
+            sent = [buffer for part in task.run_epoch([arrived], place, 1000 + 110 * epoch) for buffer in part]
+            said.append([buffer for buffer in sent if buffer.target != REPORT_TARGET])
+        assert said[0] == said[1]
+        statuses += sum(isinstance(decode(buffer.payload), WatermarkStatus) for buffer in said[0])
+    assert statuses > 0

@@ -354,6 +354,8 @@ class _Compiler:
             strategy = step.strategy if isinstance(step, OperatorTransformation) else None
             if strategy is not None:
                 found[step] = {strategy}
+                if strategy.idle_timeout is not None and not vertex.is_source:
+                    vertex.uses_processing_time = True  # it becomes idle also when there are no data at all
                 if strategy.progress_timeout is not None and not vertex.is_source:
                     raise ProgramError(
                         f"operator {step.name!r}: with_wall_clock_progress() is about the silence of a source: assign"

@@ -223,6 +223,11 @@ class GuardedOperator(StreamOperator):
         """When the guarded operator has something to do."""
         return self._guarded.next_wake_up
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the guarded operator carries something on."""
+        return self._guarded.is_unfinished
+
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Emit what must go before the barrier."""
         self._guarded.prepare_snapshot_pre_barrier(checkpoint_id)
@@ -235,6 +240,14 @@ class GuardedOperator(StreamOperator):
     def restore_state(self, state: Any) -> None:
         """Restore the guarded operator's own state."""
         self._guarded.restore_state(state)
+
+    def snapshot_event_time(self) -> dict[str, Any] | None:
+        """Return what the guarded operator knows of event time."""
+        return self._guarded.snapshot_event_time()
+
+    def restore_event_time(self, state: dict[str, Any] | None) -> None:
+        """Let the guarded operator take back what it knew of event time."""
+        self._guarded.restore_event_time(state)
 
     def notify_checkpoint_complete(self, checkpoint_id: int) -> None:
         """Note that an epoch has been committed."""

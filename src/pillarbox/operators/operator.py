@@ -114,6 +114,8 @@ class OperatorContext:
         epoch: number of the epoch that runs, or ran last.
         operator_state: declares states of the operator itself; None: there is no place for them, before a shuffle.
         batch: whether it runs in batch mode.
+        epoch_time: tells the processing time of the epoch (epoch ms), which is the same for all tasks, and when the
+            epoch is run again; None: it is not known before a shuffle.
     """
 
     name: str
@@ -137,6 +139,7 @@ class OperatorContext:
     epoch: int = 0
     operator_state: OperatorStateStore | None = None
     batch: bool = False
+    epoch_time: Callable[[], int] | None = None
 
 
 class StreamOperator:
@@ -225,6 +228,11 @@ class StreamOperator:
         return None
 
     @property
+    def is_unfinished(self) -> bool:
+        """Whether it carries something on that is a matter of this epoch's input, and not of a later time: requests."""
+        return False
+
+    @property
     def is_satisfied(self) -> bool:
         """Whether the program is for this operator's output, and that has all that was asked for."""
         return False
@@ -238,6 +246,17 @@ class StreamOperator:
 
     def restore_state(self, state: Any) -> None:
         """Restore the state that ``snapshot_state`` returned; None at the first start."""
+
+    def snapshot_event_time(self) -> dict[str, Any] | None:
+        """Return what the operator knows of event time, and of silence, beside timers: plain data, or None.
+
+        The task behind a shuffle writes it with the epoch: a task that is made anew says what the one before would have
+        said. Unlike that of ``snapshot_state`` it is dropped where the program has no such operator any more.
+        """
+        return None
+
+    def restore_event_time(self, state: dict[str, Any] | None) -> None:
+        """Take back what ``snapshot_event_time`` returned, before ``restore_state``; None: nothing is known."""
 
     def initialize_function(self, *, is_restored: bool) -> None:
         """Let the function take its states of the operator itself, behind ``restore_state``.

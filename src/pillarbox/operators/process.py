@@ -78,10 +78,23 @@ class ProcessOperator(FunctionOperator):
         """Apply ``call`` to a run; there are no keys."""
         process_each(self, records, call, self._ctx, self._collector)
 
+    def begin_epoch(self) -> None:
+        """Begin an epoch of a source: event time begins anew."""
+        self._clocks.watermark = MIN_TIMESTAMP
+
     def process_watermark(self, timestamp: int) -> None:
         """Advance the clock that the function sees, then hand the watermark on."""
         self._clocks.watermark = timestamp
         super().process_watermark(timestamp)
+
+    def snapshot_event_time(self) -> dict[str, Any] | None:
+        """Return the clock that the function sees."""
+        watermark = self._clocks.watermark
+        return None if watermark == MIN_TIMESTAMP else {"watermark": watermark}
+
+    def restore_event_time(self, state: dict[str, Any] | None) -> None:
+        """Set the clock that the function sees."""
+        self._clocks.watermark = MIN_TIMESTAMP if state is None else state["watermark"]
 
 
 def process_each(

@@ -2,6 +2,11 @@
 
 Watermarks are emitted after each run of records and at the end of an epoch, not by the clock: so an epoch that
 is run again emits the same ones. Source of the behaviour: Flink's ``TimestampsAndWatermarksOperator``.
+
+Behind a shuffle its last watermark is state, and so are its status and the time since which it has had no record, in
+epochs' times: whichever worker has the subtask, and however often it is made anew, a silent one becomes idle when it
+would have become so. (In Flink nothing of it is state, and the countdown starts anew with the task.) At a source the
+task that reads it counts, as partitions have no identity (:class:`~pillarbox.task.InputGate`).
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from pillarbox.time import (
     WatermarkGenerator,
     WatermarkOutput,
     WatermarkStrategy,
+    WatermarksWithIdleness,
     to_timestamp,
 )
 from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
@@ -47,32 +53,51 @@ class TimestampsAndWatermarksOperator(StreamOperator):
         self.strategy = strategy
         self._letters = None if tag is None else DeadLetters(context, tag, context.side_outputs)
         self._generator: WatermarkGenerator = NoWatermarksGenerator()
-        # Whether the stream is idle is not known: the valve downstream may remember what was said before a restart, or
-        # by another worker.
-        self._watermarks = MonotoneWatermarkOutput(self.output, idle=None)
+        self._watermarks = MonotoneWatermarkOutput(self.output)
         self._used = False
 
     def open(self) -> None:
         """Make the watermark generator."""
         self._begin_anew(idle=None)
 
-    def restore_state(self, state: Any) -> None:
-        """Begin anew: what was said since is known downstream, and not here."""
-        if self._used:
-            self._begin_anew(idle=None)
-
     def begin_epoch(self) -> None:
         """Begin anew: under Spark the records of another epoch come from other partitions, active ones to all."""
         self._begin_anew(idle=False)
 
-    def _begin_anew(self, *, idle: bool | None) -> None:
-        if not self.context.batch:  # where there are no watermarks but the last one
-            clock = self.context.processing_time_service.relative_time_millis
-            self._generator = with_context(
-                self.context, "making its watermark generator", self.strategy.create_generator, clock
-            )
-        self._watermarks = MonotoneWatermarkOutput(self.output, idle=idle)
+    def _begin_anew(self, *, idle: bool | None, last: int = MIN_TIMESTAMP) -> None:
+        context = self.context
+        if not context.batch:  # where there are no watermarks but the last one
+            make, clock = self.strategy.create_generator, context.epoch_time
+            self._generator = with_context(context, "making its watermark generator", make, clock)
+        self._watermarks = MonotoneWatermarkOutput(self.output, idle=idle, last=last)
         self._used = False
+
+    @property
+    def _idleness(self) -> WatermarksWithIdleness | None:
+        """The countdown of the strategy's idleness; None: it has none, or it is counted elsewhere."""
+        generator = self._generator
+        counts = self.strategy.idle_timeout is not None and self.context.epoch_time is not None
+        return generator if counts and isinstance(generator, WatermarksWithIdleness) else None
+
+    @property
+    def next_wake_up(self) -> int | None:
+        """When the stream becomes idle, unless records come (epoch ms); None: it does not, or is."""
+        return None if self._idleness is None else self._idleness.idle_at
+
+    def snapshot_event_time(self) -> dict[str, Any] | None:
+        """Return the last watermark and status, and since when there has been silence."""
+        said = {"watermark": self._watermarks.last, "idle": self._watermarks.is_idle}
+        return said if self._idleness is None else {**said, **self._idleness.snapshot()}
+
+    def restore_event_time(self, state: dict[str, Any] | None) -> None:
+        """Go on from what was said last; the generator begins anew, and what it says again goes no further."""
+        if state is not None:
+            self._begin_anew(idle=state["idle"], last=state["watermark"])
+            if self._idleness is not None:
+                self._idleness.restore(state)
+        elif self._used:
+            # A checkpoint of former versions: whether the valve downstream has it for idle is not known.
+            self._begin_anew(idle=None)
 
     def process_records(self, records: Records) -> None:
         """Assign timestamps to a run, hand it on, then let the generator emit."""

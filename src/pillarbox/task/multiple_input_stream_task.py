@@ -125,6 +125,7 @@ class MultipleInputStreamTask(StreamTask):
             self.gate.restore(task_state["gate"])
         for service in self.chain.timer_services():
             service.current_watermark = self.gate.current_watermark
+        self.chain.restore_event_time(task_state.get("event_time", {}))
         self.chain.restore_state(task_state.get("operators", {}), is_restored=self.log.version > 0)
         self.backend.check_operator_lists()
 
@@ -132,7 +133,7 @@ class MultipleInputStreamTask(StreamTask):
     def next_wake_up(self) -> int | None:
         """The time (epoch ms) when the task has work even without input.
 
-        It is that of its earliest processing-time timer, or when a source has been silent for its timeout.
+        It is that of its earliest processing-time timer, or when a source or stream has been silent for its timeout.
         """
         times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
         times += [self.gate.next_wake_up(self._epoch_time)]
@@ -229,7 +230,7 @@ class MultipleInputStreamTask(StreamTask):
                 elif isinstance(element, Watermark):
                     gate.watermark(channel, element.timestamp, self.chain)
                 elif isinstance(element, WatermarkStatus):
-                    gate.status(channel, element.idle, self.chain)
+                    gate.status(channel, element.idle)
             if gate.any_barrier and not self.metrics.alignment.is_running:
                 self.metrics.alignment.mark_start()
 
@@ -251,7 +252,7 @@ class MultipleInputStreamTask(StreamTask):
             self._reader.close()
             self._reader = IteratorReader(self._batch.in_order())
             return DataInputStatus.MORE_AVAILABLE
-        self.gate.advance_sources(self._epoch_time, self.chain)
+        self.gate.advance(self._epoch_time, self.chain)
         if self._is_last:
             self.gate.end(self.chain)
         if ended or self._is_last:
@@ -270,7 +271,11 @@ class MultipleInputStreamTask(StreamTask):
             return
         self.metrics.state.mark_start()
         self._watch_memory()
-        self.log.commit(self._store, {"gate": self.gate.snapshot(), "operators": operator_states})
+        state = {"gate": self.gate.snapshot(), "operators": operator_states}
+        event_time = self.chain.snapshot_event_time()
+        if any(event_time.values()):
+            state["event_time"] = event_time
+        self.log.commit(self._store, state)
         self.metrics.state.mark_end()
 
     # -- memory --
@@ -317,7 +322,7 @@ class MultipleInputStreamTask(StreamTask):
             processing_time_timers=sum(service.num_processing_time_timers() for service in services),
             next_wake_up=self.next_wake_up,
             # Requests that are carried: what comes of them is a matter of this input, not of a later time.
-            unfinished=any(operator.next_wake_up is not None for operator in self.chain.operators),
+            unfinished=any(operator.is_unfinished for operator in self.chain.operators),
             state_bytes=self.log.state_bytes,
             state_bytes_written=self.log.bytes_written,
             state_chunks=self.log.chunks,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import Event
 from typing import Any
 
@@ -23,10 +23,10 @@ from pillarbox.state import KeyedStateBackend
 from pillarbox.task.record_writer import RecordWriter
 from pillarbox.task.vertex import Consumers, Vertex
 from pillarbox.time import (
+    EpochValve,
     ProcessingTimeCallback,
     ProcessingTimeService,
     ProcessingTimeServiceImpl,
-    StatusWatermarkValve,
 )
 from pillarbox.time.batch_timer_service import BatchTimeServiceManager
 from pillarbox.time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
@@ -68,6 +68,7 @@ class OperatorChain:
             )
             self._keyed = KeyedContext(backend, timers)
         wiring = _Wiring(vertex, writer)
+        epoch_time = None if own_state is None else lambda: own_state.now
         for index, node in reversed(list(enumerate(vertex.nodes))):
             context = OperatorContext(
                 node.name,
@@ -76,17 +77,18 @@ class OperatorChain:
                 vertex.parallelism,
                 executors[index],
                 self._clocks[index],
-                wiring.consumers(node.output),
-                {tag: wiring.consumers(side) for tag, side in node.side_outputs.items()},
+                wiring.consumers((node.uid, None), node.output),
+                {tag: wiring.consumers((node.uid, tag), side) for tag, side in node.side_outputs.items()},
                 self._keyed if index == 0 else None,
                 vertex.job_parallelism,
                 max_parallelism=vertex.max_parallelism,
                 operator_state=None if own_state is None else OperatorStateStore(own_state, node.uid),
                 batch=vertex.batch,
+                epoch_time=epoch_time,
             )
             wiring.add(index, node.factory.make(context))
         self.operators: list[StreamOperator] = [wiring.operators[index] for index in range(len(vertex.nodes))]
-        self._meetings = list(wiring.meetings.values())
+        self._meetings = dict(sorted(wiring.meetings.items()))
 
     @property
     def head(self) -> StreamOperator:
@@ -106,11 +108,13 @@ class OperatorChain:
         """Tell the operators which epoch runs from now on."""
         for operator in self.operators:
             operator.context.epoch = epoch
+        for meeting in self._meetings.values():
+            meeting.valve.begin_epoch()
 
     def begin_epoch(self) -> None:
         """Begin an epoch of a source: event time begins anew, too."""
-        for meeting in self._meetings:
-            meeting.begin_epoch()
+        for meeting in self._meetings.values():
+            meeting.restore(None)
         for operator in self.operators:
             operator.begin_epoch()
 
@@ -147,6 +151,8 @@ class OperatorChain:
         are there, above all of timers that have fired; then it is finished. The maximum watermark sets out from the
         head behind all that the head's timers emit. (In Flink it does so before, and what they emit comes too late.)
         """
+        for meeting in self._meetings.values():
+            meeting.end_epoch()
         for operator, clock in zip(self.operators, self._clocks):
             operator.end_input()
             self._quiesce(operator, clock)
@@ -179,9 +185,14 @@ class OperatorChain:
         return failures
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Let operators emit what must go before the barrier, the head first."""
-        for operator in self.operators:
+        """Let operators emit what must go before the barrier, the head first, and streams that meet count."""
+        for place, operator in enumerate(self.operators):
+            if place in self._meetings:
+                self._meetings[place].end_epoch()
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
+        for place, meeting in self._meetings.items():
+            if place >= len(self.operators):
+                meeting.end_epoch()
 
     def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
         """Return the operators' own state by uid; keyed state is written by the state log."""
@@ -192,6 +203,25 @@ class OperatorChain:
             if state is not None:
                 states[operator.uid] = state
         return states
+
+    def snapshot_event_time(self) -> dict[str, Any]:
+        """Return what is known of event time behind the input's valve, as plain data.
+
+        ``{"operators": {uid: what it returned}, "meetings": {name: snapshot of its valve}}``
+        """
+        said = {operator.uid: operator.snapshot_event_time() for operator in self.operators}
+        return {
+            "operators": {uid: state for uid, state in said.items() if state is not None},
+            "meetings": {meeting.name: meeting.valve.snapshot() for meeting in self._meetings.values()},
+        }
+
+    def restore_event_time(self, state: Mapping[str, Any]) -> None:
+        """Take back what ``snapshot_event_time`` returned, as far as there still are such operators; or nothing."""
+        meetings, operators = state.get("meetings", {}), state.get("operators", {})
+        for meeting in self._meetings.values():
+            meeting.restore(meetings.get(meeting.name))
+        for operator in self.operators:
+            operator.restore_event_time(operators.get(operator.uid))
 
     def restore_state(self, states: dict[str, Any], *, is_restored: bool) -> None:
         """Restore the operators' own state.
@@ -215,6 +245,10 @@ class OperatorChain:
             operator.initialize_function(is_restored=is_restored)
 
 
+#: A stream of a chain: the uid of its operator, and the tag of a side output or None.
+_Stream = tuple[str, str | None]
+
+
 class _Wiring:
     """Connects the operators of a chain while they are made, each after those that it sends to.
 
@@ -227,12 +261,12 @@ class _Wiring:
 
     def __init__(self, vertex: Vertex, writer: RecordWriter) -> None:
         self._vertex = vertex
-        self._arriving = Counter(
-            place
-            for node in vertex.nodes
-            for wanted in (node.output, *node.side_outputs.values())
-            for place, _ in self._places(wanted)
-        )
+        self._arriving: defaultdict[int, list[_Stream]] = defaultdict(list)
+        for node in vertex.nodes:
+            for tag, wanted in [(None, node.output), *node.side_outputs.items()]:
+                for place, _ in self._places(wanted):
+                    self._arriving[place].append((node.uid, tag))
+        self._names = [*((node.uid,) for node in vertex.nodes), *_names_of_edges(vertex)]
         self._targets: dict[int, Input] = {}
         self.operators: dict[int, StreamOperator] = {}
         self.meetings: dict[int, _Meeting] = {}
@@ -246,21 +280,22 @@ class _Wiring:
 
     def _add_target(self, place: int, target: Input) -> None:
         self._targets[place] = target
-        if self._arriving[place] > 1:
-            self.meetings[place] = _Meeting(target, self._arriving[place])
+        if len(self._arriving[place]) > 1:
+            self.meetings[place] = _Meeting(self._names[place], target, self._arriving[place])
 
-    def consumers(self, wanted: Consumers) -> Input:
+    def consumers(self, stream: _Stream, wanted: Consumers) -> Input:
         """Return the one input that stands for all consumers of a stream."""
-        inputs = [self._input_at(place, index) for place, index in self._places(wanted)]
+        inputs = [self._input_at(stream, place, index) for place, index in self._places(wanted)]
         if not inputs:
             return Discard()
         return inputs[0] if len(inputs) == 1 else Fanout(inputs)
 
-    def _input_at(self, place: int, index: int) -> Input:
+    def _input_at(self, stream: _Stream, place: int, index: int) -> Input:
         target = self._targets[place]
         if place not in self.meetings:
             return target
-        return self.meetings[place].branch(self.operators[place].inputs[index] if place in self.operators else target)
+        way_in = self.operators[place].inputs[index] if place in self.operators else target
+        return self.meetings[place].branch(stream, way_in)
 
     def _places(self, wanted: Consumers) -> list[tuple[int, int]]:
         """Return the places of consumers, each with the index of its input."""
@@ -270,39 +305,62 @@ class _Wiring:
         ]
 
 
+def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
+    """Return names of edges, which they keep when vertices get other numbers: receiver, its input, and which it is."""
+    uids: dict[int | str, str] = {number: uid for uid, number, _ in vertex.program}
+    seen: Counter[Any] = Counter()
+    for edge in vertex.edges:
+        name = "edge", uids.get(edge.receiver, edge.receiver), edge.index
+        yield *name, seen[name]
+        seen[name] += 1
+
+
 class _Meeting:
     """The place where several streams of one chain meet: a union, or the inputs of one operator.
 
     Event time is the minimum of theirs. In Flink they would come in by several channels, and the input's valve would
     take care of that.
+
+    Args:
+        name: by which a checkpoint knows it.
+        streams: those that meet; one that comes twice is there twice.
     """
 
-    def __init__(self, target: Input, branches: int) -> None:
+    def __init__(self, name: tuple[Any, ...], target: Input, streams: Sequence[_Stream]) -> None:
+        self.name = name
         self.target = target
-        self._branches = range(branches)
-        self._next = iter(self._branches)
-        self.valve = StatusWatermarkValve(self._branches)
+        self._branches = [(*stream, streams[:number].count(stream)) for number, stream in enumerate(streams)]
+        self._taken: Counter[_Stream] = Counter()
+        self.restore(None)
 
-    def begin_epoch(self) -> None:
-        self.valve = StatusWatermarkValve(self._branches)
+    def restore(self, snapshot: dict[str, Any] | None) -> None:
+        """Take back what the streams have said; None: nothing, as at the beginning of an epoch of a source."""
+        self.valve = EpochValve(self._branches)
+        if snapshot is not None:
+            self.valve.restore(snapshot)
 
-    def branch(self, records: RecordInput) -> _Branch:
-        return _Branch(self, next(self._next), records)
+    def end_epoch(self) -> None:
+        self.valve.end_epoch(self.target)
+
+    def branch(self, stream: _Stream, records: RecordInput) -> _Branch:
+        number = self._taken[stream]
+        self._taken[stream] += 1
+        return _Branch(self, (*stream, number), records)
 
 
 class _Branch:
     """One of the streams that meet, and where its records go."""
 
-    def __init__(self, meeting: _Meeting, number: int, records: RecordInput) -> None:
+    def __init__(self, meeting: _Meeting, name: tuple[Any, ...], records: RecordInput) -> None:
         self._meeting = meeting
-        self._number = number
+        self._name = name
         self.process_records = records.process_records
 
     def process_watermark(self, timestamp: int) -> None:
-        self._meeting.valve.input_watermark(self._number, timestamp, self._meeting.target)
+        self._meeting.valve.watermark_came(self._name, timestamp, self._meeting.target)
 
     def process_status(self, idle: bool) -> None:
-        self._meeting.valve.input_status(self._number, idle, self._meeting.target)
+        self._meeting.valve.status_came(self._name, idle)
 
 
 def as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:

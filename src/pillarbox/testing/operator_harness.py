@@ -159,6 +159,7 @@ class OneInputStreamOperatorTestHarness:
             KeyedContext(self._backend, self._time_services) if self._keyed else None,
             parallelism,
             operator_state=OperatorStateStore(self._backend, node.uid),
+            epoch_time=self.get_processing_time,
         )
         self.operator: StreamOperator = node.factory.make(context)
         self._patience = Patience(self.processing_time_service, limit)
@@ -185,6 +186,7 @@ class OneInputStreamOperatorTestHarness:
         self._checkpoints = self._log.version
         for service in self._time_services.services():
             service.current_watermark = self._current_watermark
+        self.operator.restore_event_time(self._log.task_state.get("event_time"))
         self.operator.restore_state(self._log.task_state.get("operator"))
         self.operator.initialize_function(is_restored=self._log.version > 0)
         self._backend.check_operator_lists()
@@ -290,7 +292,7 @@ class OneInputStreamOperatorTestHarness:
         """
         end = time.monotonic() + seconds
         self._settle()
-        while self.operator.next_wake_up is not None:
+        while self.operator.is_unfinished:
             if time.monotonic() >= end:
                 raise TimeoutError(f"operator {self.operator.name!r} has requests under way after {seconds} s")
             time.sleep(0.001)
@@ -362,7 +364,11 @@ class OneInputStreamOperatorTestHarness:
             self.operator.prepare_snapshot_pre_barrier(self._checkpoints)
         self._settle()
         self.operator.snapshot_function(self._checkpoints)
-        state = {"watermark": self._current_watermark, "operator": self.operator.snapshot_state(self._checkpoints)}
+        state = {
+            "watermark": self._current_watermark,
+            "operator": self.operator.snapshot_state(self._checkpoints),
+            "event_time": self.operator.snapshot_event_time(),
+        }
         self._log.commit(self._store, state)
         self.operator.context.epoch = self._checkpoints + 1
         return OperatorSnapshot(dict(self._store.chunks))

@@ -12,7 +12,7 @@ it is given may be somebody else's.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from pillarbox.errors import shorten
@@ -217,23 +217,46 @@ class WatermarksWithIdleness(WatermarkGenerator):
             return False
         return self._now_ms() - self._quiet_since > self._timeout
 
+    @property
+    def idle_at(self) -> int | None:
+        """The first time at which the stream is idle, unless records come (ms); None: it is, or there were some."""
+        return None if self._idle or self._quiet_since is None else self._quiet_since + self._timeout + 1
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return since when no record has come, and whether that made the stream idle.
+
+        It is for a clock that other processes have as well, and for the moment behind a periodic call.
+        """
+        return {"quiet_since": self._quiet_since, "silent": self._idle}
+
+    def restore(self, snapshot: Mapping[str, Any]) -> None:
+        """Go on with the countdown of a snapshot; one that has none leaves it as it is."""
+        self._quiet_since = snapshot.get("quiet_since")
+        self._idle = snapshot.get("silent", False)
+
 
 class MonotoneWatermarkOutput(WatermarkOutput):
-    """Keeps a generator honest: watermarks are numbers that only go up, and no status is said twice.
+    """Keeps a generator honest: watermarks are numbers that only go up, no status is said twice, none behind the end.
 
     Flink's ``WatermarkToDataOutput``: a new watermark ends idleness first.
 
     Args:
         sink: gets watermarks in strictly ascending order, and statuses when they change.
         idle: the status that the sink knows; None: that is not known, and any will be said.
+        last: the last watermark that the sink knows.
     """
 
     __slots__ = ("_idle", "_last", "_sink")
 
-    def __init__(self, sink: WatermarkSink, *, idle: bool | None = False) -> None:
+    def __init__(self, sink: WatermarkSink, *, idle: bool | None = False, last: int = MIN_TIMESTAMP) -> None:
         self._sink = sink
-        self._last = MIN_TIMESTAMP
+        self._last = last
         self._idle = idle
+
+    @property
+    def last(self) -> int:
+        """The last watermark that was passed on."""
+        return self._last
 
     @property
     def is_idle(self) -> bool | None:
@@ -253,18 +276,18 @@ class MonotoneWatermarkOutput(WatermarkOutput):
                 kind = type(timestamp_ms).__name__
                 raise ValueError(f"{shorten(timestamp_ms)} ({kind}) is no watermark: {error}") from None
         if timestamp_ms > self._last:
-            self._last = timestamp_ms
             self.mark_active()
+            self._last = timestamp_ms
             self._sink.process_watermark(timestamp_ms)
 
     def mark_idle(self) -> None:
         """Pass the status on unless the stream is idle already."""
-        if not self._idle:
+        if not self._idle and self._last < MAX_WATERMARK:
             self._idle = True
             self._sink.process_status(True)
 
     def mark_active(self) -> None:
         """Pass the status on unless the stream is active already."""
-        if self._idle is not False:
+        if self._idle is not False and self._last < MAX_WATERMARK:
             self._idle = False
             self._sink.process_status(False)

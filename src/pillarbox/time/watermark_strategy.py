@@ -89,6 +89,10 @@ class WatermarkStrategy:
     def for_generator(factory: Callable[[], WatermarkGenerator]) -> WatermarkStrategy:
         """Return a strategy with a generator of one's own.
 
+        A generator is no state: it begins anew with each epoch of a source, and behind a shuffle with each task that
+        is made anew (there its last watermark is kept, so none goes back). One that heeds more than the timestamps,
+        such as the number of records, says other things then.
+
         Args:
             factory: called once in each subtask; a class without constructor arguments will do.
 
@@ -130,6 +134,11 @@ class WatermarkStrategy:
 
         Downstream does not wait for a partition that has been silent for longer.
 
+        Before the first shuffle a source is silent as a whole. Behind one each subtask is by itself, from its first
+        epoch on, also one that never has a record, such as one without a key. The clock is that of the epochs (Spark's
+        batch timestamp), and the time since which there has been silence is state: so an epoch that is run again does
+        the same, and the time for which a query was stopped counts. (In Flink the countdown starts anew.)
+
         Args:
             idle_timeout: how long without a record is idle; as an int, milliseconds.
 
@@ -166,9 +175,9 @@ class WatermarkStrategy:
         """Make a generator, for one subtask and one stream of records.
 
         Args:
-            now_ms: the clock (milliseconds) for idleness. With it, and where there is an
-                ``idle_timeout``, the generator also watches for idleness; without it, the caller
-                has to see to that.
+            now_ms: the clock (milliseconds) for idleness: behind a shuffle the time of the epoch. With
+                it, and where there is an ``idle_timeout``, the generator also watches for idleness;
+                without it, the caller has to see to that.
 
         Raises:
             TypeError: the factory returned something else.
