@@ -31,6 +31,7 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._unpickle import loads_allowed
+from pillarbox.elements import channel_code
 from pillarbox.state import (
     HeapKeyedStateBackend,
     KeyOwner,
@@ -439,15 +440,44 @@ def gate(watermark: int, channels: dict[Any, Any]) -> OwnState:
 
 
 def test_the_least_watermark():
+    one, two, new = ([channel_code(edge, subtask) for subtask in range(4)] for edge in (1, 2, 8))
     states = [
-        gate(10, {1: (10, False, True), 2: (30, True, False)}),
-        gate(7, {1: (7, False, True), 2: (9, False, True)}),
+        gate(10, {one[0]: (10, False, True), two[0]: (30, True, False), two[1]: (20, True, False)}),
+        gate(7, {one[0]: (7, False, True), two[0]: (9, False, True), two[1]: (20, True, False)}),
     ]
-    for own in redistribute("op", states, 3, channels=[[1, 4], [8]]):
+    for own in redistribute("op", states, 3, channels=[one[:1], two[:2], new]):
         merged = own.task["gate"]
         assert merged["valve"]["watermark"] == 7
-        assert merged["valve"]["channels"] == {1: (7, False, True), 2: (9, False, True), 4: (7, False, True)}
+        same = {one[0]: (7, False, True), two[0]: (9, False, True), two[1]: (20, True, False)}
+        assert merged["valve"]["channels"] == same
         assert (merged["last_active"], merged["last_said"]) == ({1: 10}, {1: 7})
+    # With more subtasks before it, or fewer, all begin alike: behind the slowest, and idle only if all were.
+    for number in (1, 3):
+        for own in redistribute("op", states, 3, channels=[one[:1], two[:number], new]):
+            channels = own.task["gate"]["valve"]["channels"]
+            assert channels == {one[0]: (7, False, True), **dict.fromkeys(two[:number], (9, False, True))}
+
+
+def test_what_is_known_of_event_time():
+    def known(watermark: int, idle: bool, since: int | None) -> OwnState:
+        valve = {"watermark": watermark, "idle": idle, "channels": {("a", None, 0): (watermark, idle, not idle)}}
+        said = {"watermark": watermark, "idle": idle, "quiet_since": since, "silent": idle}
+        operators = {"times": said, "clock": {"watermark": watermark}} if watermark else {"times": said}
+        return OwnState({"event_time": {"operators": operators, "meetings": {("union",): valve}}})
+
+    states = [known(10, True, 500), known(0, False, 800), known(30, False, None)]
+    assert [own.task["event_time"] for own in redistribute("op", states, 3)] == [
+        state.task["event_time"] for state in states
+    ]
+    for own in redistribute("op", states, 2):
+        found = own.task["event_time"]
+        # Which of the streams are idle is said anew. The clock of a function that one of them has not set is not known.
+        assert found["operators"] == {"times": {"watermark": 0, "idle": None, "quiet_since": 800, "silent": False}}
+        channel = {("a", None, 0): (0, False, True)}
+        assert found["meetings"] == {("union",): {"watermark": 0, "idle": False, "channels": channel}}
+
+
+def test_what_cannot_be_dealt_out():
     with pytest.raises(CheckpointMismatchError, match=r"'op': 'x' keeps something that cannot be dealt out to another"):
         redistribute("op", [OwnState({"operators": {"x": {1: 2}}}), OwnState()], 3)
 

@@ -114,8 +114,23 @@ class SavepointStart:
         if "operators" in task:
             found = {self.uid_of(uid): content for uid, content in task["operators"].items()}
             task["operators"] = {uid: content for uid, content in found.items() if uid in uids}
+        if "event_time" in task:
+            task["event_time"] = self._event_time(task["event_time"])
         slots = ((self._slot(name, uids), content) for name, content in state.row.items())
         return replace(state, task=task, row={name: content for name, content in slots if name is not None})
+
+    def _event_time(self, known: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what is known of event time, by the program's uids; names of streams and edges have uids in them."""
+
+        def renamed(name: tuple[Any, ...]) -> tuple[Any, ...]:
+            return tuple(self.uid_of(part) if isinstance(part, str) else part for part in name)
+
+        meetings = {
+            renamed(name): {**valve, "channels": {renamed(one): state for one, state in valve["channels"].items()}}
+            for name, valve in known.get("meetings", {}).items()
+        }
+        operators = {self.uid_of(uid): state for uid, state in known.get("operators", {}).items()}
+        return {"operators": operators, "meetings": meetings}
 
     def _slot(self, name: str, uids: set[str]) -> str | None:
         """Return the name of a slot in the program; None: it is of an operator that this one does not have."""

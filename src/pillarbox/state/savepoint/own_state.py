@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pillarbox.elements import edge_of_channel
 from pillarbox.errors import CheckpointMismatchError, describe
 from pillarbox.state.log_view import LogView
 from pillarbox.state.operator_state import redistribute_operator_state
@@ -94,11 +95,14 @@ def redistribute(
     part ends with the least of the last ones, behind all its requests, which delays event time, and makes nothing late.
     The same holds of idleness, where all had become idle.
 
+    What subtasks know of event time behind their inputs is kept where their number stays. Otherwise it is the least of
+    all, too; silence is counted from the last record of any, and whether a stream is idle is said anew.
+
     Args:
         uid: the operator's, for errors.
         states: of the former subtasks, in their order.
         parallelism: the number of the new ones.
-        channels: of each input of the new program all channels: those that are new begin as the others do.
+        channels: of each input of the new program all channels: where their number has changed, all begin alike.
 
     Raises:
         CheckpointMismatchError: an operator keeps something that cannot be dealt out.
@@ -107,10 +111,13 @@ def redistribute(
     gates = [_gate(state.task["gate"]) for state in states if state.task.get("gate")]
     gate = _merged(gates, channels) if gates else None
     shares = _shares(uid, [state.task.get("operators") or {} for state in states], parallelism)
-    return [
-        OwnState({**({} if gate is None else {"gate": gate}), "operators": operators} if gate or operators else {}, row)
-        for row, operators in zip(rows, shares)
+    known = [state.task.get("event_time") or {} for state in states]
+    times = known if len(states) == parallelism else [_event_time(known)] * parallelism
+    tasks = [
+        {**({"gate": gate} if gate else {}), "operators": operators, **({"event_time": time} if time else {})}
+        for operators, time in zip(shares, times)
     ]
+    return [OwnState(task if any(task.values()) else {}, row) for task, row in zip(tasks, rows)]
 
 
 def _gate(state: Any) -> dict[str, Any]:
@@ -118,23 +125,52 @@ def _gate(state: Any) -> dict[str, Any]:
     return state if isinstance(state, dict) else dict(zip(("valve", "last_active"), state))
 
 
-def _merged(gates: Sequence[dict[str, Any]], channels: Sequence[Sequence[int]]) -> dict[str, Any]:
-    valves = [gate["valve"] for gate in gates]
+def _event_time(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what new subtasks know of event time behind their inputs, from what each of the former ones knew."""
+    operators: dict[str, dict[str, Any]] = {}
+    meetings: dict[Hashable, dict[str, Any]] = {}
+    for uid, every in _of_all([state.get("operators", {}) for state in states]).items():
+        since = [known["quiet_since"] for known in every if known.get("quiet_since") is not None]
+        operators[uid] = {
+            "watermark": min(known["watermark"] for known in every),
+            "idle": None,
+            "quiet_since": max(since, default=None),
+            "silent": False,
+        }
+    for name, valves in _of_all([state.get("meetings", {}) for state in states]).items():
+        meetings[name] = _valve(valves)
+    return {"operators": operators, "meetings": meetings} if operators or meetings else {}
+
+
+def _of_all(states: Sequence[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
+    """Return the values by name, as far as all states have one."""
+    return {name: [state[name] for state in states] for name in states[0] if all(name in state for state in states)}
+
+
+def _valve(valves: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     said: dict[Hashable, list[tuple[int, bool, bool]]] = {}
     for valve in valves:
         for name, state in valve["channels"].items():
             said.setdefault(name, []).append(state)
-    merged = {name: _channel(every) for name, every in said.items()}
-    for group in channels:
-        known = [merged[channel] for channel in group if channel in merged]
-        for channel in group if known else ():
-            merged.setdefault(channel, _channel(known))
     return {
-        "valve": {
-            "watermark": min(valve["watermark"] for valve in valves),
-            "idle": all(valve["idle"] for valve in valves),
-            "channels": merged,
-        },
+        "watermark": min(valve["watermark"] for valve in valves),
+        "idle": all(valve["idle"] for valve in valves),
+        "channels": {name: _channel(every) for name, every in said.items()},
+    }
+
+
+def _merged(gates: Sequence[dict[str, Any]], channels: Sequence[Sequence[int]]) -> dict[str, Any]:
+    valve = _valve([gate["valve"] for gate in gates])
+    merged = valve["channels"]
+    for group in channels:
+        edge = edge_of_channel(group[0])
+        former = [name for name in merged if isinstance(name, int) and edge_of_channel(name) == edge]
+        if former and set(former) != set(group):
+            # Keys have gone from subtask to subtask: each of the new ones goes on from that which holds for all.
+            together = _channel([merged.pop(name) for name in former])
+            merged.update(dict.fromkeys(group, together))
+    return {
+        "valve": valve,
         "last_active": _each([gate["last_active"] for gate in gates], max),
         "last_said": _each([gate.get("last_said", {}) for gate in gates], min),
     }
