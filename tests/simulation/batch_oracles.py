@@ -390,6 +390,22 @@ def all_again(times: int) -> Oracle:
     return lambda inputs: {"output": all_of_them(inputs) * times}
 
 
+def windows_of_letters(inputs: Inputs) -> dict[str, Values]:
+    events = [value for value in inputs["events"] if value[0] in LETTERS]
+    return windowed(aligned(150, 150), contents)({"events": events})
+
+
+def sessions_of_sessions(inputs: Inputs) -> dict[str, Values]:
+    results = [
+        contents(key, window, group)
+        for key, values in by_key(inputs["events"]).items()
+        for window, group in sessions(lambda value: 60)(values).items()
+    ]
+    # The event time of a window's result is the last moment of the window.
+    stamped = [(window[0], window[1] - 1, numbers) for _, window, numbers in results]
+    return windowed(sessions(lambda value: 100), contents)({"results": stamped})
+
+
 ORACLES: dict[str, Oracle] = {
     "windows": lambda inputs: {"sums": tumbling_sums(inputs["events"]), "late": []},
     "windows-to-the-end": lambda inputs: {"sums": tumbling_sums(inputs["events"]), "late": []},
@@ -401,6 +417,10 @@ ORACLES: dict[str, Oracle] = {
     "orders-and-payments": orders_and_payments,
     "idle-source": sums_of("fast", "slow"),
     "idle-behind-a-shuffle": lambda inputs: {"output": [value for value in inputs["events"] if value[0] in LETTERS]},
+    "windows-of-idle-subtasks": windows_of_letters,
+    "sessions-of-a-silent-source": sessions_of_sessions,
+    "idle-and-live-behind-a-shuffle": sums_of("fast", "slow"),
+    "parts-that-meet": all_again(1),
     "silent-source": sums_of("events"),
     "silent-sources": sums_of("fast", "slow"),
     "sessions": each_key(visits),

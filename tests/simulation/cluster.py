@@ -136,6 +136,12 @@ class SimulatedJob(PatientJob):
             self._now.advance(self._rng.randrange(self._weather.tick))
         self._turns.settle()
 
+    @property
+    def epoch_time(self) -> int:
+        """The time of the epoch that ran last."""
+        assert self._epoch_time is not None
+        return self._epoch_time
+
     # -- what LocalJob leaves open --
 
     def _time_of_epoch(self) -> int:

@@ -23,6 +23,8 @@ from pillarbox.task import key_sorter
 from pillarbox.task.batch_input import BatchInput
 from pillarbox.task.input_gate import InputGate, _Channel
 from pillarbox.task.key_sorter import KeyedRun, KeySorter
+from pillarbox.task.operator_chain import _Meeting
+from pillarbox.time import EpochValve
 from tests.simulation.cluster import Weather
 
 
@@ -52,12 +54,32 @@ def _stamps_from_the_users_random(patch: pytest.MonkeyPatch) -> None:
 
 def _idleness_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     """An operator that is made anew believes to be active; the valve behind it was told otherwise."""
-    before = TimestampsAndWatermarksOperator._begin_anew
+    before = TimestampsAndWatermarksOperator.restore_event_time
 
-    def begin_as_active(operator: TimestampsAndWatermarksOperator, *, idle: bool | None) -> None:
-        before(operator, idle=False)
+    def restore(operator: TimestampsAndWatermarksOperator, state: dict[str, Any] | None) -> None:
+        before(operator, None if state is None else {**state, "idle": False, "silent": False})
 
-    patch.setattr(TimestampsAndWatermarksOperator, "_begin_anew", begin_as_active)
+    patch.setattr(TimestampsAndWatermarksOperator, "restore_event_time", restore)
+
+
+def _silence_counts_from_the_start_of_a_task(patch: pytest.MonkeyPatch) -> None:
+    before = TimestampsAndWatermarksOperator.restore_event_time
+
+    def restore(operator: TimestampsAndWatermarksOperator, state: dict[str, Any] | None) -> None:
+        before(operator, None if state is None or state["idle"] else {**state, "quiet_since": None})
+
+    patch.setattr(TimestampsAndWatermarksOperator, "restore_event_time", restore)
+
+
+def _streams_that_meet_begin_anew(patch: pytest.MonkeyPatch) -> None:
+    """A union within a task forgets what each of its streams has said."""
+    before = _Meeting.restore
+    patch.setattr(_Meeting, "restore", lambda meeting, snapshot: before(meeting, None))
+
+
+def _whether_a_channel_has_caught_up_is_a_race(patch: pytest.MonkeyPatch) -> None:
+    """Watermarks count as they come, also where a channel was idle when the epoch began."""
+    patch.setattr(EpochValve, "begin_epoch", lambda valve: None)
 
 
 def _carried_requests_begin_anew(patch: pytest.MonkeyPatch) -> None:
@@ -178,6 +200,13 @@ PLANTED = {
     ),
     "stamps from the user's random numbers": PlantedBug(_stamps_from_the_users_random, "many-keys", 200),
     "idleness is forgotten": PlantedBug(_idleness_is_forgotten, "idle-behind-a-shuffle", 60),
+    "silence counts from the start of a task": PlantedBug(
+        _silence_counts_from_the_start_of_a_task, "idle-behind-a-shuffle", 60
+    ),
+    "streams that meet begin anew": PlantedBug(_streams_that_meet_begin_anew, "parts-that-meet", 60),
+    "whether a channel has caught up is a race": PlantedBug(
+        _whether_a_channel_has_caught_up_is_a_race, "idle-behind-a-shuffle", 60
+    ),
     "carried requests begin anew": PlantedBug(_carried_requests_begin_anew, "carried", 20),
     "catching up skips a chunk": PlantedBug(_catching_up_skips_a_chunk, "many-keys", 60),
     "removed keys live on": PlantedBug(_removed_keys_live_on, "sessions", 60),

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from pillarbox.elements import Records
 from pillarbox.graph import Program
 from pillarbox.operators import reduce
 from pillarbox.operators.async_io import host
-from pillarbox.runtime.local import Savepoint
+from pillarbox.runtime.local import LocalJob, Savepoint
 from pillarbox.state import log_limits
 from pillarbox.state.key_groups import stable_hash
 from pillarbox.task import input_gate, key_sorter, record_spool, record_writer, stream_task
@@ -167,22 +167,34 @@ class Run:
         if self.program.batch:
             self.inputs = {name: [*values, *self.program.last.get(name, ())] for name, values in self.inputs.items()}
         self.story = Story()
+        #: After each epoch of the last run how far event time was in each subtask.
+        self.event_times: list[dict[str, Any]] = []
+        #: The epochs that were committed in the disturbed run, and their times.
+        self.schedule: list[tuple[Epoch, int]] = []
         start = dict.fromkeys(self.inputs, 0)
         self.epochs = plan_epochs(self.program, self.inputs, self.rng, start)
         self.story.tell(f"parallelism {parallelism}, {len(self.epochs)} epochs")
 
-    def undisturbed(self) -> list[dict[str, list[Any]]]:
-        """Run in the program's order, in one worker; return what comes out of each epoch."""
+    def undisturbed(self, schedule: Sequence[tuple[Epoch, int]] | None = None) -> list[dict[str, list[Any]]]:
+        """Run in the program's order, in one worker; return what comes out of each epoch.
+
+        Args:
+            schedule: the epochs, and the time of each; None: those that are planned.
+        """
+        if schedule is None:
+            schedule = list(zip(self.epochs, accumulate(epoch.step for epoch in self.epochs)))
+        self.event_times = []
         clock = ManualProcessingTimeService(0)
         service.begin(0)
         outputs = []
         turns = Turns(clock, None)
         with replaced(in_turn(turns)), PatientJob(turns, self.compiled, clock=clock) as job:
-            for epoch in self.epochs:
-                clock.advance(epoch.step)
+            for epoch, time in schedule:
+                clock.set_current_time(time)
                 turns.settle()
                 dealt = partitions(self.program, self.inputs, epoch)
                 outputs.append(job.run_epoch(self._read(dealt, lambda part: [Records(part)]), bounded=epoch.bounded))
+                self.event_times.append(_event_times(job))
         return outputs
 
     def disturbed(self) -> list[dict[str, list[Any]]]:
@@ -193,6 +205,8 @@ class Run:
         clock = ManualProcessingTimeService(0)
         service.begin(0)
         outputs: list[dict[str, list[Any]]] = []
+        self.event_times = []
+        self.schedule = []
         savepoints: list[Savepoint] = []
         epochs = self.epochs
         returns = 3
@@ -205,7 +219,8 @@ class Run:
             limits += small_sorts(rng)
         with replaced([*limits, *in_turn(turns)]), job:
             while job.epoch < len(epochs):
-                del savepoints[job.epoch :], outputs[job.epoch :]
+                for each in (savepoints, outputs, self.event_times, self.schedule):
+                    del each[job.epoch :]
                 savepoints.append(job.savepoint())
                 epoch = epochs[job.epoch]
                 clock.advance(epoch.step)
@@ -218,6 +233,8 @@ class Run:
                 if output is None:
                     continue
                 outputs.append(output)
+                self.event_times.append(_event_times(job))
+                self.schedule.append((epoch, job.epoch_time))
                 if returns and not epoch.calm and rng.random() < weather.go_back:
                     returns -= 1
                     epochs = self._go_back(job, epochs, savepoints)
@@ -260,6 +277,8 @@ def simulate(name: str, seed: int) -> Story:
             found = run.disturbed()
         except Exception as error:
             raise Disagreement(_told(run.story, f"it failed: {type(error).__name__}: {error}")) from error
+        if run.program.event_time:
+            _check_event_time(run)
     finally:
         random.setstate(state)
     if not run.program.cut_free and not run.program.timed:
@@ -267,6 +286,22 @@ def simulate(name: str, seed: int) -> Story:
             _compare(run, one, other, f"epoch {number}")
     _compare(run, _joined(found), _joined(right), "all epochs")
     return run.story
+
+
+def _check_event_time(run: Run) -> None:
+    found, schedule = run.event_times, run.schedule
+    run.undisturbed(schedule)
+    for number, (one, other) in enumerate(zip(found, run.event_times, strict=True)):
+        if one != other:
+            wrong = [
+                f"  {place}: {one[place]}, should be {other[place]}" for place in one if one[place] != other[place]
+            ]
+            what = f"epoch {number}, at {schedule[number][1]}: event time is another than it should be"
+            raise Disagreement(_told(run.story, "\n".join([what, *wrong])))
+
+
+def _event_times(job: LocalJob) -> dict[str, Any]:
+    return {f"{each.uid}, subtask {each.subtask}": each.watermark for each in job.reports if each.level}
 
 
 def _joined(outputs: Sequence[dict[str, list[Any]]]) -> dict[str, list[Any]]:

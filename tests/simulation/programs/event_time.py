@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import random
 
-from pillarbox import KeyedProcessFunction, ListStateDescriptor, MapStateDescriptor
+from pillarbox import (
+    EventTimeSessionWindows,
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    MapStateDescriptor,
+    TumblingEventTimeWindows,
+)
 from pillarbox.testing import row
 from tests.programs import Tumbling, bounded, first, late_data, monotonous, paid, windows
 from tests.simulation.programs.program import FAR, LETTERS, Inputs, SimulatedProgram, keyed_events
+from tests.simulation.programs.windows import Contents
 
 # Some of their records reach every subtask, however many there are.
 HEARTBEATS = [f"heartbeat {number}" for number in range(12)]
@@ -67,13 +74,43 @@ def idle_source(env, fast, slow):
 
 
 def idle_behind_a_shuffle(env, events):
-    # With so many key groups each subtask has keys. One that has none counts the time until it is idle from its start,
-    # and so anew behind a restart.
-    env.set_max_parallelism(128)
+    """Some subtasks never have a record: they are idle some time behind their first epoch."""
     strategy = monotonous().with_idleness("200 ms")
     passed = events.key_by(first).process(Pass()).assign_timestamps_and_watermarks(strategy)
     echoed = passed.key_by(first).process(Echo())
     return echoed.filter(lambda value: value[0] in LETTERS)
+
+
+def windows_of_idle_subtasks(env, events):
+    """All windows close when the last subtasks are idle; until then event time is before all records."""
+    passed = events.key_by(first).process(Pass())
+    timed = passed.assign_timestamps_and_watermarks(bounded(10_000).with_idleness("200 ms"))
+    windows = timed.key_by(first).window(TumblingEventTimeWindows.of(150)).process(Contents())
+    return windows.key_by(lambda value: value[1][0]).process(Pass()).filter(lambda value: value[0] in LETTERS)
+
+
+def sessions_of_a_silent_source(env, events):
+    """Sessions close by the clock, in subtasks with and without keys, and those of their results behind them."""
+    timed = events.assign_timestamps_and_watermarks(bounded(100_000).with_wall_clock_progress(300))
+    sessions = timed.key_by(first).window(EventTimeSessionWindows.with_gap(60)).process(Contents())
+    return sessions.key_by(lambda value: value[1][0]).window(EventTimeSessionWindows.with_gap(100)).process(Contents())
+
+
+def idle_and_live_behind_a_shuffle(env, fast, slow):
+    """Two streams, each of which is idle or not in each of its subtasks, meet behind a shuffle."""
+    strategy = bounded(10_000).with_idleness("200 ms")
+    streams = [s.key_by(first).process(Pass()).assign_timestamps_and_watermarks(strategy) for s in (fast, slow)]
+    return streams[0].union(streams[1]).key_by(first).process(Tumbling())
+
+
+def parts_that_meet(env, events):
+    """Each part of a stream has watermarks of its own, and is idle for itself; they meet within the task."""
+    passed = events.key_by(first).process(Pass())
+    parts = [passed.filter(lambda value, n=n: value[2] % 3 == n) for n in range(3)]
+    strategies = [bounded(500), monotonous(), bounded(900)]
+    strategies = [strategy.with_idleness(150 + 50 * n) for n, strategy in enumerate(strategies)]
+    one, two, three = (p.assign_timestamps_and_watermarks(s) for p, s in zip(parts, strategies))
+    return one.union(two, three).map(lambda value: value).key_by(first).process(Echo())
 
 
 def silent_source(env, events):
@@ -130,13 +167,20 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         three_levels, lambda rng: {"events": keyed_events(rng)}, last={"events": [("z", FAR, 0)]}
     ),
     "union-of-levels": SimulatedProgram(
-        union_of_levels, lambda rng: {"events": keyed_events(rng, most=40)}, last={"events": [("z", FAR, 0)]}
+        union_of_levels,
+        lambda rng: {"events": keyed_events(rng, most=40)},
+        last={"events": [("z", FAR, 0)]},
+        event_time=True,
     ),
     "strategies-that-meet": SimulatedProgram(
-        strategies_that_meet, lambda rng: {"events": keyed_events(rng)}, bounded=True
+        strategies_that_meet, lambda rng: {"events": keyed_events(rng)}, bounded=True, event_time=True
     ),
     "meeting-behind-a-shuffle": SimulatedProgram(
-        meeting_behind_a_shuffle, lambda rng: {"events": keyed_events(rng)}, cut_free=True, bounded=True
+        meeting_behind_a_shuffle,
+        lambda rng: {"events": keyed_events(rng)},
+        cut_free=True,
+        bounded=True,
+        event_time=True,
     ),
     "orders-and-payments": SimulatedProgram(paid, orders_and_payments, cut_free=True, bounded=True),
     "idle-source": SimulatedProgram(
@@ -145,16 +189,58 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         last={"fast": [("z", FAR, 0)], "slow": [("z", FAR, 0)]},
         cut_free=True,
         timed=True,
+        event_time=True,
     ),
     "idle-behind-a-shuffle": SimulatedProgram(
         idle_behind_a_shuffle,
         lambda rng: {"events": keyed_events(rng, most=20)},
         last={"events": [(key, FAR, 0) for key in HEARTBEATS]},
+        tail=(100, 150, 1000, 1),
         cut_free=True,
         timed=True,
+        event_time=True,
+    ),
+    "windows-of-idle-subtasks": SimulatedProgram(
+        windows_of_idle_subtasks,
+        lambda rng: {"events": keyed_events(rng, most=30)},
+        last={"events": [(key, FAR, 0) for key in HEARTBEATS]},
+        tail=(100, 150, 1000, 1),
+        cut_free=True,
+        timed=True,
+        event_time=True,
+    ),
+    "sessions-of-a-silent-source": SimulatedProgram(
+        sessions_of_a_silent_source,
+        lambda rng: {"events": keyed_events(rng)},
+        tail=(200_000, 1),
+        cut_free=True,
+        timed=True,
+        event_time=True,
+    ),
+    "idle-and-live-behind-a-shuffle": SimulatedProgram(
+        idle_and_live_behind_a_shuffle,
+        lambda rng: {"fast": keyed_events(rng), "slow": keyed_events(rng, most=8)},
+        last={name: [(key, FAR, 0) for key in HEARTBEATS] for name in ("fast", "slow")},
+        tail=(100, 150, 1000, 1),
+        cut_free=True,
+        timed=True,
+        event_time=True,
+    ),
+    "parts-that-meet": SimulatedProgram(
+        parts_that_meet,
+        lambda rng: {"events": keyed_events(rng)},
+        cut_free=True,
+        timed=True,
+        bounded=True,
+        event_time=True,
     ),
     "silent-source": SimulatedProgram(
-        silent_source, lambda rng: {"events": keyed_events(rng)}, tail=(200_000, 1), cut_free=True, timed=True
+        silent_source,
+        lambda rng: {"events": keyed_events(rng)},
+        tail=(200_000, 1),
+        cut_free=True,
+        timed=True,
+        event_time=True,
     ),
     "silent-sources": SimulatedProgram(
         silent_sources,
@@ -162,6 +248,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         tail=(200_000, 1),
         cut_free=True,
         timed=True,
+        event_time=True,
     ),
     "sessions": SimulatedProgram(sessions, lambda rng: {"events": keyed_events(rng)}, last={"events": [("z", FAR, 0)]}),
 }

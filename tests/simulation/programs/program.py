@@ -3,6 +3,10 @@
 A program's outcome may depend on what Spark promises (which records an epoch has, and which of them are in a partition
 together), and on nothing else. One that does not even depend on that is ``cut_free``; one that heeds the clock is
 ``timed``: its outcome may not depend on when exactly an epoch runs.
+
+A runtime cannot promise more of a timed program: which source or subtask becomes idle before the last record comes,
+and which behind it, is up to the clock. So it has to have a ``tail`` in which all become idle that ever do. That the
+clock is that of the epochs, and restarts change nothing, shows after each epoch: ``event_time``.
 """
 
 from __future__ import annotations
@@ -40,6 +44,8 @@ class SimulatedProgram:
         view: makes of an output's records what has to agree.
         batch: it runs in batch mode: all of its input in one epoch.
         key_by_key: for outputs in order, the records of a key come without others between them.
+        event_time: event time goes by the epochs and their times alone: an undisturbed run of the same epochs, at the
+            same times, is as far after each of them, in each subtask.
         oracle: works out what comes of the inputs, without pillarbox; None: that is left to the undisturbed run.
     """
 
@@ -56,6 +62,7 @@ class SimulatedProgram:
     parallelism: tuple[int, ...] = (1, 2, 3)
     batch: bool = False
     key_by_key: bool = False
+    event_time: bool = False
     oracle: Callable[[Inputs], Mapping[str, Any]] | None = None
 
 
