@@ -205,7 +205,7 @@ PLANTED = {
     ),
     "streams that meet begin anew": PlantedBug(_streams_that_meet_begin_anew, "parts-that-meet", 60),
     "whether a channel has caught up is a race": PlantedBug(
-        _whether_a_channel_has_caught_up_is_a_race, "idle-behind-a-shuffle", 60
+        _whether_a_channel_has_caught_up_is_a_race, "windows-of-idle-subtasks", 60
     ),
     "carried requests begin anew": PlantedBug(_carried_requests_begin_anew, "carried", 20),
     "catching up skips a chunk": PlantedBug(_catching_up_skips_a_chunk, "many-keys", 60),
