@@ -15,8 +15,8 @@ pillarbox has two sides, both of them or those in ``--sides``: ``columnar``, agg
 and ``python``, an ``AggregateFunction`` in Python. The peers, all of them or those in ``--peers``:
 
   spark     Spark's own ``groupBy(window, key).agg(...)``, which has no Python in it: with the faster of its two state
-            stores, RocksDB (with changelog checkpoints, and rows not counted) and the one in the JVM's memory; both
-            warm up with each work, and the last micro-batch of that tells
+            stores, those in ``--stores``: ``rocksdb`` (with changelog checkpoints, and rows not counted) and ``hdfs``
+            (in the JVM's memory); both warm up with each work, and the last micro-batch of that tells
   thread    PyFlink's windows with an ``AggregateFunction`` in Python, in thread mode
   process   the same in process mode
   pathway   Pathway's ``windowby``, in Rust
@@ -29,8 +29,9 @@ why.
 
 A work goes in rounds. In each of them every side in turn has a micro-batch (``--batches`` for more); the others wait,
 in processes of their own. What counts is a side's median over its rounds, five by default. The warm-up is two small
-micro-batches and a full one; where windows slide the small ones are long enough. Spark ends Python workers that were
-idle for a minute: a side with Python that has waited for as long gets a micro-batch more, which does not count.
+micro-batches and two full ones, so that Spark's state is as large as it stays; where windows slide it is after the
+small ones, which are long enough. Spark ends Python workers that were idle for a minute: a side with Python that has
+waited for as long gets a micro-batch more, which does not count.
 
 - On Spark the cores are two, shuffle partitions two, output goes into ``foreachBatch`` with the sink ``noop``. A
   micro-batch's throughput is its ``numInputRows`` over its ``triggerExecution``.
@@ -53,64 +54,98 @@ object; ``ratio`` is rows per second of pillarbox's columnar side over those of 
 from __future__ import annotations
 
 import argparse
+import json
 import os
-import re
-import shutil
-import statistics
 import sys
-import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.support import find_pillarbox
 
 find_pillarbox()
 
-from benchmarks.environments import DIRECTORY, Environment, NotInstalled, PeerSide
-from benchmarks.flink import FLINK, FlinkSide
-from benchmarks.keyed_work import BUSY, SUBTASKS, TASK_METRICS, Round
-from benchmarks.support import ROOT, Side, finish, print_table, spark_version, spread
-from benchmarks.window_sides import (
-    BYTEWAX,
-    CONTENDERS,
-    OURS,
-    PEERS,
-    FasterStore,
-    JobRunner,
-    PathwayRunner,
-    Runner,
-    SparkRunner,
-    serve,
-)
-from benchmarks.window_work import DELAY, WORKS, Batches, Work
+from benchmarks.contest import Comparison, arguments_of, run
+from benchmarks.contest_sides import STORES, Contender, FastestStore, JobRunner, Runner, no_error
+from benchmarks.environments import Environment, PeerSide
+from benchmarks.keyed_work import SUBTASKS, Round
+from benchmarks.support import finish, spark_version
+from benchmarks.window_work import DELAY, QUERIES, SCHEMA, SMALL, WORKS, Batches, Work
 
-# By kind; the others are queries on Spark.
-RUNNERS: Mapping[str, Callable[[Any, str], Runner]] = {
-    "spark": FasterStore,
-    "pathway": PathwayRunner,
-    "flink": JobRunner,
-    "bytewax": JobRunner,
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+PATHWAY = Environment("Pathway", "pathway", ("pathway==0.33.0",), "600 MB")
+BYTEWAX = Environment("Bytewax", "bytewax", ("bytewax==0.21.1", "pyarrow"), "200 MB")
+OURS = {
+    "columnar": Contender("pillarbox, columnar", "ours"),
+    "python": Contender("pillarbox, Python", "ours"),
 }
+PEERS = {
+    "spark": Contender("Spark's own", "spark"),
+    "thread": Contender(
+        "PyFlink, thread mode", "flink", {"tumbling": 5, "tumbling-10k": 5, "sliding": 200, "sessions": 10}
+    ),
+    "process": Contender(
+        "PyFlink, process mode", "flink", {"tumbling": 50, "tumbling-10k": 50, "sliding": 1_000, "sessions": 100}
+    ),
+    "pathway": Contender("Pathway", "pathway", {"sliding": 200, "sessions": 10}),
+    "bytewax": Contender("Bytewax", "bytewax", {"tumbling": 5, "tumbling-10k": 5, "sliding": 20, "sessions": 10}),
+    "two-hops": Contender("(identity, two hops)", "limit"),
+    "one-hop": Contender("(identity, one hop)", "limit"),
+}
+CONTENDERS = {**OURS, **PEERS}
+# Works and sides of others, with a defect of theirs: its results are reported, and fail nothing (see window_flink.py).
+KNOWN_TO_BE_WRONG = {("sessions", "thread")}
 
 
-class Comparison:
-    """All works, one after the other."""
+class PathwayRunner(Runner):
+    """Pathway, with a process for each work."""
+
+    def __init__(self, comparison: WindowComparison, name: str) -> None:
+        super().__init__(comparison, name)
+        source = self.directory / "in"
+        source.mkdir()
+        spec = json.dumps(comparison.spec())
+        self.side = PeerSide(
+            PATHWAY.make(comparison.place(PATHWAY)),
+            "window_pathway.py",
+            "--spec",
+            spec,
+            "--source",
+            str(source),
+            env={"PATHWAY_THREADS": str(SUBTASKS)},
+        )
+
+    def measure(self) -> tuple[Round, list[int], list[int]]:
+        staged = self.directory / f"{self.number:03}.csv"
+        os.link(self.batches.place(self.number, "csv-whole") / "rows.csv", staged)
+        expected = self.batches.emitted_until(self.number)
+        said = no_error(self.side.ask(batch=str(staged), expected=expected))
+        return Round(self.batches.length(self.number), said["ms"], said["cpu"]), said["results"], expected
+
+    def close(self) -> None:
+        self.side.close()
+        super().close()
+
+
+class WindowComparison(Comparison):
+    """The kinds of windows."""
+
+    contenders = CONTENDERS
+    stores = STORES
+    runners: Mapping[str, Callable[[Any, str], Runner]] = {
+        "spark": FastestStore,
+        "pathway": PathwayRunner,
+        "flink": JobRunner,
+        "bytewax": JobRunner,
+    }
+    small = SMALL
 
     def __init__(self, arguments: argparse.Namespace, directory: Path) -> None:
-        self.arguments = arguments
-        self.directory = directory
-        self.wrong: list[str] = []
+        super().__init__(arguments, directory)
         self.known_wrong: list[str] = []
-        self.left_out: dict[str, str] = {}
-        self.stores: dict[str, str] = {}
-        self.done: dict[str, dict[str, list[Round]]] = {}
-        self.tasks: dict[str, dict[str, list[dict[str, Any]]]] = {}
-        self.name = ""
-        self._sparks: dict[str, Side] = {}
-        self._jobs: dict[str, list[PeerSide]] = {}
-        self._batches: dict[int, Batches] = {}
 
     @property
     def work(self) -> Work:
@@ -118,98 +153,46 @@ class Comparison:
         return WORKS[self.name]
 
     @property
+    def title(self) -> str:
+        return self.work.title
+
+    @property
     def keys(self) -> int:
-        """Its keys."""
         return self.arguments.keys or self.work.keys
 
+    @property
+    def warm_up(self) -> int:
+        return super().warm_up if self.work.full_warm_up else self.small
+
+    def new_batches(self, share: int, place: Path) -> Batches:
+        rows, small = self.arguments.rows // share, self.arguments.warm_up_rows // share
+        return Batches(self.work, rows, max(small, 10), self.keys // share, place)
+
     def spec(self) -> dict[str, Any]:
-        """Return it as the peers' scripts get it."""
         return {**self.work.spec(), "delay": DELAY}
 
-    def batches(self, share: int) -> Batches:
-        """Return its micro-batches, or a share of each."""
-        if share not in self._batches:
-            rows, small = self.arguments.rows // share, self.arguments.warm_up_rows // share
-            place = self.directory / "rows" / self.name / str(share)
-            self._batches[share] = Batches(self.work, rows, max(small, 10), self.keys // share, place)
-        return self._batches[share]
+    def jobs(self, name: str) -> Sequence[PeerSide]:
+        if name == "bytewax" and name not in self._jobs:
+            python = BYTEWAX.make(self.place(BYTEWAX))
+            self._jobs[name] = [PeerSide(python, "window_bytewax.py") for _ in range(SUBTASKS)]
+        return super().jobs(name)
 
-    def place(self, environment: Environment) -> Path:
-        """Return an environment's directory."""
-        return Path(self.arguments.environments) / environment.name
+    def job_script(self, name: str) -> str:
+        return "window_flink.py"
 
-    def spark(self, name: str) -> Side:
-        """Return a process with a Spark."""
-        if name not in self._sparks:
-            directory = self.directory / f"spark-{name}"
-            self._sparks[name] = Side("--side", str(directory), "--memory", self.arguments.memory)
-        return self._sparks[name]
+    def job_sources(self, runner: Runner, count: int) -> list[str]:
+        flink = runner.contender.kind == "flink"
+        place = runner.batches.place(runner.number, "csv" if flink else "parquet")
+        halves = [str(place / str(part)) if flink else str(place / f"{part}.parquet") for part in range(SUBTASKS)]
+        return halves if count == SUBTASKS else [str(place)]
 
-    def jobs(self, name: str) -> list[PeerSide]:
-        """Return the processes of a peer that runs jobs."""
-        if name not in self._jobs:
-            if name == "bytewax":
-                python = BYTEWAX.make(self.place(BYTEWAX))
-                self._jobs[name] = [PeerSide(python, "window_bytewax.py") for _ in range(SUBTASKS)]
-            else:
-                python = FLINK.make(self.place(FLINK))
-                of_each = 1 if name == "thread" else SUBTASKS
-                options = ("--mode", name, "--parallelism", str(of_each), "--bundle", str(self.arguments.flink_bundle))
-                self._jobs[name] = [FlinkSide(python, "window_flink.py", *options) for _ in range(SUBTASKS // of_each)]
-        return self._jobs[name]
-
-    def run(self) -> None:
-        """Do all works."""
-        for name in self.arguments.works:
-            self.name = name
-            print(f"{self.name}: {self.work.title}, {self.keys:,} keys", flush=True)
-            self._do_work()
-        for side in [*self._sparks.values(), *(side for sides in self._jobs.values() for side in sides)]:
-            side.close()
-
-    def _do_work(self) -> None:
-        runners: dict[str, Runner] = {}
-        try:
-            for name in [*self.arguments.sides, *self.arguments.peers]:
-                if name not in self.left_out:
-                    self._try(name, runners, "warm_up")
-            for _ in range(self.arguments.rounds):
-                for name in list(runners):
-                    self._try(name, runners, "turn")
-            self.done[self.name] = {name: runner.counted for name, runner in runners.items() if runner.counted}
-            self.tasks[self.name] = {name: runner.tasks for name, runner in runners.items() if runner.tasks}
-        finally:
-            for runner in runners.values():
-                runner.close()
-            self._batches.clear()
-            shutil.rmtree(self.directory / "rows", ignore_errors=True)
-
-    def _try(self, name: str, runners: dict[str, Runner], what: str) -> None:
-        """Have a side do something; a peer that does not run is left out from then on."""
-        kind = CONTENDERS[name].kind
-        try:
-            if name not in runners:
-                runners[name] = RUNNERS.get(kind, SparkRunner)(self, name)
-            getattr(runners[name], what)()
-        except (NotInstalled, SystemExit) as ended:
-            if kind in ("ours", "spark", "limit"):
-                raise
-            print(f"{ended}\n{CONTENDERS[name].title} is left out", flush=True)
-            self.left_out[name] = reason(str(ended))
-            if runner := runners.pop(name, None):
-                runner.close()
-
-    # -- what it says --
+    def note_wrong(self, runner: Runner, line: str) -> None:
+        known = (self.name, runner.name) in KNOWN_TO_BE_WRONG
+        (self.known_wrong if known else self.wrong).append(f"{self.name}, {line}")
 
     def report(self, load: float) -> None:
-        """Print the figures."""
-        works = {}
-        for work in self.done:
-            works[work] = self._report_work(work)
-        for name, why in self.left_out.items():
-            print(f"left out: {CONTENDERS[name].title}: {why}")
-        for line in self.wrong:
-            print(f"WRONG RESULTS: {line}")
+        works = {work: self.figures(work) for work in self.done}
+        self.report_problems()
         for line in self.known_wrong:
             print(f"wrong results, of a defect that is known: {line}")
         first = works.get("tumbling", {}).get("over", {}).get("columnar", {})
@@ -225,102 +208,18 @@ class Comparison:
             spark=spark_version(),
         )
 
-    def _report_work(self, work: str) -> dict[str, Any]:
-        self.name = work
-        done = self.done[work]
-        medians = {name: statistics.median(each.rate for each in rounds) for name, rounds in done.items()}
-        cpu = {
-            name: statistics.median(each.cpu / each.rows * 1e6 for each in rounds if each.cpu is not None)
-            for name, rounds in done.items()
-            if all(each.cpu is not None for each in rounds)
-        }
-        over = {
-            ours: {name: round(medians[ours] / rate, 3) for name, rate in medians.items() if name != ours}
-            for ours in self.arguments.sides
-        }
-        print(f"\n{self.name}: {self.work.title}, {self.keys:,} keys")
-        print_table(
-            ["rows per second", "median", "lowest", "highest", "CPU s per 1M rows", "rounds"]
-            + [f"{ours} over it" for ours in over],
-            [
-                [
-                    CONTENDERS[name].title + (f" ({self.stores[self.name][6:]})" if name == "spark" else ""),
-                    *spread([each.rate for each in rounds]),
-                    f"{cpu[name]:.1f}" if name in cpu else "-",
-                    f"{len(rounds)} of {rounds[0].rows:,}",
-                    *(f"{medians[ours] / medians[name]:.2f}" for ours in over),
-                ]
-                for name, rounds in done.items()
-            ],
-        )
-        for name, tasks in self.tasks[self.name].items():
-            said = ", ".join(
-                f"{metric} {'/'.join(f'{task[metric]:,}' for task in tasks)}"
-                for metric in TASK_METRICS
-                if metric != "state_sync"
-            )
-            print(f"{CONTENDERS[name].title}, last micro-batch, by subtask: {said}")
-        return {
-            "keys": self.keys,
-            "rows_per_s": {name: round(value) for name, value in medians.items()},
-            "over": over,
-            "cpu_s_per_1m_rows": {name: round(value, 2) for name, value in cpu.items()},
-            "rounds": {name: [round(each.rate) for each in rounds] for name, rounds in done.items()},
-            "rows": {name: rounds[0].rows for name, rounds in done.items()},
-            "store": self.stores.get(self.name),
-        }
 
-
-def reason(error: str) -> str:
-    """Return the line of a stack trace, Python's or Java's, that says what happened."""
-    lines = error.strip().splitlines()
-    errors = [line.strip() for line in lines if re.match(r"\s*(Caused by: )?[\w.]+(Error|Exception)\b", line)]
-    return (errors or lines or [""])[-1]
-
-
-def names_of(known: Mapping[str, Any]) -> Any:
-    """Return what makes a list of some of the known names of an argument."""
-
-    def parse(text: str) -> list[str]:
-        names = [name for name in text.split(",") if name]
-        if unknown := set(names) - set(known):
-            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: known are {', '.join(known)}")
-        return [name for name in known if name in names]
-
-    return parse
+def query(source: DataFrame, question: Mapping[str, Any]) -> DataFrame:
+    """Return the query that a side is asked for."""
+    return QUERIES[question["query"]](source, WORKS[question["work"]])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    for option, known in (("--works", WORKS), ("--sides", OURS), ("--peers", PEERS)):
-        parser.add_argument(
-            option, type=names_of(known), default=list(known), help=f"some of {','.join(known)}; all by default"
-        )
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batches", type=int, default=1, help="micro-batches, or jobs, of each side in a round")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a micro-batch")
-    parser.add_argument("--warm-up-rows", type=int, default=100_000, help="rows of the first two")
+    names: dict[str, Mapping[str, Any]] = {"--works": WORKS, "--sides": OURS, "--peers": PEERS, "--stores": STORES}
+    parser = arguments_of(__doc__, names, rows=1_000_000)
     parser.add_argument("--keys", type=int, default=0, help="instead of each work's own number")
-    parser.add_argument("--flink-bundle", type=int, default=10_000, help="elements in a bundle of PyFlink")
-    parser.add_argument("--environments", type=Path, default=DIRECTORY, help="of the peers, made when missing")
-    parser.add_argument("--memory", default="3g", help="of each Spark")
-    parser.add_argument("--side", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    # Spark's workers find this module where the driver does.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-    arguments.warm_up_rows = min(arguments.warm_up_rows, arguments.rows)
-    if arguments.side:
-        serve(arguments.side, arguments.memory)
-        return
-    load = os.getloadavg()[0]
-    if load > BUSY:
-        print(f"NOTE: the machine is busy with other things (load {load:.1f})")
-    with tempfile.TemporaryDirectory(prefix="bench-windows-") as directory:
-        comparison = Comparison(arguments, Path(directory))
-        comparison.run()
-        comparison.report(load)
-    if comparison.wrong:
-        sys.exit(1)
+    run(arguments, arguments.works, WindowComparison, SCHEMA, query)
 
 
 if __name__ == "__main__":

@@ -90,8 +90,11 @@ class Batches:
                     pq.write_table(mine, place / f"{side}-{part}.parquet")
         return place
 
-    def expected(self, number: int) -> list[int]:
-        """Return the summary of the pairs whose second row is in a micro-batch."""
+    def expected(self, number: int, kind: str) -> list[int]:
+        """Return the summary of the pairs whose second row is in a micro-batch; for the limit, of its rows."""
+        if kind == "limit":
+            key, ts, amount = (np.concatenate(both) for both in zip(self.side(number, 0), self.side(number, 1)))
+            return summary([key, ts, ts, amount])
         if number not in self._expected:
             pairs = [self._pairs(number, number)]
             if number:

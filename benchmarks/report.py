@@ -231,7 +231,7 @@ def sessions(results: Mapping[str, Result]) -> str:
 
 
 def windows(results: Mapping[str, Result]) -> str:
-    from benchmarks.window_sides import CONTENDERS
+    from benchmarks.bench_windows import CONTENDERS
     from benchmarks.window_work import WORKS
 
     parts = []
@@ -258,17 +258,17 @@ def windows(results: Mapping[str, Result]) -> str:
 
 
 def join(results: Mapping[str, Result]) -> str:
-    from benchmarks.bench_join import TITLES
+    from benchmarks.bench_join import CONTENDERS
 
     said = results["join"]
-    rates = {TITLES[name].strip("()"): float(rate) for name, rate in said["rows_per_s"].items()}
+    rates = {CONTENDERS[name].title.strip("()"): float(rate) for name, rate in said["rows_per_s"].items()}
     limits = [title for title in rates if title.startswith("identity")]
     chart = draw_bars(
         "join", f"rows at most 5 seconds apart, {said['keys']:,} keys", rates, "rows per second", limits=limits
     )
     rows = [
         [
-            TITLES[name].strip("()"),
+            CONTENDERS[name].title.strip("()"),
             f"{rate:,}",
             f"{min(said['rounds'][name]):,} to {max(said['rounds'][name]):,}",
             f"{said['cpu_s_per_1m_rows'][name]:.1f}" if name in said["cpu_s_per_1m_rows"] else "",
@@ -277,9 +277,9 @@ def join(results: Mapping[str, Result]) -> str:
         for name, rate in said["rows_per_s"].items()
     ]
     head = ["rows per second", "median", "rounds", "CPU s per 1M rows"]
-    parts = [chart, table(head + [f"{TITLES[ours]} over it" for ours in said["over"]], rows)]
-    parts += [f"Spark's state format and store: {said['state']}."] if said["state"] else []
-    parts += [f"{TITLES[name]} is left out: {why}" for name, why in said["left_out"].items()]
+    parts = [chart, table(head + [f"{CONTENDERS[ours].title} over it" for ours in said["over"]], rows)]
+    parts += [f"Spark's state format and store: {said['store']}."] if said["store"] else []
+    parts += [f"{CONTENDERS[name].title} is left out: {why}" for name, why in said["left_out"].items()]
     return "\n\n".join(parts)
 
 

@@ -235,12 +235,11 @@ class Batches:
         """Return a micro-batch's number of rows."""
         return self.small if number < SMALL else self.rows
 
-    def expected(self, number: int, *, late: bool) -> list[int]:
-        """Return the summary of what a micro-batch must emit.
-
-        Args:
-            late: whether windows are over one micro-batch after the watermark, as Spark's are.
-        """
+    def expected(self, number: int, kind: str) -> list[int]:
+        """Return the summary of what a contender of a kind must emit in a micro-batch."""
+        if kind == "limit":
+            return summary(self.batch(number))
+        late = kind == "spark"  # there windows are over one micro-batch after the watermark
         known = self._expected[late]
         while len(known) <= number:
             known.append(next(self._running[late]))
@@ -272,7 +271,7 @@ class Batches:
             for each in range(number + 1):
                 windows.add(*self.batch(each))
             return summary(windows.due(FOR_EVER))[:2]
-        until = [self.expected(i, late=False)[:2] for i in range(number + 1)]
+        until = [self.expected(i, "ours")[:2] for i in range(number + 1)]
         return [sum(values) for values in zip(*until)]
 
 
@@ -346,8 +345,7 @@ def two_hops_query(source: DataFrame, work: Work) -> DataFrame:
 QUERIES: dict[str, Callable[[DataFrame, Work], DataFrame]] = {
     "columnar": columnar_query,
     "python": python_query,
-    "spark-rocksdb": spark_query,
-    "spark-hdfs": spark_query,
+    "spark": spark_query,
     "two-hops": two_hops_query,
     "one-hop": one_hop_query,
 }

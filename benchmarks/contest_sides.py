@@ -1,23 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sides of ``bench_windows.py``: how each is run. See there for what they are."""
+"""The sides of the comparisons in ``contest.py``: how each is run, measured and checked."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from benchmarks.environments import Environment, PeerSide
 from benchmarks.keyed_work import SUBTASKS, TASK_METRICS, Round, observed, summary
 from benchmarks.support import (
     STATE_STORE,
@@ -28,28 +26,28 @@ from benchmarks.support import (
     step_settings,
     task_reports,
 )
-from benchmarks.window_work import QUERIES, SCHEMA, SMALL, WORKS
 from pillarbox.runtime.spark.session import local_session
 
 if TYPE_CHECKING:
-    from benchmarks.bench_windows import Comparison
+    from pyspark.sql import DataFrame
 
-PATHWAY = Environment("Pathway", "pathway", ("pathway==0.33.0",), "600 MB")
-BYTEWAX = Environment("Bytewax", "bytewax", ("bytewax==0.21.1", "pyarrow"), "200 MB")
+    from benchmarks.contest import Comparison
+
 # After this many seconds Spark may have ended idle Python workers, or will before the next micro-batch is through.
-IDLE = 45
+_IDLE = 45
 _STORE = "spark.sql.streaming.stateStore."
-STORES = {
-    "spark-rocksdb": {
+STORES: Mapping[str, Mapping[str, str]] = {
+    "rocksdb": {
         _STORE + "providerClass": STATE_STORE,
         _STORE + "checkpointFormatVersion": "2",
         _STORE + "rocksdb.trackTotalNumberOfRows": "false",
     },
-    "spark-hdfs": {
+    "hdfs": {
         _STORE + "providerClass": STATE_STORE.replace("RocksDBStateStoreProvider", "HDFSBackedStateStoreProvider"),
         _STORE + "checkpointFormatVersion": "1",
     },
 }
+"""The settings of Spark's state stores; ``hdfs`` keeps its state in the JVM's memory."""
 
 
 @dataclass(frozen=True)
@@ -66,42 +64,40 @@ class Contender:
     share: Mapping[str, int] = field(default_factory=dict)
 
 
-OURS = {
-    "columnar": Contender("pillarbox, columnar", "ours"),
-    "python": Contender("pillarbox, Python", "ours"),
-}
-PEERS = {
-    "spark": Contender("Spark's own", "spark"),
-    "thread": Contender(
-        "PyFlink, thread mode", "flink", {"tumbling": 5, "tumbling-10k": 5, "sliding": 200, "sessions": 10}
-    ),
-    "process": Contender(
-        "PyFlink, process mode", "flink", {"tumbling": 50, "tumbling-10k": 50, "sliding": 1_000, "sessions": 100}
-    ),
-    "pathway": Contender("Pathway", "pathway", {"sliding": 200, "sessions": 10}),
-    "bytewax": Contender("Bytewax", "bytewax", {"tumbling": 5, "tumbling-10k": 5, "sliding": 20, "sessions": 10}),
-    "two-hops": Contender("(identity, two hops)", "limit"),
-    "one-hop": Contender("(identity, one hop)", "limit"),
-}
-CONTENDERS = {**OURS, **PEERS}
-# Which process runs it: both stores, and both limits, share one.
-PROCESSES = {"spark-rocksdb": "spark", "spark-hdfs": "spark", "two-hops": "limits", "one-hop": "limits"}
+class MicroBatches(Protocol):
+    """The micro-batches of a work, or a share of each, and what must come of them."""
+
+    def length(self, number: int) -> int:
+        """Return a micro-batch's number of rows."""
+
+    def place(self, number: int, form: str) -> Path:
+        """Return the directory with a micro-batch's files: ``parquet``, ``csv``."""
+
+    def expected(self, number: int, kind: str) -> list[int]:
+        """Return the summary of what a contender of a kind must emit in a micro-batch."""
+
+    def all_of(self, number: int) -> list[int]:
+        """Return the summary of what must come of a micro-batch's rows by themselves."""
 
 
 # -- on Spark, in a process of its own --
 
 
-def serve(directory: Path, memory: str) -> None:
-    """Run queries over micro-batches that come when they are asked for."""
+def serve(directory: Path, memory: str, schema: str, make: Callable[[DataFrame, Mapping[str, Any]], DataFrame]) -> None:
+    """Run queries over micro-batches that come when they are asked for.
+
+    Args:
+        make: makes the query that a question asks for, of a streaming DataFrame with the columns of ``schema``.
+    """
     spark = local_session(SUBTASKS, **step_settings(directory, memory))
     queries: dict[str, SteppedQuery] = {}
     for question in questions():
-        name = question["query"]
+        name = question["name"]
         if question["do"] == "begin":
-            for setting, value in STORES.get(name, {}).items():
+            for setting, value in question["settings"].items():
                 spark.conf.set(setting, value)
-            queries[name] = query = SteppedQuery(spark, Path(question["directory"]), SCHEMA)
-            query.start(observed(QUERIES[name](query.source, WORKS[question["work"]])))
+            queries[name] = query = SteppedQuery(spark, Path(question["directory"]), schema)
+            query.start(observed(make(query.source, question)))
             answer()
         elif question["do"] == "end":
             queries.pop(name).stop()
@@ -110,7 +106,6 @@ def serve(directory: Path, memory: str) -> None:
             before = cpu_seconds(os.getpid())
             progress = queries[name].step(question["batch"])
             answer(
-                rows=progress.numInputRows,
                 ms=progress.durationMs["triggerExecution"],
                 cpu=cpu_seconds(os.getpid()) - before,
                 results=[value or 0 for value in progress.observedMetrics["results"]],
@@ -121,18 +116,16 @@ def serve(directory: Path, memory: str) -> None:
 
 # -- in the benchmark's process --
 
-# Works and sides of others, with a defect of theirs: its results are reported, and fail nothing (see window_flink.py).
-KNOWN_TO_BE_WRONG = {("sessions", "thread")}
-
 
 class Runner(ABC):
     """A side in a work."""
 
-    def __init__(self, comparison: Comparison, name: str, label: str = "") -> None:
+    def __init__(self, comparison: Comparison, name: str, title: str = "") -> None:
         self.comparison = comparison
         self.name = name
-        self.title = label or CONTENDERS[name].title
-        self.batches = comparison.batches(CONTENDERS[name].share.get(comparison.name, 1))
+        self.contender = comparison.contenders[name]
+        self.title = title or self.contender.title
+        self.batches = comparison.batches(self.contender.share.get(comparison.name, 1))
         self.directory = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=comparison.directory))
         self.number = 0
         self.counted: list[Round] = []
@@ -140,14 +133,13 @@ class Runner(ABC):
 
     @abstractmethod
     def measure(self) -> tuple[Round, list[int], list[int]]:
-        """Run the next micro-batch or job; give also its results, and what they must be."""
+        """Run the next micro-batch or job; return also its results, and those that it must have."""
 
     def run(self, *, counts: bool) -> Round:
+        """Run the next micro-batch or job, and check its results."""
         done, results, expected = self.measure()
         if wrong := results != expected:
-            known = (self.comparison.name, self.name) in KNOWN_TO_BE_WRONG
-            lines = self.comparison.known_wrong if known else self.comparison.wrong
-            lines.append(f"{self.comparison.name}, {self.title}, number {self.number}: {results}, not {expected}")
+            self.comparison.note_wrong(self, f"{self.title}, number {self.number}: {results}, not {expected}")
         if counts:
             self.counted.append(done)
         self.number += 1
@@ -160,7 +152,8 @@ class Runner(ABC):
         return done
 
     def warm_up(self) -> None:
-        for _ in range(SMALL + self.comparison.work.full_warm_up):
+        """Run the micro-batches that do not count."""
+        for _ in range(self.comparison.warm_up):
             self.run(counts=False)
 
     def turn(self) -> None:
@@ -169,63 +162,71 @@ class Runner(ABC):
             self.run(counts=True)
 
     def close(self) -> None:
+        """End, and remove what there is on the disk."""
         shutil.rmtree(self.directory, ignore_errors=True)
 
 
 class SparkRunner(Runner):
-    """A query on Spark."""
+    """A query on Spark.
 
-    def __init__(self, comparison: Comparison, name: str, query: str = "", label: str = "") -> None:
-        super().__init__(comparison, name, label)
-        self.query = query or name
-        self.late = CONTENDERS[name].kind == "spark"
-        self.side = comparison.spark(PROCESSES.get(self.query, self.query))
-        self.side.ask(do="begin", query=self.query, work=comparison.name, directory=str(self.directory / "query"))
+    Args:
+        store: by whose settings it runs; empty: none of its own.
+    """
+
+    def __init__(self, comparison: Comparison, name: str, store: str = "") -> None:
+        super().__init__(comparison, name, f"{comparison.contenders[name].title}, {store}" if store else "")
+        self.store = store
+        self.query = f"{name} {store}"
+        # All limits share a process: they are no contenders of each other.
+        self.side = comparison.spark("limits" if self.contender.kind == "limit" else name)
+        self.side.ask(
+            do="begin",
+            name=self.query,
+            query=name,
+            work=comparison.name,
+            directory=str(self.directory / "query"),
+            settings=dict(comparison.stores.get(store, {})),
+        )
         self.last = time.monotonic()
 
     def measure(self) -> tuple[Round, list[int], list[int]]:
         staged = self.directory / f"{self.number:03}"
         shutil.copytree(self.batches.place(self.number, "parquet"), staged, copy_function=os.link)
-        said = self.side.ask(do="step", query=self.query, batch=str(staged))
+        said = self.side.ask(do="step", name=self.query, batch=str(staged))
         self.last = time.monotonic()
         self.tasks = said["tasks"]
-        if CONTENDERS[self.name].kind == "limit":
-            expected = summary(self.batches.batch(self.number))
-        else:
-            expected = self.batches.expected(self.number, late=self.late)
-        return Round(said["rows"], said["ms"], said["cpu"]), said["results"], expected
+        expected = self.batches.expected(self.number, self.contender.kind)
+        return Round(self.batches.length(self.number), said["ms"], said["cpu"]), said["results"], expected
 
     def turn(self) -> None:
-        if not self.late and time.monotonic() - self.last > IDLE:
+        if self.contender.kind != "spark" and time.monotonic() - self.last > _IDLE:
             self.run(counts=False)
         super().turn()
 
     def close(self) -> None:
-        self.side.ask(do="end", query=self.query)
+        self.side.ask(do="end", name=self.query)
         super().close()
 
 
-class FasterStore(Runner):
-    """Spark's own windows, with the state store that is the faster one at the end of the warm-up."""
+class FastestStore(Runner):
+    """Spark's own, with the state store that is the fastest one in the last micro-batch of the warm-up."""
 
     def __init__(self, comparison: Comparison, name: str) -> None:
         super().__init__(comparison, name)
-        self.runners = [
-            SparkRunner(comparison, name, query, f"{self.title}, {query.partition('-')[2]}") for query in STORES
-        ]
+        self.runners = [SparkRunner(comparison, name, store) for store in comparison.arguments.stores]
 
     def measure(self) -> tuple[Round, list[int], list[int]]:
         return self.runners[0].measure()
 
     def warm_up(self) -> None:
-        # In turns, so that neither has a JVM that the other one has warmed up.
-        for _ in range(SMALL + self.comparison.work.full_warm_up):
+        # In turns, so that none has a JVM that the others have warmed up.
+        for _ in range(self.comparison.warm_up):
             rates = [runner.run(counts=False).rate for runner in self.runners]
         fastest = self.runners.pop(rates.index(max(rates)))
         for runner in self.runners:
             runner.close()
         self.runners = [fastest]
-        self.comparison.stores[self.comparison.name] = fastest.query
+        self.comparison.fastest[self.comparison.name] = fastest.store
         self.counted = fastest.counted
 
     def turn(self) -> None:
@@ -237,36 +238,6 @@ class FasterStore(Runner):
         super().close()
 
 
-class PathwayRunner(Runner):
-    """Pathway, with a process for each work."""
-
-    def __init__(self, comparison: Comparison, name: str) -> None:
-        super().__init__(comparison, name)
-        source = self.directory / "in"
-        source.mkdir()
-        spec = json.dumps(comparison.spec())
-        self.side = PeerSide(
-            PATHWAY.make(comparison.place(PATHWAY)),
-            "window_pathway.py",
-            "--spec",
-            spec,
-            "--source",
-            str(source),
-            env={"PATHWAY_THREADS": str(SUBTASKS)},
-        )
-
-    def measure(self) -> tuple[Round, list[int], list[int]]:
-        staged = self.directory / f"{self.number:03}.csv"
-        os.link(self.batches.place(self.number, "csv-whole") / "rows.csv", staged)
-        expected = self.batches.emitted_until(self.number)
-        said = no_error(self.side.ask(batch=str(staged), expected=expected))
-        return Round(self.batches.length(self.number), said["ms"], said["cpu"]), said["results"], expected
-
-    def close(self) -> None:
-        self.side.close()
-        super().close()
-
-
 class JobRunner(Runner):
     """PyFlink or Bytewax: a round is a job over the rows of a micro-batch by themselves."""
 
@@ -275,16 +246,14 @@ class JobRunner(Runner):
         self.sides = comparison.jobs(name)
 
     def measure(self) -> tuple[Round, list[int], list[int]]:
-        flink = CONTENDERS[self.name].kind == "flink"
-        place = self.batches.place(self.number, "csv" if flink else "parquet")
-        halves = [place / str(i) if flink else place / f"{i}.parquet" for i in range(SUBTASKS)]
-        sources = halves if len(self.sides) == SUBTASKS else [place]
+        flink = self.contender.kind == "flink"
+        sources = self.comparison.job_sources(self, len(self.sides))
         targets = [self.directory / f"{self.number}-{i}" for i in range(len(sources))]
         before = cpu_seconds(os.getpid())
         with ThreadPoolExecutor(len(self.sides)) as threads:
             spec = self.comparison.spec()
             asked = [
-                threads.submit(side.ask, spec=spec, source=str(source), target=str(target))
+                threads.submit(side.ask, spec=spec, source=source, target=str(target))
                 for side, source, target in zip(self.sides, sources, targets)
             ]
             said = [no_error(each.result()) for each in asked]
@@ -294,11 +263,12 @@ class JobRunner(Runner):
 
     def warm_up(self) -> None:
         self.run(counts=False)
-        # The other small one is not needed: a job has no state.
-        self.number = SMALL
+        # The other small ones are not needed: a job has no state.
+        self.number = self.comparison.small
 
 
 def no_error(said: dict[str, Any]) -> dict[str, Any]:
+    """Return a side's answer, if it is no error."""
     if "error" in said:
         raise SystemExit(said["error"])
     return said
