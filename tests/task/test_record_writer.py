@@ -263,6 +263,26 @@ def test_buffers_are_of_a_good_size(monkeypatch):
     assert all(3_000 < size < 30_000 for size in sizes)
 
 
+@pytest.mark.parametrize("texts", [False, True])
+def test_buffers_of_columns_are_of_a_good_size(monkeypatch, texts):
+    """Each of them, also where the rows of one receiver are much larger than those of others."""
+    monkeypatch.setattr(record_writer, "_BUFFER_BYTES", 10_000)
+    writer = writer_of(edge_by("key"))
+    keys = np.arange(600)
+    columns = {"key": pa.array(keys), "amount": pa.array(keys)}
+    large = by_subtask(range(600))[TARGETS[0]][0]
+    if texts:
+        columns["text"] = pa.array(["x" * (2_000 if key == large else 2) for key in keys.tolist()])
+    for _ in range(30):
+        writer.edges[0].process_records(ArrowRecords(pa.RecordBatch.from_pydict(columns), keys))
+    writer.flush()
+    sent = elements_of(writer.take())
+    for target, records in sent.items():
+        sizes = [each.batch.nbytes for each in records[:-1]]
+        share = records[-1].batch.nbytes / len(records[-1]) * 250 + 2_000
+        assert len(sizes) >= 5 and all(10_000 <= size < 10_000 + share for size in sizes), target
+
+
 def test_sequence_numbers_start_anew_in_an_epoch():
     writer = writer_of(edge_by(lambda value: 0, [10]))
     writer.broadcast(Barrier(1))

@@ -111,8 +111,9 @@ class _EdgeWriter:
             return
         self._writer.records_out += count
         self._sent_records = True
+        row_bytes = _row_bytes(records)
         for subtask, share in self._selector.divide(records):
-            self._add(subtask, share)
+            self._add(subtask, share, row_bytes)
         if self._at_once:
             self.flush()
             self._writer.is_awaited = True
@@ -122,11 +123,11 @@ class _EdgeWriter:
         self._sequence[subtask] = sequence + 1
         return self._writer.send(self._targets[subtask], self._channel, sequence, element)
 
-    def _add(self, subtask: int, records: Records) -> None:
+    def _add(self, subtask: int, records: Records, row_bytes: float | None) -> None:
         pending = self._pending[subtask]
         if not pending.takes(records):
             self._pack(subtask)
-        pending.add(records)
+        pending.add(records, row_bytes)
         if pending.is_full:
             self._pack(subtask)
             # A watermark may be overtaken by records, never overtake one: so it can wait for a buffer to fill.
@@ -183,6 +184,16 @@ class _EdgeWriter:
             self._send(subtask, element)
 
 
+def _row_bytes(records: Records) -> float | None:
+    """Return the bytes of each row of a run whose rows all have the same; None: each share has to be asked for its own.
+
+    To ask costs as much as to divide a run among many targets.
+    """
+    if isinstance(records, ArrowRecords) and all(map(pa.types.is_primitive, records.batch.schema.types)):
+        return int(records.batch.nbytes) / len(records)
+    return None
+
+
 class _Pending:
     """Records of one target that are not packed yet: runs of one kind, columnar or not."""
 
@@ -192,7 +203,7 @@ class _Pending:
         self._runs: list[Records] = []
         self._columnar = False
         self._count = 0
-        self._size = 0
+        self._size = 0.0
         # The bytes of a pickled record, learnt from the epoch's last buffer; the first one may be of large records.
         self._record_bytes = 512.0
 
@@ -209,11 +220,13 @@ class _Pending:
             )
         return (first.timestamps is None) == (records.timestamps is None)
 
-    def add(self, records: Records) -> None:
+    def add(self, records: Records, row_bytes: float | None) -> None:
         self._columnar = isinstance(records, ArrowRecords)
         self._runs.append(records)
         self._count += len(records)
-        if isinstance(records, ArrowRecords):
+        if row_bytes is not None:
+            self._size += row_bytes * len(records)
+        elif isinstance(records, ArrowRecords):
             self._size += int(records.batch.nbytes)
 
     @property
@@ -227,7 +240,8 @@ class _Pending:
 
     def drain(self) -> list[Records]:
         runs, self._runs = self._runs, []
-        self._count = self._size = 0
+        self._count = 0
+        self._size = 0.0
         if len(runs) <= 1:
             return runs
         if self._columnar:
