@@ -83,7 +83,7 @@ def test_outcomes_are_not_empty(name: str) -> None:
     for seed in range(8):
         run = Run(name, seed)
         reached |= {output for epoch in run.undisturbed() for output, values in epoch.items() if values}
-        if reached == set(run.compiled.outputs):
+        if reached >= set(run.compiled.outputs):
             return
     pytest.fail(f"nothing reaches {set(run.compiled.outputs) - reached}")
 
