@@ -65,8 +65,9 @@ SETTINGS_BUILDS = [
             (("s", ("renamed", ["a"])), ("renamed is a dict of new uids by those in the savepoint", "['a']")),
             (("s", ("renamed", {"a": 1})), ("renamed is a dict of new uids", "{'a': 1}")),
             (("s", ("renamed", {"a": "c", "b": "c"})), ("renamed gives one uid to several operators",)),
-            (("s", ("positions", "latest")), ('positions is "savepoint", "none", or a list', "'latest'")),
-            (("s", ("positions", ["latest"])), ('positions is "savepoint", "none", or a list', "['latest']")),
+            (("s", ("positions", "latest")), ('positions is "savepoint", "none", a dict of positions', "'latest'")),
+            (("s", ("positions", ["latest"])), ('positions is "savepoint", "none", a dict', "['latest']")),
+            (("s", ("positions", {"payments": "latest"})), ("a dict of positions by the names of sources", "latest")),
         )
     ),
     Build(

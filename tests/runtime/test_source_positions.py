@@ -8,13 +8,23 @@ from typing import Any
 import pytest
 
 from pillarbox import CheckpointMismatchError
+from pillarbox.graph.savepoint_start import SavepointStart
 from pillarbox.runtime.spark.seen_files import glob_of, paths_seen
-from pillarbox.runtime.spark.source_positions import PlannedSource, SeenFiles, find_positions
+from pillarbox.runtime.spark.source_positions import FoundPositions, PlannedSource, SeenFiles
+from pillarbox.runtime.spark.source_positions import find_positions as find
 from pillarbox.state.savepoint import Sources
 
 FILES = PlannedSource("FileSource[/in]", 0)
 KAFKA = PlannedSource("kafka", 1)
 RATE = PlannedSource("rate", 0)
+
+
+def start(positions: Any = "savepoint", **renamed: str) -> SavepointStart:
+    return SavepointStart.of("savepoint", False, renamed, positions)
+
+
+def find_positions(wanted: Any, noted: Sources, planned: list[PlannedSource]) -> tuple[list[Any], list[str]]:
+    return find(start(wanted), noted, None, planned)[:2]
 
 
 def noted(*lines: str, **seen: list[str]) -> Sources:
@@ -44,7 +54,9 @@ def test_no_path_for_these(paths: list[str]) -> None:
 
 
 def test_spark_notes_encoded_paths() -> None:
-    assert paths_seen(['{"path":"file:///in/a%20b%2520%23.json","timestamp":1,"batchId":0}']) == [
+    lines = [json.dumps({"path": f"file:///in/{name}", "timestamp": 1, "batchId": name}) for name in range(3)]
+    assert paths_seen(lines, 1) == ["file:///in/0", "file:///in/1"]
+    assert paths_seen(['{"path":"file:///in/a%20b%2520%23.json","timestamp":1,"batchId":0}'], 0) == [
         "file:///in/a b%20#.json"
     ]
 
@@ -89,7 +101,6 @@ def test_sources_begin_anew(wanted: Any, sources: Sources, planned: list[Planned
         ("savepoint", noted('{"logOffset":3}', n0=[]), [KAFKA], "source 1 of Spark's was files, and is kafka"),
         ("savepoint", noted('{"topic":{"0":1}}'), [FILES], 'source 1 of Spark\'s was at {"topic"'),
         ("savepoint", noted('{"logOffset":3}'), [FILES], "does not say which files source 1"),
-        ("savepoint", Sources(("v2", "{}", "{}"), {}), [KAFKA], "sources have names of their own (offset log v2)"),
         ("savepoint", noted("12"), [RATE], "which counts from the start of its query"),
         ("none", noted("12"), [KAFKA], "no source has a position, and the program reads 1 (kafka): give one of them"),
         (({},), noted("12"), [KAFKA, KAFKA], "positions has 1, and the program reads 2 (kafka, kafka)"),
@@ -99,3 +110,81 @@ def test_sources_begin_anew(wanted: Any, sources: Sources, planned: list[Planned
 def test_positions_that_cannot_be(wanted: Any, sources: Sources, planned: list[PlannedSource], says: str) -> None:
     _, problems = find_positions(wanted, sources, planned)
     assert len(problems) == 1 and says in problems[0]
+
+
+def topic(offset: int) -> str:
+    return json.dumps({"topic": {"0": offset}})
+
+
+def kafka(*names: str | None, titles: bool = False) -> list[PlannedSource]:
+    """Sources of Kafka's, each alone in a source of the program's that has the name."""
+    return [
+        PlannedSource("kafka", number, title=name if titles else None, known_as=name, has_beginning=True)
+        for number, name in enumerate(names)
+    ]
+
+
+def offsets(found: FoundPositions) -> list[Any]:
+    assert not found.wrong
+    return [position and position["topic"]["0"] for position in found.positions]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "renamed", "is_at", "added", "gone"),
+    [
+        (["a", "b"], ["a", "b"], {}, [0, 1], [], []),
+        (["a", "b"], ["b", "a"], {}, [1, 0], [], []),
+        (["a", "b"], ["c", "b", "a"], {}, [None, 1, 0], ["c"], []),
+        (["a", "b", "c"], ["c"], {}, [2], [], ["a", "b"]),
+        (["a"], ["b"], {}, [None], ["b"], ["a"]),
+        (["a", "b"], ["c", "b"], {"a": "c"}, [0, 1], [], []),
+        (["dataframe"], ["a"], {}, [0], [], []),
+        (["a", "dataframe"], ["dataframe", "b"], {}, [1, None], ["b"], ["a"]),
+        (["dataframe", "dataframe"], ["a", "b"], {}, [0, 1], [], []),
+        (["dataframe"], ["dataframe", "b"], {}, [0, None], ["b"], []),
+        ([None, None], ["a", "b"], {}, [0, 1], [], []),
+    ],
+)
+def test_sources_are_known_by_their_names(
+    then: Any, now: list[str], renamed: dict[str, str], is_at: list[Any], added: list[str], gone: list[str]
+) -> None:
+    names = None if None in then else then
+    found = find(start(**renamed), noted(*map(topic, range(len(then)))), names, kafka(*now))
+    assert (offsets(found), list(found.added), list(found.gone)) == (is_at, added, gone)
+
+
+def test_files_seen_are_found_by_the_place_that_the_source_had() -> None:
+    files = [PlannedSource("FileSource[/in]", 0, known_as="files"), *kafka(None, "topic")[1:]]
+    found = find(start(), noted(topic(7), '{"logOffset":0}', n1=["file:///in/a"]), ["topic", "files"], files)
+    assert found.positions == [SeenFiles(["file:///in/a"]), {"topic": {"0": 7}}] and not found.wrong
+
+
+def test_names_that_spark_was_given_are_in_its_log() -> None:
+    sources = Sources(("v2", "{}", f"b:{topic(2)}", "c:-", f"a:{topic(1)}"), {})
+    found = find(start(), sources, ["x", "y", "z"], kafka("a", "new", "b", titles=True))
+    assert offsets(found) == [1, None, 2]
+    assert (found.added, found.gone, found.places) == (["new"], ["c"], None)
+
+
+def test_a_log_of_the_second_version_without_names() -> None:
+    sources = Sources(("v2", "{}", *(f"{number}:{topic(number)}" for number in (10, 2, 0, *range(3, 10), 1))), {})
+    assert offsets(find(start(), sources, None, kafka(*"abcdefghijk"))) == [*range(11)]
+
+
+def test_positions_of_some_sources_by_name() -> None:
+    then = noted(topic(1), topic(2))
+    given = start({"b": {"topic": {"0": 70}}, "c": None})
+    assert offsets(find(given, then, ["a", "b"], kafka("a", "b", "c"))) == [1, 70, None]
+    refused = find(given, then, ["a", "b"], kafka("a", "b"))
+    assert "positions names 'c', and the program has no source of that name" in refused.wrong[0]
+    edited = find(start({"b": {"topic": {"0": 70}}}), Sources(), None, kafka("a", "b"))
+    assert offsets(edited) == [None, 70]
+
+
+def test_sources_without_names_of_their_own_cannot_be_told_apart() -> None:
+    found = find(start(), noted(topic(1), topic(2)), ["dataframe", "dataframe"], kafka("dataframe"))
+    assert "it has positions of 2 sources, and the program reads 1 (kafka)" in found.wrong[0]
+
+
+def test_a_source_that_tells_its_beginning_needs_no_position() -> None:
+    assert offsets(find(start("none"), noted(topic(1)), None, kafka("a"))) == [None]

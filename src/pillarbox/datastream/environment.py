@@ -261,7 +261,8 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
 
         Args:
             df: a streaming or batch DataFrame.
-            name: the source's name, for people: in plans, metrics and errors.
+            name: the source's name: in plans, metrics and errors; and by it a start from a savepoint knows the source,
+                as it does operators by their uid (:meth:`from_savepoint`).
 
         Raises:
             ProgramError: it is no Spark DataFrame, or two of its columns have the same name.

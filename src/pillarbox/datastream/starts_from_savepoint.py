@@ -24,7 +24,9 @@ class StartsFromSavepoint:
         *,
         allow_non_restored_state: bool = False,
         renamed: Mapping[str, str] | None = None,
-        positions: str | Sequence[Mapping[str, Any] | int | None] = "savepoint",
+        positions: str | Mapping[str, Mapping[str, Any] | int | None] | Sequence[Mapping[str, Any] | int | None] = (
+            "savepoint"
+        ),
     ) -> E:
         """Let the program start with the state of a savepoint, at any parallelism.
 
@@ -35,11 +37,13 @@ class StartsFromSavepoint:
 
         Args:
             directory: the savepoint.
-            allow_non_restored_state: whether state of operators that the program does not have is left behind.
-            renamed: new uids of operators, by those in the savepoint.
-            positions: where sources begin. ``"savepoint"``: where the savepoint has them. ``"none"``: as those of a new
-                query. A list: a position for each source of Spark's, as Spark's offset log has it (a dict, or an
-                int), or None: as in a new query.
+            allow_non_restored_state: whether state of operators, and positions of sources, that the program does not
+                have are left behind.
+            renamed: new uids of operators, and new names of sources, by those in the savepoint.
+            positions: where sources begin. ``"savepoint"``: where the savepoint has them; sources are known by their
+                names, and one that is new begins as in a new query. ``"none"``: all as in a new query. A dict: the
+                positions of some sources by name, as Spark's offset log has them (a dict, or an int; None: as in a new
+                query); the others as with ``"savepoint"``. A list: a position for each source of Spark's, in order.
 
         Returns:
             The environment.
@@ -53,6 +57,8 @@ class StartsFromSavepoint:
 
         Example:
             >>> env = env.from_savepoint("/savepoints/2026-05-01", renamed={"count": "count-cards"})
+            >>> begin = {"payments": {"payments-topic": {"0": 4711, "1": 4690}}}
+            >>> env = env.from_savepoint("/savepoints/2026-05-01", positions=begin)
         """
         self._savepoint = SavepointStart.of(directory, bool(allow_non_restored_state), renamed, positions)
         return self

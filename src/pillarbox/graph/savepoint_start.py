@@ -27,7 +27,7 @@ SAVEPOINT = "savepoint"
 #: Sources begin as those of a new query do.
 NONE = "none"
 
-Positions = str | tuple[Any, ...]
+Positions = str | tuple[Any, ...] | Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class SavepointStart:
 
     Attributes:
         directory: the savepoint.
-        allow_non_restored_state: whether state may be left behind.
-        renamed: the uids of the program's operators, by those that they have in the savepoint.
-        positions: where sources begin: ``SAVEPOINT``, ``NONE``, or a position for each.
+        allow_non_restored_state: whether state may be left behind, and positions of sources.
+        renamed: the uids of the program's operators and the names of its sources, by those in the savepoint.
+        positions: where sources begin: ``SAVEPOINT``, ``NONE``, a position for each of Spark's, or for some by name.
     """
 
     directory: str
@@ -80,12 +80,12 @@ class SavepointStart:
                 "from_savepoint(): the program has no operator that could take state: there is none behind a key_by()"
                 " or another shuffle"
             )
-        uids = _uids(program)
-        unknown = [new for new in self.renamed.values() if new not in uids]
+        uids, sources = _uids(program), sorted({source.name for source in program.sources.values()})
+        unknown = [new for new in self.renamed.values() if new not in uids and new not in sources]
         if unknown:
             raise ProgramError(
                 f"from_savepoint(): renamed gives {_listed(unknown)} as new uid, and the program has no such operator;"
-                f" it has {_listed(sorted(uid for uid in uids if uid))}"
+                f" it has {_listed(sorted(uid for uid in uids if uid))}, and the sources {_listed(sources)}"
             )
 
     def uid_of(self, uid: str) -> str:
@@ -183,12 +183,14 @@ def plan_restore(
     program: Program,
     own: Mapping[str, set[str]],
     others: Sequence[str] = (),
+    sources: Sequence[str] = (),
 ) -> RestorePlan:
     """Compare a program with a savepoint.
 
     Args:
         own: for each table, the uids of the operators of its chain that have something of their own.
         others: more that speaks against it: one sentence each.
+        sources: the names of the savepoint's sources.
 
     Raises:
         CheckpointMismatchError: the program cannot start from it: all reasons, one line each.
@@ -200,7 +202,7 @@ def plan_restore(
     heads = {vertex.uid: vertex for vertex in program.vertices if not vertex.is_source}
     nodes = {node.uid: vertex for vertex in heads.values() for node in vertex.nodes}
     known = {table.uid for table in manifest.operators}.union(*own.values())
-    unknown = [old for old in start.renamed if old not in known]
+    unknown = [old for old in start.renamed if old not in known and old not in sources]
     if unknown:
         wrong.append(
             f"renamed names {_listed(unknown)}, of which it has no state; it has that of {_listed(sorted(known))}"
@@ -268,9 +270,20 @@ def _listed(names: Sequence[str]) -> str:
 def _positions(given: Any) -> Positions:
     if isinstance(given, str) and given in (SAVEPOINT, NONE):
         return given
-    if isinstance(given, (list, tuple)) and all(one is None or isinstance(one, (Mapping, int)) for one in given):
-        return tuple(dict(one) if isinstance(one, Mapping) else one for one in given)
+    if isinstance(given, (list, tuple)) and all(map(_is_position, given)):
+        return tuple(map(_copied, given))
+    if isinstance(given, Mapping) and all(isinstance(name, str) and _is_position(one) for name, one in given.items()):
+        return {name: _copied(one) for name, one in given.items()}
     raise ProgramError(
-        'from_savepoint(): positions is "savepoint", "none", or a list with a position for each source of Spark\'s: a'
-        f" dict or an int as in Spark's offset log, or None, not {shorten(given)}"
+        'from_savepoint(): positions is "savepoint", "none", a dict of positions by the names of sources, or a list'
+        " with one for each source of Spark's. A position is a dict or an int as in Spark's offset log, or None; not"
+        f" {shorten(given)}"
     )
+
+
+def _is_position(given: Any) -> bool:
+    return given is None or isinstance(given, (Mapping, int))
+
+
+def _copied(position: Any) -> Any:
+    return dict(position) if isinstance(position, Mapping) else position

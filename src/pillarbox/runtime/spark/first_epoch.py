@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.elements import dumps
 from pillarbox.errors import CheckpointMismatchError, ConfigurationError, ProgramError, SavepointError
-from pillarbox.graph import Program
+from pillarbox.graph import DataFrameSource, Program
 from pillarbox.graph.description import Comparison, compare_sources, describe_programs
-from pillarbox.graph.savepoint_start import SAVEPOINT, RestorePlan, SavepointStart, plan_restore, uids_of
+from pillarbox.graph.savepoint_start import RestorePlan, SavepointStart, plan_restore, uids_of
 from pillarbox.runtime.savepoint_stores import classes_of
 from pillarbox.runtime.shipping import ship
 from pillarbox.runtime.spark.description import Description
@@ -27,7 +28,14 @@ from pillarbox.runtime.spark.restore_host import LAST, STATE_SCHEMA, Router
 from pillarbox.runtime.spark.savepoint import OpenSavepoint, open_savepoint
 from pillarbox.runtime.spark.session import worker_pool
 from pillarbox.runtime.spark.sink_log import SinkLog
-from pillarbox.runtime.spark.source_positions import find_positions, planned_sources, stand_ins, stateful_steps
+from pillarbox.runtime.spark.source_positions import (
+    FoundPositions,
+    PlannedSource,
+    find_positions,
+    planned_sources,
+    stand_ins,
+    stateful_steps,
+)
 from pillarbox.runtime.spark.start import PlannedProgram, _set, program_settings
 from pillarbox.runtime.spark.writer import files_of, session_of
 from pillarbox.state.savepoint import OwnState, redistribute
@@ -140,21 +148,35 @@ class _Beginning:
         self._check_interrupted()
         others = self._in_the_way(writer, files)
         opened = open_savepoint(spark, start.directory)
-        sources = planned_sources(writer._df)
-        positions, wrong = find_positions(start.positions, opened.manifest.sources, sources)
-        others += wrong
+        sources = self._sources(writer)
+        programs = opened.manifest.programs
+        then = programs[0]["sources"] if programs and len(programs) == 1 else None
+        names = None if then is None else [source["name"] for source in then]
+        found = find_positions(start, opened.manifest.sources, names, sources)
+        others += found.wrong
+        if found.gone and not start.allow_non_restored_state:
+            others.append(_gone(found))
         loads = classes_of(self._program.vertices[0])
         own = {table.uid: opened.own_states(table.uid, loads) for table in opened.manifest.operators}
-        warnings = self._sources_changed(opened, others)
+        warnings = self._sources_changed(then, found, others)
         plan = plan_restore(
-            start, opened.manifest, self._program, {uid: uids_of(states) for uid, states in own.items()}, others
+            start,
+            opened.manifest,
+            self._program,
+            {uid: uids_of(states) for uid, states in own.items()},
+            others,
+            sources=names or (),
         )
         for warning in [*plan.warnings, *warnings]:
             _log.warning("savepoint %s: %s", start.directory, warning)
         for uid in plan.left_behind:
             _log.warning(start.left_behind(uid, opened.frame(uid).count() if uid in own else 0))
+        for name in found.gone:
+            _log.warning("savepoint %s: the position of source %r is left behind", start.directory, name)
+        for name in found.added:
+            _log.info("savepoint %s: source %r is new, and begins as its own options say", start.directory, name)
         first = FirstEpoch(
-            stand_ins(spark, positions, sources, f"{self._checkpoint}/pillarbox"),
+            stand_ins(spark, found.positions, sources, self._checkpoint),
             lambda vertices: self._state(opened, plan, own, vertices),
             {
                 vertex.number: start.table(opened.table(uid).operator, self._program)
@@ -209,15 +231,30 @@ class _Beginning:
             )
         return found
 
-    def _sources_changed(self, opened: OpenSavepoint, wrong: list[str]) -> list[str]:
+    def _sources(self, writer: Any) -> list[PlannedSource]:
+        """Return the query's sources, with the names of the program's."""
+        every = planned_sources(writer._df)
+        names: list[str | None] = []
+        for source in self._program.sources.values():
+            if isinstance(source, DataFrameSource):
+                own = planned_sources(source.dataframe)
+                names += [source.name] if len(own) == 1 else [None] * len(own)
+        if len(names) != len(every):  # it reads others as well
+            return every
+        return [replace(source, known_as=name) for source, name in zip(every, names)]
+
+    def _sources_changed(self, then: list[dict[str, Any]] | None, found: FoundPositions, wrong: list[str]) -> list[str]:
         """Return what may be wrong with the sources; add what is to ``wrong``."""
-        programs = opened.manifest.programs
-        if self._start.positions != SAVEPOINT or not programs or len(programs) != 1:
+        now = describe_programs([self._program])["programs"][0]["sources"]
+        if then is None or (found.places is None and not found.in_order):
             return []
-        found = Comparison()
-        compare_sources(programs[0]["sources"], describe_programs([self._program])["programs"][0]["sources"], found)
-        wrong += [f"{what}; or say positions=..." for what in found.refused]
-        return found.doubtful
+        if found.places is not None:
+            pairs = [(then[place], source) for place, source in zip(found.places, now) if place is not None]
+            then, now = [old for old, _ in pairs], [new for _, new in pairs]
+        changes = Comparison()
+        compare_sources(then, now, changes)
+        wrong += [f"{what}; or say positions=..." for what in changes.refused]
+        return changes.doubtful
 
     def _state(
         self, opened: OpenSavepoint, plan: RestorePlan, own: dict[str, list[OwnState]], vertices: Sequence[int]
@@ -257,3 +294,14 @@ class _Beginning:
                 f"checkpoint {self._checkpoint}: the query was stopped before it had the state of the savepoint"
                 f" {self._start.directory}: start the same program again to complete that, or take a new checkpoint"
             )
+
+
+def _gone(found: FoundPositions) -> str:
+    """Return the sentence that refuses a program that does not read what the savepoint has positions of."""
+    gone, added = (", ".join(map(repr, names)) for names in (found.gone, found.added))
+    instead = f", and reads {added}, of which the savepoint has none" if added else ""
+    return (
+        f"it has positions of the sources {gone}, which the program does not read{instead}: give them the same names"
+        " again, as in from_dataframe(df, 'payments'), say renamed={'old name': 'new name'}, or leave their positions"
+        " behind: allow_non_restored_state=True"
+    )

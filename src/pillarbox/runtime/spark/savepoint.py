@@ -265,15 +265,16 @@ def _sources(spark: SparkSession, checkpoint: str, epoch: int) -> Sources:
     if text is None:
         return Sources()
     offsets = tuple(text.splitlines())
-    files: dict[str, tuple[str, ...]] = {}
-    # Behind the version and the settings there is a line for each source.
-    for number, line in enumerate(offsets[2:]):
-        last = _object(line).get("logOffset")
-        if isinstance(last, int):
-            found = _files_seen(spark, f"{checkpoint}/sources/{number}", last)
-            if found:
-                files[str(number)] = found
-    return Sources(offsets, files)
+    # Behind the version and the settings there is a line for each source; where sources have names, with these. A
+    # source that is read twice has two lines, and one folder: which folder is whose, the program tells. So for each
+    # there is more than it may need.
+    found = [line.partition(":")[::2] for line in offsets[2:]] if offsets[0] == "v2" else enumerate(offsets[2:])
+    lines = {str(name): _object(text) for name, text in found}
+    last = max((line["logOffset"] for line in lines.values() if isinstance(line.get("logOffset"), int)), default=None)
+    if last is None:
+        return Sources(offsets)
+    files = {name: _files_seen(spark, f"{checkpoint}/sources/{name}", last) for name in lines}
+    return Sources(offsets, {name: seen for name, seen in files.items() if seen})
 
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:

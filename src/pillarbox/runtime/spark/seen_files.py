@@ -18,9 +18,14 @@ _SPECIAL = re.compile(r"([{}\[\]*?,\\])")
 _PLACE = re.compile(r"((?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://[^/]*)?)(/.*)", re.DOTALL)
 
 
-def paths_seen(lines: Iterable[str]) -> list[str]:
-    """Return the paths in lines of Spark's log of a file source: JSON, with percent-encoded paths."""
-    return [unquote(str(json.loads(line)["path"])) for line in lines]
+def paths_seen(lines: Iterable[str], last: int) -> list[str]:
+    """Return the paths in lines of Spark's log of a file source: JSON, with percent-encoded paths.
+
+    Args:
+        last: the number up to which they count.
+    """
+    found = map(json.loads, lines)
+    return [unquote(str(line["path"])) for line in found if line.get("batchId", 0) <= last]
 
 
 def glob_of(paths: Iterable[str]) -> str:
