@@ -63,10 +63,15 @@ test-versions: setup ## A first program on each version of Spark, and on workers
 test-fast: setup ## Only the tests that need no Spark and kill no processes
 	@$(BIN)/python -m pytest -m "not spark and not fault" $(ARGS)
 
+.PHONY: test-kafka
+test-kafka: export PILLARBOX_KAFKA = 1
+test-kafka: setup ## Programs that read a real Kafka, which it brings from Maven Central (5 minutes)
+	@$(RUN) $(BIN)/python -m pytest tests/kafka --durations 10 $(ARGS)
+
 .PHONY: test-all
 test-all: MINUTES ?= 30
 test-all: export PILLARBOX_LONG = 1
-test-all: test simulate chaos ## Everything, and what takes longer: 10,000 simulated schedules, half an hour of chaos
+test-all: test test-kafka simulate chaos ## Everything, and what takes longer: Kafka, 10,000 simulated schedules, half an hour of chaos
 
 .PHONY: simulate
 simulate: setup ## Simulate SEEDS=70 schedules of each program, or repeat one: PROGRAM=late-data SEED=17
