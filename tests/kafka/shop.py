@@ -9,6 +9,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from py4j.java_gateway import JavaMember
+
 import pillarbox
 from pillarbox import StreamExecutionEnvironment
 from tests.kafka.kafka_job import read, writer
@@ -75,7 +77,9 @@ class Shop:
     def forget(self, topic: str, partition: int, offset: int) -> None:
         """Delete what is before an offset, as retention does."""
         place = self._jvm.org.apache.kafka.common.TopicPartition(self.full(topic), partition)
-        before = self._jvm.org.apache.kafka.clients.admin.RecordsToDelete.beforeOffset(offset)
+        deleted = self._jvm.org.apache.kafka.clients.admin.RecordsToDelete
+        # There is a method of the object of the same name, which hides the static one from Py4J.
+        before = JavaMember("beforeOffset", None, f"z:{deleted._fqn}", deleted._gateway_client)(offset)
         self._admin.deleteRecords(self._jvm.java.util.Collections.singletonMap(place, before)).all().get()
 
     def pay(self, topic: str, cards: Mapping[str, int], times: int = 12) -> None:
