@@ -26,7 +26,7 @@ from pillarbox.runtime.spark.failures import unwrapped_failures
 from pillarbox.runtime.spark.plan import FirstEpoch, plan_first_epoch
 from pillarbox.runtime.spark.restore_host import LAST, STATE_SCHEMA, Router
 from pillarbox.runtime.spark.savepoint import OpenSavepoint, open_savepoint
-from pillarbox.runtime.spark.session import worker_pool
+from pillarbox.runtime.spark.session import session_settings, worker_pool
 from pillarbox.runtime.spark.sink_log import SinkLog
 from pillarbox.runtime.spark.source_positions import (
     FoundPositions,
@@ -36,7 +36,7 @@ from pillarbox.runtime.spark.source_positions import (
     stand_ins,
     stateful_steps,
 )
-from pillarbox.runtime.spark.start import PlannedProgram, _set, program_settings
+from pillarbox.runtime.spark.start import PlannedProgram, program_settings
 from pillarbox.runtime.spark.writer import files_of, session_of
 from pillarbox.state.savepoint import OwnState, redistribute
 
@@ -279,7 +279,7 @@ class _Beginning:
         spark, program = self._spark, self._program
         layouts = self._description.layouts([program.layout], list)
         with unwrapped_failures():
-            rows_in_batch = _set(spark, _BATCHES)
+            rows_in_batch = session_settings(spark, _BATCHES)
             with rows_in_batch, program_settings(spark, [PlannedProgram.of(program)], layouts):
                 rows = plan_first_epoch(program, spark, first)
                 query = (

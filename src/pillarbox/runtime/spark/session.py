@@ -24,6 +24,7 @@ __all__ = [
     "check_session",
     "default_parallelism",
     "local_session",
+    "session_settings",
     "task_slots",
     "time_zone",
     "worker_pool",
@@ -226,6 +227,22 @@ def time_zone(spark: SparkSession) -> str:
 
 # The environment belongs to the whole application, and queries that end have their functions closed from other threads.
 _pool_lock = threading.Lock()
+
+
+@contextmanager
+def session_settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    """Have settings on a session meanwhile."""
+    before = spark.conf.getAll if settings else {}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name in settings:
+            if name in before:
+                spark.conf.set(name, before[name])
+            else:
+                spark.conf.unset(name)
 
 
 @contextmanager

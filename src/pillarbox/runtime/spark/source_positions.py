@@ -19,6 +19,7 @@ from pillarbox.errors import CheckpointMismatchError
 from pillarbox.graph.savepoint_start import NONE, SavepointStart
 from pillarbox.graph.source_match import match_sources
 from pillarbox.runtime.spark._position import Position
+from pillarbox.runtime.spark.analyzed_plan import plan_steps
 from pillarbox.runtime.spark.seen_files import glob_of, paths_seen
 from pillarbox.runtime.spark.start import spark_version
 
@@ -99,23 +100,11 @@ class SeenFiles(NamedTuple):
     paths: list[str]
 
 
-def _steps(df: DataFrame) -> list[Any]:
-    """Return the steps of the analyzed plan, each before those that it reads from, as Spark numbers sources."""
-    steps: list[Any] = []
-    pending: list[Any] = [df._jdf.queryExecution().analyzed()]
-    while pending:
-        step = pending.pop()
-        steps.append(step)
-        children = step.children()
-        pending += [children.apply(index) for index in reversed(range(children.size()))]
-    return steps
-
-
 def planned_sources(df: DataFrame) -> list[PlannedSource]:
     """Return the streaming sources in the plan of a DataFrame (a classic one), in the order of the offset log."""
     found: list[PlannedSource] = []
     different: list[Any] = []
-    for step in _steps(df):
+    for step in plan_steps(df):
         if step.nodeName() not in _RELATIONS:
             continue
         number = next((number for number, other in enumerate(different) if other.equals(step)), len(different))
@@ -157,7 +146,7 @@ def _cleans(step: Any) -> bool:
 def stateful_steps(df: DataFrame) -> list[str]:
     """Return the names of the steps in the plan of a DataFrame (a classic one) that keep state as a stream."""
     found = []
-    for step in _steps(df):
+    for step in plan_steps(df):
         name, children = step.nodeName(), step.children()
         streams = [children.apply(index).isStreaming() for index in range(children.size())]
         if (name in _STATEFUL and any(streams)) or (name == "Join" and all(streams)):

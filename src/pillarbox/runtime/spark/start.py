@@ -25,10 +25,12 @@ from weakref import WeakKeyDictionary
 
 from pillarbox.errors import ConfigurationError, ProgramError, describe
 from pillarbox.graph import CODES, Layout, Program
+from pillarbox.runtime.spark.analyzed_plan import plan_steps
 from pillarbox.runtime.spark.buffer_rows import batch_settings
 from pillarbox.runtime.spark.description import Description
 from pillarbox.runtime.spark.layouts import layout_setting
 from pillarbox.runtime.spark.residency import DRAIN_PROPERTY
+from pillarbox.runtime.spark.session import session_settings
 from pillarbox.runtime.spark.sink_log import complete_sink_log
 from pillarbox.runtime.spark.started import StartedQuery, remember
 from pillarbox.runtime.spark.writer import checkpoint_of, session_of
@@ -166,15 +168,7 @@ def _plan_text(query: Any) -> str:
             df = ConnectDataFrame(df._write_stream._child, df._session)
         return str(df._explain_string(mode="extended"))
     # Not the plan's own text: a setting cuts that.
-    steps = []
-    pending: list[Any] = [df._jdf.queryExecution().analyzed()]
-    while pending:
-        step = pending.pop()
-        if step.nodeName() == "SubqueryAlias":
-            steps.append(step.simpleString(1))
-        children = step.children()
-        pending += [children.apply(index) for index in range(children.size())]
-    return "\n".join(steps)
+    return "\n".join(step.simpleString(1) for step in plan_steps(df) if step.nodeName() == "SubqueryAlias")
 
 
 def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:
@@ -236,7 +230,7 @@ def program_settings(
         needed |= batch_settings(spark, [program.program for program in programs])
         if _FORMAT not in spark.conf.getAll and spark_version(spark) >= _FORMAT_KEPT_SINCE:
             needed[_FORMAT] = "2"
-        with _set(spark, needed):
+        with session_settings(spark, needed):
             yield
     finally:
         _starting.release()
@@ -251,23 +245,8 @@ def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
     Args:
         state_format: the format of the checkpoint's state files.
     """
-    with _starting, _set(spark, {_PROVIDER_KEY: _PROVIDER, _FORMAT: state_format}):
+    with _starting, session_settings(spark, {_PROVIDER_KEY: _PROVIDER, _FORMAT: state_format}):
         yield
-
-
-@contextmanager
-def _set(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
-    before = spark.conf.getAll if settings else {}
-    try:
-        for name, value in settings.items():
-            spark.conf.set(name, value)
-        yield
-    finally:
-        for name in settings:
-            if name in before:
-                spark.conf.set(name, before[name])
-            else:
-                spark.conf.unset(name)
 
 
 @contextmanager
@@ -412,7 +391,7 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
                 _look_at_checkpoint(description, programs, layouts)
                 settings = _drained(description)
                 complete_sink_log(writer, description, start.__get__(writer), *args, **options)
-        with program_settings(spark, programs, layouts), _set(spark, settings):
+        with program_settings(spark, programs, layouts), session_settings(spark, settings):
             query = start(writer, *args, **options)
         if programs:
             again = functools.partial(getattr(writer, start.__name__), *args, **options)
