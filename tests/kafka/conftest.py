@@ -46,9 +46,9 @@ def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
 
 
 @pytest.fixture
-def shop(spark: SparkSession, broker: Broker, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shop]:
+def shop(spark: SparkSession, broker: Broker, tmp_path: Path) -> Iterator[Shop]:
     """Topics of the test's own, and a folder."""
-    opened = Shop(spark, broker.servers, tmp_path, request.node.name[:40])
+    opened = Shop(spark, broker.servers, tmp_path, tmp_path.name)
     try:
         yield opened
     finally:
