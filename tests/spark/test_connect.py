@@ -20,6 +20,7 @@ from pillarbox import (
     OutputTag,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
+    Types,
     ValueStateDescriptor,
     WatermarkStrategy,
     count_,
@@ -325,3 +326,56 @@ def test_a_query_that_is_looked_after_and_looked_into(connect, tmp_path):
     assert (
         "call pillarbox.rescale in a classic session of Spark 4.2 or newer, or 'pillarbox rescale'" in said_of_rescale
     )
+
+
+# -- stopping with a savepoint --
+
+
+class AtTheEnd(KeyedProcessFunction):
+    """Emits how many records a key had, when event time ends."""
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", Types.LONG()))
+
+    def process_element(self, value, ctx):
+        self.seen.update((self.seen.value() or 0) + 1)
+        ctx.timer_service().register_event_time_timer(2**62)
+
+    def on_timer(self, timestamp, ctx):
+        yield ctx.get_current_key(), self.seen.value()
+
+
+def stopped_and_drained(spark, folder: Path):
+    """A query is stopped with a savepoint, goes on, and is drained; the output so far, and what savepoints say."""
+    from pillarbox.runtime.spark.savepoint import open_savepoint
+
+    def start(rows, **trigger):
+        env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
+        counted = env.from_dataframe(files_of(spark, folder, rows)).key_by("key").process(AtTheEnd()).uid("counted")
+        writer = counted.to_dataframe("key LONG, n LONG").writeStream.format("parquet").trigger(**trigger)
+        return pillarbox.start(
+            writer.option("checkpointLocation", str(folder / "checkpoint")).option("path", str(folder / "out"))
+        )
+
+    query = start(70, processingTime="0 seconds")
+    query.processAllAvailable()
+    pillarbox.stop_with_savepoint(query, str(folder / "first"))
+    found = [query.isActive, spark.read.schema("key LONG, n LONG").parquet(str(folder / "out")).count()]
+    query = start(70, availableNow=True)
+    query.awaitTermination()
+    files_of(spark, folder, 7)  # so that there is input for the last epoch
+    pillarbox.stop_with_savepoint(query, str(folder / "second"), drain=True, timeout=60)
+    rows = spark.read.schema("key LONG, n LONG").parquet(str(folder / "out")).collect()
+    opened = [open_savepoint(spark, str(folder / name)) for name in ("first", "second")]
+    said = [
+        (each.manifest.drained, sorted(map(tuple, each.frame("counted").select("key", "seen").collect())))
+        for each in opened
+    ]
+    return found, sorted(map(tuple, rows)), said
+
+
+def test_stopped_with_a_savepoint_and_drained(connect, tmp_path):
+    found, rows, said = connect.run(stopped_and_drained, tmp_path)
+    assert found == [False, 0]
+    assert rows == [(key, 21) for key in range(7)]
+    assert said == [(False, [(key, 10) for key in range(7)]), (True, [(key, 21) for key in range(7)])]

@@ -16,9 +16,18 @@ TASK: dict[str, Any] = {name: number for number, name in enumerate(REPORT_TYPES)
     "counters": {"late": 3},
     "gauges": {"size": 0.5},
 }
+
+
+def of_connect(names: list[str], values: list[Any]) -> dict[str, Any]:
+    """Return a row as the JSON of a progress has it under Spark Connect."""
+    return {"values": values, "schema": {"type": "struct", "fields": [{"name": name} for name in names]}}
+
+
+CONNECT = of_connect(list(TASK), list(TASK.values()))
 OBSERVED: dict[str, list[Any]] = {
     "named": [{"tasks": [TASK]}, {"tasks": [TASK, TASK]}],
     "rows": [Row(tasks=[Row(**TASK)]), Row(tasks=[Row(**TASK), Row(**TASK)])],
+    "Spark Connect": [of_connect(["tasks"], [[CONNECT]]), Row(**of_connect(["tasks"], [[CONNECT, CONNECT]]))],
     "lists": [[[list(TASK.values())]], [[list(TASK.values()), list(TASK.values())]]],
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pillarbox.elements import TaskReport
@@ -35,14 +35,25 @@ def metrics(progress: Any) -> list[TaskReport]:
     tasks: list[TaskReport] = []
     for name, values in observed.items():
         if _NAME.fullmatch(name):
-            # Rows and lists (those of Spark Connect, which have no names) alike.
-            found = values["tasks"] if isinstance(values, Mapping) else values[0]
-            tasks += map(_task, found or ())
+            row = _named(values, ["tasks"])
+            tasks += [_task(_named(task, REPORT_TYPES)) for task in row["tasks"] or ()]
     return tasks
 
 
-def _task(values: Any) -> TaskReport:
-    named = dict(values) if isinstance(values, Mapping) else dict(zip(REPORT_TYPES, values))
+def _named(row: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of a row by their names.
+
+    Args:
+        row: one of Spark's, a list, or a dict; that of a progress under Spark Connect has ``values`` and a ``schema``.
+        names: those of the values of a list.
+    """
+    named = dict(row) if isinstance(row, Mapping) else dict(zip(getattr(row, "__fields__", None) or names, row))
+    if named.keys() == {"values", "schema"}:
+        named = dict(zip((field["name"] for field in named["schema"]["fields"]), named["values"]))
+    return named
+
+
+def _task(named: dict[str, Any]) -> TaskReport:
     for name in ("counters", "gauges"):
         named[name] = dict(named.get(name) or {})
     # A report that another version of pillarbox wrote may have other metrics.
