@@ -58,7 +58,7 @@ class Chaos:
     # Faults after which Spark goes on by itself; those after which a query has to start again; and those for which a
     # driver has to start, which takes the longest.
     CHEAP = {"kill_worker": 5, "stop_worker": 2, "kill_daemon": 2, "set_the_clock": 3}
-    RESTARTING = {"damage_a_file": 3, "rescale": 1, "fill_the_sink": 1, "fill_the_disk": 1}
+    RESTARTING = {"damage_a_file": 3, "rescale": 1, "move": 1, "fill_the_sink": 1, "fill_the_disk": 1}
     COSTLY = {"kill_driver": 2, "two_drivers": 1, "copy_the_checkpoint": 1}
 
     def __init__(self, seed: int, home: Path, archive: Path | None = None, epochs: int = EPOCHS) -> None:
@@ -104,12 +104,14 @@ class Chaos:
             "epochs": len(self.epochs),
             "records": async_job.count_of(self.epochs),
             "faults": self._planned(),
+            "checkpoint": "checkpoint",
+            "savepoint": None,
             # From the number of a batch in this checkpoint to that of the epoch whose input it has.
             "shift": 0,
         }
         # The orders to the stopped first program that are not carried out yet, and what to do then.
         self.pending: list[tuple[str, Callable[[], None]]] = []
-        self.before = 0
+        self.before = self.moves = 0
         self.environment = {"PILLARBOX_FAULT_CLOCK": str(home / "clock")}
         if self.rng.random() < 0.5:
             self.environment["PILLARBOX_FAULT_SMALL_LOG"] = "1"
@@ -200,7 +202,7 @@ class Chaos:
         self.failures += 1
         if self.failures > FAILURES:
             raise RuntimeError(f"the {self.failures}th failure: {failure[:3000]}")
-        damages = [one for one in self.outcome.damages if one.is_there()]
+        damages = [one for one in self.outcome.damages if one.is_there() and one.is_in(self.checkpoint)]
         if self._is_explained() or TOO_BUSY in failure:
             pass
         elif damages:
@@ -221,9 +223,14 @@ class Chaos:
         if self._carry_out():  # else it is looked at why not, before it is begun anew
             self.order(f"start {self.place}")
 
+    @property
+    def checkpoint(self) -> Path:
+        """The checkpoint of the first program."""
+        return self.place / str(self.shape["checkpoint"])
+
     def _newest(self, log: str) -> int:
         """Return the newest number in one of Spark's logs of the first program."""
-        return max((int(path.name) for path in (self.place / "checkpoint" / log).glob("[0-9]*")), default=-1)
+        return max((int(path.name) for path in (self.checkpoint / log).glob("[0-9]*")), default=-1)
 
     def order(self, what: str) -> None:
         """Give the driver an order, and wait until it is carried out."""
@@ -323,7 +330,7 @@ class Chaos:
         if not self.stopped():
             return False
         self.driver.kill_workers()
-        done = damage(self.place / "checkpoint", rng, self.shape["shift"])
+        done = damage(self.checkpoint, rng, self.shape["shift"])
         self.recovered_at = time.time()
         if done is not None:
             self.outcome.damages.append(done)
@@ -354,6 +361,29 @@ class Chaos:
 
         self._go_through([("finish", begin), ("rescale", done)], self._is_rescaling, rng)
         self.say(f"from {present} to {wanted} tasks at a time{', which is not done yet' if self.pending else ''}")
+        return not self.pending
+
+    def move(self, rng: random.Random) -> bool:
+        """Between two runs of the queries, have the first one go on from a savepoint, on a new checkpoint."""
+        if not self._stopped_with_state():
+            return False
+        self.moves += 1
+        savepoint = self.home / f"savepoint-{self.moves}"
+        parallelism = rng.choice([1, 2, 3])
+        self._write_shape(**{"next savepoint": str(savepoint)})
+
+        def done() -> None:
+            # Batch 0 of the new checkpoint takes the state; batch 1 has the epoch behind that of the savepoint.
+            self._write_shape(
+                shift=self.shape["shift"] + self._newest("commits"),
+                checkpoint=f"checkpoint-{self.moves}",  # Spark reads no state where there is a space in the path
+                savepoint=str(savepoint),
+                parallelism=parallelism,
+                max_parallelism=parallelism * rng.choice([1, 2, 5]),
+            )
+
+        self._go_through([("savepoint", done)], lambda: any(files for _, _, files in os.walk(savepoint / "state")), rng)
+        self.say(f"through a savepoint{', which is not done yet' if self.pending else ''}")
         return not self.pending
 
     def _stopped_with_state(self) -> bool:
@@ -424,7 +454,7 @@ class Chaos:
         copy = self.home / "copy"
         copy.mkdir()
         with suppress(shutil.Error):  # files that went meanwhile
-            shutil.copytree(self.place / "checkpoint", copy / "checkpoint")
+            shutil.copytree(self.checkpoint, copy / self.checkpoint.name)
         # It goes on as the first one does now, whatever becomes of that.
         (copy / "shape.json").write_text(json.dumps(self.shape))
         self.copied = self._new_driver()

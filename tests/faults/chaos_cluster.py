@@ -21,6 +21,7 @@ __all__ = ["Driver", "reason", "spark_home"]
 
 # To orders other than to start.
 _ANSWERS = {"stop": ("stopped",), "finish": ("finished", "failed"), "rescale": ("rescaled", "failed")}
+_ANSWERS["savepoint"] = ("written", "failed")
 
 
 class Driver:

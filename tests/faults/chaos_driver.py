@@ -3,8 +3,9 @@
 It runs the programs that HOME/shape.json says on HOME's input to its end. Lines of its standard input are orders:
 ``start PLACE``, with checkpoints and output there; ``start-first PLACE``, the first of the programs only; ``stop``. Of
 the first program, while it is stopped: ``finish PLACE`` runs an epoch that was begun and not committed; ``rescale
-PLACE`` changes it to the parallelism that the shape has by now. It says in the file STATUS, a line of JSON each, what
-has become of them. It ends with its input, or when all is done.
+PLACE`` changes it to the parallelism that the shape has by now; ``savepoint PLACE`` writes the savepoint that the shape
+names next. It says in the file STATUS, a line of JSON each, what has become of them. It ends with its input, or when
+all is done.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import os
 import queue
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +25,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import pillarbox
-from pillarbox import DataStream
+from pillarbox import CheckpointMismatchError, DataStream
 from pillarbox.runtime.spark.session import local_session
+from pillarbox.state.savepoint import LocalSavepoint
 from tests.faults import async_job, columns_job, job, second_job
 from tests.faults.job import Fault, Faults, FileSink, read_fixed_epochs
 from tests.faults.join_job import joins
@@ -49,7 +52,7 @@ def windows_and_joins(stamped: DataStream, faults: Faults) -> list[DataStream]:
     return [*windows(stamped, faults), *joins(stamped, faults), *columns_job.columns(stamped)]
 
 
-_DONE = {"finish": "finished", "rescale": "rescaled"}
+_DONE = {"finish": "finished", "rescale": "rescaled", "savepoint": "written"}
 
 
 class Programs:
@@ -94,24 +97,35 @@ class Programs:
         return Faults(self.home / "faults", planned)
 
     def _first(self, place: Path, sink: FileSink) -> DataStreamWriter:
-        """Return the writer of the first program."""
+        """Return the writer of the first program, which starts from a savepoint where the shape names one."""
         shape = self._shape(place)
-        numbers = {name: shape[name] for name in ("parallelism", "max_parallelism")}
+        numbers = {name: shape[name] for name in ("parallelism", "max_parallelism", "savepoint")}
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
         df = job.build(events, self._faults(), **numbers, further=windows_and_joins)
-        return _writer(df, sink, place / "checkpoint")
+        return _writer(df, sink, place / shape["checkpoint"])
 
     def finish(self, place: Path) -> None:
         """Run an epoch of the first program that was begun, and is not committed."""
-        checkpoint = place / "checkpoint"
+        shape = self._shape()
+        checkpoint = place / shape["checkpoint"]
         newest = [max(map(int, filter(str.isdigit, os.listdir(checkpoint / log)))) for log in ("offsets", "commits")]
         if newest[0] > newest[1]:
-            sink = FileSink(place / "out", shift=self._shape()["shift"])
+            sink = FileSink(place / "out", shift=shape["shift"])
             self._first(place, sink).trigger(once=True).start().awaitTermination()
 
     def rescale(self, place: Path) -> None:
         """Change the first program to another parallelism."""
-        pillarbox.rescale(self.spark, str(place / "checkpoint"), self._shape()["parallelism"])
+        shape = self._shape()
+        pillarbox.rescale(self.spark, str(place / shape["checkpoint"]), shape["parallelism"])
+
+    def savepoint(self, place: Path) -> None:
+        """Write a savepoint of the first program."""
+        shape = self._shape()
+        directory = shape["next savepoint"]
+        with suppress(CheckpointMismatchError):
+            LocalSavepoint(directory)
+            return  # somebody was killed right behind it
+        pillarbox.savepoint(self.spark, str(place / shape["checkpoint"]), directory)
 
     def stop(self) -> None:
         """Stop the queries."""

@@ -41,6 +41,10 @@ class Damage:
             (path.read_bytes() if path.exists() else None) == content for path, content in self.after.items()
         )
 
+    def is_in(self, checkpoint: Path) -> bool:
+        """Tell whether it is a file of this checkpoint."""
+        return all(checkpoint in path.parents for path in self.before)
+
     def take_back(self, batch: int, said: str) -> None:
         """It was noticed: put back what there was."""
         self.noticed_at, self.said = batch, said

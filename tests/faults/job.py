@@ -332,13 +332,20 @@ def build(
     *,
     parallelism: int = 2,
     max_parallelism: int | None = None,
+    savepoint: str | None = None,
     **options: Any,
 ) -> DataFrame:
-    """Return the program's output; ``options`` are those of :func:`program`."""
+    """Return the program's output; ``options`` are those of :func:`program`.
+
+    Args:
+        savepoint: that it starts from; None: it starts without state, or goes on from its checkpoint.
+    """
     env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
     env.set_parallelism(parallelism)
     if max_parallelism is not None:
         env.set_max_parallelism(max_parallelism)
+    if savepoint is not None:
+        env.from_savepoint(savepoint)
     return program(env.from_dataframe(events), faults, **options).to_dataframe(COLUMNS)
 
 
