@@ -421,3 +421,24 @@ def test_a_function_that_fails_names_key_and_record():
 
     with pytest.raises(OperatorError, match=r"'reduce: divide' failed at the record Row\(id=0, key='k'\)"):
         keyed.reduce(divide).execute_and_collect()
+
+
+class AtTheEnd(KeyedProcessFunction):
+    """Emits each value, and each negated when event time has come to it."""
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_event_time_timer(value)
+        yield value
+
+    def on_timer(self, timestamp, ctx):
+        yield -1 - timestamp
+
+
+def test_streams_that_meet_within_a_task_come_to_their_end_together():
+    env = StreamExecutionEnvironment().set_runtime_mode(RuntimeExecutionMode.BATCH)
+    passed = env.from_collection(range(6)).key_by(lambda n: 0).map(lambda n: n)
+    stamps = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n, _: n)
+    parts = [passed.filter(lambda n, rest=rest: n % 2 == rest) for rest in range(3)]
+    one, two, empty = (part.assign_timestamps_and_watermarks(stamps.with_idleness("1 minute")) for part in parts)
+    met = one.union(two, empty).map(lambda n: n).key_by(lambda n: 0).process(AtTheEnd())
+    assert sorted(met.execute_and_collect()) == sorted([*range(6), *(-1 - n for n in range(6))])

@@ -153,12 +153,14 @@ class OperatorChain:
         """
         for meeting in self._meetings.values():
             meeting.end_epoch()
-        for operator, clock in zip(self.operators, self._clocks):
+        for place, (operator, clock) in enumerate(zip(self.operators, self._clocks)):
+            self._count_where_streams_meet(place)
             operator.end_input()
             self._quiesce(operator, clock)
             if operator is self.head:
                 operator.process_watermark(MAX_WATERMARK)
             operator.finish()
+        self._count_where_streams_meet_at_the_end()
 
     def _quiesce(self, operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
         executor = operator.context.mailbox_executor
@@ -187,9 +189,17 @@ class OperatorChain:
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
         """Let operators emit what must go before the barrier, the head first, and streams that meet count."""
         for place, operator in enumerate(self.operators):
-            if place in self._meetings:
-                self._meetings[place].end_epoch()
+            self._count_where_streams_meet(place)
             operator.prepare_snapshot_pre_barrier(checkpoint_id)
+        self._count_where_streams_meet_at_the_end()
+
+    def _count_where_streams_meet(self, place: int) -> None:
+        """Let all count that streams have said by now which meet in front of the operator at a place."""
+        if place in self._meetings:
+            self._meetings[place].end_epoch()
+
+    def _count_where_streams_meet_at_the_end(self) -> None:
+        """Let all count that streams have said by now which meet behind all operators."""
         for place, meeting in self._meetings.items():
             if place >= len(self.operators):
                 meeting.end_epoch()
