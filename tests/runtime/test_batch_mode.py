@@ -438,7 +438,7 @@ def test_streams_that_meet_within_a_task_come_to_their_end_together():
     env = StreamExecutionEnvironment().set_runtime_mode(RuntimeExecutionMode.BATCH)
     passed = env.from_collection(range(6)).key_by(lambda n: 0).map(lambda n: n)
     stamps = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n, _: n)
-    parts = [passed.filter(lambda n, rest=rest: n % 2 == rest) for rest in range(3)]
+    parts = passed.filter(lambda n: n % 2 == 0), passed.filter(lambda n: n % 2 == 1), passed.filter(lambda n: n < 0)
     one, two, empty = (part.assign_timestamps_and_watermarks(stamps.with_idleness("1 minute")) for part in parts)
     met = one.union(two, empty).map(lambda n: n).key_by(lambda n: 0).process(AtTheEnd())
     assert sorted(met.execute_and_collect()) == sorted([*range(6), *(-1 - n for n in range(6))])
