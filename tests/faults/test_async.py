@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from tests.faults.job import (
     write_events,
     write_fixed_epochs,
 )
-from tests.faults.test_driver import ROOT, START_SECONDS, kill
+from tests.faults.test_driver import START_SECONDS, kill, start_python
 
 pytestmark = pytest.mark.fault
 DIE_AT = 30  # requests in flight or done before the service goes
@@ -142,17 +141,7 @@ def test_the_driver_is_killed_with_requests_in_flight(tmp_path: Path, seed: int)
 
 def start(home: Path, log: Path, service: RunningService) -> subprocess.Popen[bytes]:
     """Start a driver."""
-    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.async_job", str(home), service.url],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    return start_python(log, "-m", "tests.faults.async_job", str(home), service.url)
 
 
 def wait_for(condition: Any, busy: StreamingQuery | subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from pillarbox.state.savepoint import LocalSavepoint
 from tests.faults.chain_job import found
 from tests.faults.everything_oracle import LEVELS, expected
 from tests.faults.job import make_events
-from tests.faults.test_driver import ROOT, kill
+from tests.faults.test_driver import kill, start_python
 from tests.faults.test_rescale import check
 
 pytestmark = [
@@ -54,17 +53,7 @@ class Home:
     def begin(self, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a process of Python's."""
         (self.folder / "said").unlink(missing_ok=True)
-        path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-        with (self.folder / "log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, *arguments],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        return start_python(self.folder / "log", *arguments)
 
     def orders(self, *orders: str) -> list[str]:
         return ["-m", "tests.faults.chain_job", str(self.folder), *orders]

@@ -44,6 +44,21 @@ def members(session: int) -> dict[int, str]:
     return found
 
 
+def start_python(log: Path, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
+    """Start a process of Python's in a session of its own, which finds the tests, and writes behind what a log has."""
+    path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1", **environment},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+
 def kill(session: int, victim: str) -> None:
     """Kill what ``victim`` says of a driver's processes; the others have a while to see it and end by themselves."""
     for process, name in members(session).items():
@@ -62,23 +77,8 @@ def kill(session: int, victim: str) -> None:
 
 
 def start(home: Path, log: Path, epochs: int) -> subprocess.Popen[bytes]:
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")])),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        # The state log is cleaned in nearly every epoch.
-        "PILLARBOX_FAULT_SMALL_LOG": "1",
-    }
-    with log.open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.driver", str(home), str(epochs)],
-            cwd=ROOT,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    # The state log is cleaned in nearly every epoch.
+    return start_python(log, "-m", "tests.faults.driver", str(home), str(epochs), PILLARBOX_FAULT_SMALL_LOG="1")
 
 
 def test_the_driver_is_killed(tmp_path: Path, seed: int) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from pillarbox import CheckpointMismatchError, SavepointError
 from pillarbox.state.savepoint import write_savepoint
 from pillarbox.testing import ProgramTestHarness, row
 from tests.faults.savepoint_job import counted, writer
-from tests.faults.test_driver import ROOT, START_SECONDS, kill
+from tests.faults.test_driver import START_SECONDS, kill, start_python
 
 pytestmark = [
     pytest.mark.fault,
@@ -35,17 +34,7 @@ def records(start: int, end: int) -> list[dict[str, int]]:
 
 
 def start_driver(home: Path) -> subprocess.Popen[bytes]:
-    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]
-    with (home / "log").open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.savepoint_job", str(home)],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "SPARK_LOCAL_IP": "127.0.0.1"},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    return start_python(home / "log", "-m", "tests.faults.savepoint_job", str(home))
 
 
 def reached(home: Path, ends: Callable[[], bool]) -> bool:

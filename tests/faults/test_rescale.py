@@ -10,7 +10,6 @@ import json
 import os
 import random
 import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -22,7 +21,7 @@ import pytest
 from tests.faults.everything_job import SUBTASKS, UIDS
 from tests.faults.everything_oracle import LEVELS, expected
 from tests.faults.job import FileSink, make_events
-from tests.faults.test_driver import ROOT, kill
+from tests.faults.test_driver import kill, start_python
 
 pytestmark = [
     pytest.mark.fault,
@@ -56,17 +55,7 @@ class Place:
     def begin(self, *orders: str) -> subprocess.Popen[bytes]:
         """Start a driver with these orders."""
         (self.home / "said").unlink(missing_ok=True)
-        path = os.pathsep.join(filter(None, [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]))
-        with (self.home / "log").open("ab") as log:
-            return subprocess.Popen(
-                [sys.executable, "-m", "tests.faults.everything_job", str(self.home), *orders],
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": path, "SPARK_LOCAL_IP": "127.0.0.1"},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+        return start_python(self.home / "log", "-m", "tests.faults.everything_job", str(self.home), *orders)
 
     def log(self) -> str:
         return (self.home / "log").read_text()[-6000:]

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -19,7 +17,7 @@ import pytest
 
 import pillarbox
 from pillarbox import CheckpointMismatchError
-from tests.faults.test_driver import ROOT, kill
+from tests.faults.test_driver import kill, start_python
 from tests.kafka.kafka_job import totals
 from tests.kafka.shop import Shop, totals_of
 
@@ -152,17 +150,9 @@ def test_the_driver_is_killed_and_the_checkpoint_rescaled(shop: Shop) -> None:
 
 
 def _driver(shop: Shop) -> subprocess.Popen[bytes]:
-    paths = [str(ROOT), str(ROOT / "src"), os.environ.get("PYTHONPATH")]
-    with (shop.folder / "log").open("ab") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "tests.kafka.kafka_job", str(shop.folder), shop.servers, shop.full("payments")],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths)), "SPARK_LOCAL_IP": "127.0.0.1"},
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+    return start_python(
+        shop.folder / "log", "-m", "tests.kafka.kafka_job", str(shop.folder), shop.servers, shop.full("payments")
+    )
 
 
 def _last(commits: Path) -> int:
