@@ -35,7 +35,8 @@ _LET_GO_AFTER_SECONDS = 600.0
 # How long a worker that is let go may take to close its residents.
 _LEAVE_WITHIN_SECONDS = 10.0
 
-# Of the wall clock, at most this part goes into looking for cycles among all objects.
+# Of the worker's processor time, at most this part goes into looking for cycles among all objects. Not of the wall
+# clock: cycles come of work, and one who waits has none, but would look for them in the middle of its next epoch.
 _COLLECTING = 0.01
 
 T = TypeVar("T", bound=StreamTask)
@@ -49,16 +50,20 @@ class Residency:
 
     Args:
         clock: seconds, from any start.
+        worked: the processor time of this worker (seconds), from any start.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, worked: Callable[[], float] = time.process_time
+    ) -> None:
         self._clock = clock
+        self._worked = worked
         self._residents: dict[_Place, StreamTask] = {}
         # In the order of these times: a worker may have a hundred residents, and asks for each in every epoch.
         self._last_used: dict[_Place, float] = {}
-        # When the last full collection ended, and how long it took (seconds). The first one can wait: what a cold start
-        # has read has no cycles, and looking at it would take as long as that did.
-        self._collected_at = clock()
+        # When the last full collection ended, and how long it took (processor time). The first one can wait: what a
+        # cold start has read has no cycles, and looking at it would take as long as that did.
+        self._collected_at = worked()
         self._collecting_took = 1.0
 
     def source_task(self, shipped: ShippedVertex, layout: Layout) -> SourceStreamTask:
@@ -147,13 +152,13 @@ class Residency:
 
         PySpark's daemon collects all garbage after each task, which takes a second for a million keys: an epoch would
         cost what exists, not what it touches. State has no cycles as a rule, and needs no collector. For what has,
-        there is a full collection from time to time: so rarely that it takes a small share of the time.
+        there is a full collection from time to time: so rarely that it takes a small share of the work.
         """
-        now = self._clock()
+        now = self._worked()
         if now - self._collected_at >= self._collecting_took / _COLLECTING:
             gc.unfreeze()
             gc.collect()
-            self._collected_at = self._clock()
+            self._collected_at = self._worked()
             self._collecting_took = self._collected_at - now
         else:
             # Objects that the epoch left behind are young, and need not be kept until then.
