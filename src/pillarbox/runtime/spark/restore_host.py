@@ -23,6 +23,7 @@ from pillarbox.runtime.spark.failures import failures_in_worker
 from pillarbox.runtime.spark.layouts import ProgramLayout
 from pillarbox.runtime.spark.output import Output
 from pillarbox.runtime.spark.task_host import TaskHost
+from pillarbox.state import ChunkStore
 from pillarbox.state.savepoint import OperatorTable, OwnState, Table, build_log
 
 __all__ = ["LAST", "STATE_SCHEMA", "RestoringHost", "Router"]
@@ -167,13 +168,33 @@ class RestoringHost(TaskHost):
             vertex = residency.loaded(shipped, self._layout)
             own: OwnState = pickle.loads(last)
             shares = (pa.ipc.open_stream(payload).read_next_batch() for payload in _taken(self._arrived.pop(code, [])))
-            table = Table(self._tables[number])
-            build_log(self._store, table, vertex.log_identity(subtask), shares, own, as_it_is())
-            task = residency.here.task(shipped, subtask, self._store, self._layout)
+            table, store = Table(self._tables[number]), _RememberedChunks(self._store)
+            build_log(store, table, vertex.log_identity(subtask), shares, own, as_it_is())
+            task = residency.here.task(shipped, subtask, store, self._layout)
             if self._timers and task.next_wake_up is not None:
                 # Not in this batch: what timers emit is no output of the query yet.
                 self._handle.registerTimer(max(task.next_wake_up, now + 1))
             residency.here.spare_the_collector()
+
+
+class _RememberedChunks:
+    """Puts values into a store, and remembers them until a task has read them: Spark need not be asked for them."""
+
+    def __init__(self, store: ChunkStore) -> None:
+        self._store = store
+        self._written: dict[int, bytes] = {}
+
+    def get(self, number: int) -> bytes | None:
+        found = self._written.get(number)
+        return self._store.get(number) if found is None else found
+
+    def put(self, number: int, value: bytes) -> None:
+        self._store.put(number, value)
+        self._written[number] = value
+
+    def remove(self, number: int) -> None:
+        self._store.remove(number)
+        self._written.pop(number, None)
 
 
 def _taken(payloads: list[bytes]) -> Iterator[bytes]:
