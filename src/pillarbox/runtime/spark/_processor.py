@@ -17,6 +17,8 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
+from pillarbox.runtime.spark.worker_sockets import acknowledge_at_once
+
 __all__ = ["Processor"]
 
 # As types: of text each worker would ask the JVM for its meaning, four times an epoch.
@@ -29,6 +31,11 @@ class Processor(StatefulProcessor):
 
     def __init__(self, host: Any) -> None:
         self._pickled = pickle.dumps(host)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Arrive in a worker: this is the last moment before PySpark waits for the task's rows."""
+        self.__dict__.update(state)
+        acknowledge_at_once()
 
     def init(self, handle: Any) -> None:
         """Declare the state."""

@@ -18,6 +18,7 @@ from pillarbox.runtime.shipping import ShippedVertex
 from pillarbox.runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows
 from pillarbox.runtime.spark.failures import failures_in_worker
 from pillarbox.runtime.spark.output import Output
+from pillarbox.runtime.spark.worker_sockets import acknowledge_at_once
 from pillarbox.task import MultipleInputStreamTask
 
 __all__ = ["BatchTaskHost"]
@@ -40,6 +41,7 @@ class BatchTaskHost:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Run the subtasks of this partition; buffers for a later level, or for the end, pass through."""
+        acknowledge_at_once()
         for buffers in self._buffers(batches):
             yield from self._output(buffers)
 

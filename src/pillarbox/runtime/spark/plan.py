@@ -29,6 +29,7 @@ from pillarbox.runtime.spark.output import (
 from pillarbox.runtime.spark.session import check_session, worker_pool
 from pillarbox.runtime.spark.source_host import SourceHost
 from pillarbox.runtime.spark.start import metrics_names, register, take_metrics_name
+from pillarbox.runtime.spark.worker_sockets import acknowledge_at_once
 from pillarbox.types import RowEncoder
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ _REQUIRED = re.compile(r'"(nullable|containsNull|valueContainsNull)": ?false')
 
 
 def _unchanged(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    acknowledge_at_once()
     return batches
 
 

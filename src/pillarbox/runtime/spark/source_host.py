@@ -13,6 +13,7 @@ from pillarbox.runtime.spark import residency
 from pillarbox.runtime.spark.failures import failures_in_worker
 from pillarbox.runtime.spark.layouts import ProgramLayout
 from pillarbox.runtime.spark.output import Output
+from pillarbox.runtime.spark.worker_sockets import acknowledge_at_once
 from pillarbox.task.vertex import WAKE_CHANNEL
 
 __all__ = ["SourceHost"]
@@ -45,6 +46,7 @@ class SourceHost:
         """Run the epoch of this partition."""
         from pyspark import TaskContext
 
+        acknowledge_at_once()
         context = TaskContext.get()
         batch_id = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
         subtask = context.partitionId() if context is not None else 0
