@@ -178,7 +178,7 @@ def test_rescale_deals_out_as_flink_does(senders, receivers):
     reached: list[list[int]] = []
     for subtask in range(senders):
         selector = RescalePartitioner().selector(receivers, 128, senders)
-        selector.begin_epoch(subtask)
+        selector.begin_epoch(subtask, 0)
         shares = list(selector.divide(Records(list(range(receivers)))))
         assert sorted(value for _, share in shares for value in share.values) == list(range(receivers))
         reached.append([target for target, _ in shares])
@@ -196,7 +196,7 @@ def test_rescale_deals_out_as_flink_does(senders, receivers):
 
 def test_forward_from_the_partitions_of_a_source():
     selector = ForwardPartitioner().selector(2, 128, 0)
-    selector.begin_epoch(5)
+    selector.begin_epoch(5, 0)
     assert [target for target, _ in selector.divide(Records([1, 2]))] == [1]
 
 

@@ -34,15 +34,19 @@ SPREAD = {
 @pytest.mark.parametrize("how", SPREAD)
 @given(st.lists(st.integers(0, 99), max_size=30), st.integers(1, 4), st.integers(1, 3))
 def test_each_record_comes_where_it_belongs_also_if_an_epoch_is_run_again(how, values, parallelism, partitions):
-    with ProgramTestHarness(lambda env, numbers: SPREAD[how](numbers).map(Where()), parallelism=parallelism) as harness:
-        for number, value in enumerate(values):
-            harness.push("numbers", value, partition=number % partitions)
-        harness.fail_epoch()
-        out = harness.run_epoch()["output"]
-        for number, value in enumerate(values):
-            harness.push("numbers", value, partition=number % partitions)
-        again = harness.run_epoch()["output"]
-    assert out == again
+    outs = []
+    for fails in (False, True):
+        with ProgramTestHarness(
+            lambda env, numbers: SPREAD[how](numbers).map(Where()), parallelism=parallelism
+        ) as harness:
+            for _ in range(2):
+                for number, value in enumerate(values):
+                    harness.push("numbers", value, partition=number % partitions)
+                if fails:
+                    harness.fail_epoch()
+                outs.append(harness.run_epoch()["output"])
+    assert outs[:2] == outs[2:]
+    out = outs[1]
     copies = parallelism if how == "broadcast" else 1
     assert Counter(value for value, _ in out) == Counter(value for value in values for _ in range(copies))
     if how == "global":
@@ -62,6 +66,26 @@ def test_a_shuffle_uses_all_subtasks():
         counts = Counter(subtask for _, subtask in harness.run_epoch()["output"])
     assert sorted(counts) == [0, 1, 2, 3]
     assert min(counts.values()) > 50
+
+
+@pytest.mark.parametrize("how", ["rebalance", "shuffle", "rescale behind one"])
+def test_a_trickle_comes_to_all_subtasks(how):
+    """Of a record in each epoch, all subtasks get some, and not the first one all."""
+
+    def build(env, numbers):
+        if how == "rescale behind one":
+            return numbers.rebalance().map(lambda value: value).set_parallelism(1).rescale().map(Where())
+        return SPREAD[how](numbers).map(Where())
+
+    with ProgramTestHarness(build, parallelism=4) as harness:
+        found = []
+        for number in range(24):
+            harness.push("numbers", number)
+            found += harness.run_epoch()["output"]
+    assert [number for number, _ in found] == list(range(24))
+    counts = Counter(subtask for _, subtask in found)
+    assert set(counts) == {0, 1, 2, 3}
+    assert how == "shuffle" or set(counts.values()) == {6}
 
 
 class ByName(Partitioner):

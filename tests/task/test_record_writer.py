@@ -33,7 +33,7 @@ def edge_with(partitioner, targets=TARGETS, max_parallelism=128):
 
 def writer_of(*edges, subtask=7):
     writer = RecordWriter(list(edges))
-    writer.begin_epoch(subtask)
+    writer.begin_epoch(subtask, 0)
     return writer
 
 
@@ -218,10 +218,10 @@ def test_records_without_any_watermark_hold_back_event_time():
     writer.edges[0].process_records(Records([1]))
     writer.broadcast(Barrier(1))
     assert all(Watermark(MIN_TIMESTAMP) in elements for elements in elements_of(writer.take()).values())
-    writer.begin_epoch(7)
+    writer.begin_epoch(7, 0)
     writer.broadcast(Barrier(2))
     assert elements_of(writer.take()) == {target: [Barrier(2)] for target in TARGETS}
-    writer.begin_epoch(7)
+    writer.begin_epoch(7, 0)
     writer.edges[0].process_records(Records([1]))
     writer.edges[0].process_watermark(5)
     writer.broadcast(EndOfData())
@@ -287,7 +287,7 @@ def test_sequence_numbers_start_anew_in_an_epoch():
     writer = writer_of(edge_by(lambda value: 0, [10]))
     writer.broadcast(Barrier(1))
     writer.take()
-    writer.begin_epoch(8)
+    writer.begin_epoch(8, 0)
     writer.broadcast(Barrier(2))
     assert [(buffer.channel, buffer.seq) for buffer in writer.take()] == [(8, 0)]
 

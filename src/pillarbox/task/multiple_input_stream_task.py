@@ -169,7 +169,7 @@ class MultipleInputStreamTask(StreamTask):
                 self.backend.now = self._epoch_time
                 epoch = self.log.version + 1
                 self.gate.begin_epoch(epoch)
-                self.writer.begin_epoch(self.subtask)
+                self.writer.begin_epoch(self.subtask, epoch)
                 if self.log.version > self.coordinator.latest_completed:
                     # Spark starts an epoch only after it has committed the one before.
                     self.notify_checkpoint_complete_async(self.log.version)

@@ -36,7 +36,7 @@ __all__ = [
 class ChannelSelector(Protocol):
     """Divides the runs of records of one sending subtask among the targets. Only the mailbox thread may touch it."""
 
-    def begin_epoch(self, subtask: int) -> None:
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
         """Start anew, as the ``subtask``-th sender: an epoch that is run again divides its records the same way."""
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
@@ -91,7 +91,7 @@ class OutputPartitioner(Partitioner):
 
 
 class _ToTheOnlyTarget:
-    def begin_epoch(self, subtask: int) -> None: ...
+    def begin_epoch(self, subtask: int, epoch: int) -> None: ...
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         yield 0, records
@@ -121,7 +121,7 @@ class _ByKeyGroup:
         self._router = router
         self._targets = targets
 
-    def begin_epoch(self, subtask: int) -> None: ...
+    def begin_epoch(self, subtask: int, epoch: int) -> None: ...
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         # Also where there is one target: a key that cannot be routed is refused at any parallelism.
@@ -168,7 +168,7 @@ class _ToAll:
     def __init__(self, targets: int) -> None:
         self._targets = targets
 
-    def begin_epoch(self, subtask: int) -> None: ...
+    def begin_epoch(self, subtask: int, epoch: int) -> None: ...
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         for target in range(self._targets):
@@ -199,9 +199,10 @@ class _InTurn:
         self._targets = targets
         self._next = 0
 
-    def begin_epoch(self, subtask: int) -> None:
-        # Senders begin with different targets, so that the remainder does not always fall to the first.
-        self._next = subtask % self._targets
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
+        # Senders begin with different targets, and epochs, too: so the remainder does not always fall to the first, and
+        # epochs of a few records do not all go there.
+        self._next = (subtask + epoch) % self._targets
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         share, left_over = divmod(len(records), self._targets)
@@ -232,8 +233,8 @@ class _AtRandom:
         self._targets = targets
         self._random = np.random.default_rng()
 
-    def begin_epoch(self, subtask: int) -> None:
-        self._random = np.random.default_rng(subtask)
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
+        self._random = np.random.default_rng((subtask, epoch))
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         yield from _scatter(records, self._random.integers(self._targets, size=len(records)), self._targets)
@@ -276,7 +277,7 @@ class _ToOne:
         self._targets = targets
         self._target = 0
 
-    def begin_epoch(self, subtask: int) -> None:
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
         self._target = subtask % self._targets
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
@@ -290,7 +291,7 @@ class _ToShare:
         self._first = 0
         self._turns = _InTurn(1)
 
-    def begin_epoch(self, subtask: int) -> None:
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
         targets, senders = self._targets, self._senders
         if senders < targets:
             self._first = -(-subtask * targets // senders)
@@ -298,6 +299,7 @@ class _ToShare:
         else:
             self._first = ((subtask + 1) * targets - 1) // senders
             self._turns = _InTurn(1)
+        self._turns.begin_epoch(0, epoch)
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         for target, share in self._turns.divide(records):
@@ -345,7 +347,7 @@ class _AsTold:
         self._keying = keying
         self._targets = targets
 
-    def begin_epoch(self, subtask: int) -> None: ...
+    def begin_epoch(self, subtask: int, epoch: int) -> None: ...
 
     def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
         where = f"operator {self._keying.operator!r}: the partitioner"

@@ -48,12 +48,12 @@ class RecordWriter:
         """Whether there is room for more."""
         return self._queued_bytes < _QUEUE_BYTES and not self.is_awaited
 
-    def begin_epoch(self, subtask: int) -> None:
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
         """Count anew; a source task may be another partition of its source in each epoch."""
         self.records_out = 0
         self.bytes_out = 0
         for edge in self.edges:
-            edge.begin_epoch(subtask)
+            edge.begin_epoch(subtask, epoch)
 
     def send(self, target: int, channel: int, seq: int, element: Element) -> int:
         """Pack one element for one target; return the size of its payload."""
@@ -92,12 +92,12 @@ class _EdgeWriter:
         self._selector = edge.partitioner.selector(len(edge.targets), edge.max_parallelism, edge.senders)
         self._to_output = edge.partitioner.to_output
         self._at_once = edge.partitioner.at_once
-        self.begin_epoch(0)
+        self.begin_epoch(0, 0)
 
-    def begin_epoch(self, subtask: int) -> None:
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
         self._channel = channel_code(self._edge.id, subtask)
         self._sequence = [0] * len(self._targets)
-        self._selector.begin_epoch(subtask)
+        self._selector.begin_epoch(subtask, epoch)
         self._watermark: int | None = None
         self._sent_watermark = False
         self._sent_records = False

@@ -46,7 +46,7 @@ class SourceStreamTask(StreamTask):
             self.subtask = subtask
             self.chain.set_subtask(subtask)
             self._bounded = bounded
-            self.writer.begin_epoch(subtask)
+            self.writer.begin_epoch(subtask, checkpoint_id)
             yield from self._run_epoch(checkpoint_id, records)
 
     def _begin_epoch(self) -> None:
