@@ -92,7 +92,7 @@ class Store:
     def timestamps(self, key: Any, namespace: Any = None) -> dict[str, list[int]]:
         raise NotImplementedError
 
-    def allow_undo(self, appended: Collection[str] = ()) -> Any:
+    def allow_undo(self, appended: Collection[str] = (), unchanged: Collection[str] = ()) -> Any:
         raise NotImplementedError
 
     def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:

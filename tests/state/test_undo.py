@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox import MapStateDescriptor, ValueStateDescriptor
+from pillarbox import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor
 from pillarbox.state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox.state.key_note import KeyNote
 from pillarbox.state.large_collection import LiveMap
 
 
@@ -97,7 +98,7 @@ def change(elements: Any, what: str, key: int, number: int) -> None:
     elif what == "put":
         elements[key] = [f"new {number}"]
     elif what == "grow" and key in elements:
-        elements[key] = [*elements.get(key), number]
+        elements[key] = [*elements.get(key), str(number)]
     elif what == "remove" and key in elements:
         del elements[key]
     elif what == "items":
@@ -109,12 +110,20 @@ def change(elements: Any, what: str, key: int, number: int) -> None:
         elements.clear()
 
 
-@settings(max_examples=40, deadline=None)
-@given(calls)
-def test_a_large_map_is_put_back(calls):
-    """Its values, their order, and what is written of it: whatever is read again is what a dict would have."""
-    backend, identity = HeapKeyedStateBackend("op"), LogIdentity("op", 0, 1, 128)
-    state = backend.get_state(MapStateDescriptor("m"))
+@settings(max_examples=60, deadline=None)
+@given(calls, st.booleans(), st.booleans())
+def test_a_large_map_is_put_back(calls, in_log, is_plain):
+    """Its values, their order, and what is written of it: whatever is read again is what a dict would have.
+
+    Args:
+        in_log: whether the log has it by its elements; else it is new.
+        is_plain: whether its types are declared.
+    """
+    key = KeyNote(columns=["key"], types=["string"]) if is_plain else None
+    identity = LogIdentity("op", 0, 1, 128, key=key)
+    types = (Types.LONG(), Types.LIST(Types.STRING())) if is_plain else ()
+    backend = HeapKeyedStateBackend("op")
+    state = backend.get_state(MapStateDescriptor("m", *types))
     undo = backend.allow_undo()
     backend.seal()
     log, store = StateLog(identity, backend), MemoryChunkStore()
@@ -122,8 +131,9 @@ def test_a_large_map_is_put_back(calls):
     expected: dict[int, list[Any]] = {number: [f"{number}" * 200] for number in range(300)}
     backend.set_current_key("k")
     state.put_all(copy.deepcopy(expected))
-    log.commit(store, {})
-    assert isinstance(backend.contents("k")["m"], LiveMap)
+    if in_log:
+        log.commit(store, {})
+        assert isinstance(backend.contents("k")["m"], LiveMap)
     for number, (fails, changes, commits) in enumerate(calls):
         backend.set_current_key("k")
         undo.begin()
@@ -145,8 +155,24 @@ def test_a_large_map_is_put_back(calls):
         if commits or number == len(calls) - 1:
             log.commit(store, {})
             again = HeapKeyedStateBackend("op")
-            restored = again.get_state(MapStateDescriptor("m"))
+            restored = again.get_state(MapStateDescriptor("m", *types))
             again.seal()
             StateLog(identity, again).sync(store)
             again.set_current_key("k")
             assert list(restored.items()) == list(expected.items())
+
+
+def test_states_that_are_the_same_are_not_looked_at():
+    backend = HeapKeyedStateBackend("op")
+    own, users = (backend.get_state(ListStateDescriptor(name)) for name in ("own", "users"))
+    undo = backend.allow_undo(unchanged=["own"])
+    backend.set_current_key("k")
+    own.add([1])
+    users.add([1])
+    undo.begin()
+    undo.save("k")
+    for state in (own, users):
+        state.get()[0].append(2)
+        state.add([3])
+    undo.restore()
+    assert (own.get(), users.get()) == (([1, 2], [3]), ([1],))

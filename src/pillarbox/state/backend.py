@@ -184,11 +184,12 @@ class KeyedStateBackend(KeyContext, Protocol):
     def largest_keys(self, count: int = 3) -> list[tuple[Any, int]]:
         """Return the keys that take most memory, and about how many bytes each takes, without allocating much."""
 
-    def allow_undo(self, appended: Collection[str] = ()) -> StateUndo:
+    def allow_undo(self, appended: Collection[str] = (), unchanged: Collection[str] = ()) -> StateUndo:
         """Return what saves state and puts it back; it is ``undo`` from now on.
 
         Args:
             appended: the names of list states whose elements are only added, and never changed.
+            unchanged: the names of states that are the same when they are put back.
         """
         ...
 

@@ -24,7 +24,7 @@ from pillarbox.state.operator_state import LIST, UNION
 from pillarbox.state.sizes import largest_rows
 from pillarbox.state.timers import HeapTimers
 from pillarbox.state.ttl_cleaner import TtlCleaner
-from pillarbox.state.undo import Undo
+from pillarbox.state.undo import Undo, unwatch
 from pillarbox.types import Types
 
 __all__ = ["HeapKeyedStateBackend", "KeyOwner"]
@@ -296,9 +296,9 @@ class HeapKeyedStateBackend(HeapRows):
         self.spaces.rewrite()
         self.is_renamed = self.spaces.is_renamed = False
 
-    def allow_undo(self, appended: Collection[str] = ()) -> StateUndo:
+    def allow_undo(self, appended: Collection[str] = (), unchanged: Collection[str] = ()) -> StateUndo:
         """Return what saves state and puts it back; it is ``undo`` from now on."""
-        self.undo = undo = Undo(self, appended)
+        self.undo = undo = Undo(self, appended, unchanged)
         return undo
 
     # -- looking at it, for metrics and harnesses --
@@ -366,6 +366,8 @@ class HeapKeyedStateBackend(HeapRows):
             del changed[key]
             del self.rows[key]
         self.spaces.take_changes(changed, removed)
+        if self.undo is not None:
+            unwatch(changed.values())
         return changed, removed
 
     def load(self, keys: list[Any], rows: list[Row]) -> None:

@@ -20,7 +20,10 @@ from pillarbox.state.large_collection import LiveMap
 if TYPE_CHECKING:
     from pillarbox.state.heap_backend import HeapKeyedStateBackend
 
-__all__ = ["Undo"]
+__all__ = ["Undo", "unwatch"]
+
+# Maps with more elements than this are watched, and not copied before each call.
+_MANY = 64
 
 # Values of these types cannot change.
 _ATOMS = frozenset(
@@ -38,16 +41,20 @@ class Undo:
     Args:
         backend: whose rows they are.
         appended: the names of list states whose elements are only added, and never changed: their length is saved.
+        unchanged: the names of states that are the same when they are put back: nothing of them is saved.
     """
 
-    def __init__(self, backend: HeapKeyedStateBackend, appended: Collection[str] = ()) -> None:
+    def __init__(
+        self, backend: HeapKeyedStateBackend, appended: Collection[str] = (), unchanged: Collection[str] = ()
+    ) -> None:
         self._backend = backend
         self._appended = {SlotSpec(f"state/{name}", "list") for name in appended}
+        self._unchanged = {f"state/{name}" for name in unchanged}
         # The contents of each row, by key; None: there was none.
         self._rows: dict[Any, list[Any] | None] = {}
         # Those of its rows of namespaces, by address; and whether these are all that there were.
         self._spaces: dict[Any, tuple[bool, dict[Any, list[Any]]]] = {}
-        self._watched: list[_WatchedMap] = []
+        self._watched: list[_Watched] = []
 
     def begin(self) -> None:
         """Forget what was saved before."""
@@ -98,20 +105,37 @@ class Undo:
         self._spaces[key] = (of_all, {row[1]: self._contents(spaces, row) for row in rows})
 
     def _contents(self, rows: HeapRows, row: Row) -> list[Any]:
-        contents = row[len(rows.blank) - len(rows.slots) :]
+        lead = len(rows.blank) - len(rows.slots)
+        contents = row[lead:]
         for slot, value in enumerate(contents):
             if type(value) not in _ATOMS:
-                if type(value) is list and self._appended and rows.slots[slot] in self._appended:
+                if self._unchanged and rows.slots[slot].name in self._unchanged:
+                    contents[slot] = _UNCHANGED
+                elif type(value) is list and self._appended and rows.slots[slot] in self._appended:
                     contents[slot] = _Length(value, len(value))
-                elif isinstance(value, LiveMap) and value.before is None:
-                    # From now on it is of this kind, which notes nothing unless it is told to.
-                    value.__class__ = _WatchedMap
-                    assert isinstance(value, _WatchedMap)
-                    value.before = _Before()
-                    self._watched.append(value)
+                elif (watched := self._as_watched(value, rows.slots[slot])) is not None:
+                    row[lead + slot] = contents[slot] = watched
+                    watched.before = _Before()
+                    self._watched.append(watched)
                 else:
                     contents[slot] = _copy(value)
         return contents
+
+    @staticmethod
+    def _as_watched(value: Any, slot: SlotSpec) -> _Watched | None:
+        """Return a map as one that can be watched; None: it is none, or small, or watched already."""
+        if isinstance(value, LiveMap):
+            # From now on it is of this kind, which notes nothing unless it is told to.
+            if not isinstance(value, _WatchedMap):
+                value.__class__ = _WatchedMap
+            assert isinstance(value, _WatchedMap)
+            return value if value.before is None else None
+        if isinstance(value, _WatchedDict):
+            return value if value.before is None else None
+        # (A value that is a dict is changed in place.)
+        if type(value) is dict and len(value) > _MANY and slot.kind == "map":
+            return _WatchedDict(value)
+        return None
 
     def _spaces_of(self, key: Any) -> Iterable[Row]:
         found = self._backend.spaces.by_key.get(key)
@@ -125,26 +149,30 @@ class _Before:
 
     Attributes:
         values: copies of the values that it may have changed, by key; ``_MISSING``: there was none.
-        whole: what was there before the first element was removed, for the order of the others; and the notes then.
+        whole: what was there before the first element was removed, for the order of the others; and the notes for the
+            log then.
     """
 
     __slots__ = ("values", "whole")
 
     def __init__(self) -> None:
         self.values: dict[Any, Any] = {}
-        self.whole: tuple[dict[Any, Any], dict[Any, None], dict[Any, None]] | None = None
+        self.whole: tuple[dict[Any, Any], Any] | None = None
 
 
 _MISSING = object()
+_UNCHANGED = object()
 
 
-class _WatchedMap(LiveMap):
-    """The live dict of a large map, which notes what is to be put back, while it has something to note it in.
+class _Watched(dict[Any, Any]):
+    """The dict of a large map, which notes what is to be put back, while it has something to note it in.
 
     Only that is watched which states do with it.
     """
 
     __slots__ = ()
+
+    before: _Before | None
 
     def _note(self, key: Any) -> None:
         before = self.before
@@ -185,21 +213,54 @@ class _WatchedMap(LiveMap):
     def __delitem__(self, key: Any) -> None:
         self._note(key)
         if self.before is not None and self.before.whole is None:
-            self.before.whole = dict(dict.items(self)), dict(self.changed), dict(self.removed)
+            self.before.whole = dict(dict.items(self)), self._notes()
         super().__delitem__(key)
 
     def put_back(self) -> None:
         """Put back what was noted."""
         before, self.before = self.before, None
+        assert before is not None
         if before.whole is not None:
             dict.clear(self)
-            whole, self.changed, self.removed = before.whole
+            whole, notes = before.whole
             dict.update(self, whole)
+            self._take_notes(notes)
         for key, value in before.values.items():
             if value is not _MISSING:
                 dict.__setitem__(self, key, value)
             elif key in self:
-                LiveMap.__delitem__(self, key)
+                super().__delitem__(key)
+
+    def _notes(self) -> Any:
+        """Return what is noted of changes for the log."""
+
+    def _take_notes(self, notes: Any) -> None:
+        """Take it back."""
+
+
+class _WatchedMap(_Watched, LiveMap):
+    """One that the log knows by its elements."""
+
+    __slots__ = ()
+
+    def _notes(self) -> Any:
+        return dict(self.changed), dict(self.removed)
+
+    def _take_notes(self, notes: Any) -> None:
+        self.changed, self.removed = notes
+
+
+class _WatchedDict(_Watched):
+    """One that the log knows as a whole, or not yet."""
+
+    __slots__ = ("before",)
+
+    def __init__(self, elements: Mapping[Any, Any]) -> None:
+        super().__init__(elements)
+        self.before = None
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
 
 
 class _Length(NamedTuple):
@@ -207,6 +268,14 @@ class _Length(NamedTuple):
 
     elements: list[Any]
     length: int
+
+
+def unwatch(rows: Iterable[Row]) -> None:
+    """Let maps be plain again that were watched, in rows that are about to be written."""
+    for row in rows:
+        for slot, value in enumerate(row):
+            if type(value) is _WatchedDict:
+                row[slot] = dict(value)
 
 
 def _is_fixed(value: Any) -> bool:
@@ -234,10 +303,12 @@ def _put_back(rows: HeapRows, address: Any, row: Row, saved: list[Any]) -> bool:
     # Slots may have been added since: they were empty.
     then = saved + [None] * (len(now) - len(saved))
     for slot, value in enumerate(then):
-        if type(value) is _Length:
+        if value is _UNCHANGED:
+            then[slot] = now[slot]
+        elif type(value) is _Length:
             then[slot] = value.elements
             del value.elements[value.length :]
-        elif isinstance(value, _WatchedMap) and value.before is not None:
+        elif isinstance(value, _Watched) and value.before is not None:
             value.put_back()
     for timers in rows.timers:
         slot = timers.slot - lead
