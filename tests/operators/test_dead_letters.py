@@ -30,6 +30,7 @@ from pillarbox import (
     OperatorError,
     OutputTag,
     ProcessFunction,
+    ProcessJoinFunction,
     ProgramError,
     ReduceFunction,
     ReducingStateDescriptor,
@@ -81,17 +82,25 @@ class Acts(KeyedProcessFunction):
 
     Args:
         raises: whether it raises at all; if not, it does nothing where it would.
+        ttl: the time-to-live of its states.
     """
 
-    def __init__(self, raises: bool) -> None:
+    def __init__(self, raises: bool, ttl: StateTtlConfig | None = None) -> None:
         self.raises = raises
+        self.ttl = ttl
 
     def open(self, runtime_context):
-        self.value = runtime_context.get_state(ValueStateDescriptor("value"))
-        self.list = runtime_context.get_list_state(ListStateDescriptor("list"))
-        self.map = runtime_context.get_map_state(MapStateDescriptor("map"))
-        self.folded = runtime_context.get_reducing_state(ReducingStateDescriptor("folded", add_to))
-        self.aggregated = runtime_context.get_aggregating_state(AggregatingStateDescriptor("aggregated", Last()))
+        self.value = runtime_context.get_state(self.lives(ValueStateDescriptor("value")))
+        self.list = runtime_context.get_list_state(self.lives(ListStateDescriptor("list")))
+        self.map = runtime_context.get_map_state(self.lives(MapStateDescriptor("map")))
+        self.folded = runtime_context.get_reducing_state(self.lives(ReducingStateDescriptor("folded", add_to)))
+        aggregated = self.lives(AggregatingStateDescriptor("aggregated", Last()))
+        self.aggregated = runtime_context.get_aggregating_state(aggregated)
+
+    def lives(self, descriptor):
+        if self.ttl is not None:
+            descriptor.enable_time_to_live(self.ttl)
+        return descriptor
 
     def process_element(self, record, ctx):
         _, fails, actions = record
@@ -132,6 +141,8 @@ class Acts(KeyedProcessFunction):
                 for key, element in list(self.map.items()):
                     element.append(n)
                     self.map.put(key, element)
+            elif what == "map fill":  # it is large from now on
+                self.map.put_all({100 + number: [n] for number in range(70)})
             elif what == "map remove":
                 self.map.remove(n)
             elif what == "fold":
@@ -154,8 +165,8 @@ class Acts(KeyedProcessFunction):
 
 
 KINDS = (
-    "grow", "list add", "list change", "map put", "map change", "map remove", "fold", "aggregate", "clear", "timer",
-    "delete timer", "clock timer", "emit", "side",
+    "grow", "list add", "list change", "map put", "map change", "map fill", "map remove", "fold", "aggregate", "clear",
+    "timer", "delete timer", "clock timer", "emit", "side",
 )  # fmt: skip
 actions = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(1, 30)), max_size=5)
 records = st.tuples(st.just("record"), st.tuples(st.sampled_from("ab"), st.booleans(), actions))
@@ -171,15 +182,17 @@ steps = st.one_of(
 class Runs:
     """A harness, of which a restart makes another one."""
 
-    def __init__(self, raises: bool) -> None:
+    def __init__(self, raises: bool, ttl: StateTtlConfig | None) -> None:
         self.raises = raises
+        self.ttl = ttl
         self.harness = self.new()
         self.watermark = 0
         self.said: list[Any] = []
 
     def new(self, **options: Any) -> Any:
         on_error: Any = BAD if self.raises else "fail"
-        return harness_for(Acts(self.raises), key_by=lambda record: record[0], on_error=on_error, **options)
+        function = Acts(self.raises, self.ttl)
+        return harness_for(function, key_by=lambda record: record[0], on_error=on_error, **options)
 
     def do(self, what: str, content: Any, number: int) -> None:
         harness = self.harness
@@ -205,10 +218,23 @@ class Runs:
         self.said.append((sorted(harness.get_keys()), harness.num_event_time_timers()))
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.lists(steps, max_size=14))
-def test_what_a_failed_record_or_timer_did_is_undone(steps):
-    guarded, oracle = Runs(raises=True), Runs(raises=False)
+# (Only reads clear what has expired: how much the cleanup looks at depends on the records that there were.)
+LIVES = [
+    None,
+    StateTtlConfig(10, cleanup_in_background=False),
+    StateTtlConfig(
+        10,
+        cleanup_in_background=False,
+        update_type=StateTtlConfig.UpdateType.OnReadAndWrite,
+        state_visibility=StateTtlConfig.StateVisibility.ReturnExpiredIfNotCleanedUp,
+    ),
+]
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(steps, max_size=14), st.sampled_from(LIVES))
+def test_what_a_failed_record_or_timer_did_is_undone(steps, ttl):
+    guarded, oracle = Runs(raises=True, ttl=ttl), Runs(raises=False, ttl=ttl)
     for number, (what, content) in enumerate([*steps, ("restart", 0), ("watermark", 100), ("clock", 100)]):
         for each in (guarded, oracle):
             each.do(what, content, number)
@@ -579,6 +605,85 @@ def test_interval_join(has_columns):
     assert {(10, 11), (11, 11)}.issuperset(each for each in results if each not in letters)
 
 
+class Counts(ProcessJoinFunction):
+    """The number of the pair among those of its key."""
+
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+
+    def process_element(self, left, right, ctx):
+        self.count.update((self.count.value() or 0) + 1)
+        yield left, right, self.count.value()
+        bad(right[2])
+
+
+def test_the_state_of_a_function_of_pairs_is_undone():
+    def build(env, left, right):
+        at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
+        left, right = (s.assign_timestamps_and_watermarks(at).key_by(lambda event: event[0]) for s in (left, right))
+        pairs = left.interval_join(right).between(-10, 10).process(Counts(), on_error=BAD)
+        return {"pairs": pairs, "letters": pairs.get_side_output(BAD)}
+
+    with ProgramTestHarness(build) as harness:
+        harness.push("left", ("k", 10, ""), ("k", 11, ""))
+        harness.run_epoch()
+        harness.push("right", ("k", 12, "good"))
+        assert [count for _, _, count in harness.run_epoch()["pairs"]] == [1, 2]
+        harness.push("right", ("k", 13, "bad"), ("k", 14, "good"))
+        out = harness.run_epoch()
+    assert [count for _, _, count in out["pairs"]] == [3, 4]
+    assert [letter.value for letter in out["letters"]] == [("k", 13, "bad")]
+
+
+@pytest.mark.parametrize("how", ["map", "flat_map", "filter", "process", "object", "stateful"])
+def test_the_letter_has_the_key_also_where_the_function_has_no_state(how):
+    functions: dict[str, Any] = {
+        "map": lambda stream: stream.map(bad, on_error=BAD),
+        "flat_map": lambda stream: stream.flat_map(lambda value: [bad(value)], on_error=BAD),
+        "filter": lambda stream: stream.filter(lambda value: bool(bad(value)), on_error=BAD),
+        "process": lambda stream: stream.process(Processes(), on_error=BAD),
+        "object": lambda stream: stream.map(Maps(), on_error=BAD),
+        "stateful": lambda stream: stream.process(lambda value, ctx: [bad(value)], on_error=BAD),
+    }
+    env = StreamExecutionEnvironment()
+    keyed = functions[how](env.from_collection(["a", "bad"]).key_by(lambda value: value[0]))
+    (letter,) = keyed.get_side_output(BAD).execute_and_collect()
+    assert (letter.value, letter.key) == ("bad", "b")
+    with harness_for(Processes(), key_by=len, on_error=BAD) as harness:
+        harness.push("bad")
+        assert harness.get_side_output(BAD)[0].key == 3
+
+
+class Copied:
+    """Counts how often it is copied."""
+
+    copies = 0
+
+    def __deepcopy__(self, memo):
+        Copied.copies += 1
+        return Copied()
+
+
+class Fills(BroadcastProcessFunction):
+    def process_element(self, value, ctx):
+        yield len(ctx.get_broadcast_state(RULES).keys())
+
+    def process_broadcast_element(self, value, ctx):
+        ctx.get_broadcast_state(RULES).put(value, Copied())
+        bad("bad" if value % 2 else "good")
+
+
+def test_a_large_broadcast_state_is_not_copied_for_each_record(monkeypatch):
+    monkeypatch.setattr(Copied, "copies", 0)
+    with harness_for(Fills(), broadcast=[RULES], on_error=BAD) as harness:
+        for number in range(2_000):
+            harness.push2(number)
+        harness.push1("how many")
+        assert harness.get_output() == [1_000]
+        assert len(harness.get_side_output(BAD)) == 1_000
+    assert Copied.copies < 10_000
+
+
 # -- in programs --
 
 
@@ -689,6 +794,35 @@ def test_records_without_a_key(key, key_type, bads, error):
     assert all(letter.error.startswith(error) for letter in out["letters"])
     assert {letter.operator for letter in out["letters"]} <= {"key_by after timestamps"}
     assert sum(report.counters.get("key_by-3.dead_letters", 0) for report in job.reports) in (0, len(bads))
+
+
+@pytest.mark.parametrize("tags", [(BAD, BAD), (BAD, "fail"), ("fail", BAD)])
+@pytest.mark.parametrize("method", ["join", "co_group"])
+def test_records_without_a_key_join_nothing(method, tags):
+    env = StreamExecutionEnvironment().set_parallelism(2)
+    at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: 7)
+    sides = [["a", *(["bad"] if tag is BAD else []), "b"] for tag in tags]
+    one, two = (env.from_collection(values).assign_timestamps_and_watermarks(at) for values in sides)
+    pairs = getattr(one, method)(two).where(bad, on_error=tags[0]).equal_to(Named(), on_error=tags[1])
+    windows = pairs.window(TumblingEventTimeWindows.of(10)).side_output_errors(BAD)
+    if method == "join":
+        out = windows.apply(lambda first, second: bad(f"{first}{second}"))
+    else:
+        out = windows.apply(lambda firsts, seconds: [bad("".join([*firsts, *seconds]))])
+    with env.local_job(out=out, letters=pairs.get_side_output(BAD), windows=out.get_side_output(BAD)) as job:
+        found = job.run()
+    assert sorted(found["out"]) == ["aa", "bb"]
+    assert [(each.value, each.key, each.timestamp) for each in found["letters"]] == [("bad", None, 7)] * tags.count(BAD)
+    assert found["windows"] == []
+
+
+def test_a_join_has_a_side_output_only_with_on_error():
+    one, two = (StreamExecutionEnvironment().from_collection(["a"]),) * 2
+    with pytest.raises(ProgramError, match=r"join\(\) has no side outputs before where\(key, on_error=tag\)"):
+        one.join(two).where(len).equal_to(len).get_side_output(BAD)
+    for method in ("where", "equal_to"):
+        with pytest.raises(ProgramError, match=rf'{method}\(\): on_error is "fail" or the OutputTag'):
+            getattr(one.co_group(two), method)(len, on_error=3)
 
 
 def test_rows_without_a_key_stay_columns():

@@ -156,8 +156,8 @@ class AllJoins(ProcessAllWindowFunction):
 def test_windows_of_a_whole_stream():
     stream = StreamExecutionEnvironment().from_collection(["a", "b", "c", "bad", "d", "e"])
     joined = stream.count_window_all(2).side_output_errors(BAD).process(AllJoins())
-    results = joined.union(joined.get_side_output(BAD).map(lambda letter: ("dead", letter.value)))
-    assert sorted(results.execute_and_collect(), key=str) == [("dead", ("c", "bad")), "a", "b", "d", "e"]
+    results = joined.union(joined.get_side_output(BAD).map(lambda letter: ("dead", letter.value, letter.key)))
+    assert sorted(results.execute_and_collect(), key=str) == [("dead", ("c", "bad"), None), "a", "b", "d", "e"]
 
 
 def joined(first, second):

@@ -27,6 +27,7 @@ class AllWindowedStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
 
     _applied = AllWindowFunction
     _processed = ProcessAllWindowFunction
+    _of_keys = False
 
     def trigger(self, trigger: Trigger) -> AllWindowedStream[T1, WindowOut]:
         """Set when the function of a window is called: see :meth:`WindowedStream.trigger`.

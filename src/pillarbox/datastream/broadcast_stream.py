@@ -76,8 +76,8 @@ class BroadcastConnectedStream(Generic[T1, T2]):
             func: on a keyed stream a ``KeyedBroadcastProcessFunction``, else a ``BroadcastProcessFunction``.
             output_type: the columns of the results, for ``to_dataframe()``.
             processing_time: as in ``KeyedStream.process``.
-            on_error: the same. For a record of the broadcast stream, broadcast state is copied before each call; as it
-                is processed in each subtask, each has a letter of its own.
+            on_error: the same. A record of the broadcast stream is processed in each subtask, so each has a letter of
+                its own.
 
         Raises:
             ProgramError: ``func`` is no such function.

@@ -127,6 +127,8 @@ class ConnectedStreams(Generic[T1, T2]):
             func: its ``flat_map1`` gets the records of the first stream, ``flat_map2`` those of the second. Where both
                 streams have keys, it has keyed state, which both share.
             output_type: the columns of the results, for ``to_dataframe()``.
+            on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
+                :class:`DeadLetter` to that side output, and the stream goes on.
 
         Raises:
             ProgramError: ``func`` is no such function; the keys are of different types.

@@ -150,7 +150,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         # Only what is opened can have state; other functions need no key, and no look for it.
         keying = self._keying if isinstance(func, Function) else None
         factory = OperatorFactory(partial(operator, function=func, keying=keying), keyed=keying is not None)
-        return self._apply(kind, func, guarded(factory, on_error, f"{kind}()"), output_type)
+        return self._apply(kind, func, guarded(factory, on_error, f"{kind}()", keying=self._keying), output_type)
 
     @overload
     def map_async(
@@ -296,7 +296,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
             )
         check_function(func, ProcessFunction, "process", "process_element", many=True)
         factory = OperatorFactory(partial(ProcessOperator, function=func))
-        return self._apply("process", func, guarded(factory, on_error, "process()"), output_type)
+        return self._apply("process", func, guarded(factory, on_error, "process()", keying=self._keying), output_type)
 
     def assign_timestamps_and_watermarks(
         self, strategy: WatermarkStrategy, *, on_error: OnError = "fail"

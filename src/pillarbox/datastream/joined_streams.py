@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from pillarbox._generics import T1, T2, Generic, U
+from pillarbox._generics import T1, T2, Generic, U, V
 from pillarbox.datastream.columnar_joins import join_columns, sides_of_rows
 from pillarbox.datastream.connected_streams import check_key_types
 from pillarbox.datastream.data_stream import DataStream
@@ -17,7 +17,7 @@ from pillarbox.datastream.windowed_stream import Windowed
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.co_group import CoGroups, CoGroupWindowOperator, FlatPairs, Pairs
 from pillarbox.operators.columnar.process_join import ColumnarProcessJoinOperator
-from pillarbox.operators.dead_letter import OnError
+from pillarbox.operators.dead_letter import OnError, check_on_error
 from pillarbox.operators.functions import KeySelector, OutputTag, SideOutput
 from pillarbox.operators.guarded import guarded
 from pillarbox.operators.interval_join import Interval, IntervalJoinOperator
@@ -26,6 +26,7 @@ from pillarbox.operators.operator import OperatorContext, OperatorFactory, Strea
 from pillarbox.operators.windowing.assigner import WindowAssigner
 from pillarbox.operators.windowing.base_operator import WindowProgram
 from pillarbox.operators.windowing.contents import AllElements
+from pillarbox.operators.windowing.evictors import Evictor
 from pillarbox.operators.windowing.functions import WindowFunction
 from pillarbox.operators.windowing.triggers import Trigger
 from pillarbox.time.duration import DurationLike, to_millis
@@ -46,25 +47,76 @@ class _Pair(Generic[T1, T2]):
         self._first = first
         self._second = second
 
-    def where(self, key_selector: Callable[[T1], Any] | KeySelector[T1, Any] | str | Sequence[str]) -> Self:
+    def where(
+        self,
+        key_selector: Callable[[T1], Any] | KeySelector[T1, Any] | str | Sequence[str],
+        *,
+        on_error: OnError = "fail",
+    ) -> Self:
         """Set the key of the first stream: a function, a ``KeySelector``, or the name or names of columns.
 
+        Args:
+            key_selector: as in ``DataStream.key_by``.
+            on_error: the fate of a record that has no key, as in ``DataStream.key_by``: ``"fail"`` fails the task; an
+                ``OutputTag`` sends a :class:`DeadLetter` to that side output (:meth:`get_side_output`), and the record
+                joins nothing.
+
         Raises:
             ProgramError: a column is not there, or its values cannot be keys.
         """
+        check_on_error(on_error, "where()")
         changed = copy.copy(self)
-        changed._first = self._first.key_by(key_selector)
+        changed._first = self._first.key_by(key_selector, on_error=on_error)
         return changed
 
-    def equal_to(self, key_selector: Callable[[T2], Any] | KeySelector[T2, Any] | str | Sequence[str]) -> Self:
+    def equal_to(
+        self,
+        key_selector: Callable[[T2], Any] | KeySelector[T2, Any] | str | Sequence[str],
+        *,
+        on_error: OnError = "fail",
+    ) -> Self:
         """Set the key of the second stream, likewise: records with equal keys belong together.
 
+        Args:
+            key_selector: as in ``DataStream.key_by``.
+            on_error: as in :meth:`where`.
+
         Raises:
             ProgramError: a column is not there, or its values cannot be keys.
         """
+        check_on_error(on_error, "equal_to()")
         changed = copy.copy(self)
-        changed._second = self._second.key_by(key_selector)
+        changed._second = self._second.key_by(key_selector, on_error=on_error)
         return changed
+
+    def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
+        """Return the dead letters of records that have no key, of both streams.
+
+        Args:
+            tag: the ``on_error`` of :meth:`where`, of :meth:`equal_to`, or of both.
+
+        Raises:
+            ProgramError: it is no ``OutputTag``, or neither of them has one.
+
+        Example:
+            >>> BAD = OutputTag[DeadLetter]("bad")
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda text: 0)
+            >>> one = env.from_collection(["1", "2"]).assign_timestamps_and_watermarks(at)
+            >>> two = env.from_collection(["2", "x"]).assign_timestamps_and_watermarks(at)
+            >>> pairs = one.join(two).where(int, on_error=BAD).equal_to(int, on_error=BAD)
+            >>> pairs.get_side_output(BAD).map(lambda letter: letter.value).execute_and_collect()
+            ['x']
+        """
+        guarded_ones = [
+            stream for stream in (self._first, self._second) if isinstance(stream, KeyedStream) and stream._has_sides
+        ]
+        if not guarded_ones:
+            raise ProgramError(
+                f"{self._method}() has no side outputs before where(key, on_error=tag), or equal_to(key, on_error=tag);"
+                " those of its results are had from the stream that apply(...) returns"
+            )
+        first, *more = (stream.get_side_output(tag) for stream in guarded_ones)
+        return first.union(*more) if more else first
 
     def _keyed(self) -> tuple[KeyedStream[Any, T1], KeyedStream[Any, T2]]:
         first, second = self._first, self._second
@@ -142,6 +194,15 @@ class _PairedWindows(Windowed[Any, Any], Generic[T1, T2]):
         self._set_trigger(trigger)
         return self
 
+    def evictor(self, evictor: Evictor) -> Self:
+        """Set what takes elements out of a window before or after its function is called: they are (0 or 1, record).
+
+        Raises:
+            ProgramError: it is no ``Evictor``.
+        """
+        self._set_evictor(evictor)
+        return self
+
     def allowed_lateness(self, lateness: DurationLike) -> Self:
         """Keep windows for a while after their end: a record that comes then has its window handled anew, as a whole.
 
@@ -170,7 +231,8 @@ class _PairedWindows(Windowed[Any, Any], Generic[T1, T2]):
         return self
 
     def _apply_to_all(self, func: Any, function: WindowFunction, output_type: Any) -> DataStream[Any]:
-        results = self._run("apply", func, AllElements(), function, output_type, (func,))
+        contents = AllElements(evictor=self._evictor)
+        results = self._run("apply", func, contents, function, output_type, (func,))
         return results.name(name_of(self._method, func))
 
 
@@ -355,8 +417,9 @@ class IntervalJoin(Generic[T1, T2]):
             make = partial(
                 ColumnarProcessJoinOperator, keying=left._keying, sides=sides, interval=interval, function=func
             )
-        # A record is kept when its pairs have been handled: there is nothing to undo.
-        factory = guarded(OperatorFactory(make, keyed=True), on_error, "interval_join().process()", undoes=False)
+        # A record is kept when its pairs have been handled: the join itself has nothing to undo.
+        factory = OperatorFactory(make, keyed=True)
+        factory = guarded(factory, on_error, "interval_join().process()", unchanged=IntervalJoinOperator.own_states)
         return left._apply("interval_join", func, factory, output_type, more_inputs=[right._step])
 
     def columns(

@@ -341,7 +341,11 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def _plain_step(self) -> Transformation:
         return self._step.inputs[0]
 
-    def _step_with_sides(self) -> Transformation:
-        # That of ``key_by(..., on_error=...)``.
+    @property
+    def _has_sides(self) -> bool:
+        """Whether it was made by ``key_by(..., on_error=...)``, which has a side output."""
         before = self._plain_step()
-        return before if isinstance(before, OperatorTransformation) and before.kind == "keys" else self._step
+        return isinstance(before, OperatorTransformation) and before.kind == "keys"
+
+    def _step_with_sides(self) -> Transformation:
+        return self._plain_step() if self._has_sides else self._step

@@ -47,6 +47,8 @@ class Windowed(Generic[T1, WindowOut]):
     # The window functions that the stream takes, by the method that takes them.
     _applied: type
     _processed: type
+    # Whether the stream has keys of its own.
+    _of_keys = True
     # The streams that have a share in the windows, besides the first.
     _more_inputs: Sequence[Transformation] = ()
 
@@ -143,7 +145,7 @@ class Windowed(Generic[T1, WindowOut]):
         )
         make = self._make(program)
         if self._error_tag is not None:
-            make = partial(GuardedWindowOperator, make=make, tag=self._error_tag)
+            make = partial(GuardedWindowOperator, make=make, tag=self._error_tag, has_key=self._of_keys)
         return self._stream._apply(  # type: ignore[no-any-return]
             f"window.{method}",
             func,

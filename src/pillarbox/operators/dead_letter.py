@@ -101,10 +101,14 @@ class DeadLetters:
     Args:
         tag: the side output for them.
         outputs: the side outputs of the operator.
+        has_key: whether the key is one of the program's; else letters have none.
     """
 
-    def __init__(self, context: OperatorContext, tag: OutputTag[Any], outputs: Mapping[str, Input]) -> None:
+    def __init__(
+        self, context: OperatorContext, tag: OutputTag[Any], outputs: Mapping[str, Input], *, has_key: bool = True
+    ) -> None:
         self._operator = context.name
+        self._has_key = has_key
         self._tag_id = tag.tag_id
         self._outputs = outputs
         self._count = context.metrics.get(DEAD_LETTERS, Counter)
@@ -114,7 +118,7 @@ class DeadLetters:
         """Write the letter of a record, or of a timer."""
         self._count.inc()
         if self._tag_id in self._outputs:
-            letter = DeadLetter.of(cause, self._operator, value, key, stamp, timer)
+            letter = DeadLetter.of(cause, self._operator, value, key if self._has_key else None, stamp, timer)
             emitted = None if timer is TimeDomain.PROCESSING_TIME else stamp
             self._outputs[self._tag_id].process_records(Records([letter], [emitted]))
         elif not self._warned:

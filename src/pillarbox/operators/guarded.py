@@ -6,7 +6,7 @@ operators themselves, and programs that do not ask, know nothing of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -27,14 +27,22 @@ from pillarbox.time.internal_timer_service import Triggerable
 __all__ = ["GuardedOperator", "guarded"]
 
 
-def guarded(factory: OperatorFactory, on_error: OnError, method: str, *, undoes: bool = True) -> OperatorFactory:
+def guarded(
+    factory: OperatorFactory,
+    on_error: OnError,
+    method: str,
+    *,
+    keying: Keying | None = None,
+    unchanged: Collection[str] = (),
+) -> OperatorFactory:
     """Return what makes the operator as the program asks for it: with a guard, or as it is.
 
     Args:
         factory: makes the operator; where there is a guard, it is a :class:`FunctionOperator`.
         on_error: the fate of records whose function raises.
         method: the stream's method, for the error.
-        undoes: whether the operator may have changed keyed state when its function raises.
+        keying: how records get their keys where the operator itself asks for none; None: they have none.
+        unchanged: the names of the operator's own states that are as they were before when its function raises.
 
     Raises:
         ProgramError: ``on_error`` is neither ``"fail"`` nor a tag.
@@ -42,7 +50,8 @@ def guarded(factory: OperatorFactory, on_error: OnError, method: str, *, undoes:
     check_on_error(on_error, method)
     if not isinstance(on_error, OutputTag):
         return factory
-    return replace(factory, make=partial(GuardedOperator, make=factory.make, tag=on_error, undoes=undoes))
+    make = partial(GuardedOperator, make=factory.make, tag=on_error, keying=keying, unchanged=unchanged)
+    return replace(factory, make=make)
 
 
 class GuardedOperator(StreamOperator):
@@ -57,7 +66,9 @@ class GuardedOperator(StreamOperator):
     Args:
         make: makes the guarded operator.
         tag: the side output for dead letters.
-        undoes: whether keyed state and timers are put back when the function raises.
+        keying: how records get their keys where the guarded operator asks for none.
+        unchanged: the names of its own states that are as they were before when its function raises.
+        has_key: whether letters have the key.
     """
 
     appended: Sequence[str] = ()
@@ -68,14 +79,16 @@ class GuardedOperator(StreamOperator):
         make: Callable[[OperatorContext], StreamOperator],
         tag: OutputTag[Any],
         *,
-        undoes: bool = True,
+        keying: Keying | None = None,
+        unchanged: Collection[str] = (),
+        has_key: bool = True,
     ) -> None:
         super().__init__(context)
         self._sides = _HeldOutputs(context.side_outputs)
         self._main = _Held(context.output)
         context.output = self._main
         context.side_outputs = self._sides
-        self._letters = DeadLetters(context, tag, self._sides)
+        self._letters = DeadLetters(context, tag, self._sides, has_key=has_key)
         made = make(context)
         assert isinstance(made, FunctionOperator), "an operator is guarded that is around no function"
         self._guarded: FunctionOperator = made
@@ -84,11 +97,10 @@ class GuardedOperator(StreamOperator):
         self._undo: StateUndo | None = None
         if context.keyed is not None:
             self._backend = context.keyed.backend
-            if undoes:
-                self._undo = self._backend.allow_undo(self.appended)
+            self._undo = self._backend.allow_undo(self.appended, unchanged)
             for service in context.keyed.timers.services():
                 service.triggerable = _GuardedTimers(self, service.triggerable)
-        self._inputs = tuple(_GuardedInput(self, each) for each in self._guarded.inputs)
+        self._inputs = tuple(_GuardedInput(self, each, keying) for each in self._guarded.inputs)
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
@@ -274,11 +286,11 @@ class _GuardedInput:
         keying: how the records get their keys.
     """
 
-    def __init__(self, guard: GuardedOperator, guarded: RecordInput) -> None:
+    def __init__(self, guard: GuardedOperator, guarded: RecordInput, keying: Keying | None) -> None:
         self._guard = guard
         self._process = guarded.process_records
         self._broadcast = isinstance(guarded, BroadcastInput)
-        self.keying: Keying | None = getattr(guarded, "keying", None)
+        self.keying: Keying | None = getattr(guarded, "keying", None) or keying
 
     def process_records(self, records: Records) -> None:
         self._guard.process_run(records, self.keying, self._process, broadcast=self._broadcast)

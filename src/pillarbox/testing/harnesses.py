@@ -203,7 +203,7 @@ def harness_for(
             return harness(_node(name, factory, on_error), **options)
     if isinstance(function, ProcessFunction):
         factory = OperatorFactory(partial(ProcessOperator, function=function))
-        return OneInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
+        return OneInputStreamOperatorTestHarness(_node(name, factory, on_error, keying), **options)
     if isinstance(function, AsyncFunction) and on_error == "fail":
         factory = AsyncWaitOperator.factory(function, AsyncOptions("harness_for"))
         return OneInputStreamOperatorTestHarness(ChainNode(name, name, factory), **options)
@@ -213,8 +213,8 @@ def harness_for(
     )
 
 
-def _node(name: str, factory: OperatorFactory, on_error: OnError) -> ChainNode:
-    return ChainNode(name, name, guarded(factory, on_error, "harness_for()"))
+def _node(name: str, factory: OperatorFactory, on_error: OnError, keying: Keying | None = None) -> ChainNode:
+    return ChainNode(name, name, guarded(factory, on_error, "harness_for()", keying=keying))
 
 
 def _two_inputs(

@@ -26,14 +26,20 @@ class GuardedWindowOperator(GuardedOperator):
     Args:
         make: makes the window operator.
         tag: the side output for dead letters.
+        has_key: whether the windows are those of keys; else of the whole stream.
     """
 
     appended: Sequence[str] = (CONTENTS,)
 
     def __init__(
-        self, context: OperatorContext, make: Callable[[OperatorContext], StreamOperator], tag: OutputTag[Any]
+        self,
+        context: OperatorContext,
+        make: Callable[[OperatorContext], StreamOperator],
+        tag: OutputTag[Any],
+        *,
+        has_key: bool = True,
     ) -> None:
-        super().__init__(context, make, tag)
+        super().__init__(context, make, tag, has_key=has_key)
         assert isinstance(self._guarded, WindowOperator) and self._backend is not None
         self._windows: WindowOperator = self._guarded
         self._windows.guard = self._guard_firing
