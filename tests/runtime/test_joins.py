@@ -11,8 +11,11 @@ from hypothesis import strategies as st
 
 from pillarbox import (
     CoGroupFunction,
+    CountTrigger,
     EventTimeSessionWindows,
+    Evictor,
     FlatJoinFunction,
+    GlobalWindows,
     JoinFunction,
     OutputTag,
     ProcessJoinFunction,
@@ -201,6 +204,27 @@ def test_sessions_are_of_both_streams():
         harness.push("lefts", row(key=1, at=0, number=1), row(key=1, at=40, number=2))
         harness.push("rights", row(key=1, at=8, number=3), row(key=1, at=16, number=4))
         assert sorted(harness.end_input()["output"]) == [(1, 3), (1, 4)]
+
+
+def test_windows_of_two_streams_with_trigger_and_evictor():
+    """Elements are (number of the stream, record), to the trigger and to the evictor."""
+
+    class OfTheFirst(Evictor):
+        def evict_before(self, elements, window, context):
+            elements[:] = [each for each in elements if each.value[0] == 1 or each.value[1].number > 1]
+
+        def evict_after(self, elements, window, context):
+            elements.clear()
+
+    def build(env, lefts, rights):
+        pairs = lefts.join(rights).where("key").equal_to("key").window(GlobalWindows.create())
+        return pairs.trigger(CountTrigger.of(3)).evictor(OfTheFirst()).apply(lambda a, b: (a.number, b.number))
+
+    with ProgramTestHarness(build) as harness:
+        for number, name in enumerate(["lefts", "lefts", "rights", "lefts", "rights", "rights"], 1):
+            harness.push(name, row(key=1, number=number))
+            harness.run_epoch()
+        assert harness.get_output() == [(2, 3), (4, 5), (4, 6)]
 
 
 class Add(JoinFunction):
