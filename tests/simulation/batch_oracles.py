@@ -129,6 +129,15 @@ def every_state(key: Any, values: list[Any]) -> Values:
             counts.pop(0, None)
 
 
+def dead_letters(inputs: Inputs) -> dict[str, Values]:
+    found: dict[str, list[Any]] = {"output": [], "letters": []}
+    for key, values in by_key(inputs["events"]).items():
+        good = [value for value in values if value[1] % 4 != 2]
+        found["output"] += [(*result, place) for place, result in enumerate(every_state(key, good), 1)]
+        found["letters"] += [(key, value, f"ValueError: {value[1]}") for value in values if value[1] % 4 == 2]
+    return found
+
+
 def numbered_changes(key: Any, values: list[Any]) -> Values:
     kinds = [None, *(number % 3 for _, number in values)]
     changed = [number for before, (_, number) in zip(kinds, values) if before != number % 3]
@@ -431,6 +440,7 @@ ORACLES: dict[str, Oracle] = {
     "diamond": diamond,
     "every-state": each_key(every_state),
     "many-keys": each_key(every_state),
+    "dead-letters": dead_letters,
     "keyed-map-and-filter": each_key(numbered_changes),
     "running-sums": each_key(lambda key, group: [(key, sum(map(second, group)))]),
     "rows": each_key(lambda card, group: [row(card=card, amount=sum(map(second, group)))]),

@@ -1,8 +1,12 @@
-"""Dead letters on a real local Spark: their columns, the metrics, and the state that is undone."""
+"""Dead letters on a real local Spark: their columns, and the state that is undone; metrics and logs of functions."""
 
 from __future__ import annotations
 
+import logging
+import os
+import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import functions as F
@@ -23,12 +27,29 @@ RECORDS = 120
 
 
 class Counts(KeyedProcessFunction):
-    """Keeps a list, which it changes in place before it raises."""
+    """Keeps a list, which it changes in place before it raises; measures and logs what it does."""
+
+    def __init__(self, logged: Path) -> None:
+        self.logged = logged
 
     def open(self, runtime_context):
         self.kept = runtime_context.get_state(ValueStateDescriptor("kept"))
+        metrics = runtime_context.get_metrics_group().add_group("rows")
+        self.seen, self.ids, self.rate = metrics.counter("seen"), metrics.distribution("ids"), metrics.meter("rate")
+        self.largest = 0
+        metrics.gauge("largest", lambda: self.largest)
+        self.log = runtime_context.get_logger("tests.spark.dead_letters")
+        handler = logging.FileHandler(self.logged / f"{os.getpid()}.log")
+        handler.setFormatter(logging.Formatter("%(message)s %(operator)s %(subtask)d %(epoch)d"))
+        self.log.logger.handlers = [handler]
 
     def process_element(self, row, ctx):
+        self.seen.inc()
+        self.ids.update(row.id)
+        self.rate.mark_event(2)
+        self.largest = max(row.id, self.largest)
+        if row.id < 3:
+            self.log.warning("got %d", row.id)
         kept = self.kept.value() or []
         kept.append(row.id)
         self.kept.update(kept)
@@ -55,7 +76,7 @@ def test_dead_letters_of_a_streaming_query(spark, tmp_path):
 
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
     keyed = env.from_dataframe(source).key_by(key_of, on_error=UNKEYED)
-    counts = keyed.process(Counts(), on_error=BAD).uid("counts")
+    counts = keyed.process(Counts(tmp_path), on_error=BAD).uid("counts")
     outputs: dict[str, Any] = {"counts": (counts, "key LONG, n LONG")}
     for stream, tag in ((counts, BAD), (keyed, UNKEYED)):
         letters = stream.get_side_output(tag).map(DeadLetter.as_text, DeadLetter.COLUMNS)
@@ -78,3 +99,18 @@ def test_dead_letters_of_a_streaming_query(spark, tmp_path):
     assert all("in process_element" in text and "pillarbox/operators" not in text for text in tracebacks)
     reports = [task for progress in query.recentProgress for task in metrics(progress)]
     assert sum(task.counters.get("counts.dead_letters", 0) for task in reports) == len(failed)
+
+    mine = [task for task in reports if task.uid == "counts"]
+    seen = sorted(set(range(RECORDS)) - set(unkeyed))
+    for name, times in (("seen", 1), ("rate", 2), ("ids.count", 1)):
+        assert sum(task.counters[f"counts.rows.{name}"] for task in mine) == times * len(seen)
+    assert sum(task.gauges.get("counts.rows.ids.sum", 0) for task in mine) == sum(seen)
+    assert max(task.gauges["counts.rows.largest"] for task in mine) == max(seen)
+    assert any(task.gauges["counts.rows.rate.rate"] > 0 for task in mine)
+    lines = [line for path in tmp_path.glob("*.log") for line in path.read_text().splitlines()]
+    form = r"\[process: Counts \((\d)/2\), epoch (\d)\] got (\d) process: Counts (\d) (\d)"
+    found = [re.fullmatch(form, line) for line in lines]
+    assert all(found), lines
+    parts = [tuple(map(int, each.groups())) for each in found if each is not None]
+    assert sorted(number for _, _, number, _, _ in parts) == [0, 1, 2]
+    assert all(place == subtask + 1 and epoch == again for place, epoch, _, subtask, again in parts)

@@ -114,6 +114,35 @@ def every_state(env, events):
     return events.key_by(first).process(EveryState())
 
 
+class Spoils(EveryState):
+    """Of each fourth record it spoils what there is, and raises; also a map that is large."""
+
+    def open(self, runtime_context):
+        super().open(runtime_context)
+        self.large = runtime_context.get_map_state(MapStateDescriptor("large"))
+
+    def process_element(self, value, ctx):
+        _, number = value
+        if self.large.is_empty():
+            self.large.put_all(dict.fromkeys(range(100), 0))
+        self.large.put(number, self.large.get(number) + 1)
+        for result in super().process_element(value, ctx):
+            yield *result, sum(self.large.values())
+        if number % 4 == 2:
+            for state in (self.value, self.list, self.map, self.sum, self.mean):
+                state.clear()
+            self.large.remove(number)
+            self.large.put(-1, number)
+            raise ValueError(number)
+
+
+def dead_letters(env, events):
+    keyed = events.key_by(first)
+    good = keyed.process(Spoils(), on_error=LATE)
+    letters = good.get_side_output(LATE).map(lambda letter: (letter.key, letter.value, letter.error))
+    return {"output": good, "letters": letters}
+
+
 class Nth(MapFunction):
     """Numbers the records of each key."""
 
@@ -230,6 +259,13 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         lambda rng: {"events": many_keys(rng)},
         together={"events": first},
         order={"output": first},
+        cut_free=True,
+    ),
+    "dead-letters": SimulatedProgram(
+        dead_letters,
+        lambda rng: {"events": few_keys(rng)},
+        together={"events": first},
+        order={"output": first, "letters": first},
         cut_free=True,
     ),
     "keyed-map-and-filter": SimulatedProgram(
