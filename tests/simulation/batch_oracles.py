@@ -130,12 +130,13 @@ def every_state(key: Any, values: list[Any]) -> Values:
 
 
 def dead_letters(inputs: Inputs) -> dict[str, Values]:
-    found: dict[str, list[Any]] = {"output": [], "letters": []}
+    output: list[Any] = []
+    letters: list[Any] = []
     for key, values in by_key(inputs["events"]).items():
         good = [value for value in values if value[1] % 4 != 2]
-        found["output"] += [(*result, place) for place, result in enumerate(every_state(key, good), 1)]
-        found["letters"] += [(key, value, f"ValueError: {value[1]}") for value in values if value[1] % 4 == 2]
-    return found
+        output += [(*result, place) for place, result in enumerate(every_state(key, good), 1)]
+        letters += [(key, value, f"ValueError: {value[1]}") for value in values if value[1] % 4 == 2]
+    return {"output": output, "letters": letters}
 
 
 def numbered_changes(key: Any, values: list[Any]) -> Values:
