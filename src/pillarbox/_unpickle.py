@@ -35,20 +35,28 @@ __all__ = [
 # By the names that stand in checkpoints: these stay.
 _HOMES = {
     "AsyncFailure": "pillarbox.operators.async_io.function:AsyncFailure",
+    "CountWindow": "pillarbox.operators.windowing.windows:CountWindow",
     "DeadLetter": "pillarbox.operators.dead_letter:DeadLetter",
     "Duration": "pillarbox.time.duration:Duration",
+    "GlobalWindow": "pillarbox.operators.windowing.windows:GlobalWindow",
     "OutputTag": "pillarbox.operators.functions:OutputTag",
     "Time": "pillarbox.time.duration:Time",
     "TimeDomain": "pillarbox.operators.functions:TimeDomain",
+    "TimeWindow": "pillarbox.operators.windowing.windows:TimeWindow",
+    "TimestampedValue": "pillarbox.operators.windowing.evictors:TimestampedValue",
 }
 
-# The names in pickles of format 1, and their places now.
+# The names in pickles of format 1, and of values that were pickled by their places later; and their places now.
 _FORMER = {
     ("pillarbox.elements", "Watermark"): "pillarbox.elements:Watermark",
     ("pillarbox.elements", "WatermarkStatus"): "pillarbox.elements:WatermarkStatus",
     ("pillarbox.operators.async_io.function", "AsyncFailure"): _HOMES["AsyncFailure"],
     ("pillarbox.operators.functions", "OutputTag"): _HOMES["OutputTag"],
     ("pillarbox.operators.functions", "TimeDomain"): _HOMES["TimeDomain"],
+    ("pillarbox.operators.windowing.evictors", "TimestampedValue"): _HOMES["TimestampedValue"],
+    ("pillarbox.operators.windowing.windows", "CountWindow"): _HOMES["CountWindow"],
+    ("pillarbox.operators.windowing.windows", "GlobalWindow"): _HOMES["GlobalWindow"],
+    ("pillarbox.operators.windowing.windows", "TimeWindow"): _HOMES["TimeWindow"],
     ("pillarbox.rows", "row_class"): "pillarbox._unpickle:row_class",
     ("pillarbox.state.state_log", "_Meta"): "pillarbox._unpickle:Fields",
     ("pillarbox.time.duration", "Duration"): _HOMES["Duration"],

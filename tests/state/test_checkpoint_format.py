@@ -8,22 +8,29 @@ import pickletools
 import re
 import sys
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
+from enum import Enum
 from itertools import chain
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+import pillarbox
 from pillarbox import (
     AsyncFailure,
     CheckpointMismatchError,
+    CountWindow,
+    DeadLetter,
     Duration,
+    GlobalWindow,
     OperatorError,
     OutputTag,
     Row,
     Time,
     TimeDomain,
+    TimestampedValue,
+    TimeWindow,
     TypeMismatchError,
     _unpickle,
     errors,
@@ -173,7 +180,21 @@ VALUES = [
     Duration.of_seconds(5),
     Time.hours(-8),
     *TimeDomain,
+    TimeWindow(0, 10),
+    CountWindow(3),
+    GlobalWindow(),
+    TimestampedValue("x", 5),
+    DeadLetter(1, "k", 2, "op", "OSError: no", "", TimeDomain.EVENT_TIME),
 ]
+# Classes of records and of other plain values that say something of a program, and are not in its records.
+OF_PROGRAMS = {
+    "AsyncCache",
+    "AsyncFallback",
+    "RuntimeExecutionMode",
+    "TaskReport",
+    "TriggerResult",
+    "WatermarkStrategy",
+}
 ERRORS = [OperatorError("it failed"), TypeMismatchError("no"), errors.ExchangeError("gone")]
 
 
@@ -185,6 +206,30 @@ def test_values_of_public_classes_name_the_module_that_stays(value, protocol):
     assert again == value
     assert type(again) is type(value)
     assert {n for n in names_in(pickle.dumps(value, 5)) if n.startswith("pillarbox")} <= NAMED
+
+
+def test_these_are_all_public_classes_of_values():
+    found = {name: getattr(pillarbox, name) for name in pillarbox.__all__}
+    values = {
+        name
+        for name, each in found.items()
+        if isinstance(each, type)
+        and (is_dataclass(each) or issubclass(each, (tuple, Enum)) or "__reduce__" in vars(each))
+        if not issubclass(each, Exception)
+    }
+    assert values == {type(value).__name__ for value in VALUES} | OF_PROGRAMS
+
+
+@pytest.mark.parametrize(
+    "value", [TimeWindow(0, 10), CountWindow(3), GlobalWindow(), TimestampedValue("x", 5)], ids=repr
+)
+def test_values_that_were_pickled_by_their_place_are_read(value):
+    kind = type(value)
+    payload = b"".join(
+        [b"\x80\x05c", f"{kind.__module__}\n{kind.__name__}\n".encode(), pickle.dumps(tuple(value), 5)[2:-1], b"\x81."]
+    )
+    assert (kind.__module__, kind.__name__) in _unpickle._FORMER
+    assert type(pickle.loads(payload)) is kind and pickle.loads(payload) == value
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda value: type(value).__name__)
@@ -382,6 +427,57 @@ def test_a_head_that_is_not_as_it_was_written(log, damage):
     with pytest.raises(
         CheckpointMismatchError, match="'op', subtask 3: the head of the state is not as it was written"
     ):
+        Task(log.store)
+
+
+@pytest.mark.parametrize("length", [0, 5, 9, 10, 11, 14, 15, 16, 40])
+def test_a_head_that_was_cut(log, length):
+    log.store.chunks[META] = log.store.chunks[META][:length]
+    with pytest.raises(
+        CheckpointMismatchError, match="^operator 'op', subtask 3: the head of the state is not as it was written"
+    ):
+        Task(log.store)
+
+
+@pytest.mark.parametrize("bits", [1, 3, 0x80])
+def test_a_head_of_which_any_byte_is_altered(log, bits):
+    head = log.store.chunks[META]
+    for place in range(len(head)):
+        log.store.chunks[META] = head[:place] + bytes([head[place] ^ bits]) + head[place + 1 :]
+        with pytest.raises(CheckpointMismatchError, match="^operator 'op', subtask 3: the "):
+            Task(log.store)
+
+
+@pytest.mark.parametrize("body", [[], {}, {"newest": 5}, {"operator": "op"}, 5, None])
+def test_a_head_of_another_shape(log, body):
+    """With a digest that fits, so this is no accident; it is an error all the same."""
+    payload = pickle.dumps(body, 5)
+    log.store.chunks[META] = log.store.chunks[META][:11] + zlib.crc32(payload).to_bytes(4, "little") + payload
+    with pytest.raises(CheckpointMismatchError, match="the head of the state is not as it was written"):
+        Task(log.store)
+
+
+@pytest.mark.parametrize("numbers", [[META], [1], [-1], "all"])
+def test_values_of_another_subtask(log, numbers):
+    backend = HeapKeyedStateBackend("op")
+    states = {name: backend.get_state(ValueStateDescriptor(name)) for name in ("a", "b")}
+    backend.seal()
+    other = StateLog(LogIdentity("op", 2, 4, 128), backend)
+    store = MemoryChunkStore()
+    other.sync(store)
+    for epoch in range(4):
+        backend.set_current_key(epoch)
+        states["a"].update(bytes(600_001) if epoch == 2 else epoch)
+        other.commit(store, {})
+    for number in store.chunks if numbers == "all" else numbers:
+        log.store.chunks[number] = store.chunks[number]
+    says = {
+        "[0]": "state of subtask 2 in the place of subtask 3",
+        "all": "state of subtask 2 in the place of subtask 3",
+        "[1]": "subtask 3: chunk 1 of the state, of epoch 1, is not as it was written",
+        "[-1]": "subtask 3: large row 1 of the state, of epoch 3, is not as it was written",
+    }
+    with pytest.raises(CheckpointMismatchError, match=says[str(numbers)]):
         Task(log.store)
 
 

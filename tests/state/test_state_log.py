@@ -126,7 +126,9 @@ def test_a_newer_format_is_refused():
 def test_what_is_not_pillarboxs_is_refused():
     store = written()
     store.chunks[META] = pickle.dumps({"hello": "world"})
-    with pytest.raises(CheckpointMismatchError, match="'op': the state at hand was not written by pillarbox"):
+    with pytest.raises(
+        CheckpointMismatchError, match="'op', subtask 0: the state at hand was not written by pillarbox"
+    ):
         Task(store, a="value")
 
 

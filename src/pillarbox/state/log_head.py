@@ -10,7 +10,7 @@ import logging
 import pickle
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NamedTuple
 
 from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError, loads, loads_plain
@@ -146,6 +146,9 @@ class LogHead:
 # Fields that are written only if they say something: earlier versions do not know them.
 _OPTIONAL = frozenset({"types", "codes", "space_layouts", "former"})
 _FIELDS = frozenset(each.name for each in fields(LogHead))
+_NEEDED = frozenset(
+    each.name for each in fields(LogHead) if each.default is MISSING and each.default_factory is MISSING
+)
 
 
 def write_head(head: LogHead) -> bytes:
@@ -183,13 +186,18 @@ def open_head(
     Raises:
         CheckpointMismatchError: it is of a newer version, or not as it was written.
     """
-    if not payload.startswith(_MAGIC):
-        raise CheckpointMismatchError(f"operator {identity.operator!r}: the state at hand was not written by pillarbox")
+    if not payload.startswith(_MAGIC[: len(payload)]):
+        raise CheckpointMismatchError(
+            f"{identity}: the state at hand was not written by pillarbox: it is another operator's, or the checkpoint is"
+            " damaged; start from an older copy of it, or from a new one"
+        )
+    if len(payload) < _CHECKED:
+        raise damaged(identity, "the head of the state", f"only {len(payload)} bytes are left of it")
     written = int.from_bytes(payload[len(_MAGIC) : _VERSIONED], "little")
     if written > FORMAT:
         raise CheckpointMismatchError(
-            f"operator {identity.operator!r}: the checkpoint has format {written}, this version of"
-            f" pillarbox reads up to {FORMAT}: update pillarbox, or start from a new checkpoint"
+            f"{identity}: the checkpoint has format {written}, this version of pillarbox reads up to {FORMAT}: update"
+            " pillarbox, or start from a new checkpoint"
         )
     try:
         content = _content_1(payload, load, dump) if written == 1 else _content(payload)
@@ -202,6 +210,9 @@ def open_head(
     unknown = sorted(content.keys() - _FIELDS)
     if unknown:
         raise newer(identity, unknown[0])
+    missing = sorted(_NEEDED - content.keys())
+    if missing:
+        raise damaged(identity, "the head of the state", f"it has no {missing[0]!r}")
     return LogHead(**content)
 
 
@@ -214,11 +225,11 @@ def _content(payload: bytes) -> dict[str, Any]:
     if zlib.crc32(body) != int.from_bytes(payload[_VERSIONED:_CHECKED], "little"):
         raise _DamagedError("its digest does not fit")
     try:
-        content: dict[str, Any] = loads_plain(body)
+        content: dict[str, Any] = dict(loads_plain(body))
+        if content.get("newest") is not None:
+            content["newest"] = Mark(*content["newest"])
     except Exception as error:
         raise _DamagedError(describe(error)) from error
-    if content.get("newest") is not None:
-        content["newest"] = Mark(*content["newest"])
     return content
 
 

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from pillarbox._unpickle import make
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.time.duration import DurationLike, positive_millis
 
@@ -26,6 +27,9 @@ class TimestampedValue(NamedTuple):
 
     value: Any
     timestamp: int | None
+
+    def __reduce__(self) -> Any:
+        return make, ("TimestampedValue", *self)
 
 
 class Evictor(ABC):

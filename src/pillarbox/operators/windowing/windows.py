@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+from pillarbox._unpickle import make
 from pillarbox.time.timestamps import MAX_WATERMARK
 
 __all__ = ["CountWindow", "GlobalWindow", "TimeWindow", "Window"]
@@ -51,6 +52,9 @@ class TimeWindow(NamedTuple):
         """Return the smallest window that holds both."""
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
 
+    def __reduce__(self) -> Any:
+        return make, ("TimeWindow", *self)
+
 
 class GlobalWindow(NamedTuple):
     """The one window that holds everything and never ends."""
@@ -58,6 +62,9 @@ class GlobalWindow(NamedTuple):
     def max_timestamp(self) -> int:
         """Return the end of event time."""
         return MAX_WATERMARK
+
+    def __reduce__(self) -> Any:
+        return make, ("GlobalWindow",)
 
 
 class CountWindow(NamedTuple):
@@ -68,6 +75,9 @@ class CountWindow(NamedTuple):
     def max_timestamp(self) -> int:
         """Return the end of event time: records end such a window, not the clock."""
         return MAX_WATERMARK
+
+    def __reduce__(self) -> Any:
+        return make, ("CountWindow", *self)
 
 
 def namespace_of(window: Any) -> Any:
