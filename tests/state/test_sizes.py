@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,6 +57,46 @@ def test_objects_are_looked_into_and_not_pickled():
     values = [Payload(b""), Payload(bytes(9_000)), Payload(b"", [bytes(5_000)])]
     sizes = sizes_of([1, 2, 3], [[0, value] for value in values])
     assert sizes[1] > 9_000 > sizes[2] > 5_000 > 1_000 > sizes[0]
+
+
+class Slots:
+    """With slots of its own and of its base, one of which is never set."""
+
+    __slots__ = ("content", "never")
+
+    def __init__(self, content):
+        self.content = content
+
+    def __getattr__(self, name):
+        raise AssertionError("it is not to be asked")
+
+
+@dataclass
+class More(Slots):
+    __slots__ = ("more",)
+
+    def __init__(self, content, more):
+        super().__init__(content)
+        self.more = more
+
+
+@pytest.mark.parametrize(
+    ("value", "size"),
+    [
+        (Slots(bytes(9_000)), 9_000),
+        (More(bytes(5_000), "x" * 4_000), 9_000),
+        (deque([b"some text"] * 900), 900 * 14),
+        (np.zeros(9_000, np.int8)[:], 9_000),
+        ([bytes(9_000), *range(500)], 11_500),
+        ([*range(500), bytes(9_000)], 11_500),
+        ([bytes(9_000), *range(5_000)], 34_000),
+        ({"payload": bytes(9_000), **{f"field {n}": n for n in range(500)}}, 20_000),
+        ([*range(100), [bytes(9_000)], *range(100)], 10_000),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_is_in_it_counts_wherever_it_is(value, size):
+    assert sizes_of([1], [[0, value]])[0] == pytest.approx(size, rel=0.3)
 
 
 def test_of_nothing():

@@ -33,6 +33,7 @@ from pillarbox.state.large_collection import Elements, LargeCollection
 from pillarbox.state.large_collections import Batch
 from pillarbox.state.log_head import Layout, LogIdentity, Mark, cannot_become, damaged, newer, refused, unreadable
 from pillarbox.state.records import RecordError
+from pillarbox.state.sizes import sizes_of
 
 __all__ = ["Chunk", "Entries", "large_element", "large_row", "read_chunk", "read_large"]
 
@@ -223,9 +224,16 @@ class Entries:
 
     def shares(self) -> npt.NDArray[np.float64]:
         """Return about how many bytes each takes of its chunk."""
-        if self.large:
-            self.sizes[list(self.large)] = _STUB
+        for index in self.large:  # its key is in the chunk
+            self.sizes[index] = _STUB + float(sizes_of([self._name(index)], [[]])[0])
         return self.sizes
+
+    def _name(self, index: int) -> Any:
+        """Return the address of a row, or what an element is found by."""
+        if index < len(self.keys):
+            return self.keys[index]
+        ((_, _, found),) = self.elements(index, index + 1)
+        return found.names()[0]
 
     def weights(self, start: int, stop: int) -> npt.NDArray[np.uint32] | None:
         """Return the sizes of some of them; None where all take about the same."""

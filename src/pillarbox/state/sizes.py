@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import heapq
 import sys
-from collections.abc import Iterable, Sequence
+from collections import deque
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
 from itertools import chain, islice
-from types import FunctionType, ModuleType
+from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,8 +26,12 @@ _NAME = 64.0
 _SCALARS = frozenset({int, float, bool, type(None)})
 _TEXTS = frozenset({str, bytes})
 _SEQUENCES = frozenset({list, tuple, set, frozenset})
-# Of a container with more elements than this, the first ones, up to this number, stand for all.
+_FLAT = _SCALARS | _TEXTS
+# Of a container with more elements than this, others are looked at only if they are no numbers or text; and of one with
+# many, only if those that are looked at first, of all parts of it, differ by more than a factor.
 _SAMPLE = 32
+_MANY = 1024
+_ALIKE = 4.0
 _DEPTH = 6
 _ROUGH_SAMPLE = 64
 # So many rows are looked at together.
@@ -83,21 +89,49 @@ def _size(value: Any, depth: int) -> float:
     if depth > _DEPTH:
         return _SCALAR
     if isinstance(value, dict):
-        return _CONTAINER + _sum(chain.from_iterable(value.items()), 2 * len(value), depth)
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return _CONTAINER + _sum(value, len(value), depth)
+        return _CONTAINER + _sum(value, depth) + _sum(value.values(), depth)
+    if isinstance(value, (list, tuple, set, frozenset, deque)):
+        return _CONTAINER + _sum(value, depth)
     if isinstance(value, (type, FunctionType, ModuleType)):
         return _NAME
-    attributes = getattr(value, "__dict__", None)
     # Objects without Python objects within, such as arrays, know their size.
-    own = float(sys.getsizeof(value, 64))
-    return own + (_sum(chain.from_iterable(attributes.items()), 2 * len(attributes), depth) if attributes else 0.0)
+    size = float(sys.getsizeof(value, 64))
+    if isinstance(value, np.ndarray):
+        size = max(size, float(value.nbytes))  # a view does not count what it shows
+    attributes = value.__dict__ if kind.__dictoffset__ else None  # (where it has one: else its __getattr__ is asked)
+    if attributes:
+        size += _sum(attributes, depth) + _sum(attributes.values(), depth)
+    slots = _slots(kind)
+    return size + _sum([_content(slot, value) for slot in slots], depth) if slots else size
 
 
-def _sum(values: Iterable[Any], count: int, depth: int) -> float:
+@lru_cache(maxsize=1024)
+def _slots(kind: type) -> list[MemberDescriptorType]:
+    """Return what reads the slots of a class, and calls nothing of the user's."""
+    classes = [vars(each) for each in kind.__mro__ if "__slots__" in vars(each)]
+    return [found for names in classes for found in names.values() if type(found) is MemberDescriptorType]
+
+
+def _content(slot: MemberDescriptorType, value: Any) -> Any:
+    try:
+        return slot.__get__(value)
+    except AttributeError:  # it was never set
+        return None
+
+
+def _sum(values: Collection[Any], depth: int) -> float:
+    """Return about how many bytes the elements of a container take."""
+    count = len(values)
+    if count > _MANY:
+        some = [_size(value, depth + 1) for value in islice(values, 0, None, count // _SAMPLE | 1)]
+        if max(some) <= _ALIKE * min(some):
+            return sum(some) * count / len(some)
     if count <= _SAMPLE:
         return sum([_size(value, depth + 1) for value in values])
-    return sum([_size(value, depth + 1) for value in islice(values, _SAMPLE)]) * count / _SAMPLE
+    texts = [len(value) for value in values if type(value) in _TEXTS]
+    others = [value for value in values if type(value) not in _FLAT]
+    some = [_size(value, depth + 1) for value in islice(others, 0, None, max(1, len(others) // _SAMPLE))]
+    return _SCALAR * (count - len(others)) + sum(texts) + (sum(some) * len(others) / len(some) if some else 0.0)
 
 
 # -- in memory --
