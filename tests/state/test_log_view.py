@@ -29,6 +29,7 @@ from pillarbox.state import (
     StateLog,
     ValueStateDescriptor,
     large_collections,
+    log_limits,
 )
 from pillarbox.state.log_head import META, Mark, write_head
 from pillarbox.state.log_view import LogView
@@ -121,6 +122,39 @@ def test_elements_that_are_missing_are_noticed(monkeypatch):
     store.chunks[META] = write_head(head)
     with pytest.raises(CheckpointMismatchError, match=r"the state 'list' of key 'k' has not its 101 elements"):
         shown(store)
+
+
+def test_a_large_row_that_lies_where_slots_had_another_order(monkeypatch):
+    """Cleaning has moved its entry into a chunk of now, and with it the number of elements of its map."""
+    monkeypatch.setattr(large_collections, "_LARGE", 200)
+    monkeypatch.setattr(log_limits, "CHUNK_BYTES", 1_000)
+    monkeypatch.setattr(log_limits, "SLACK_BYTES", 500)
+    store = MemoryChunkStore()
+
+    def task(*names):
+        backend = HeapKeyedStateBackend("op")
+        states = {name: backend.get_state(descriptor(name, "map" if name == "map" else "value")) for name in names}
+        backend.seal()
+        log = StateLog(LogIdentity("op", 0, 1, 128), backend)
+        log.sync(store)
+        return backend, states, log
+
+    backend, states, log = task("blob", "map")
+    backend.set_current_key("large")
+    states["blob"].update(bytes(2_000))
+    states["map"].put_all({n: str(n) for n in range(100)})
+    log.commit(store, {})
+    written = store.chunks[-1]
+    backend, states, log = task("map", "blob")
+    for epoch in range(60):
+        for key in range(5):
+            backend.set_current_key(key)
+            states["blob"].update(bytes([epoch]) * 100)
+        log.commit(store, {})
+    assert 1 not in store.chunks and store.chunks[-1] == written
+    found = shown(store)
+    assert found == restored(store)
+    assert found["large"] == {"state/blob": bytes(2_000), "state/map": {n: str(n) for n in range(100)}}
 
 
 def test_damage_is_noticed():

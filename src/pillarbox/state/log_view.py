@@ -124,7 +124,10 @@ class LogView:
                     chunk.put(index, content["element"])
                     continue
                 alone[index] = False
-                counts = chunk.apart.get(index, {})
+                # Cleaning moves the entry, never the value: the slots of that may be others than those of the chunk.
+                of = space_layout if chunk.is_space(index) else layout
+                places = {name: place for place, (name, _) in enumerate(content["slots"], 1)}
+                counts = {places[of[slot - 1][0]]: count for slot, count in chunk.apart.get(index, {}).items()}
                 waiting.append(_Apart(chunk.keys[index], content["slots"], content["row"], counts, sizes[index]))
                 if not counts:
                     yield from self._completed([waiting.pop()], parts, sizes_of_parts)
