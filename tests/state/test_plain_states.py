@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +65,16 @@ class Payment:
 @dataclass(frozen=True, slots=True)
 class Slim:
     n: int
+
+
+@dataclass(slots=True)
+class InSlots:
+    n: int
+
+
+@dataclass
+class Slimmer(InSlots):
+    text: str = ""
 
 
 @dataclass
@@ -171,6 +182,11 @@ def test_a_pickle_that_names_something_else_is_refused_and_nothing_has_run(where
         b"\x80\x05\x8c\x08datetime\x8c\x18datetime.fromtimestamp\x93.",
         b"\x80\x05cpillarbox._unpickle\nmake\n(S'Duration'\nI1\ntR.",
         b"\x80\x05ccopyreg\n_reconstructor\n.",
+        # BUILD with the state of slots sets attributes, of classes as well.
+        b"\x80\x05cdatetime\ndatetime\nN}\x8c\x04oops\x8c\x01a\x73\x86b.",
+        b"\x80\x05cdatetime\ntimezone\nN}\x8c\x03utc\x8c\x01a\x73\x86b.",
+        b"\x80\x05czoneinfo\nZoneInfo\nN}\x8c\x04oops\x8c\x01a\x73\x86b.",
+        b"\x80\x05cpillarbox._unpickle\nrow_class\nN}\x8c\x04oops\x8c\x01a\x73\x86b.",
     ],
 )
 def test_nothing_but_the_list_is_named(payload):
@@ -289,8 +305,82 @@ def test_an_attribute_that_is_no_field_is_refused():
     payment: Any = Payment(Money(Decimal(1)))
     payment.cache = object()
     task["a"]["v"].update(payment)
-    with pytest.raises(TypeMismatchError, match="state 'v' of key 'a'"):
+    with pytest.raises(
+        TypeMismatchError, match=r"state 'v' of key 'a' .* has an attribute 'cache', which is no field of"
+    ):
         task.commit()
+
+
+@pytest.mark.parametrize("kind", [Slim, Payment])
+def test_a_field_that_was_never_set_is_refused(kind):
+    task = Task(v=partial(ValueStateDescriptor, value_type_info=kind))
+    value = object.__new__(kind)
+    if kind is Payment:
+        value.__dict__.update(a=1, b=2, c=3)
+    task["a"]["v"].update(value)
+    with pytest.raises(TypeMismatchError, match=r"the value state 'v' of key 'a' does not fit its declared type: "):
+        task.commit()
+
+
+def test_fields_in_slots_of_a_base_and_in_the_dictionary():
+    task = Task(v=partial(ValueStateDescriptor, value_type_info=Slimmer))
+    assert task.log.reason_for_pickles is None
+    task["a"]["v"].update(Slimmer(1, "x"))
+    again = Task(task.commit().store, v=partial(ValueStateDescriptor, value_type_info=Slimmer))
+    assert again["a"]["v"].value() == Slimmer(1, "x")
+
+
+class Nothing(NamedTuple):
+    pass
+
+
+class Text(str):
+    pass
+
+
+@dataclass
+class Special(Payment):
+    pass
+
+
+def test_values_that_are_nearly_of_the_type():
+    """None of another class than the declared one, which a pickle would name; and none that a type has no room for."""
+    good: list[tuple[Any, Any]] = [
+        (Types.DOUBLE(), float("nan")),
+        (Types.DOUBLE(), float("-inf")),
+        (Types.LIST(Types.LONG()), ()),
+        (Nothing, Nothing()),
+        (list[Nothing], [Nothing(), None]),
+        (dict[str, dict[int, Payment]], {"a": {1: Payment(Money(Decimal("NaN")))}}),
+        (Decimal, Decimal("1E+400")),
+        (datetime, datetime(2024, 10, 27, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))),
+        (datetime, datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=2), "two"))),
+    ]
+    for declared, value in good:
+        make = partial(ValueStateDescriptor, value_type_info=declared)
+        task = Task(v=make)
+        assert task.log.reason_for_pickles is None, declared
+        task["a"]["v"].update(value)
+        found = Task(task.commit().store, v=make)["a"]["v"].value()
+        assert (repr(found), type(found)) == (repr(value), type(value))
+    bad: list[tuple[Any, Any]] = [
+        (Types.STRING(), Text("x")),
+        (Types.STRING(), np.str_("x")),
+        (Types.LONG(), float("nan")),
+        (Types.LONG(), -(2**63) - 1),
+        (Types.DOUBLE(), True),
+        (dict[str, int], OrderedDict(a=1)),
+        (Payment, Special(Money(Decimal(1)))),
+        (dict[str, dict[int, Payment]], {"a": {1: Special(Money(Decimal(1)))}}),
+        (tuple[Money, int], ((Decimal(1), "EUR"), 1)),
+        (datetime, pd.Timestamp(0)),
+        (Nothing, ()),
+    ]
+    for declared, value in bad:
+        task = Task(v=partial(ValueStateDescriptor, value_type_info=declared))
+        task["a"]["v"].update(value)
+        with pytest.raises(TypeMismatchError, match="operator 'op': the value state 'v' of key 'a' does not fit"):
+            task.commit()
 
 
 def test_the_innermost_part_is_named():

@@ -25,7 +25,7 @@ import pyspark.sql.types as spark
 from pillarbox._unpickle import Allowed, loads_allowed, row_class
 from pillarbox.errors import shorten
 from pillarbox.rows import Row
-from pillarbox.state.records import field_names, optional_fields, own_pickling
+from pillarbox.state.records import field_names, fields_beside, optional_fields, own_pickling
 from pillarbox.types import TypeInformation
 
 __all__ = ["ListOf", "MapOf", "NotPlainError", "PlainKey", "PlainType", "Readable", "plain_type"]
@@ -162,6 +162,7 @@ class _Fields(PlainType):
         self._names = [part for part, _ in parts]
         self._types = [part for _, part in parts]
         self._record = record
+        self._attributes = len(parts) - len(fields_beside(record)) if record is not None else 0
 
     def _fits(self, values: list[Any], kinds: set[type]) -> bool:
         if self._record is not None:
@@ -174,9 +175,12 @@ class _Fields(PlainType):
 
     def _columns(self, values: list[Any], kinds: set[type]) -> list[Sequence[Any]] | None:
         if self._record is not None and not issubclass(self._record, tuple):
-            if hasattr(values[0], "__dict__") and set(map(len, map(vars, values))) != {len(self._names)}:
+            if hasattr(values[0], "__dict__") and set(map(len, map(vars, values))) != {self._attributes}:
                 return None  # other attributes would be written as well
-            return [list(map(attrgetter(name), values)) for name in self._names]
+            try:
+                return [list(map(attrgetter(name), values)) for name in self._names]
+            except AttributeError:  # a field was never set
+                return None
         if any(len(value) != len(self._names) for value in values):
             return None
         orders = {tuple(kind._fields) for kind in kinds if issubclass(kind, Row)}
@@ -189,6 +193,16 @@ class _Fields(PlainType):
                 for value in values
             ]
         return list(zip(*values))
+
+    def misfit(self, value: Any) -> str:
+        """Return what is wrong with a value: also attributes of an object that are no fields."""
+        if type(value) is self._record and not isinstance(value, tuple):
+            more = [name for name in getattr(value, "__dict__", ()) if name not in self._names]
+            lacks = [name for name in self._names if not hasattr(value, name)]
+            if more or lacks:
+                wrong = f"has an attribute {more[0]!r}, which is no field" if more else f"has no {lacks[0]!r}"
+                return f"{shorten(value)} {wrong} of {self.name}"
+        return super().misfit(value)
 
     def parts(self, value: Any) -> Iterable[tuple[PlainType, Any]]:
         """Return its fields."""

@@ -17,6 +17,7 @@ from typing import Any
 __all__ = [
     "RecordError",
     "field_names",
+    "fields_beside",
     "fill",
     "is_pickled_by_places",
     "is_record",
@@ -205,7 +206,7 @@ def fill(values: Iterable[Any]) -> bool:
             elif not issubclass(kind, type):
                 if dataclasses.is_dataclass(kind) and is_record(kind):
                     changed |= _complete(kind, mine)
-                    for name in _beside(kind):
+                    for name in fields_beside(kind):
                         inner += [getattr(value, name, None) for value in mine]
                 if hasattr(mine[0], "__dict__"):
                     inner += chain.from_iterable([vars(value).values() for value in mine])
@@ -218,7 +219,7 @@ def fill(values: Iterable[Any]) -> bool:
 
 
 def _complete(record: type, values: list[Any]) -> bool:
-    names, beside = field_names(record), _beside(record)
+    names, beside = field_names(record), fields_beside(record)
     own = frozenset(names) - beside
     if not beside and all(own <= set(shape) for shape in set(map(tuple, map(vars, values)))):
         return False
@@ -235,7 +236,7 @@ def _complete(record: type, values: list[Any]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _beside(record: Any) -> frozenset[str]:
+def fields_beside(record: Any) -> frozenset[str]:
     """Return the fields that are not in the dictionary of an object, but in slots, or where a descriptor has them."""
     return frozenset(name for name in field_names(record) if hasattr(type(_attributes_of(record).get(name)), "__set__"))
 
