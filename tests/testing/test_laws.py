@@ -239,9 +239,74 @@ class BlindToColumns(StreamOperator):
             self.output.process_records(records)
 
 
+class AtTheEndOfRuns(StreamOperator):
+    """Emits one record for each run, at its end."""
+
+    def process_records(self, records):
+        self.output.process_records(Records([sum(value.n for value in records.values)], records.timestamps[-1:]))
+
+
+class Unfinished(StreamOperator):
+    """Holds all records until the end of the input, in itself alone."""
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.held = []
+
+    def process_records(self, records):
+        self.held += records.values
+
+    def finish(self):
+        self.output.process_records(Records(self.held))
+
+
+class TwiceAtTheEnd(Unfinished):
+    """Emits what it holds with each checkpoint, and once more at the end."""
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id):
+        self.finish()
+
+    def snapshot_state(self, checkpoint_id):
+        return list(self.held)
+
+    def restore_state(self, state):
+        self.held = list(state or [])
+
+
+class NotRestored(TwiceAtTheEnd):
+    """Writes its state, and does not read it."""
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id):
+        pass
+
+    def restore_state(self, state):
+        pass
+
+
+class TooLateInClose(Unfinished):
+    """Emits what it holds when nobody takes it any more."""
+
+    def finish(self):
+        pass
+
+    def close(self):
+        self.output.process_records(Records(self.held))
+
+
 @pytest.mark.parametrize(
     ("operator", "law"),
-    [(OfRuns, 1), (BackInTime, 3), (TooLate, 3), (Leaking, 4), (BlindToColumns, 5)],
+    [
+        (OfRuns, 1),
+        (AtTheEndOfRuns, 1),
+        (Unfinished, 2),
+        (TwiceAtTheEnd, 2),
+        (NotRestored, 2),
+        (BackInTime, 3),
+        (TooLate, 3),
+        (Leaking, 4),
+        (TooLateInClose, 4),
+        (BlindToColumns, 5),
+    ],
     ids=lambda value: getattr(value, "__name__", value),
 )
 def test_an_operator_that_breaks_a_law(operator, law):
@@ -250,6 +315,33 @@ def test_an_operator_that_breaks_a_law(operator, law):
 
     with pytest.raises(AssertionError, match=f"law {law}"):
         check_operator(open_harness, [record("a", 1, 1), record("a", 2, 2), record("b", 3, 3), Watermark(5)])
+
+
+def test_a_late_record_excuses_no_operator_that_overtakes_before_it():
+    def open_harness(**options):
+        return OneInputStreamOperatorTestHarness(node(TooLate, "bad"), **options)
+
+    with pytest.raises(AssertionError, match="law 3: records come out behind a watermark"):
+        check_operator(open_harness, [record("a", 1, 1), Watermark(5), record("a", 2, 2)])
+
+
+class ChangedInPlace(KeyedProcessFunction):
+    """Changes a value of its state, and does not say so."""
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen"))
+
+    def process_element(self, value, ctx):
+        if self.seen.value() is None:
+            self.seen.update([])
+        self.seen.value().append(value.n)
+        yield tuple(self.seen.value())
+
+
+def test_a_function_that_changes_state_in_place():
+    """Within one epoch it goes well: the row is written at its end."""
+    with pytest.raises(AssertionError, match=r"law 2: .* or was changed in place without update\(\)"):
+        check_operator(lambda **options: harness_for(ChangedInPlace(), key_by="key", **options), SCRIPT)
 
 
 def test_a_function_that_keeps_state_outside_of_state():
