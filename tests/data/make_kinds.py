@@ -1,0 +1,168 @@
+"""Kinds of records that no other checkpoint here has, and that every later version has to read: ``python -m tests.data.make_kinds``.
+
+One log is of a program that has renamed and deleted states, by the second scheme of codes, with a state of keys that
+was asked for late, and entries that replace others from far away; one has states of all plain scalars, in maps of
+dataclasses, too. ``kinds-format-N.zip`` is written once, as the other checkpoints are.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from functools import partial
+from typing import Any, NamedTuple
+
+from pyspark.sql.types import TimestampNTZType
+
+from pillarbox import Types
+from pillarbox.state import (
+    HeapKeyedStateBackend,
+    ListStateDescriptor,
+    LogIdentity,
+    MapStateDescriptor,
+    MemoryChunkStore,
+    StateLog,
+    ValueStateDescriptor,
+)
+from pillarbox.state.key_note import KeyNote
+from pillarbox.state.log_head import FORMAT
+from tests.data.make_checkpoint import HERE, save
+
+__all__ = ["KEYS", "PATH", "Line", "Place", "Renamed", "Scalars", "scalars"]
+
+PATH = HERE / f"kinds-format-{FORMAT}.zip"
+KEYS = 1_000
+
+
+class Renamed:
+    """A worker's copy of the state of a program, before or after it was changed."""
+
+    def __init__(self, store: MemoryChunkStore, *, changed: bool) -> None:
+        self.store = store
+        self.backend = HeapKeyedStateBackend("renamed")
+        total: Any = ValueStateDescriptor("total").renamed_from("sum") if changed else ValueStateDescriptor("sum")
+        self.total = self.backend.get_state(total)
+        if changed:
+            self.backend.delete_if_exists("gone")
+        else:
+            self.gone = self.backend.get_state(ValueStateDescriptor("gone"))
+        self.backend.seal()
+        note = KeyNote(inputs=[KeyNote(columns=["a"], types=["bigint"]), KeyNote(columns=["b"], types=["bigint"])])
+        self.log = StateLog(LogIdentity("renamed", 1, 2, 16, key=note, codes=2), self.backend)
+        self.log.sync(store)
+
+    def late(self, key: int) -> Any:
+        """Return the state of a key that is asked for late."""
+        self.backend.set_current_key(key)
+        return self.backend.get_state(ListStateDescriptor("late"), late=True)
+
+    def commit(self) -> None:
+        """End an epoch."""
+        self.log.commit(self.store, {})
+
+
+class Place(NamedTuple):
+    x: float
+    y: float = 0.0
+
+
+@dataclass
+class Line:
+    ends: tuple[Place, Place]
+    name: str | None = None
+    parts: dict[str, list[Place]] | None = None
+
+
+SCALARS: dict[str, Any] = {
+    "binary": Types.PRIMITIVE_ARRAY(Types.BYTE()),
+    "boolean": Types.BOOLEAN(),
+    "byte": Types.BYTE(),
+    "short": Types.SHORT(),
+    "int": Types.INT(),
+    "float": Types.FLOAT(),
+    "decimal": Types.BIG_DEC(),
+    "timestamp_ntz": TimestampNTZType(),
+    "number": int,
+    "interval": timedelta,
+    "text": Types.STRING(),
+    "tuple": Types.TUPLE([Types.STRING(), Types.LONG()]),
+    "line": Line,
+}
+STATES: dict[str, Any] = {
+    **{name: partial(ValueStateDescriptor, value_type_info=declared) for name, declared in SCALARS.items()},
+    "lines": partial(MapStateDescriptor, key_type_info=Types.INT(), value_type_info=dict[str, Line]),
+}
+
+
+class Scalars:
+    """A worker's copy of the state of a plain operator."""
+
+    def __init__(self, store: MemoryChunkStore) -> None:
+        self.store = store
+        self.backend = HeapKeyedStateBackend("scalars")
+        self.states = {name: self.backend.get_state(make(name)) for name, make in STATES.items()}
+        self.backend.seal()
+        key = KeyNote(columns=["k"], types=["bigint"])
+        self.log = StateLog(LogIdentity("scalars", 0, 1, 128, key=key), self.backend, own_state=False)
+        self.log.sync(store)
+
+
+def scalars(key: int) -> dict[str, Any]:
+    """Return the contents of a key's states."""
+    line = Line((Place(0.5), Place(key, -1.0)), f"line {key}" if key % 2 else None, {"a": [Place(1.5)] * key, "b": []})
+    found = {
+        "binary": bytearray(b"b" * key) if key % 2 else b"a" * key,
+        "boolean": key % 2 == 0,
+        "byte": -key,
+        "short": 300 * key,
+        "int": 2**31 - 1 - key,
+        "float": key / 4,
+        "decimal": Decimal(key).scaleb(-2),
+        "timestamp_ntz": datetime(2024, 1, 1 + key, 12, fold=key % 2),
+        "number": 3 ** (10 * key),
+        "interval": timedelta(days=-key, microseconds=1),
+        "text": "\N{SNOWMAN}" * key,
+        "tuple": (str(key), None),
+        "line": line,
+        "lines": {key: {"one": line, "none": None}, -1: {}},
+    }
+    return {name: value for place, (name, value) in enumerate(found.items()) if (place + key) % 5}
+
+
+def make_renamed() -> MemoryChunkStore:
+    """Run the epochs of the program that is changed."""
+    task = Renamed(MemoryChunkStore(), changed=False)
+    for key in range(KEYS):
+        task.backend.set_current_key(key)
+        task.total.update(key)
+        task.gone.update(str(key))
+    task.late(7).add("late")
+    task.commit()
+    task = Renamed(task.store, changed=True)
+    task.commit()
+    for key in (0, KEYS - 1):
+        task.backend.set_current_key(key)
+        task.total.update(-1)
+    task.commit()
+    return task.store
+
+
+def make_scalars() -> MemoryChunkStore:
+    """Run the epochs of the plain operator."""
+    task = Scalars(MemoryChunkStore())
+    for key in range(10):
+        task.backend.set_current_key(key)
+        for name, value in scalars(key).items():
+            (task.states[name].put_all if name == "lines" else task.states[name].update)(value)
+        task.log.commit(task.store, {})
+    return task.store
+
+
+if __name__ == "__main__":
+    from tests.data import make_kinds  # as what tests import, and not as __main__: classes are named
+
+    logs = {("renamed", 1): make_kinds.make_renamed(), ("scalars", 0): make_kinds.make_scalars()}
+    save(logs, PATH)
+    print(f"{PATH}: {PATH.stat().st_size} bytes", file=sys.stderr)
