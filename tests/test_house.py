@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -61,6 +63,23 @@ PUBLIC = {
 }  # fmt: skip
 
 
+PUBLIC_MODULES = {
+    "functions": {"async_map", "interval_join", "window_aggregate"},
+    "mailbox": {
+        "LatencyStatistics", "MAX_PRIORITY", "MIN_PRIORITY", "Mail", "MailOptions", "MailboxClosedError",
+        "MailboxController", "MailboxDefaultAction", "MailboxExecutor", "MailboxMetrics", "MailboxProcessor",
+        "MailboxState", "MailboxStatistics", "PeriodTimer", "ProbeScheduler", "RejectedExecutionError", "State",
+        "Suspension", "TaskMailbox", "WrongThreadError",
+    },
+    "testing": {
+        "KeyedOneInputStreamOperatorTestHarness", "KeyedTwoInputStreamOperatorTestHarness",
+        "ManualProcessingTimeService", "OneInputStreamOperatorTestHarness", "OperatorSnapshot",
+        "ProcessFunctionTestHarnesses", "ProcessingTime", "ProgramSnapshot", "ProgramTestHarness", "StreamRecord",
+        "TwoInputStreamOperatorTestHarness", "Watermark", "WatermarkStatus", "check_operator", "harness_for", "row",
+    },
+}  # fmt: skip
+
+
 def floor_of(module: str) -> int:
     room = module.split(".")[1] if "." in module else ""
     assert any(room in rooms for rooms in FLOORS), f"{module} is on no floor"
@@ -98,12 +117,34 @@ def test_no_file_is_too_long():
 
 def test_the_public_names():
     assert set(pillarbox.__all__) == PUBLIC
-    assert set(dir(pillarbox)) >= PUBLIC
+    assert {name for name in dir(pillarbox) if not name.startswith("_")} == PUBLIC | PUBLIC_MODULES.keys()
     star: dict[str, object] = {}
     exec("from pillarbox import *", star)
     assert star.keys() >= PUBLIC
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         _ = pillarbox.Nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("module", PUBLIC_MODULES)
+def test_the_public_names_of_the_other_modules(module):
+    assert set(importlib.import_module(f"pillarbox.{module}").__all__) == PUBLIC_MODULES[module]
+
+
+def test_the_floors_are_those_of_the_page():
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
+    rows = re.findall(r"^\| (`.*?`) \|", page.partition("| floor | contents |")[2].partition("\n\n")[0], re.MULTILINE)
+    assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == list(map(set, FLOORS))
+
+
+def test_what_needs_no_spark_is_imported_where_there_is_none():
+    code = (
+        "import sys; sys.modules['pyspark'] = sys.modules['pyarrow'] = None; import pillarbox, pillarbox.mailbox;"
+        "print(pillarbox.__version__, pillarbox.mailbox.TaskMailbox.__name__)\n"
+        "try: pillarbox.Row\nexcept ImportError as error: print(error.name)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[:2] == [pillarbox.__version__, "TaskMailbox"]
+    assert done.stdout.split()[2].partition(".")[0] in ("pyspark", "pyarrow")
 
 
 @pytest.mark.parametrize("module", ["pillarbox", "pillarbox.mailbox"])

@@ -39,4 +39,5 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__getattr__("__all__")})
+        own = {name for name in globals() if name.startswith("__")}
+        return sorted({*own, *__getattr__("__all__"), "functions", "mailbox", "testing"})
