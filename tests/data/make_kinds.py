@@ -1,8 +1,10 @@
-"""Kinds of records that no other checkpoint here has, and that every later version has to read: ``python -m tests.data.make_kinds``.
+"""Kinds of records that no other checkpoint here has, and that every later version has to read.
+
+``python -m tests.data.make_kinds`` writes them, once.
 
 One log is of a program that has renamed and deleted states, by the second scheme of codes, with a state of keys that
 was asked for late, and entries that replace others from far away; one has states of all plain scalars, in maps of
-dataclasses, too. ``kinds-format-N.zip`` is written once, as the other checkpoints are.
+dataclasses, too.
 """
 
 from __future__ import annotations

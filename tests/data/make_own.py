@@ -1,8 +1,9 @@
-"""State of operators themselves, and event time behind a shuffle, that every later version has to read: ``python -m tests.data.make_own``.
+"""State of operators themselves, and event time behind a shuffle, that every later version has to read.
+
+``python -m tests.data.make_own`` writes them, once.
 
 There are list and union list states, broadcast state with large elements, watermark strategies with idleness whose
-streams meet in a chain, and requests that are carried with watermarks and statuses between them. ``own-format-N.zip``
-is written once, as the other checkpoints are.
+streams meet in a chain, and requests that are carried with watermarks and statuses between them.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ def run(running: LocalJob, epoch: int) -> dict[str, list[str]]:
         number for number in range(10 * epoch, 10 * epoch + 10) if epoch in (0, 1, 2, 3, 4, EPOCHS) or number % 2
     ]
     rules = [(f"rule {epoch % 5}", bytes(500 * (epoch % 3) + n)) for n in range(2)]
-    both = dict(zip(sorted(running.program.sources), (numbers, rules)))
+    both: dict[int, Any] = dict(zip(sorted(running.program.sources), (numbers, rules)))
     out = running.run_epoch({source: [[Records(each)]] for source, each in both.items()}, bounded=epoch == EPOCHS)
     return {name: sorted(map(repr, found)) for name, found in out.items()}
 

@@ -434,7 +434,7 @@ def test_a_head_that_is_not_as_it_was_written(log, damage):
 def test_a_head_that_was_cut(log, length):
     log.store.chunks[META] = log.store.chunks[META][:length]
     with pytest.raises(
-        CheckpointMismatchError, match="^operator 'op', subtask 3: the head of the state is not as it was written"
+        CheckpointMismatchError, match=r"^operator 'op', subtask 3: the head of the state is not as it was written"
     ):
         Task(log.store)
 
@@ -444,7 +444,7 @@ def test_a_head_of_which_any_byte_is_altered(log, bits):
     head = log.store.chunks[META]
     for place in range(len(head)):
         log.store.chunks[META] = head[:place] + bytes([head[place] ^ bits]) + head[place + 1 :]
-        with pytest.raises(CheckpointMismatchError, match="^operator 'op', subtask 3: the "):
+        with pytest.raises(CheckpointMismatchError, match=r"^operator 'op', subtask 3: the "):
             Task(log.store)
 
 

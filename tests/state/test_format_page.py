@@ -44,7 +44,7 @@ def decode(values: dict[int, bytes]) -> dict[Any, dict[str, Any]]:
         assert chunk["epoch"] == mark[2]
         mark = chunk.get("before")
         layout = layout_of(fields["layouts"], number)
-        entries = [((key,), row, layout) for key, row in zip(chunk["keys"], chunk["rows"])]
+        entries: list[Any] = [((key,), row, layout) for key, row in zip(chunk["keys"], chunk["rows"])]
         if "spaces" in chunk:
             space_layout = layout_of(fields["space_layouts"], number)
             entries += [((key, space), row, space_layout) for key, space, row in zip(*chunk["spaces"])]

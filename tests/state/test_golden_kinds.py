@@ -16,7 +16,7 @@ from pillarbox.state.log_chunk import _KNOWN
 from pillarbox.state.log_head import FORMAT, META, LogHead
 from pillarbox.state.plain_names import SCALARS
 from pillarbox.state.unread import AnyNames
-from tests.data import make_checkpoint, make_kinds, make_own
+from tests.data import make_kinds, make_own
 from tests.data.make_checkpoint import HERE, load
 
 GOLDEN = [path for path in sorted(HERE.glob(f"*-format-{FORMAT}*.zip")) if not path.name.startswith("savepoint-")]
@@ -54,7 +54,7 @@ def test_each_kind_of_slot_is_in_one(_logs):
 
 
 def test_large_rows_and_elements_of_keys_and_of_namespaces_are_in_one(_logs):
-    found = set()
+    found: set[Any] = set()
     for _, chunks in _logs:
         for chunk in chunks:
             keys, rows = len(chunk["keys"]), len(chunk["keys"]) + len(chunk.get("spaces", [()])[0])
@@ -135,4 +135,3 @@ def test_all_plain_types_are_read(_kinds):
             name: type(value) for name, value in make_kinds.scalars(key).items()
         }
     assert loads(store.chunks[1])["epoch"] == 1
-    assert make_checkpoint.FORMAT == FORMAT

@@ -146,9 +146,7 @@ class LogHead:
 # Fields that are written only if they say something: earlier versions do not know them.
 _OPTIONAL = frozenset({"types", "codes", "space_layouts", "former"})
 _FIELDS = frozenset(each.name for each in fields(LogHead))
-_NEEDED = frozenset(
-    each.name for each in fields(LogHead) if each.default is MISSING and each.default_factory is MISSING
-)
+_NEEDED = frozenset(each.name for each in fields(LogHead) if each.default is each.default_factory is MISSING)
 
 
 def write_head(head: LogHead) -> bytes:
@@ -188,8 +186,8 @@ def open_head(
     """
     if not payload.startswith(_MAGIC[: len(payload)]):
         raise CheckpointMismatchError(
-            f"{identity}: the state at hand was not written by pillarbox: it is another operator's, or the checkpoint is"
-            " damaged; start from an older copy of it, or from a new one"
+            f"{identity}: the state at hand was not written by pillarbox: it is another operator's, or the checkpoint"
+            " is damaged; start from an older copy of it, or from a new one"
         )
     if len(payload) < _CHECKED:
         raise damaged(identity, "the head of the state", f"only {len(payload)} bytes are left of it")

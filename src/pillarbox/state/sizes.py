@@ -106,7 +106,7 @@ def _size(value: Any, depth: int) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _slots(kind: type) -> list[MemberDescriptorType]:
+def _slots(kind: Any) -> list[MemberDescriptorType]:
     """Return what reads the slots of a class, and calls nothing of the user's."""
     classes = [vars(each) for each in kind.__mro__ if "__slots__" in vars(each)]
     return [found for names in classes for found in names.values() if type(found) is MemberDescriptorType]
