@@ -81,7 +81,7 @@ def _sums(elements: list[Any], lengths: npt.NDArray[np.int64], depth: int) -> np
 
 
 def _size(value: Any, depth: int) -> float:
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _SCALARS:
         return _SCALAR
     if isinstance(value, (str, bytes, bytearray)):
