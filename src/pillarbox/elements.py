@@ -35,6 +35,7 @@ __all__ = [
     "dumps",
     "edge_of_channel",
     "encode",
+    "subtask_of_channel",
 ]
 
 TIMESTAMP_COLUMN = "__pillarbox_timestamp"
@@ -51,6 +52,11 @@ def channel_code(edge: int, subtask: int) -> int:
 def edge_of_channel(channel: int) -> int:
     """Return the edge that a channel belongs to, as its receiver knows it."""
     return channel >> _SUBTASK_BITS
+
+
+def subtask_of_channel(channel: int) -> int:
+    """Return the sending subtask of a channel."""
+    return channel & ((1 << _SUBTASK_BITS) - 1)
 
 
 class Records:

@@ -7,6 +7,7 @@ import json
 import logging
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,8 @@ from pillarbox import (
     WatermarkStrategy,
     WindowFunction,
 )
-from pillarbox.state.savepoint import Sources, write_savepoint
+from pillarbox.graph.savepoint_start import SavepointStart
+from pillarbox.state.savepoint import OwnState, Sources, write_savepoint
 from pillarbox.testing import ProgramTestHarness, row
 
 LIMITS = MapStateDescriptor("limits")
@@ -142,6 +144,14 @@ def savepoint(tmp_path: Path) -> Path:
     return tmp_path / "savepoint"
 
 
+@pytest.mark.parametrize("place", ["file://{}", "file:{}", "{}/"])
+def test_a_directory_as_spark_calls_it(savepoint: Path, place: str) -> None:
+    place = place.format(savepoint.rename(savepoint.with_name("of [1] 5 % #ö: 'a'")))
+    run = Run(2, from_savepoint(place))
+    run.epoch(payments(60, 61))
+    assert len(run.end()["windows"]) > 1
+
+
 @pytest.mark.parametrize("parallelism", [1, 3, 5])
 def test_it_goes_on_at_another_parallelism(tmp_path: Path, parallelism: int) -> None:
     """Together with what came out before, the output is that of a run that never stopped."""
@@ -209,6 +219,160 @@ def test_a_later_start_of_the_same_harness_is_that_of_its_snapshot(savepoint: Pa
     run.end()
     spent = [value[2] for _, value in run.harness.get_output("over") if value[:2] == ("spent", "c2")]
     assert max(spent) == sum(one.amount for one in payments(0, 71) if one.card == "c2")
+
+
+# -- event time --
+
+BY_AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+
+
+def paid(card: str, *times: int) -> list[Any]:
+    return [row(card=card, at=at, amount=1) for at in times]
+
+
+def begun(build: Any, epochs: list[dict[str, list[Any]]], directory: Path, parallelism: int = 1) -> list[Any]:
+    """Run a program for some epochs, and write a savepoint; return what came out."""
+    with ProgramTestHarness(build, parallelism=parallelism) as harness:
+        for epoch in epochs:
+            for source, rows in epoch.items():
+                harness.push_all(source, rows)
+            harness.run_epoch()
+        harness.write_savepoint(directory)
+        return harness.get_output()
+
+
+def windows(stream: Any) -> Any:
+    return stream.key_by("card").window(TumblingEventTimeWindows.of("1 second")).apply(Total()).uid("windows")
+
+
+def test_a_source_in_another_place_keeps_its_own_event_time(tmp_path: Path) -> None:
+    """What one of two sources has said is not taken for what the other has: so nothing of the slower one is late."""
+
+    def counted(fast: Any, slow: Any) -> Any:
+        return windows(fast.assign_timestamps_and_watermarks(BY_AT).union(slow.assign_timestamps_and_watermarks(BY_AT)))
+
+    first = [{"fast": paid("c", 10_000), "slow": paid("c", 1_000)}]
+    assert not begun(lambda env, fast, slow: counted(fast, slow), first, tmp_path / "savepoint")
+
+    def again(env, slow, fast):
+        env.from_savepoint(tmp_path / "savepoint")
+        return counted(fast, slow)
+
+    with ProgramTestHarness(again) as second:
+        second.push_all("fast", paid("c", 20_000))
+        assert not second.run_epoch()["output"]
+        second.push_all("slow", paid("c", 1_500))
+        second.run_epoch()
+        assert second.end_input()["output"][0] == ("c", 1_000, 2, 2)
+
+
+class Pass(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield value
+
+
+def of_cards(stream: Any, card: str, strategy: WatermarkStrategy) -> Any:
+    """Return the payments of a card behind a shuffle, with watermarks of their own."""
+    mine = stream.key_by("card").process(Pass()).uid(f"pass-{card}").filter(lambda value: value.card == card)
+    return mine.assign_timestamps_and_watermarks(strategy).uid(f"times-{card}")
+
+
+def test_operators_in_other_places_keep_their_own_event_times(tmp_path: Path) -> None:
+    """A keyed operator is added in front of two, which stand where others stood: nothing of theirs is late by it."""
+    lenient = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("at")
+
+    def counted(payments: Any) -> Any:
+        return windows(of_cards(payments, "slow", lenient).union(of_cards(payments, "fast", BY_AT)))
+
+    first = [{"payments": [*paid("slow", 1_000, 10_000), *paid("fast", 10_000)]}]
+    before = begun(lambda env, payments: counted(payments), first, tmp_path / "savepoint")
+    assert before == [("slow", 1_000, 1, 1)]
+
+    def again(env, payments):
+        env.from_savepoint(tmp_path / "savepoint")
+        added = payments.key_by("card").process(Pass()).uid("added")
+        return {"added": added, "windows": counted(payments)}
+
+    with ProgramTestHarness(again) as second:
+        second.push_all("payments", paid("fast", 20_000))
+        assert not second.run_epoch()["windows"]
+        second.push_all("payments", paid("slow", 6_000))
+        second.run_epoch()
+        assert ("slow", 6_000, 1, 1) in second.end_input()["windows"]
+
+
+def test_event_time_of_operators_with_other_uids_goes_on(tmp_path: Path) -> None:
+    """Of two strategies that meet within a task, one is silent from now on: what it had said still counts."""
+
+    def counted(payments: Any, suffix: str = "") -> Any:
+        passed = payments.key_by("card").process(Pass()).uid(f"pass{suffix}")
+        parts = [
+            passed.filter(lambda value, card=card: value.card == card)
+            .assign_timestamps_and_watermarks(BY_AT)
+            .uid(f"times-{card}{suffix}")
+            for card in ("early", "late")
+        ]
+        return windows(parts[0].union(parts[1]).map(lambda value: value).uid(f"met{suffix}"))
+
+    first = [{"payments": [*paid("early", 10_000), *paid("late", 5_000)]}]
+    assert not begun(lambda env, payments: counted(payments), first, tmp_path / "savepoint")
+    renamed = {uid: f"{uid} of now" for uid in ("pass", "times-early", "times-late", "met")}
+
+    def again(env, payments):
+        env.from_savepoint(tmp_path / "savepoint", renamed=renamed)
+        return counted(payments, " of now")
+
+    with ProgramTestHarness(again) as second:
+        second.push_all("payments", paid("late", 20_000, 4_500))
+        assert second.run_epoch()["output"] == [("late", 5_000, 1, 1)], "4500 is late, and 10000 the time of the other"
+        second.push_all("payments", paid("early", 15_000, 9_500))
+        assert second.run_epoch()["output"] == [("early", 10_000, 1, 1)], "9500 is late"
+
+
+def test_names_of_side_outputs_and_edges_are_no_uids() -> None:
+    """An operator that is called as one of these may get another uid."""
+    start = SavepointStart.of("/savepoint", False, {"late": "later", "edge": "end"}, "savepoint")
+    nodes = [SimpleNamespace(uid=uid) for uid in ("later", "end", "windows")]
+    program: Any = SimpleNamespace(vertices=[SimpleNamespace(nodes=nodes)])
+    valve = {"watermark": 5, "idle": False, "channels": {("windows", "late", 0): (5, False, True)}}
+    other = {**valve, "channels": {("late", None, 0): (5, False, True)}}
+    known = {"operators": {}, "meetings": {("edge", "late", 0, 0): valve, ("edge",): other, ("edge", 3, 0, 0): valve}}
+    found = start._own_state(OwnState({"event_time": known}), program).task["event_time"]["meetings"]
+    assert [*found] == [("edge", "later", 0, 0), ("end",), ("edge", 3, 0, 0)]
+    assert [[*each["channels"]] for each in found.values()] == [
+        [("windows", "late", 0)],
+        [("later", None, 0)],
+        [("windows", "late", 0)],
+    ]
+
+
+@pytest.mark.parametrize("by", ["savepoint", "checkpoint"])
+def test_an_operator_that_is_new_hears_which_streams_are_idle(tmp_path: Path, by: str) -> None:
+    """One subtask has no records, and has long been idle: it says so once more to an operator that is added."""
+
+    def timed(payments: Any) -> Any:
+        idle = BY_AT.with_idleness("1 second")
+        passed = payments.key_by("card").process(Pass()).uid("pass")
+        return passed.assign_timestamps_and_watermarks(idle).uid("times")
+
+    with ProgramTestHarness(lambda env, payments: timed(payments), parallelism=2) as first:
+        first.push_all("payments", paid("c", 1_000))
+        first.run_epoch()
+        first.advance_processing_time(10_000)
+        first.run_epoch()
+        first.write_savepoint(tmp_path / "savepoint")
+        snapshot, now = first.snapshot(), first.processing_time_service.current_processing_time()
+
+    def again(env, payments):
+        if by == "savepoint":
+            env.from_savepoint(tmp_path / "savepoint")
+        return windows(timed(payments))
+
+    kept = None if by == "savepoint" else snapshot
+    with ProgramTestHarness(again, parallelism=2, processing_time=now, snapshot=kept) as second:
+        second.push_all("payments", paid("c", 5_000, 9_000))
+        found = second.run_epoch()["output"]
+        assert [*found, *second.run_epoch()["output"]] == [("c", 5_000, 1, 1)]
 
 
 # -- what is refused --
@@ -305,6 +469,7 @@ def test_other_kinds_of_states(tmp_path: Path) -> None:
 
 def test_no_savepoint_half_a_savepoint_a_damaged_one(savepoint: Path, tmp_path: Path) -> None:
     assert "no savepoint" in refused(program, tmp_path / "elsewhere")
+    assert "is in no local directory, where a program in this process" in refused(program, "s3a://bucket/savepoint")
     table = next((savepoint / "state" / "over").glob("*.parquet"))
     content = bytearray(table.read_bytes())
     content[len(content) // 2] ^= 1

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox import ProgramError, SavepointError, stop_with_savepoint
+from pillarbox import CheckpointMismatchError, ProgramError, SavepointError, stop_with_savepoint
 from pillarbox.runtime.spark import requests
 from pillarbox.runtime.spark.requests import RequestWatch, request_stop
 from pillarbox.runtime.spark.started import StartedQuery
@@ -62,6 +62,8 @@ def clock(monkeypatch):
 def folder(monkeypatch):
     found = Folder()
     monkeypatch.setattr(requests, "Requests", lambda spark, checkpoint: found)
+    of_a_query = SimpleNamespace(query_id="q")
+    monkeypatch.setattr(requests, "Description", lambda spark, checkpoint: of_a_query)
     return found
 
 
@@ -183,6 +185,25 @@ def test_a_request_that_nobody_takes_is_withdrawn(folder, clock):
     with pytest.raises(SavepointError, match="nobody has taken the request within 30 seconds, and it is withdrawn"):
         request_stop(NO_SPARK, "cp", "/sp", drain=False, timeout=30.0)
     assert [line["withdrawn"] for line in folder.of("withdrawn")] == [folder.content[0]["request"]]
+
+
+def test_a_request_is_withdrawn_where_the_command_is_interrupted(folder, clock, monkeypatch):
+    """Else a query that is started within the timeout would stop for it."""
+
+    def interrupted(seconds):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(clock, "sleep", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        request_stop(NO_SPARK, "cp", "/sp", drain=False, timeout=30.0)
+    assert [line["withdrawn"] for line in folder.of("withdrawn")] == [folder.content[0]["request"]]
+
+
+def test_nothing_is_asked_where_no_query_was_ever_started(folder, monkeypatch):
+    monkeypatch.setattr(requests, "Description", lambda spark, checkpoint: SimpleNamespace(query_id=None))
+    with pytest.raises(CheckpointMismatchError, match=r"^wrong/path is no checkpoint of a query: give the checkpoint"):
+        request_stop(NO_SPARK, "wrong/path", "/sp", drain=False, timeout=30.0)
+    assert not folder.content
 
 
 @pytest.mark.parametrize("dies", [True, False])

@@ -47,7 +47,7 @@ def test_a_path_that_matches_these_files_alone(paths: list[str], glob: str) -> N
     assert glob_of(paths) == glob
 
 
-@pytest.mark.parametrize("paths", [["file:///a/b", "s3a://c/d"], ["no/full/path"]])
+@pytest.mark.parametrize("paths", [["file:///a/b", "s3a://c/d"], ["no/full/path"], ["s3a://b/10:00", "s3a://b/x"]])
 def test_no_path_for_these(paths: list[str]) -> None:
     with pytest.raises(CheckpointMismatchError):
         glob_of(paths)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import contextmanager
 from pathlib import Path
-from shutil import rmtree
+from shutil import copytree, rmtree
 from typing import Any
 
 import pytest
@@ -28,6 +28,7 @@ from pillarbox import (
 from pillarbox.cli import commands
 from pillarbox.runtime.spark import savepoint as savepoint_module
 from pillarbox.runtime.spark.checkpoint_files import CheckpointFiles
+from pillarbox.runtime.spark.description import Description
 from pillarbox.runtime.spark.savepoint import _sources, open_savepoint
 from pillarbox.state import LogIdentity, MemoryChunkStore
 from pillarbox.state.savepoint import LocalSavepoint, restore_logs
@@ -64,7 +65,7 @@ def take(batch: Any, number: int) -> None:
     batch.collect()
 
 
-def run(spark: Any, folder: Path) -> None:
+def run(spark: Any, folder: Path, checkpoint: str) -> None:
     """Run the program to the end of its input: an epoch for each file."""
     read = spark.readStream.schema("key LONG, at LONG, x DOUBLE, happened TIMESTAMP").option("maxFilesPerTrigger", 1)
     env = StreamExecutionEnvironment.get_execution_environment(spark)
@@ -75,7 +76,7 @@ def run(spark: Any, folder: Path) -> None:
     sums = rows.window(TumblingEventTimeWindows.of("1 hour")).aggregate(n=count_(), total=sum_("x")).uid("sums/of x")
     out = remembered.union(sums.map(lambda row: (row.key, row.n))).to_dataframe("key LONG, seen LONG")
     writer = out.writeStream.foreachBatch(take).trigger(availableNow=True)
-    pillarbox.start(writer.option("checkpointLocation", str(folder / "checkpoint"))).awaitTermination()
+    pillarbox.start(writer.option("checkpointLocation", checkpoint)).awaitTermination()
 
 
 @pytest.fixture
@@ -108,10 +109,11 @@ def killed(spark: Any, text: str, folder: str) -> None:
 
 
 def test_a_savepoint(spark, tmp_path, command, monkeypatch):
-    checkpoint, directory = str(tmp_path / "checkpoint"), str(tmp_path / "savepoint")
+    # Names that mean something in wildcards and URIs; Spark's reader of state takes fewer of them.
+    checkpoint, directory = str(tmp_path / "é+(1)'s=check,point"), str(tmp_path / "save [1] {a,b}*? 5% #é's")
     for part in range(3):
         add(spark, tmp_path, part)
-    run(spark, tmp_path)
+    run(spark, tmp_path, checkpoint)
     with pytest.raises(CheckpointMismatchError, match="is no savepoint: it has no manifest"):
         open_savepoint(spark, checkpoint)
     # Of an epoch before, the files that were seen by then.
@@ -119,8 +121,8 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
 
     # A half one is overwritten, whatever is in it: here tables of an operator that is no more.
     for name, text in (("started", "begun"), ("state/old", "half"), ("tasks", "half")):
-        (tmp_path / "savepoint" / name).mkdir(parents=True)
-        (tmp_path / "savepoint" / name / "part-0.parquet").write_text(text)
+        (Path(directory) / name).mkdir(parents=True)
+        (Path(directory) / name / "part-0.parquet").write_text(text)
     with pytest.raises(CheckpointMismatchError, match="was begun, and not completed"):
         open_savepoint(spark, directory)
     # Who begins it anew leaves the mark of a half one where it is: Spark would remove it before it writes another one.
@@ -138,7 +140,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     opened = open_savepoint(spark, directory)
     manifest = opened.manifest
     assert (manifest.epoch, manifest.checkpoint) == (2, checkpoint)
-    assert manifest.sources.offsets == tuple((tmp_path / "checkpoint" / "offsets" / "2").read_text().splitlines())
+    assert manifest.sources.offsets == tuple((Path(checkpoint) / "offsets" / "2").read_text().splitlines())
     seen = [json.loads(line)["path"] for line in manifest.sources.files["0"]]
     assert sorted(Path(path).name for path in seen) == sorted(path.name for path in (tmp_path / "in").glob("*.parquet"))
     assert manifest.programs is not None and len(manifest.programs) == 1
@@ -171,8 +173,23 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
         spark_own, local_own = (each.own_states(operator.uid) for each in (opened, local))
         assert spark_own == local_own and spark_own[0].task["gate"]
 
-    part = next((tmp_path / "savepoint" / "tasks").glob("*.parquet"))
+    part = next((Path(directory) / "tasks").glob("*.parquet"))
     (part.parent / f".{part.name}.crc").unlink()  # Hadoop's own digests, which not all file systems have
     part.write_bytes(part.read_bytes()[:-1] + b"x")
     with pytest.raises(CheckpointMismatchError, match=r"the file tasks/part-.* is not as it was written"):
         open_savepoint(spark, directory)
+
+    # Queries take any path, and so do their descriptions; what only Spark's reader of state could do is refused.
+    elsewhere = tmp_path / "copy [1]" / "5% *"
+    copytree(checkpoint, elsewhere)
+    then, now = (Description(spark, str(place)) for place in (checkpoint, elsewhere))
+    assert (now.last_committed, now.parallelism, now.subtasks()) == (2, 2, then.subtasks())
+    copytree(checkpoint, tmp_path / "copy%20[1]" / "5%25%20*")  # for which it would take that one
+    for call in (
+        lambda place: read_state(spark, place, "remember"),
+        lambda place: pillarbox.savepoint(spark, place, str(tmp_path / "never")),
+        lambda place: pillarbox.rescale(spark, place, 4),
+    ):
+        with pytest.raises(CheckpointMismatchError, match="its path has a space, or one of .* copy all of the checkpo"):
+            call(str(elsewhere))
+    assert not (tmp_path / "never").exists() and now.last_committed == 2

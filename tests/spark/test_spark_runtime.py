@@ -19,9 +19,11 @@ from pillarbox import (
     ProcessFunction,
     ProgramError,
     StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
     Types,
     ValueStateDescriptor,
     WatermarkStrategy,
+    WindowFunction,
     metrics,
 )
 from pillarbox.graph.targets import FormerCodes, spark_hash, subtask_codes
@@ -237,6 +239,48 @@ def test_processing_time_timers_fire_while_the_source_is_idle(spark, tmp_path):
     assert query.exception() is None
     assert sorted(tuple(row) for row in rows) == [(i, f"v{i}", "PROCESSING_TIME") for i in range(5)]
     assert max(batches) > 0  # the input was the first batch's
+
+
+class Pass(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        yield value
+
+
+class Count(WindowFunction):
+    def apply(self, key, window, inputs):
+        yield window.start, len(list(inputs))
+
+
+def test_a_subtask_without_records_is_idle_and_stays_so_over_a_restart(spark, tmp_path):
+    """All records have one key, so of two subtasks behind the first shuffle one is silent: windows wait for it."""
+    (tmp_path / "in").mkdir()
+
+    def put(at):
+        (tmp_path / f"{at}.json").write_text(f'{{"key": 1, "at": {at}}}')
+        (tmp_path / f"{at}.json").rename(tmp_path / "in" / f"{at}.json")
+
+    strategy = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at").with_idleness("200 ms")
+    stream = spark.readStream.schema("key LONG, at LONG").json(str(tmp_path / "in"))
+    passed = environment(spark).from_dataframe(stream).key_by("key").process(Pass()).uid("pass")
+    timed = passed.assign_timestamps_and_watermarks(strategy).uid("times")
+    counted = timed.key_by("key").window(TumblingEventTimeWindows.of("1 second")).apply(Count()).uid("windows")
+    out = []
+    writer = counted.to_dataframe("start LONG, n LONG").writeStream.option("checkpointLocation", str(tmp_path / "cp"))
+    writer = writer.foreachBatch(lambda batch, number: out.extend(map(tuple, batch.collect())))
+    put(1_000)
+    query = writer.start()
+    try:
+        query.processAllAvailable()
+        put(5_000)
+        deadline = time.monotonic() + 300
+        while not out and time.monotonic() < deadline and query.isActive:
+            time.sleep(0.05)
+    finally:
+        query.stop()
+    assert out == [(1_000, 1)] and query.exception() is None
+    put(9_000)
+    writer.trigger(once=True).start().awaitTermination()
+    assert out == [(1_000, 1), (5_000, 1)], "one epoch: nothing has become idle in it that was not before"
 
 
 class HiddenAlarm(KeyedProcessFunction):

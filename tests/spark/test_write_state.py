@@ -10,7 +10,6 @@ from pillarbox import (
     CheckpointMismatchError,
     KeyedProcessFunction,
     ListStateDescriptor,
-    ProgramError,
     TypeMismatchError,
     Types,
     ValueStateDescriptor,
@@ -84,21 +83,6 @@ def test_state_of_a_table_and_a_part_of_it(spark, tmp_path):
     assert read_state(spark, begin, "count").count() == 3
     new = f"{tmp_path}/new"
     refused: list[tuple[dict[str, Any], type[Exception], str]] = [
-        (
-            {"key": "no such"},
-            ProgramError,
-            "no column 'no such' for operator 'count'; the columns are card, seen, times,",
-        ),
-        ({"key": []}, ProgramError, r"key is the name of a column, or several, not \[\]"),
-        (
-            {"states": STATES[:1], "timers": "times"},
-            ProgramError,
-            "the column 'times' is array<bigint>; timers are an array<struct<domain:",
-        ),
-        ({"states": [*STATES, STATES[0]]}, ProgramError, "the column 'seen' of operator 'count' has two meanings"),
-        ({"states": ["seen"]}, ProgramError, "states are descriptors, as in ValueStateDescriptor"),
-        ({"uid": ""}, ProgramError, "uid is the operator's, as in"),
-        ({"like": begin}, ProgramError, "like says key, states and timers; leave these out"),
         ({"directory": begin}, CheckpointMismatchError, "has state of operator 'count' already"),
         ({"df": history.union(history)}, TypeMismatchError, "operator 'count': the key 'a' is there more than once"),
         (
@@ -106,20 +90,8 @@ def test_state_of_a_table_and_a_part_of_it(spark, tmp_path):
             TypeMismatchError,
             "a row is null",
         ),
-        (
-            {"df": spark.readStream.format("rate").load()},
-            ProgramError,
-            "takes a batch DataFrame, and this one is stream",
-        ),
     ]
     for changes, error, words in refused:
         arguments = {"df": history, "directory": new, "uid": "count", "key": "card", "states": STATES, **changes}
         with pytest.raises(error, match=words):
             write_state(**arguments)
-    for rows, words in (
-        (history, "have a column 'card', which the table of operator 'count' in the savepoint has not"),
-        (files.drop("key"), "have no column 'key', and the table"),
-        (files.withColumn("seen", files.key.cast("variant")), "column 'seen' of operator 'count' is a VARIANT"),
-    ):
-        with pytest.raises(ProgramError, match=words):
-            write_state(rows, new, "count", like=begin)

@@ -178,6 +178,7 @@ def state(
     running; no class of yours is needed, or run.
     """
     from pillarbox.runtime.spark.failures import unwrapped_failures
+    from pillarbox.runtime.spark.places import reader
     from pillarbox.runtime.spark.state_reader import read_state
 
     with open_session(f"Reading the state of {uid}") as spark, unwrapped_failures():
@@ -186,7 +187,7 @@ def state(
             rows = rows.where(where)
         if output is not None:
             rows.write.parquet(output)
-            click.echo(f"{spark.read.parquet(output).count()} rows in {output}", err=True)
+            click.echo(f"{reader(spark).parquet(output).count()} rows in {output}", err=True)
             return
         if limit:
             rows = rows.limit(limit + 1)

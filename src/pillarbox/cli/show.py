@@ -54,7 +54,8 @@ def savepoint(console: Console, found: dict[str, Any]) -> None:
     """Print what ``inspect_savepoint`` found."""
     console.print(Text(found["savepoint"], style="bold"))
     of = f" of {found['checkpoint']}" if found["checkpoint"] else ""
-    console.print(Text(f"savepoint of epoch {found['epoch']}{of}, by pillarbox {found['pillarbox']}"))
+    drained = "; drained" if found["drained"] else ""
+    console.print(Text(f"savepoint of epoch {found['epoch']}{of}, by pillarbox {found['pillarbox']}{drained}"))
     console.print(f"{found['sources']} sources" if found["sources"] else "no positions of sources")
     table = Table()
     for name, is_number in (

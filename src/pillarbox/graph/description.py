@@ -62,6 +62,7 @@ def _describe(program: Program, layout: Layout) -> dict[str, Any]:
                 "name": vertex.nodes[0].name,
                 "key": vertex.key,
                 "parallelism": layout.count(program.parallelisms[vertex.number]),
+                "chain": [node.uid for node in vertex.nodes[1:]],
             }
             for vertex in program.vertices
             if not vertex.is_source

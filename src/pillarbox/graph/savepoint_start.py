@@ -8,19 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count, islice
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import CheckpointMismatchError, ProgramError, shorten
+from pillarbox.graph.source_match import match_sources
+from pillarbox.operators.timestamps_and_watermarks import status_said_anew
 from pillarbox.state.key_note import key_change
 from pillarbox.state.operator_state import LIST, UNION
+from pillarbox.state.savepoint.own_state import redistribute, with_edges
+from pillarbox.task.vertex import edge_from, sender_of_edge
 
 if TYPE_CHECKING:
     from pillarbox.graph.program import Program
     from pillarbox.state.savepoint import Manifest, OperatorTable, OwnState
     from pillarbox.task.vertex import Vertex
 
-__all__ = ["RestorePlan", "SavepointStart", "plan_restore", "uids_of"]
+__all__ = ["RestorePlan", "SavepointStart", "plan_restore"]
 
 #: Sources go on where the savepoint has them.
 SAVEPOINT = "savepoint"
@@ -107,7 +112,48 @@ class SavepointStart:
             columns=tuple(replace(column, slot=name) for column, name in columns if name is not None),
         )
 
-    def own_state(self, state: OwnState, program: Program) -> OwnState:
+    def own_states(
+        self, table: OperatorTable, states: Sequence[OwnState], vertex: Vertex, manifest: Manifest, program: Program
+    ) -> list[OwnState]:
+        """Return what the subtasks of a vertex have of the former ones' own state.
+
+        Args:
+            table: the operator's, of the savepoint.
+            states: of the former subtasks, in their order.
+        """
+        senders = self._senders(table, manifest, program)
+
+        def edge(former: int) -> int | None:
+            sender = senders.get(sender_of_edge(former))
+            return None if sender is None else edge_from(former, sender)
+
+        kept = [with_edges(self._own_state(state, program), edge) for state in states]
+        return redistribute(vertex.uid, kept, vertex.parallelism, vertex.channels)
+
+    def _senders(self, table: OperatorTable, manifest: Manifest, program: Program) -> dict[int, int]:
+        """Return the numbers of the program's vertices by those of the savepoint's.
+
+        By these numbers a task knows who has sent which watermark. Operators are known by their uids, sources as their
+        positions are; of others, nothing is known.
+        """
+        heads = {vertex.uid: vertex.number for vertex in program.vertices if not vertex.is_source}
+        operators = {number: self.uid_of(uid) for uid, number, _ in table.program}
+        found = {number: heads[uid] for number, uid in operators.items() if uid in heads}
+        now = [source.name for source in program.sources.values()]
+        then: list[str | None] = [None] * len(now)
+        for described in manifest.programs or ():
+            if any(operator["uid"] == table.uid for operator in described.get("operators", ())):
+                then = [source["name"] for source in described["sources"]]
+        if manifest.sources.are_named and len({*then}) < len(then):
+            return found  # which of them was which, only Spark knew
+        match = match_sources(then, now, self.renamed)
+        if match is not None:
+            former = [*islice((number for number in count() if number not in operators), len(then))]
+            places = zip(match.places, program.sources)
+            found |= {former[place]: number for place, number in places if place is not None}
+        return found
+
+    def _own_state(self, state: OwnState, program: Program) -> OwnState:
         """Return the own state of a subtask with the program's uids; not that of operators that it does not have."""
         uids = _uids(program)
         task = dict(state.task)
@@ -122,14 +168,22 @@ class SavepointStart:
     def _event_time(self, known: Mapping[str, Any]) -> dict[str, Any]:
         """Return what is known of event time, by the program's uids; names of streams and edges have uids in them."""
 
-        def renamed(name: tuple[Any, ...]) -> tuple[Any, ...]:
-            return tuple(self.uid_of(part) if isinstance(part, str) else part for part in name)
+        def place(name: tuple[Any, ...]) -> tuple[Any, ...]:
+            if len(name) == 1:
+                return (self.uid_of(name[0]),)
+            edge, receiver, *which = name
+            return edge, self.uid_of(receiver) if isinstance(receiver, str) else receiver, *which
+
+        def stream(name: tuple[Any, ...]) -> tuple[Any, ...]:
+            uid, *which = name
+            return self.uid_of(uid), *which
 
         meetings = {
-            renamed(name): {**valve, "channels": {renamed(one): state for one, state in valve["channels"].items()}}
+            place(name): {**valve, "channels": {stream(one): state for one, state in valve["channels"].items()}}
             for name, valve in known.get("meetings", {}).items()
         }
-        operators = {self.uid_of(uid): state for uid, state in known.get("operators", {}).items()}
+        # There may be operators behind these that are new, and have not heard which streams are idle.
+        operators = {self.uid_of(uid): status_said_anew(state) for uid, state in known.get("operators", {}).items()}
         return {"operators": operators, "meetings": meetings}
 
     def _slot(self, name: str, uids: set[str]) -> str | None:
@@ -153,12 +207,23 @@ def _parts(slot: str) -> tuple[str | None, str, str]:
     return None, "", ""
 
 
-def uids_of(states: Iterable[OwnState]) -> set[str]:
+def _stateful(states: Iterable[OwnState]) -> set[str]:
     """Return the uids of the operators of which there is something in subtasks' own state."""
     found = set()
     for state in states:
         found |= {uid for uid, content in state.task.get("operators", {}).items() if content}
         found |= {uid for slot, content in state.row.items() for lead, uid, _ in [_parts(slot)] if lead and content}
+    return found
+
+
+def _timed(states: Iterable[OwnState]) -> set[str]:
+    """Return the uids of the operators of which subtasks know something of event time, and nothing that could be lost."""
+    found: set[str] = set()
+    for state in states:
+        known = state.task.get("event_time") or {}
+        found |= known.get("operators", {}).keys()
+        for name, valve in known.get("meetings", {}).items():
+            found |= {name[0] if len(name) == 1 else name[1], *(uid for uid, *_ in valve["channels"])}
     return found
 
 
@@ -181,14 +246,14 @@ def plan_restore(
     start: SavepointStart,
     manifest: Manifest,
     program: Program,
-    own: Mapping[str, set[str]],
+    own: Mapping[str, Sequence[OwnState]],
     others: Sequence[str] = (),
     sources: Sequence[str] = (),
 ) -> RestorePlan:
     """Compare a program with a savepoint.
 
     Args:
-        own: for each table, the uids of the operators of its chain that have something of their own.
+        own: for each table, what its subtasks keep beside the rows of keys.
         others: more that speaks against it: one sentence each.
         sources: the names of the savepoint's sources.
 
@@ -201,8 +266,10 @@ def plan_restore(
         warnings.append("it was drained: event time has come to its end in it, so all that comes now is late")
     heads = {vertex.uid: vertex for vertex in program.vertices if not vertex.is_source}
     nodes = {node.uid: vertex for vertex in heads.values() for node in vertex.nodes}
-    known = {table.uid for table in manifest.operators}.union(*own.values())
-    unknown = [old for old in start.renamed if old not in known and old not in sources]
+    stateful = {uid: _stateful(states) for uid, states in own.items()}
+    known = {table.uid for table in manifest.operators}.union(*stateful.values())
+    timed = set[str]().union(*map(_timed, own.values()))
+    unknown = [old for old in start.renamed if old not in known and old not in timed and old not in sources]
     if unknown:
         wrong.append(
             f"renamed names {_listed(unknown)}, of which it has no state; it has that of {_listed(sorted(known))}"
@@ -227,7 +294,7 @@ def plan_restore(
             continue
         vertices[table.uid] = vertex
         _compare(table, vertex, kinds.get(table.uid), wrong, warnings)
-        for uid in sorted(own.get(table.uid, set()) - {table.uid}):
+        for uid in sorted(stateful.get(table.uid, set()) - {table.uid}):
             there = nodes.get(start.uid_of(uid))
             if there is None:
                 left.append(uid)

@@ -11,7 +11,7 @@ task that reads it counts, as partitions have no identity (:class:`~pillarbox.ta
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,7 +36,15 @@ from pillarbox.time import (
 )
 from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = ["TimestampsAndWatermarksOperator"]
+__all__ = ["TimestampsAndWatermarksOperator", "status_said_anew"]
+
+
+def status_said_anew(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an operator knew of event time where nobody is sure to know its status: it says that once more.
+
+    To those who know it, that is nothing new.
+    """
+    return {**known, "idle": None, "silent": False}
 
 
 class TimestampsAndWatermarksOperator(StreamOperator):

@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from pillarbox._unpickle import loads_allowed
 from pillarbox.graph import Program
-from pillarbox.graph.savepoint_start import plan_restore, uids_of
+from pillarbox.graph.savepoint_start import plan_restore
 from pillarbox.state import MemoryChunkStore
 from pillarbox.state.class_names import Classes
-from pillarbox.state.savepoint import LocalSavepoint, Table, build_log, redistribute
+from pillarbox.state.savepoint import LocalSavepoint, Table, build_log
 from pillarbox.state.savepoint.table import Loads
 from pillarbox.state.unread import AnyNames
 from pillarbox.task.vertex import Vertex
@@ -44,7 +44,7 @@ def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunk
     manifest = savepoint.manifest
     loads = classes_of(program.vertices[0])
     own = {table.uid: savepoint.own_states(table.uid, loads) for table in manifest.operators}
-    plan = plan_restore(start, manifest, program, {uid: uids_of(states) for uid, states in own.items()})
+    plan = plan_restore(start, manifest, program, own)
     for warning in plan.warnings:
         _log.warning("savepoint %s: %s", start.directory, warning)
     for uid in plan.left_behind:
@@ -57,11 +57,10 @@ def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunk
         for batch in savepoint.batches(uid):
             for subtask, share in table.route(batch, parallelism, groups, loads):
                 shares[subtask].append(share)
-        states = redistribute(uid, own[uid], parallelism, vertex.channels)
+        states = start.own_states(table.operator, own[uid], vertex, manifest, program)
         written = Table(start.table(table.operator, program))
         for subtask, state in enumerate(states):
             store = stores[vertex.uid, subtask] = MemoryChunkStore()
             share, shares[subtask] = shares[subtask], []
-            kept = start.own_state(state, program)
-            build_log(store, written, vertex.log_identity(subtask), share, kept, as_it_is())
+            build_log(store, written, vertex.log_identity(subtask), share, state, as_it_is())
     return stores

@@ -60,6 +60,7 @@ class StateLog:
         contents: what there is in the log.
         version: the number of epochs in the log; the next epoch is ``version + 1``.
         task_state: small state besides the keys' rows (watermarks, operators' own), written with every epoch.
+        is_of_another_program: whether it was read, and written by a program with other operators.
         bytes_written: payload bytes put into the store by the last commit.
     """
 
@@ -78,6 +79,7 @@ class StateLog:
         self._head_as_known: bytes | None = None
         self.version: int = 0
         self.task_state: dict[str, Any] = {}
+        self.is_of_another_program: bool = False
         self.bytes_written: int = 0
 
     def sync(self, store: ChunkStore) -> Sync:
@@ -122,6 +124,7 @@ class StateLog:
             raise unreadable(contents.identity, "records that an operator had not finished", error) from error
         except RefusedGlobalError as error:
             raise refused(contents.identity, "records that an operator had not finished", error) from error
+        self.is_of_another_program = [*map(tuple, head.program)] != [*contents.identity.program]
         self.version = head.version
         self._stamps = head.stamps
         self._head_as_known = payload

@@ -125,7 +125,7 @@ class MultipleInputStreamTask(StreamTask):
             self.gate.restore(task_state["gate"])
         for service in self.chain.timer_services():
             service.current_watermark = self.gate.current_watermark
-        self.chain.restore_event_time(task_state.get("event_time", {}))
+        self.chain.restore_event_time(task_state.get("event_time", {}), say_anew=self.log.is_of_another_program)
         self.chain.restore_state(task_state.get("operators", {}), is_restored=self.log.version > 0)
         self.backend.check_operator_lists()
 

@@ -19,6 +19,7 @@ from pillarbox.operators.operator import (
     RecordInput,
     StreamOperator,
 )
+from pillarbox.operators.timestamps_and_watermarks import status_said_anew
 from pillarbox.state import KeyedStateBackend
 from pillarbox.task.record_writer import RecordWriter
 from pillarbox.task.vertex import Consumers, Vertex
@@ -225,13 +226,18 @@ class OperatorChain:
             "meetings": {meeting.name: meeting.valve.snapshot() for meeting in self._meetings.values()},
         }
 
-    def restore_event_time(self, state: Mapping[str, Any]) -> None:
-        """Take back what ``snapshot_event_time`` returned, as far as there still are such operators; or nothing."""
+    def restore_event_time(self, state: Mapping[str, Any], *, say_anew: bool = False) -> None:
+        """Take back what ``snapshot_event_time`` returned, as far as there still are such operators; or nothing.
+
+        Args:
+            say_anew: whether there may be tasks behind this one that have not heard which streams are idle.
+        """
         meetings, operators = state.get("meetings", {}), state.get("operators", {})
         for meeting in self._meetings.values():
             meeting.restore(meetings.get(meeting.name))
         for operator in self.operators:
-            operator.restore_event_time(operators.get(operator.uid))
+            known = operators.get(operator.uid)
+            operator.restore_event_time(known if known is None or not say_anew else status_said_anew(known))
 
     def restore_state(self, states: dict[str, Any], *, is_restored: bool) -> None:
         """Restore the operators' own state.

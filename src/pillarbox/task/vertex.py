@@ -44,6 +44,16 @@ def edge_id(vertex: int, ordinal: int = 0) -> int:
     return ordinal << _VERTEX_BITS | vertex
 
 
+def sender_of_edge(edge: int) -> int:
+    """Return the sending vertex of an edge, from the number by which the receiver knows it."""
+    return edge & ((1 << _VERTEX_BITS) - 1)
+
+
+def edge_from(edge: int, vertex: int) -> int:
+    """Return the number of an edge where its sending vertex has another one."""
+    return edge - sender_of_edge(edge) + vertex
+
+
 @dataclass(frozen=True)
 class ChainInput:
     """An input of an operator of the same chain.

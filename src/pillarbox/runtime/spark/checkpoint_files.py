@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from pillarbox.errors import CheckpointMismatchError, ProgramError, shorten
 from pillarbox.runtime.spark.description import Description
+from pillarbox.runtime.spark.places import state_is_found
 from pillarbox.runtime.spark.start import state_settings
 from pillarbox.state import MemoryChunkStore
 from pillarbox.state.log_head import META, LogHead
@@ -22,7 +23,7 @@ from pillarbox.state.log_view import LogView
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-__all__ = ["CheckpointFiles", "Stateful", "each_log", "head_of"]
+__all__ = ["CheckpointFiles", "Stateful", "each_log"]
 
 
 class Stateful(NamedTuple):
@@ -63,6 +64,13 @@ class CheckpointFiles:
             raise CheckpointMismatchError(
                 f"{checkpoint} is no checkpoint of a query, or none of its epochs was committed: give the"
                 " checkpointLocation of a query that has run"
+            )
+        if not state_is_found(checkpoint):
+            raise CheckpointMismatchError(
+                f'checkpoint {checkpoint}: its path has a space, or one of "#%<>?[\\]^`{{|}}, and Spark, whose queries'
+                " take any path, looks for the state of this one elsewhere when it reads or moves that: stop the query,"
+                " copy all of the checkpoint to another path, and go on there; on a local disk, a symbolic link to it"
+                " does"
             )
         if epoch is not None and epoch > last:
             raise CheckpointMismatchError(f"checkpoint {checkpoint}: its last epoch is {last}; there is no {epoch} yet")
@@ -118,8 +126,20 @@ class CheckpointFiles:
         Raises:
             CheckpointMismatchError: one cannot be read.
         """
-        rows = self.logs(operator).where(f"number = {META}").collect()
-        return {code: head_of(code, bytes(payload)) for code, _, payload in rows}
+        return {code: view.head for code, view in self.views(operator).items()}
+
+    def views(self, operator: Stateful) -> dict[int, LogView]:
+        """Return the logs of a stateful operator by the subtask's code, as far as their heads go.
+
+        Raises:
+            CheckpointMismatchError: a head cannot be read.
+        """
+        found = {}
+        for code, _, payload in self.logs(operator).where(f"number = {META}").collect():
+            store = MemoryChunkStore()
+            store.put(META, bytes(payload))
+            found[code] = LogView(store, code)
+        return found
 
     def every_head(self) -> list[LogHead]:
         """Return the heads of all logs.
@@ -128,17 +148,6 @@ class CheckpointFiles:
             CheckpointMismatchError: one cannot be read.
         """
         return [head for operator in self.stateful for head in self.heads(operator).values()]
-
-
-def head_of(code: int, payload: bytes) -> LogHead:
-    """Return the head of a log from its value.
-
-    Raises:
-        CheckpointMismatchError: it cannot be read.
-    """
-    store = MemoryChunkStore()
-    store.put(META, payload)
-    return LogView(store, code).head
 
 
 def each_log(

@@ -20,6 +20,7 @@ from pillarbox.graph.description import (
     read_description,
     read_layouts,
 )
+from pillarbox.runtime.spark.places import reader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -285,9 +286,8 @@ class Description:
         found: dict[int, int] = {}
         if last < 0:
             return found
-        for name, value in self._columns(
-            f"{self._checkpoint}/offsets/{{{last},{last + 1}}}", "_metadata.file_name", "value"
-        ):
+        files = f"{{{last},{last + 1}}}"
+        for name, value in self._columns(f"{self._checkpoint}/offsets", "_metadata.file_name", "value", files=files):
             settings = _json(value).get("conf")
             if name.isdigit() and isinstance(settings, dict) and _PARTITIONS in settings:
                 found[int(name)] = int(settings[_PARTITIONS])
@@ -312,11 +312,11 @@ class Description:
     def _column(self, folder: str, column: str) -> list[str]:
         return [row[0] for row in self._columns(folder, column)]
 
-    def _columns(self, folder: str, *columns: str) -> list[Any]:
+    def _columns(self, folder: str, *columns: str, files: str = "*") -> list[Any]:
         from pyspark.errors import AnalysisException
 
         try:
-            return self._spark.read.text(folder).select(*columns).collect()
+            return reader(self._spark).option("pathGlobFilter", files).text(folder).select(*columns).collect()
         except AnalysisException as error:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise

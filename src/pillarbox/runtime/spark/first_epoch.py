@@ -18,7 +18,7 @@ from pillarbox.elements import dumps
 from pillarbox.errors import CheckpointMismatchError, ConfigurationError, ProgramError, SavepointError
 from pillarbox.graph import DataFrameSource, Program
 from pillarbox.graph.description import Comparison, compare_sources, describe_programs
-from pillarbox.graph.savepoint_start import RestorePlan, SavepointStart, plan_restore, uids_of
+from pillarbox.graph.savepoint_start import RestorePlan, SavepointStart, plan_restore
 from pillarbox.runtime.savepoint_stores import classes_of
 from pillarbox.runtime.shipping import ship
 from pillarbox.runtime.spark.description import Description
@@ -38,7 +38,7 @@ from pillarbox.runtime.spark.source_positions import (
 )
 from pillarbox.runtime.spark.start import PlannedProgram, program_settings
 from pillarbox.runtime.spark.writer import files_of, session_of
-from pillarbox.state.savepoint import OwnState, redistribute
+from pillarbox.state.savepoint import OwnState
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -163,7 +163,7 @@ class _Beginning:
             start,
             opened.manifest,
             self._program,
-            {uid: uids_of(states) for uid, states in own.items()},
+            own,
             others,
             sources=names or (),
         )
@@ -267,11 +267,12 @@ class _Beginning:
             if vertex.number not in vertices:
                 continue
             codes = [code for code, (number, _) in program.subtasks.items() if number == vertex.number]
-            router = Router(opened.table(uid).operator, codes, vertex.max_parallelism, ship(vertex))
+            table = opened.table(uid).operator
+            router = Router(table, codes, vertex.max_parallelism, ship(vertex))
             with worker_pool(spark, None):
                 frames.append(opened.frame(uid).mapInArrow(router, STATE_SCHEMA))
-            for code, state in zip(codes, redistribute(uid, own[uid], vertex.parallelism, vertex.channels)):
-                last.append((code, LAST, dumps(self._start.own_state(state, program))))
+            states = self._start.own_states(table, own[uid], vertex, opened.manifest, program)
+            last += ((code, LAST, dumps(state)) for code, state in zip(codes, states))
         frames.append(spark.createDataFrame(last, STATE_SCHEMA))
         return reduce(lambda one, other: one.unionAll(other), frames)
 

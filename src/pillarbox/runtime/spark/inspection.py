@@ -107,6 +107,7 @@ def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
         "savepoint": directory,
         "checkpoint": manifest.checkpoint,
         "epoch": manifest.epoch,
+        "drained": manifest.drained,
         "pillarbox": manifest.pillarbox,
         "format": manifest.format,
         "programs": manifest.programs,
@@ -194,14 +195,40 @@ def changes_to(spark: SparkSession, checkpoint: str, other: str) -> dict[str, li
     assert then is not None and now is not None
     changes = compare(then, now)
     found = {"refused": changes.refused, "doubtful": changes.doubtful, "carried_out": list[str]()}
-    heads, others = (_heads(CheckpointFiles(spark, where)) for where in (checkpoint, other))
-    for uid in heads.keys() & others.keys():
-        of_states = compare_states(heads[uid], others[uid])
+    logs, others = (_logs(CheckpointFiles(spark, where)) for where in (checkpoint, other))
+    for uid in sorted(logs.keys() & others.keys()):
+        # Those of all subtasks declare the same states.
+        of_states = compare_states(logs[uid][0].head, others[uid][0].head)
         for kind, sentences in found.items():
             sentences.extend(getattr(of_states, kind))
+    chains = {each["uid"]: each.get("chain") for program in now["programs"] for each in program["operators"]}
+    for uid, views in sorted(logs.items()):
+        found["refused"] += _lost_requests(uid, views, chains.get(uid))
     return found
 
 
-def _heads(files: CheckpointFiles) -> dict[str, LogHead]:
-    """Return a head of each operator, by uid; those of its subtasks declare the same states."""
-    return {head.operator: head for operator in files.stateful for head in files.heads(operator).values()}
+def _lost_requests(uid: str, views: list[LogView], chain: list[str] | None) -> Iterator[str]:
+    """Return what speaks against a program that has not the operators whose requests are carried.
+
+    Args:
+        views: the logs of all subtasks of an operator, as far as their heads go.
+        chain: the uids of the operators behind it in the program's chain; None: it has no such operator, or nothing
+            tells.
+    """
+    if chain is None:
+        return
+    every = {other: part for view in views for other, part in (view.task_state().get("operators") or {}).items()}
+    for lost in sorted(every.keys() - {uid, *chain}):
+        yield (
+            f"operator {lost!r} has requests that are carried on, and the program does not have it in the chain of"
+            f" {uid!r}: set uid() to the one of before"
+        )
+
+
+def _logs(files: CheckpointFiles) -> dict[str, list[LogView]]:
+    """Return the logs of each operator's subtasks by uid, as far as their heads go."""
+    found: dict[str, list[LogView]] = {}
+    for operator in files.stateful:
+        for view in files.views(operator).values():
+            found.setdefault(view.head.operator, []).append(view)
+    return found

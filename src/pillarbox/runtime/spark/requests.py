@@ -20,7 +20,9 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pillarbox.errors import PillarboxError, SavepointError, describe
+from pillarbox.errors import CheckpointMismatchError, PillarboxError, SavepointError, describe
+from pillarbox.runtime.spark.description import Description
+from pillarbox.runtime.spark.places import reader
 from pillarbox.runtime.spark.started import StartedQuery
 from pillarbox.runtime.spark.stop import stop_with_savepoint
 
@@ -68,7 +70,7 @@ class Requests:
 
         try:
             # Under Spark Connect the folder is looked for when something is taken.
-            return take(self._spark.read.schema("value STRING").text(self._folder))
+            return take(reader(self._spark).schema("value STRING").text(self._folder))
         except AnalysisException as error:
             if error.getCondition() != "PATH_NOT_FOUND":
                 raise
@@ -167,41 +169,86 @@ def request_stop(
         tell: is called with what happens.
 
     Raises:
+        CheckpointMismatchError: no query was ever started there; nothing was asked.
         SavepointError: it was not done.
     """
-    requests = Requests(spark, checkpoint)
-    number, until = uuid.uuid4().hex, time.time() + timeout
-    requests.write(request=number, what="stop", directory=directory, drain=drain, until=int(until * 1000))
-    tell("waiting for the query's driver to take the request")
-    withdrawn = taken = False
-    while True:
-        lines = requests.lines()
-        for line in lines:
-            if line.get("answer") == number:
-                if line["done"]:
-                    return
-                raise SavepointError(line["error"])
-        if not taken and any(line.get("taken") == number for line in lines):
-            taken = True
-            tell("the query is being stopped")
-        if time.time() > until:
-            if taken:
+    if Description(spark, checkpoint).query_id is None:
+        raise CheckpointMismatchError(
+            f"{checkpoint} is no checkpoint of a query: give the checkpointLocation of the one that is to be stopped"
+        )
+    asked = _Asked(Requests(spark, checkpoint), checkpoint, directory, timeout, tell)
+    asked.ask(drain=drain)
+    try:
+        asked.wait()
+    except BaseException:
+        asked.withdraw()  # whoever asked is not interested any more: no later start is to stop for it
+        raise
+
+
+class _Asked:
+    """The command's side: one request."""
+
+    def __init__(
+        self, requests: Requests, checkpoint: str, directory: str, timeout: float, tell: Callable[[str], None]
+    ) -> None:
+        self._requests = requests
+        self._checkpoint = checkpoint
+        self._directory = directory
+        self._timeout = timeout
+        self._tell = tell
+        self._number = uuid.uuid4().hex
+        self._until = time.time() + timeout
+        self._is_taken = self._is_withdrawn = False
+
+    def ask(self, *, drain: bool) -> None:
+        """Write the request."""
+        until = int(self._until * 1000)
+        self._requests.write(request=self._number, what="stop", directory=self._directory, drain=drain, until=until)
+        self._tell("waiting for the query's driver to take the request")
+
+    def withdraw(self) -> None:
+        """Withdraw the request, unless somebody has taken it."""
+        if not self._is_taken and not self._is_withdrawn:
+            self._is_withdrawn = True
+            self._requests.write(withdrawn=self._number)
+
+    def wait(self) -> None:
+        """Wait for the answer.
+
+        Raises:
+            SavepointError: it was not done.
+        """
+        while not self._is_answered():
+            if time.time() <= self._until:
+                time.sleep(_LOOK_EVERY)
+            elif self._is_taken:
                 # The driver keeps to the same time, but the writing of the savepoint takes as long as it does.
-                if time.time() > until + max(timeout, _WRITING):
+                if time.time() > self._until + max(self._timeout, _WRITING):
                     raise SavepointError(
-                        f"checkpoint {checkpoint}: the driver has taken the request, and does not answer: it has died,"
-                        " or is still writing; look at its log. The savepoint is complete if there is"
-                        f" {directory}/manifest"
+                        f"checkpoint {self._checkpoint}: the driver has taken the request, and does not answer: it has"
+                        " died, or is still writing; look at its log. The savepoint is complete if there is"
+                        f" {self._directory}/manifest"
                     )
-            elif withdrawn:
+                time.sleep(_LOOK_EVERY)
+            elif self._is_withdrawn:
                 raise SavepointError(
-                    f"checkpoint {checkpoint}: nobody has taken the request within {timeout:g} seconds, and it is"
-                    " withdrawn. The query does not run, was not started with pillarbox.start(...), or the clocks of"
-                    " both machines differ; of a query that is stopped, 'pillarbox savepoint' without --stop writes a"
-                    " savepoint"
+                    f"checkpoint {self._checkpoint}: nobody has taken the request within {self._timeout:g} seconds, and"
+                    " it is withdrawn. The query does not run, was not started with pillarbox.start(...), or the clocks"
+                    " of both machines differ; of a query that is stopped, 'pillarbox savepoint' without --stop writes"
+                    " a savepoint"
                 )
             else:
-                requests.write(withdrawn=number)
-                withdrawn = True
-                continue
-        time.sleep(_LOOK_EVERY)
+                self.withdraw()
+
+    def _is_answered(self) -> bool:
+        lines = self._requests.lines()
+        for line in lines:
+            if line.get("answer") == self._number:
+                self._is_taken = True
+                if line["done"]:
+                    return True
+                raise SavepointError(line["error"])
+        if not self._is_taken and any(line.get("taken") == self._number for line in lines):
+            self._is_taken = True
+            self._tell("the query is being stopped")
+        return False

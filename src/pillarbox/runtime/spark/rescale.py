@@ -75,7 +75,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
         )
     description.keep()
     with state_settings(spark, description.state_format):
-        spark._streamingCheckpointManager.repartition(checkpoint, parallelism)
+        spark._streamingCheckpointManager.repartition(str(files), parallelism)
     return True
 
 
@@ -91,7 +91,8 @@ def check_spark(spark: SparkSession) -> None:
         raise ConfigurationError(
             f"{named} cannot spread the state of a checkpoint over"
             " another number of partitions: call pillarbox.rescale in a classic session of Spark 4.2 or newer, or"
-            " 'pillarbox rescale'; the query itself may go on with this one then"
+            " 'pillarbox rescale'; the query itself may go on with this one then. Or write a savepoint, and start from"
+            " that, env.from_savepoint(...), on a new checkpoint with any parallelism"
         )
 
 

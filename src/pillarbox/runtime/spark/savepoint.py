@@ -19,9 +19,9 @@ from pillarbox._unpickle import loads as loads_anything
 from pillarbox.errors import CheckpointMismatchError
 from pillarbox.runtime.spark.checkpoint_files import CheckpointFiles, Stateful, each_log
 from pillarbox.runtime.spark.failures import failures_in_worker, unwrapped_failures
+from pillarbox.runtime.spark.places import reader
 from pillarbox.runtime.spark.session import worker_pool
 from pillarbox.state import MemoryChunkStore
-from pillarbox.state.log_head import META
 from pillarbox.state.log_view import LogView
 from pillarbox.state.many_objects import many_new_objects
 from pillarbox.state.savepoint import (
@@ -161,7 +161,7 @@ def _write_tables(
     tasks: list[dict[str, Any]] = []
     for operator in stateful:
         by_uid: dict[str, dict[int, LogView]] = {}
-        for code, view in _heads(files, operator).items():
+        for code, view in files.views(operator).items():
             by_uid.setdefault(view.head.operator, {})[code] = view
         for uid, views in sorted(by_uid.items()):
             if any(uid == other.uid for other in operators):
@@ -179,16 +179,6 @@ def _write_tables(
             operators.append(table.operator)
             tasks += map(task_row, views.values())
     return sorted(operators, key=lambda each: each.uid), tasks
-
-
-def _heads(files: CheckpointFiles, operator: Stateful) -> dict[int, LogView]:
-    """Return the logs of a stateful operator by code, as far as their heads go."""
-    found = {}
-    for code, _, payload in files.logs(operator).where(f"number = {META}").collect():
-        store = MemoryChunkStore()
-        store.put(META, bytes(payload))
-        found[code] = LogView(store, code)
-    return found
 
 
 class _Rows:
@@ -282,7 +272,7 @@ def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
     from pyspark.errors import AnalysisException
 
     try:
-        rows = spark.read.text(folder).where("value LIKE '{%'").distinct().collect()
+        rows = reader(spark).text(folder).where("value LIKE '{%'").distinct().collect()
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
@@ -306,10 +296,12 @@ def _digests(spark: SparkSession, directory: str) -> dict[str, FileDigest]:
     """Return what the data files are, by their place in the directory."""
     found: dict[str, FileDigest] = {}
     for name, depth in ((_STATE, 2), (_TASKS, 1)):
-        read = (
-            spark.read.format("binaryFile").option("recursiveFileLookup", "true").option("pathGlobFilter", "*.parquet")
+        read = reader(spark).format("binaryFile").option("recursiveFileLookup", "true")
+        rows = (
+            read.option("pathGlobFilter", "*.parquet")
+            .load(f"{directory}/{name}")
+            .selectExpr("path", "length", "sha2(content, 256)")
         )
-        rows = read.load(f"{directory}/{name}").selectExpr("path", "length", "sha2(content, 256)")
         for path, length, digest in rows.collect():
             found["/".join([name, *path.split("/")[-depth:]])] = FileDigest(length, digest)
     return found
@@ -319,7 +311,7 @@ def _is_empty(spark: SparkSession, directory: str) -> bool:
     """Return whether a directory does not exist, or has no files."""
     from pyspark.errors import AnalysisException
 
-    read = spark.read.format("binaryFile").option("recursiveFileLookup", "true")
+    read = reader(spark).format("binaryFile").option("recursiveFileLookup", "true")
     try:
         return read.load(directory).select("path").limit(1).count() == 0
     except AnalysisException as error:
@@ -333,7 +325,7 @@ def _text(spark: SparkSession, path: str) -> str | None:
     from pyspark.errors import AnalysisException
 
     try:
-        rows = spark.read.text(path, wholetext=True).collect()
+        rows = reader(spark).text(path, wholetext=True).collect()
     except AnalysisException as error:
         if error.getCondition() != "PATH_NOT_FOUND":
             raise
@@ -399,12 +391,12 @@ class OpenSavepoint:
             CheckpointMismatchError: there is no state of it.
         """
         schema = spark_schema(self.table(uid).schema)
-        return self._spark.read.schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
+        return reader(self._spark).schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
 
     @property
     def tasks(self) -> DataFrame:
         """What subtasks keep beside the rows of keys, pickled: a row for each."""
-        return self._spark.read.schema(spark_schema(TASKS)).parquet(f"{self.directory}/{_TASKS}")
+        return reader(self._spark).schema(spark_schema(TASKS)).parquet(f"{self.directory}/{_TASKS}")
 
     def own_states(self, uid: str, loads: Loads = loads_anything) -> list[OwnState]:
         """Return what the operator's subtasks keep beside the rows of keys, by subtask; all of it is in memory.

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox.errors import CheckpointMismatchError
 from pillarbox.runtime.spark.description import Description
+from pillarbox.runtime.spark.places import reader
 from pillarbox.runtime.spark.writer import files_of, session_of
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ def _silent(spark: SparkSession, description: Description) -> list[int]:
     """Return the last batches, as far as they are those that no sink heard of, in their order."""
     last = description.last_committed
     names = ",".join(map(str, range(max(last - _FAR, 0), last + 1)))
-    lines = spark.read.text(f"{description}/offsets/{{{names}}}").select("_metadata.file_name", "value").collect()
+    read = reader(spark).option("pathGlobFilter", f"{{{names}}}").text(f"{description}/offsets")
+    lines = read.select("_metadata.file_name", "value").collect()
     partitions: dict[int, str] = {}
     for name, line in lines:
         settings = json.loads(line).get("conf") if line.startswith("{") else None

@@ -44,6 +44,9 @@ _HINT = 'say where they begin: positions="none", or a position for each'
 # Where a source of files is before it has read any.
 BEGINNING = {"logOffset": -1}
 
+# A path that matches no file; Spark takes one with wildcards alone for a source whose files are yet to come.
+_NO_FILES = "file:///pillarbox/_none/*"
+
 # Since then sources may have names of their own.
 _TITLES_SINCE = (4, 2)
 _TITLE = re.compile(r'name="(\w+)"')
@@ -355,7 +358,7 @@ def stand_ins(
         if position is not None:
             made[source.number] = reader.format("pillarbox_position").option("position", json.dumps(position)).load()
         else:
-            made[source.number] = _files(reader, there or f"{checkpoint}/pillarbox/_none/*")
+            made[source.number] = _files(reader, there or _NO_FILES)
     # One by one, as in the offset log, also where the plan has a source several times.
     return reduce(lambda one, other: one.unionAll(other), [made[source.number] for source in planned])
 

@@ -7,7 +7,15 @@ Arrow and logs, neither Spark nor a program.
 from pillarbox.state.savepoint.files import LocalSavepoint, restore_logs, write_savepoint
 from pillarbox.state.savepoint.log_builder import LogBuilder, build_log
 from pillarbox.state.savepoint.manifest import FileDigest, Manifest, OperatorTable, Sources
-from pillarbox.state.savepoint.own_state import TASKS, OwnState, is_drained, read_task, redistribute, task_row
+from pillarbox.state.savepoint.own_state import (
+    TASKS,
+    OwnState,
+    is_drained,
+    read_task,
+    redistribute,
+    task_row,
+    with_edges,
+)
 from pillarbox.state.savepoint.table import Table
 
 __all__ = [
@@ -26,5 +34,6 @@ __all__ = [
     "redistribute",
     "restore_logs",
     "task_row",
+    "with_edges",
     "write_savepoint",
 ]

@@ -6,6 +6,7 @@ On Spark the same files are written and read by Spark, so that they can be where
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,8 @@ from pillarbox.state.savepoint.table import Loads, Table
 
 __all__ = ["LocalSavepoint", "restore_logs", "write_savepoint"]
 
+# What comes before the path in a URI.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?://[^/]*)?(?=/)")
 _MANIFEST = "manifest"
 _STARTED = "started"
 
@@ -54,7 +57,7 @@ def write_savepoint(
     Raises:
         CheckpointMismatchError: there is something in the directory; or a log cannot be read.
     """
-    folder = Path(directory)
+    folder = _local(directory)
     _prepare(folder)
     views = [LogView(store, subtask) for (_, subtask), store in logs.items() if store.get(0) is not None]
     uids = sorted({view.head.operator for view in views})
@@ -95,6 +98,19 @@ def write_savepoint(
     return manifest
 
 
+def _local(directory: str | Path) -> Path:
+    """Return a local directory, of which Spark may speak as ``file:///...``; it escapes nothing in it."""
+    place = _SCHEME.match(str(directory))
+    if place is None:
+        return Path(directory)
+    if place[1] != "file":
+        raise CheckpointMismatchError(
+            f"the savepoint {directory} is in no local directory, where a program in this process could read or write"
+            " it: copy it to one"
+        )
+    return Path(str(directory)[place.end() :])
+
+
 def _prepare(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         if not (folder / _STARTED).exists() or (folder / _MANIFEST).exists():
@@ -127,7 +143,7 @@ class LocalSavepoint:
     """
 
     def __init__(self, directory: str | Path) -> None:
-        self._folder = Path(directory)
+        self._folder = _local(directory)
         found = sorted(path for path in (self._folder / _MANIFEST).glob("*") if path.name[0] not in "._")
         if not found:
             state = "was begun, and not completed" if (self._folder / _STARTED).exists() else "is no savepoint"

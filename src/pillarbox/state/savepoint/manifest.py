@@ -88,6 +88,11 @@ class Sources:
     offsets: tuple[str, ...] = ()
     files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
+    @property
+    def are_named(self) -> bool:
+        """Whether Spark knew them by names (``DataStreamReader.name``), and not by their order."""
+        return self.offsets[:1] == ("v2",) and not all(line.partition(":")[0].isdecimal() for line in self.offsets[2:])
+
 
 @dataclass(frozen=True)
 class SlotColumn:

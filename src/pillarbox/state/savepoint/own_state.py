@@ -6,19 +6,19 @@ Source of the behaviour: Flink's ``RoundRobinOperatorStateRepartitioner`` for li
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from typing import Any
 
 import pyarrow as pa
 
-from pillarbox.elements import edge_of_channel
+from pillarbox.elements import channel_code, edge_of_channel, subtask_of_channel
 from pillarbox.errors import CheckpointMismatchError, describe
 from pillarbox.state.log_view import LogView
 from pillarbox.state.operator_state import redistribute_operator_state
 from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = ["TASKS", "OwnState", "is_drained", "read_task", "redistribute", "task_row"]
+__all__ = ["TASKS", "OwnState", "is_drained", "read_task", "redistribute", "task_row", "with_edges"]
 
 #: The columns of the table ``tasks``: a row for each subtask with a log. ``task`` is pickled, as the head has it.
 TASKS = pa.schema(
@@ -80,6 +80,36 @@ class OwnState:
 
     task: dict[str, Any] = field(default_factory=dict)
     row: dict[str, Any] = field(default_factory=dict)
+
+
+def with_edges(state: OwnState, edge: Callable[[int], int | None]) -> OwnState:
+    """Return what a subtask keeps in a program where the edges to it have other numbers.
+
+    Args:
+        edge: returns the number of an edge in the new program, by that in the former one; None: it is no more, and so
+            is what was known of it.
+    """
+    if not state.task.get("gate"):
+        return state
+    gate = _gate(state.task["gate"])
+
+    def channel(name: Hashable) -> Hashable | None:
+        if isinstance(name, int):
+            number = edge(edge_of_channel(name))
+            return None if number is None else channel_code(number, subtask_of_channel(name))
+        if isinstance(name, tuple):
+            source, number = name[0], edge(name[1])
+            return None if number is None else (source, number)
+        return name
+
+    numbers = {what: _with_names(gate.get(what, {}), edge) for what in ("last_active", "last_said")}
+    valve = {**gate["valve"], "channels": _with_names(gate["valve"]["channels"], channel)}
+    return replace(state, task={**state.task, "gate": {**gate, **numbers, "valve": valve}})
+
+
+def _with_names(known: Mapping[Any, Any], name: Callable[[Any], Hashable | None]) -> dict[Any, Any]:
+    renamed = ((name(former), value) for former, value in known.items())
+    return {new: value for new, value in renamed if new is not None}
 
 
 def redistribute(

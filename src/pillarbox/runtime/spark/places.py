@@ -1,0 +1,35 @@
+"""The places where checkpoints and savepoints lie, whose names Spark is to take as they are."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrameReader, SparkSession
+
+__all__ = ["reader", "state_is_found"]
+
+# Spark's own name of the option, by which its readers look at a path that they were given and at no other.
+_WILDCARDS = "__globPaths__"
+
+# Characters that Java escapes in a URI. (It leaves letters of all languages as they are.)
+_ESCAPED = re.compile(r"""[\x00-\x1f\x7f\s"#%<>?\[\\\]^`{|}]""")
+
+
+def reader(spark: SparkSession) -> DataFrameReader:
+    """Return a reader of files that takes a path for what it is.
+
+    Without it, Spark takes ``[1]``, ``{a,b}``, ``*`` and ``?`` for wildcards when it reads, and not when it writes: so
+    it would not find what was written there, and the checkpoint would seem to be a new one.
+    """
+    return spark.read.option(_WILDCARDS, "false")
+
+
+def state_is_found(checkpoint: str) -> bool:
+    """Return whether Spark's own readers of state find a checkpoint of this path, and its repartitioning does.
+
+    They escape what a URI has to escape, and look for a path of the escaped name, which may be that of another one.
+    (Queries do not.)
+    """
+    return _ESCAPED.search(checkpoint) is None

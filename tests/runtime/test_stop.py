@@ -1,0 +1,47 @@
+"""Stopping a query with a savepoint where it goes wrong, without Spark."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pillarbox import SavepointError
+from pillarbox.runtime.spark.started import StartedQuery
+from pillarbox.runtime.spark.stop import _Stop
+
+
+def query(**what: Any) -> Any:
+    """Return a query as Spark has it, in which no epoch is under way."""
+    calm = {"id": "q", "isActive": True, "status": {"isTriggerActive": False}, "lastProgress": None}
+    found = SimpleNamespace(**{**calm, "exception": lambda: None, **what})
+    found.stop = lambda: setattr(found, "isActive", False)
+    return found
+
+
+def stop(found: Any, timeout: float = 60.0) -> _Stop:
+    writer = SimpleNamespace(_spark=None)
+    return _Stop(StartedQuery(found, writer, lambda: found, "cp", []), "cp", time.monotonic() + timeout)
+
+
+@pytest.mark.parametrize("fails", ["before", "when it is stopped"])
+def test_a_query_that_fails_is_stopped_and_has_no_savepoint(fails: str) -> None:
+    """It says how to go on; nothing is written, nor run."""
+    found = query(isActive=fails != "before", exception=lambda: RuntimeError("the disk is full"))
+    with pytest.raises(SavepointError) as caught:
+        stop(found).run("/savepoint", drain=False)
+    assert not found.isActive
+    assert str(caught.value) == (
+        "checkpoint cp: the query failed before it could be stopped: RuntimeError: the disk is full. The query is"
+        " stopped, and no savepoint was written. Started again, it runs that epoch again, and goes on; 'pillarbox"
+        " savepoint cp DIR' writes a savepoint of the last epoch that was committed"
+    )
+
+
+def test_a_query_whose_epoch_does_not_end_in_time_still_runs() -> None:
+    found = query(status={"isTriggerActive": True})
+    with pytest.raises(SavepointError, match="the epoch under way did not end within the timeout; the query still"):
+        stop(found, timeout=0.0).run("/savepoint", drain=True)
+    assert found.isActive

@@ -1,0 +1,105 @@
+"""State from a DataFrame: what is refused before anything runs, so without Spark. (The rest: tests/spark.)"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql.types import ArrayType, LongType, StringType, StructType, VariantType
+
+from pillarbox import (
+    KeyedProcessFunction,
+    ListStateDescriptor,
+    ProgramError,
+    Types,
+    ValueStateDescriptor,
+    write_state,
+)
+from pillarbox.runtime.spark import savepoint
+from pillarbox.runtime.spark.savepoint import OpenSavepoint
+from pillarbox.state.savepoint import LocalSavepoint
+from pillarbox.testing import ProgramTestHarness, row
+
+SEEN = ValueStateDescriptor("seen", Types.LONG())
+STATES = [SEEN, ListStateDescriptor("times", Types.LONG())]
+TIMER = StructType().add("domain", StringType()).add("timestamp", LongType())
+SCHEMA = StructType().add("card", StringType()).add("seen", LongType()).add("times", ArrayType(LongType()))
+
+
+def frame(schema: StructType = SCHEMA, *, streaming: bool = False) -> Any:
+    """Return what is looked at of a DataFrame before it is read."""
+    return SimpleNamespace(schema=schema, isStreaming=streaming, sparkSession=None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"df": frame(streaming=True)}, "takes a batch DataFrame, and this one is streaming"),
+        ({"uid": ""}, "uid is the operator's, as in .uid('count'), not ''"),
+        ({"uid": 5}, "uid is the operator's, as in .uid('count'), not 5"),
+        ({"key": "no such"}, "no column 'no such' for operator 'count'; the columns are card, seen, times"),
+        ({"key": None}, "key is the name of a column, or several, not None"),
+        ({"key": []}, "key is the name of a column, or several, not []"),
+        ({"key": ["card", 1]}, "key is the name of a column, or several, not ['card', 1]"),
+        (
+            {"states": ["seen"]},
+            "states are descriptors, as in ValueStateDescriptor('seen', Types.LONG()), not ['seen']",
+        ),
+        ({"states": [ValueStateDescriptor("sum", Types.LONG())]}, "there is no column 'sum' for operator 'count'"),
+        ({"states": [*STATES, SEEN]}, "the column 'seen' of operator 'count' has two meanings"),
+        ({"states": STATES, "key": ["card", "seen"]}, "the column 'seen' of operator 'count' has two meanings"),
+        ({"timers": "due"}, "there is no column 'due' for operator 'count'"),
+        (
+            {"states": [SEEN], "timers": "times"},
+            "the column 'times' is array<bigint>; timers are an array<struct<domain:string,timestamp:bigint>>",
+        ),
+        ({"states": [SEEN], "timers": "seen"}, "the column 'seen' of operator 'count' has two meanings"),
+        ({"like": "/another"}, "like says key, states and timers; leave these out"),
+        ({"like": "/another", "key": None, "timers": "due"}, "like says key, states and timers; leave these out"),
+    ],
+)
+def test_what_is_no_state_is_refused_before_anything_runs(changes: dict[str, Any], words: str) -> None:
+    arguments: dict[str, Any] = {"df": frame(), "directory": "/new", "uid": "count", "key": "card", "states": None}
+    with pytest.raises(ProgramError) as caught:
+        write_state(**{**arguments, **changes})
+    assert words in str(caught.value)
+
+
+class Count(KeyedProcessFunction):
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(SEEN)
+
+    def process_element(self, value, ctx):
+        self.seen.update((self.seen.value() or 0) + 1)
+
+
+TABLE = StructType().add("key", StringType()).add("seen", LongType())
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        (SCHEMA, "have a column 'card', which the table of operator 'count' in the savepoint has not; its columns are"),
+        (StructType().add("seen", LongType()), "have no column 'key', and the table of operator 'count' in the"),
+        (
+            StructType().add("key", StringType()).add("seen", VariantType()),
+            "the column 'seen' of operator 'count' is a VARIANT, which does not tell values as they were: take the",
+        ),
+    ],
+    ids=["another column", "no key", "variant"],
+)
+def test_rows_that_are_not_those_of_another_savepoint(tmp_path, monkeypatch, schema: StructType, words: str) -> None:
+    with ProgramTestHarness(
+        lambda env, rows: rows.key_by(lambda value: value.card, key_type=Types.STRING()).process(Count()).uid("count")
+    ) as harness:
+        harness.push("rows", row(card="a"))
+        harness.run_epoch()
+        harness.write_savepoint(tmp_path)
+    manifest = LocalSavepoint(tmp_path).manifest
+    no_spark: Any = None
+    opened = OpenSavepoint(no_spark, str(tmp_path), manifest)
+    monkeypatch.setattr(savepoint, "open_savepoint", lambda spark, directory: opened)
+    with pytest.raises(ProgramError) as caught:
+        write_state(frame(schema), "/new", "count", like=str(tmp_path))
+    assert words in str(caught.value)
