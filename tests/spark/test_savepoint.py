@@ -190,6 +190,8 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
         lambda place: pillarbox.savepoint(spark, place, str(tmp_path / "never")),
         lambda place: pillarbox.rescale(spark, place, 4),
     ):
-        with pytest.raises(CheckpointMismatchError, match="its path has a space, or one of .* copy all of the checkpo"):
+        with pytest.raises(
+            CheckpointMismatchError, match=r"its path has a space, or one of .* copy all of the checkpo"
+        ):
             call(str(elsewhere))
     assert not (tmp_path / "never").exists() and now.last_committed == 2

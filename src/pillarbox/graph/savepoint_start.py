@@ -217,7 +217,7 @@ def _stateful(states: Iterable[OwnState]) -> set[str]:
 
 
 def _timed(states: Iterable[OwnState]) -> set[str]:
-    """Return the uids of the operators of which subtasks know something of event time, and nothing that could be lost."""
+    """Return the uids of the operators of which subtasks know something of event time; none of it would be missed."""
     found: set[str] = set()
     for state in states:
         known = state.task.get("event_time") or {}
