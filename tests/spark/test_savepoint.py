@@ -173,9 +173,9 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
         spark_own, local_own = (each.own_states(operator.uid) for each in (opened, local))
         assert spark_own == local_own and spark_own[0].task["gate"]
 
-    part = next((Path(directory) / "tasks").glob("*.parquet"))
-    (part.parent / f".{part.name}.crc").unlink()  # Hadoop's own digests, which not all file systems have
-    part.write_bytes(part.read_bytes()[:-1] + b"x")
+    damaged = next((Path(directory) / "tasks").glob("*.parquet"))
+    (damaged.parent / f".{damaged.name}.crc").unlink()  # Hadoop's own digests, which not all file systems have
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
     with pytest.raises(CheckpointMismatchError, match=r"the file tasks/part-.* is not as it was written"):
         open_savepoint(spark, directory)
 

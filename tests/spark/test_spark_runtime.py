@@ -264,7 +264,7 @@ def test_a_subtask_without_records_is_idle_and_stays_so_over_a_restart(spark, tm
     passed = environment(spark).from_dataframe(stream).key_by("key").process(Pass()).uid("pass")
     timed = passed.assign_timestamps_and_watermarks(strategy).uid("times")
     counted = timed.key_by("key").window(TumblingEventTimeWindows.of("1 second")).apply(Count()).uid("windows")
-    out = []
+    out: list[Any] = []
     writer = counted.to_dataframe("start LONG, n LONG").writeStream.option("checkpointLocation", str(tmp_path / "cp"))
     writer = writer.foreachBatch(lambda batch, number: out.extend(map(tuple, batch.collect())))
     put(1_000)
