@@ -266,6 +266,34 @@ def test_a_source_in_another_place_keeps_its_own_event_time(tmp_path: Path) -> N
         assert second.end_input()["output"][0] == ("c", 1_000, 2, 2)
 
 
+def test_sources_behind_an_operator_that_is_added_keep_their_own_event_times() -> None:
+    """It is added behind the first of three, so the others have the numbers of others; and no savepoint is taken."""
+
+    def counted(env, one, two, three, added=False):
+        one, two, three = (source.assign_timestamps_and_watermarks(BY_AT) for source in (one, two, three))
+        found = {"windows": windows(one.union(two, three))}
+        return {**found, "added": one.key_by("card").process(Pass()).uid("added")} if added else found
+
+    def again(env, one, two, three):
+        return counted(env, one, two, three, added=True)
+
+    def begun(env, one, two, three):
+        return counted(env, one, two, three)
+
+    with ProgramTestHarness(begun) as first:
+        for source, at in (("one", 10_000), ("two", 1_000), ("three", 10_000)):
+            first.push_all(source, paid("c", at))
+        assert not first.run_epoch()["windows"]
+        snapshot = first.snapshot()
+    with ProgramTestHarness(again, snapshot=snapshot) as second:
+        for source in ("one", "three"):
+            second.push_all(source, paid("c", 20_000))
+        assert not second.run_epoch()["windows"], "the second source has said 999, and nothing since"
+        second.push_all("two", paid("c", 1_500))
+        second.run_epoch()
+        assert second.end_input()["windows"][0] == ("c", 1_000, 2, 2)
+
+
 class Pass(KeyedProcessFunction):
     def process_element(self, value, ctx):
         yield value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count, islice
+from itertools import islice
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +17,8 @@ from pillarbox.graph.source_match import match_sources
 from pillarbox.operators.timestamps_and_watermarks import status_said_anew
 from pillarbox.state.key_note import key_change
 from pillarbox.state.operator_state import LIST, UNION
-from pillarbox.state.savepoint.own_state import redistribute, with_edges
-from pillarbox.task.vertex import edge_from, sender_of_edge
+from pillarbox.state.savepoint.own_state import gate_with_edges, redistribute
+from pillarbox.task.vertex import edge_from, sender_of_edge, source_numbers
 
 if TYPE_CHECKING:
     from pillarbox.graph.program import Program
@@ -127,7 +127,10 @@ class SavepointStart:
             sender = senders.get(sender_of_edge(former))
             return None if sender is None else edge_from(former, sender)
 
-        kept = [with_edges(self._own_state(state, program), edge) for state in states]
+        kept = [self._own_state(state, program) for state in states]
+        for state in kept:
+            if state.task.get("gate"):
+                state.task["gate"] = gate_with_edges(state.task["gate"], edge)
         return redistribute(vertex.uid, kept, vertex.parallelism, vertex.channels)
 
     def _senders(self, table: OperatorTable, manifest: Manifest, program: Program) -> dict[int, int]:
@@ -148,7 +151,7 @@ class SavepointStart:
             return found  # which of them was which, only Spark knew
         match = match_sources(then, now, self.renamed)
         if match is not None:
-            former = [*islice((number for number in count() if number not in operators), len(then))]
+            former = [*islice(source_numbers(table.program), len(then))]
             places = zip(match.places, program.sources)
             found |= {former[place]: number for place, number in places if place is not None}
         return found

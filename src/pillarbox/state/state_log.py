@@ -60,7 +60,8 @@ class StateLog:
         contents: what there is in the log.
         version: the number of epochs in the log; the next epoch is ``version + 1``.
         task_state: small state besides the keys' rows (watermarks, operators' own), written with every epoch.
-        is_of_another_program: whether it was read, and written by a program with other operators.
+        former_program: the operators of the program that wrote it (uid, vertex number, level), if it was read, and
+            they are others now; None: they are the same.
         bytes_written: payload bytes put into the store by the last commit.
     """
 
@@ -79,7 +80,7 @@ class StateLog:
         self._head_as_known: bytes | None = None
         self.version: int = 0
         self.task_state: dict[str, Any] = {}
-        self.is_of_another_program: bool = False
+        self.former_program: list[tuple[str, int, int]] | None = None
         self.bytes_written: int = 0
 
     def sync(self, store: ChunkStore) -> Sync:
@@ -124,7 +125,9 @@ class StateLog:
             raise unreadable(contents.identity, "records that an operator had not finished", error) from error
         except RefusedGlobalError as error:
             raise refused(contents.identity, "records that an operator had not finished", error) from error
-        self.is_of_another_program = [*map(tuple, head.program)] != [*contents.identity.program]
+        program = [(uid, number, level) for uid, number, level in head.program]
+        # (The first logs do not say it.)
+        self.former_program = None if program in ([], [*contents.identity.program]) else program
         self.version = head.version
         self._stamps = head.stamps
         self._head_as_known = payload

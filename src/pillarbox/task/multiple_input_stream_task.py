@@ -13,6 +13,7 @@ from typing import Any
 from pillarbox.elements import Buffer, Records, TaskReport, Watermark, WatermarkStatus
 from pillarbox.errors import OperatorError, causes_of, shorten
 from pillarbox.state import ChunkStore, HeapKeyedStateBackend, KeyOwner, StateLog, Sync
+from pillarbox.state.savepoint import gate_with_edges
 from pillarbox.task.batch_input import BatchInput
 from pillarbox.task.input_gate import InputGate
 from pillarbox.task.key_sorter import KeyedRun
@@ -20,7 +21,7 @@ from pillarbox.task.lifecycle import TaskEvent, TaskState
 from pillarbox.task.memory import Memory, MemoryProbe, process_memory, readable
 from pillarbox.task.stream_task import EpochPhase, StreamTask
 from pillarbox.task.task_input import DataInputStatus, IteratorReader
-from pillarbox.task.vertex import Vertex
+from pillarbox.task.vertex import Vertex, edge_in
 from pillarbox.time import ProcessingTimeService
 
 __all__ = ["MultipleInputStreamTask"]
@@ -121,11 +122,15 @@ class MultipleInputStreamTask(StreamTask):
 
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:
         self.coordinator.restored(self.log.version)
+        former = self.log.former_program
         if task_state:
-            self.gate.restore(task_state["gate"])
+            gate = task_state["gate"]
+            if former is not None:
+                gate = gate_with_edges(gate, lambda edge: edge_in(self.vertex.program, edge, former))
+            self.gate.restore(gate)
         for service in self.chain.timer_services():
             service.current_watermark = self.gate.current_watermark
-        self.chain.restore_event_time(task_state.get("event_time", {}), say_anew=self.log.is_of_another_program)
+        self.chain.restore_event_time(task_state.get("event_time", {}), say_anew=former is not None)
         self.chain.restore_state(task_state.get("operators", {}), is_restored=self.log.version > 0)
         self.backend.check_operator_lists()
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import count, islice
 
 from pillarbox.elements import channel_code
 from pillarbox.operators.operator import OperatorFactory
@@ -21,7 +22,11 @@ __all__ = [
     "InputEdge",
     "Vertex",
     "channel_code",
+    "edge_from",
     "edge_id",
+    "edge_in",
+    "sender_of_edge",
+    "source_numbers",
 ]
 
 # The code of buffers with a task's metrics. Negative codes never belong to a subtask.
@@ -52,6 +57,32 @@ def sender_of_edge(edge: int) -> int:
 def edge_from(edge: int, vertex: int) -> int:
     """Return the number of an edge where its sending vertex has another one."""
     return edge - sender_of_edge(edge) + vertex
+
+
+#: Where the operators of a program are that have state: uid, vertex number, level.
+Places = Sequence[tuple[str, int, int]]
+
+
+def source_numbers(places: Places) -> Iterator[int]:
+    """Return the vertex numbers of a program's sources, in their order; there is no end to them."""
+    taken = {number for _, number, _ in places}
+    return (number for number in count() if number not in taken)
+
+
+def edge_in(places: Places, edge: int, then: Places) -> int:
+    """Return the number of an edge in a program whose operators are where they were, and whose sources may not be.
+
+    Sources are known by their order, as Spark knows them by it that goes on with a checkpoint.
+
+    Args:
+        then: the operators of the program in which the edge had its number.
+    """
+    sender = sender_of_edge(edge)
+    before = [number for _, number, _ in then]
+    if sender in before:
+        return edge
+    place = sender - sum(number < sender for number in before)
+    return edge_from(edge, next(islice(source_numbers(places), place, None)))
 
 
 @dataclass(frozen=True)

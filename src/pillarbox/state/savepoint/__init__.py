@@ -10,11 +10,11 @@ from pillarbox.state.savepoint.manifest import FileDigest, Manifest, OperatorTab
 from pillarbox.state.savepoint.own_state import (
     TASKS,
     OwnState,
+    gate_with_edges,
     is_drained,
     read_task,
     redistribute,
     task_row,
-    with_edges,
 )
 from pillarbox.state.savepoint.table import Table
 
@@ -29,11 +29,11 @@ __all__ = [
     "Sources",
     "Table",
     "build_log",
+    "gate_with_edges",
     "is_drained",
     "read_task",
     "redistribute",
     "restore_logs",
     "task_row",
-    "with_edges",
     "write_savepoint",
 ]

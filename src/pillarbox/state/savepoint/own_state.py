@@ -6,7 +6,7 @@ Source of the behaviour: Flink's ``RoundRobinOperatorStateRepartitioner`` for li
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Any
 
@@ -18,7 +18,7 @@ from pillarbox.state.log_view import LogView
 from pillarbox.state.operator_state import redistribute_operator_state
 from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = ["TASKS", "OwnState", "is_drained", "read_task", "redistribute", "task_row", "with_edges"]
+__all__ = ["TASKS", "OwnState", "gate_with_edges", "is_drained", "read_task", "redistribute", "task_row"]
 
 #: The columns of the table ``tasks``: a row for each subtask with a log. ``task`` is pickled, as the head has it.
 TASKS = pa.schema(
@@ -82,16 +82,14 @@ class OwnState:
     row: dict[str, Any] = field(default_factory=dict)
 
 
-def with_edges(state: OwnState, edge: Callable[[int], int | None]) -> OwnState:
-    """Return what a subtask keeps in a program where the edges to it have other numbers.
+def gate_with_edges(kept: Any, edge: Callable[[int], int | None]) -> dict[str, Any]:
+    """Return what a gate keeps in a program where its edges have other numbers.
 
     Args:
         edge: returns the number of an edge in the new program, by that in the former one; None: it is no more, and so
             is what was known of it.
     """
-    if not state.task.get("gate"):
-        return state
-    gate = _gate(state.task["gate"])
+    gate = _gate(kept)
 
     def channel(name: Hashable) -> Hashable | None:
         if isinstance(name, int):
@@ -104,7 +102,7 @@ def with_edges(state: OwnState, edge: Callable[[int], int | None]) -> OwnState:
 
     numbers = {what: _with_names(gate.get(what, {}), edge) for what in ("last_active", "last_said")}
     valve = {**gate["valve"], "channels": _with_names(gate["valve"]["channels"], channel)}
-    return replace(state, task={**state.task, "gate": {**gate, **numbers, "valve": valve}})
+    return {**gate, **numbers, "valve": valve}
 
 
 def _with_names(known: Mapping[Any, Any], name: Callable[[Any], Hashable | None]) -> dict[Any, Any]:
