@@ -34,7 +34,7 @@ from tests.faults.chaos_cluster import Driver, reason, spark_home
 from tests.faults.clock import is_seen, set_clock
 from tests.faults.columns_oracle import frames_answer
 from tests.faults.damage import damage
-from tests.faults.job import FileSink, make_events, write_fixed_epochs
+from tests.faults.job import TOO_BUSY, FileSink, make_events, write_fixed_epochs
 from tests.faults.oracle import answer, points_of
 from tests.faults.outcome import Outcome
 from tests.faults.second_job import ASKING, MODES
@@ -42,7 +42,6 @@ from tests.faults.second_job import ASKING, MODES
 EPOCHS = 14
 PATIENCE = 240  # seconds for what is waited for, on a machine that has other things to do
 FAILURES = 30  # of queries and drivers in one seed, at the most
-TOO_BUSY = "Python worker failed to connect back"  # within Spark's ten seconds
 SECOND = 1000
 HOUR = 3600 * SECOND
 CAN_RESCALE = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)

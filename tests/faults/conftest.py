@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.faults.job import Epoch, Fault, Faults, FileSink, build, make_events, read_events, write_events
+from tests.faults.job import Epoch, Fault, Faults, FileSink, build, make_events, read_events, to_its_end, write_events
 from tests.faults.join_job import joins
 from tests.faults.oracle import Answer, answer
 
@@ -63,16 +62,7 @@ class Run:
 
     def to_the_end(self, **program: Any) -> StreamingQuery:
         """Run the query until it has read all that there is."""
-        for attempt in range(4):
-            query = self.start(**program)
-            try:
-                query.awaitTermination()
-                break
-            except StreamingQueryException as error:
-                # The driver's own worker has ten seconds to start: too little on a machine that is busy with others.
-                if "Python worker failed to connect back" not in str(error) or attempt == 3:
-                    raise
-        return query
+        return to_its_end(lambda: self.start(**program))
 
     def plan(self, faults: Sequence[Fault]) -> None:
         """Put faults into the program."""

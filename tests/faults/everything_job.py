@@ -45,6 +45,7 @@ from tests.faults.job import (
     make_events,
     program,
     read_events,
+    to_its_end,
     write_events,
 )
 from tests.faults.join_job import joins
@@ -197,7 +198,7 @@ class Operated:
     def run(self, parallelism: int) -> None:
         """Run the next epoch, and stop: timers and requests are pending, unless they have been released."""
         number = self.arrive()
-        pillarbox.start(self.writer(parallelism).trigger(once=True)).awaitTermination()
+        to_its_end(lambda: pillarbox.start(self.writer(parallelism).trigger(once=True)))
         assert len(self.sink.batches()) == number + 1
 
     def arrive(self) -> int:
@@ -211,7 +212,7 @@ class Operated:
         self.released.touch()
         assert self.arrive() == len(self.epochs) - 1
         for _ in range(5):
-            pillarbox.start(self.writer(parallelism).trigger(availableNow=True)).awaitTermination()
+            to_its_end(lambda: pillarbox.start(self.writer(parallelism).trigger(availableNow=True)))
             # A timer may have looked for the file just before the end.
             if self.found().total() >= wanted:
                 break

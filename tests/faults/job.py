@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from pillarbox import (
     AggregateFunction,
@@ -43,6 +45,7 @@ from tests.faults.clock import SetClock
 MINUTE = 60_000
 OUT_OF_ORDER = 5_000
 END = 10_000 * MINUTE  # where every key that is left shows its state
+TOO_BUSY = "Python worker failed to connect back"  # within Spark's ten seconds: the machine has other things to do
 FAR = 20_000 * MINUTE  # the heartbeat that ends the stream
 HEARTBEAT = -1
 REGIONS = 5
@@ -480,3 +483,16 @@ class FileSink:
         for path in self.directory.glob("earlier-*.json"):
             rows = [Out(*row) for row in json.loads(path.read_text())]
             yield int(path.stem.split("-")[1]), sorted(row[:4] for row in rows)
+
+
+def to_its_end(start: Callable[[], StreamingQuery]) -> StreamingQuery:
+    """Start a query, and wait for its end; do it again where the machine is too busy for Spark."""
+    for attempt in range(4):
+        query = start()
+        try:
+            query.awaitTermination()
+            break
+        except StreamingQueryException as error:
+            if TOO_BUSY not in str(error) or attempt == 3:
+                raise
+    return query
