@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from examples.enrichment.job import enrich
@@ -63,4 +64,4 @@ def by_file(enriched: DataFrame) -> dict[str, pa.Table]:
     """Return the rows that came of each file, in the order in which they came out."""
     table = enriched.toArrow()
     names = table["file"].unique().to_pylist()
-    return {name: table.filter(pa.compute.equal(table["file"], name)).drop(["file"]) for name in sorted(names)}
+    return {name: table.filter(pc.field("file") == name).drop(["file"]) for name in sorted(names)}

@@ -122,7 +122,7 @@ class Upgrades:
         for path in files:
             path.rename(self.out / "flights" / path.name)
         tables = [pq.read_table(self.out / "flights" / path.name) for path in files]
-        last: datetime = max(pc.max(table["departed"]).as_py() for table in tables)
+        last: datetime = max(pc.call_function("max", [table["departed"]]).as_py() for table in tables)
         return last
 
     def go_on(self, version: Any, parallelism: int) -> None:
