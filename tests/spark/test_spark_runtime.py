@@ -268,10 +268,10 @@ def test_a_subtask_without_records_is_idle_and_stays_so_over_a_restart(spark, tm
     writer = counted.to_dataframe("start LONG, n LONG").writeStream.option("checkpointLocation", str(tmp_path / "cp"))
     writer = writer.foreachBatch(lambda batch, number: out.extend(map(tuple, batch.collect())))
     put(1_000)
-    query = writer.start()
+    writer.trigger(once=True).start().awaitTermination()
+    put(5_000)
+    query = writer.trigger(processingTime="0 seconds").start()
     try:
-        query.processAllAvailable()
-        put(5_000)
         deadline = time.monotonic() + 300
         while not out and time.monotonic() < deadline and query.isActive:
             time.sleep(0.05)
