@@ -27,13 +27,14 @@ FLOORS = [
     ("graph",),
     ("runtime",),
     ("datastream",),
-    ("functions", "_api"),
+    ("functions", "async_retry_predicates", "_api"),
     ("cli",),
     ("testing",),
 ]
 PUBLIC = {
     "Counter", "Distribution", "Meter", "MetricGroup", "DeadLetter", "AsyncBatchFunction", "AsyncFallback", "fallback",
     "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext", "OperatorStateStore",
+    "DataStreamSink", "StateDescriptor", "TypeInformation",
     "BroadcastConnectedStream", "BroadcastProcessFunction", "BroadcastState", "BroadcastStream",
     "KeyedBroadcastProcessFunction", "ReadOnlyBroadcastState", "Partitioner",
     "CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "JoinedStreams", "JoinedWindows",

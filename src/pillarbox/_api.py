@@ -24,6 +24,7 @@ from pillarbox.datastream import (
     CoProcessFunction,
     Counter,
     DataStream,
+    DataStreamSink,
     DeadLetter,
     Distribution,
     FilterFunction,
@@ -145,12 +146,13 @@ from pillarbox.state import (
     MapStateDescriptor,
     ReducingState,
     ReducingStateDescriptor,
+    StateDescriptor,
     StateTtlConfig,
     ValueState,
     ValueStateDescriptor,
 )
 from pillarbox.time import Duration, Time, TimestampAssigner, WatermarkGenerator, WatermarkStrategy
-from pillarbox.types import Types
+from pillarbox.types import TypeInformation, Types
 
 __all__ = [
     "AggregateFunction",
@@ -193,6 +195,7 @@ __all__ = [
     "CumulativeEventTimeWindows",
     "CumulativeProcessingTimeWindows",
     "DataStream",
+    "DataStreamSink",
     "DeadLetter",
     "DeltaEvictor",
     "DeltaTrigger",
@@ -257,6 +260,7 @@ __all__ = [
     "SessionWindowTimeGapExtractor",
     "SlidingEventTimeWindows",
     "SlidingProcessingTimeWindows",
+    "StateDescriptor",
     "StateTtlConfig",
     "StreamExecutionEnvironment",
     "TaskReport",
@@ -271,6 +275,7 @@ __all__ = [
     "TriggerResult",
     "TumblingEventTimeWindows",
     "TumblingProcessingTimeWindows",
+    "TypeInformation",
     "TypeMismatchError",
     "Types",
     "ValueState",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta, timezone
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex, TypeVar, overload
 
@@ -18,6 +19,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox import _unpickle
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "Row",
@@ -64,8 +68,34 @@ class _ClassOfRows:
         return _unpickle.row_class, (self.fields,)
 
 
-class Row(tuple[Any, ...]):
+class _RowType(type):
+    """The class of ``Row``, which is called with the values themselves."""
+
+    if not TYPE_CHECKING:  # type checkers look at ``Row.__new__``
+
+        def __call__(cls, /, *values, **named):
+            if not named:
+                return row_class(_numbered(len(values)))(values)
+            if values:
+                raise TypeError("Row() takes values, or values by name, and not both")
+            return row_class(tuple(named))(named.values())
+
+
+class _NamedRowType(_RowType):
+    """The class of the classes with column names, which are called with one iterable, as ``tuple`` is.
+
+    It takes back the call of ``Row``: so rows are made without any Python function.
+    """
+
+    if not TYPE_CHECKING:
+        __call__ = type.__call__
+
+
+class Row(tuple[Any, ...], metaclass=_RowType):
     """A row: a tuple whose values also have names.
+
+    ``Row(card="c1", amount=2.5)`` makes one; ``Row("c1", 2.5)`` has the columns f0 and f1, until an ``output_type``
+    names them. ``Payment = Row("card", "amount")`` makes rows of these columns: ``Payment("c1", 2.5)``.
 
     A value is reached by attribute (``row.card``, as fast as in a named tuple), by name
     (``row["card"]``), by position (``row[0]``), or by unpacking. A column whose name is no identifier,
@@ -73,10 +103,11 @@ class Row(tuple[Any, ...]):
     ``row["..."]`` only. A column with the name of a method (``count``, ``get``) hides that method, as
     in a named tuple.
 
-    Rows are equal, ordered and hashed as the tuples of their values: names do not count.
+    ``"card" in row`` says whether there is such a column. Rows are equal, ordered and hashed as the
+    tuples of their values: names do not count. As a tuple, a row cannot be changed: ``_replace`` makes
+    another one.
 
-    Rows come out of DataFrames. To make one by hand, say ``Row.of(card="c1", amount=2.5)``; to make
-    many, call ``row_class(fields)`` with the values of each.
+    To make many rows, call ``row_class(fields)`` with an iterable of the values of each.
     """
 
     __slots__ = ()
@@ -84,6 +115,10 @@ class Row(tuple[Any, ...]):
     _fields: ClassVar[tuple[str, ...]] = ()
     _positions: ClassVar[dict[str, int]] = _Positions()
     _pickled_class: ClassVar[_ClassOfRows] = _ClassOfRows(())
+
+    if TYPE_CHECKING:
+
+        def __new__(cls, *values: Any, **named: Any) -> Self: ...
 
     @staticmethod
     def of(**values: Any) -> Row:
@@ -94,6 +129,16 @@ class Row(tuple[Any, ...]):
             2.5
         """
         return row_class(tuple(values))(values.values())
+
+    def __call__(self, *values: Any) -> Row:
+        """Return a row of these values, whose columns have this row's values as their names.
+
+        Raises:
+            TypeError: a value of this row is no string; there are more ``values``, or fewer.
+        """
+        if not all(isinstance(name, str) for name in self):
+            raise TypeError(f"the names of columns are strings, not {tuple(self)}")
+        return row_class(tuple(self))._make(values)
 
     @classmethod
     def _make(cls: type[_RowT], values: Iterable[Any]) -> _RowT:
@@ -137,6 +182,13 @@ class Row(tuple[Any, ...]):
         if isinstance(key, str):
             key = self._positions[key]
         return _item(self, key)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        name = key if isinstance(key, str) else "column"
+        raise TypeError(f"a row cannot be changed: row._replace({name}=...) returns another one")
 
     if TYPE_CHECKING:  # for type checkers alone: it would slow down every access by attribute
 
@@ -196,7 +248,13 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
     del named
     namespace.update(__slots__=(), _fields=fields, _positions=positions, _pickled_class=_ClassOfRows(fields))
     # setdefault is atomic: threads that race all get the first class.
-    return _classes.setdefault(fields, type("Row", (Row,), namespace))
+    return _classes.setdefault(fields, _NamedRowType("Row", (Row,), namespace))  # type: ignore[arg-type]
+
+
+@cache
+def _numbered(count: int) -> tuple[str, ...]:
+    """Return the names of columns that were given none."""
+    return tuple(f"f{position}" for position in range(count))
 
 
 _OWN_NAMES = frozenset({"_fields", "_make", "_replace", "_positions", "_pickled_class"})

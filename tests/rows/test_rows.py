@@ -416,3 +416,58 @@ def test_a_class_of_rows_may_be_made_while_garbage_is_collected():
     fields = (Collecting("one"), Collecting("two"))
     row = row_class(fields)([1, 2])
     assert (row.one, row.two) == (1, 2)
+
+
+# --- Row, as programs make it ---
+
+
+def test_rows_of_values_and_of_names():
+    assert repr(Row(card="c1", amount=2.5)) == "Row(card='c1', amount=2.5)"
+    assert type(Row(card="c1", amount=2.5)) is row_class(("card", "amount"))
+    assert repr(Row("c1", 2.5)) == "Row(f0='c1', f1=2.5)"
+    assert Row("c1", 2.5).f1 == Row("c1", 2.5)[1] == 2.5
+    assert Row([1, 2]) == ([1, 2],)
+    assert repr(Row()) == "Row()"
+    assert Row(self=1, cls=2).as_dict() == {"self": 1, "cls": 2}
+    with pytest.raises(TypeError, match="and not both"):
+        Row(1, amount=2)
+    assert copy.deepcopy(Row("c1", 2)) == pickle.loads(pickle.dumps(Row("c1", 2))) == ("c1", 2)
+
+
+def test_a_row_of_names_makes_rows():
+    payment = Row("card", "amount")
+    assert repr(payment("c1", 2.5)) == "Row(card='c1', amount=2.5)"
+    with pytest.raises(TypeError, match="2 values expected, got 1"):
+        payment("c1")
+    with pytest.raises(TypeError, match="names of columns are strings"):
+        Row("card", 5)("c1", 2)
+
+
+def test_a_name_is_in_a_row_that_has_such_a_column():
+    row = Row(card="c1", amount=2.5)
+    assert "card" in row
+    assert "c1" not in row
+    assert "c1" in tuple(row)
+
+
+def test_how_to_make_another_row_is_said_where_one_is_to_be_changed():
+    row = Row(card="c1", amount=2.5)
+    with pytest.raises(TypeError, match=r"a row cannot be changed: row\._replace\(amount=\.\.\.\)"):
+        row["amount"] = 3.5
+    with pytest.raises(TypeError, match="a row cannot be changed"):
+        row[1] = 3.5
+    with pytest.raises(AttributeError):
+        row.amount = 3.5
+    assert row._replace(amount=3.5) == ("c1", 3.5)
+
+
+def test_classes_with_names_are_called_without_python():
+    """Rows are made by the hundred thousand: a call of their class is that of ``tuple``."""
+    calls: list[str] = []
+    sys.setprofile(lambda frame, event, argument: calls.append(event))
+    try:
+        made = list(map(row_class(("a", "b")), [(1, 2), (3, 4)]))
+    finally:
+        sys.setprofile(None)
+    assert made == [(1, 2), (3, 4)]
+    assert "call" not in calls[1:]  # but for `row_class` itself

@@ -53,7 +53,7 @@ class AllWindowedStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
         self._set_lateness(lateness)
         return self
 
-    def side_output_late_data(self, tag: OutputTag[Any]) -> AllWindowedStream[T1, WindowOut]:
+    def side_output_late_data(self, output_tag: OutputTag[Any]) -> AllWindowedStream[T1, WindowOut]:
         """Emit records that come too late to a side output: see :meth:`WindowedStream.side_output_late_data`.
 
         Example:
@@ -64,7 +64,7 @@ class AllWindowedStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
             >>> latest.get_side_output(OutputTag("late")).execute_and_collect()
             []
         """
-        self._set_late_tag(tag)
+        self._set_late_tag(output_tag)
         return self
 
     def side_output_errors(self, tag: OutputTag[Any]) -> AllWindowedStream[T1, WindowOut]:

@@ -74,7 +74,7 @@ class BroadcastConnectedStream(Generic[T1, T2]):
 
         Args:
             func: on a keyed stream a ``KeyedBroadcastProcessFunction``, else a ``BroadcastProcessFunction``.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             processing_time: as in ``KeyedStream.process``.
             on_error: the same. A record of the broadcast stream is processed in each subtask, so each has a letter of
                 its own.

@@ -16,7 +16,7 @@ from pillarbox.graph import (
     UnionTransformation,
 )
 from pillarbox.operators.keys import Keying
-from pillarbox.types import RowEncoder, resolve_schema
+from pillarbox.types import RowEncoder, TypeInformation, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -28,6 +28,7 @@ __all__ = [
     "check_field",
     "check_key_columns",
     "check_timestamp_column",
+    "declared_type",
     "encoder_of",
     "key_types",
     "known_schema",
@@ -131,6 +132,12 @@ def key_types(step: Transformation, keying: Keying) -> list[str] | None:
         return None
     schema = step.dataframe.schema
     return [schema[column].dataType.simpleString() for column in columns] if set(columns) <= set(schema.names) else None
+
+
+def declared_type(step: Transformation) -> TypeInformation[Any] | None:
+    """Return the type of ``Types`` that a step's records are declared to have, if there is one."""
+    declared = _source_of(step).output_type
+    return declared if isinstance(declared, TypeInformation) else None
 
 
 def known_schema(step: Transformation) -> StructType | None:

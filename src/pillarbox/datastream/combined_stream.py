@@ -49,11 +49,11 @@ class CombinedStream(PartitionedStream[T1], Generic[T1]):
         return DataStream(self._env, self._env._add(step))
 
     @overload
-    def connect(self, other: DataStream[T2]) -> ConnectedStreams[T1, T2]: ...
+    def connect(self, ds: DataStream[T2]) -> ConnectedStreams[T1, T2]: ...
     @overload
-    def connect(self, other: BroadcastStream[T2]) -> BroadcastConnectedStream[T1, T2]: ...
+    def connect(self, ds: BroadcastStream[T2]) -> BroadcastConnectedStream[T1, T2]: ...
     def connect(
-        self, other: DataStream[T2] | BroadcastStream[T2]
+        self, ds: DataStream[T2] | BroadcastStream[T2]
     ) -> ConnectedStreams[T1, T2] | BroadcastConnectedStream[T1, T2]:
         """Connect this stream with another one: one operator handles the records of both, with state that they share.
 
@@ -61,7 +61,7 @@ class CombinedStream(PartitionedStream[T1], Generic[T1]):
         neither.
 
         Args:
-            other: a stream of the same environment, with records of any type; or a broadcast one,
+            ds: a stream of the same environment, with records of any type; or a broadcast one,
                 ``b.broadcast(descriptor)``, whose records each subtask gets.
 
         Raises:
@@ -82,11 +82,11 @@ class CombinedStream(PartitionedStream[T1], Generic[T1]):
         from pillarbox.datastream.broadcast_stream import BroadcastConnectedStream, BroadcastStream
         from pillarbox.datastream.connected_streams import ConnectedStreams
 
-        if isinstance(other, BroadcastStream):
-            self._check_other(other._stream, "connect")
-            return BroadcastConnectedStream(cast("DataStream[T1]", self), other)
-        self._check_other(other, "connect")
-        return ConnectedStreams(cast("DataStream[T1]", self), other)
+        if isinstance(ds, BroadcastStream):
+            self._check_other(ds._stream, "connect")
+            return BroadcastConnectedStream(cast("DataStream[T1]", self), ds)
+        self._check_other(ds, "connect")
+        return ConnectedStreams(cast("DataStream[T1]", self), ds)
 
     def join(self, other: DataStream[T2]) -> JoinedStreams[T1, T2]:
         """Make pairs of records of this stream and of another that have equal keys and lie in the same window.

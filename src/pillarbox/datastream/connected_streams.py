@@ -31,7 +31,7 @@ from pillarbox.operators.two_inputs import (
     Keyings,
 )
 from pillarbox.state.key_note import are_other_types
-from pillarbox.types import SchemaLike
+from pillarbox.types import SchemaLike, TypeInformation
 
 __all__ = ["ConnectedStreams", "check_key_types"]
 
@@ -51,14 +51,16 @@ class ConnectedStreams(Generic[T1, T2]):
 
     def key_by(
         self,
-        first_key: Callable[[T1], Any] | KeySelector[T1, Any] | str | Sequence[str],
-        second_key: Callable[[T2], Any] | KeySelector[T2, Any] | str | Sequence[str],
+        key_selector1: Callable[[T1], Any] | KeySelector[T1, Any] | str | Sequence[str],
+        key_selector2: Callable[[T2], Any] | KeySelector[T2, Any] | str | Sequence[str],
+        key_type: TypeInformation[Any] | None = None,
     ) -> ConnectedStreams[T1, T2]:
         """Partition both streams by key: each by a function, a ``KeySelector``, or the names of columns.
 
         Args:
-            first_key: the key of the records of the first stream.
-            second_key: the key of those of the second; equal keys of both share their state.
+            key_selector1: the key of the records of the first stream.
+            key_selector2: the key of those of the second; equal keys of both share their state.
+            key_type: one of ``Types``: keys of both are converted to it, and refused if they do not fit.
 
         Raises:
             ProgramError: a column is not there, or its values cannot be keys.
@@ -75,7 +77,10 @@ class ConnectedStreams(Generic[T1, T2]):
             >>> sorted(keyed.process(Both()).execute_and_collect(), key=str)
             [(3, 'ann'), (3, 3)]
         """
-        return ConnectedStreams(self._first.key_by(first_key), self._second.key_by(second_key))
+        return ConnectedStreams(
+            self._first.key_by(key_selector1, key_type=key_type),
+            self._second.key_by(key_selector2, key_type=key_type),
+        )
 
     def map(
         self,
@@ -91,7 +96,7 @@ class ConnectedStreams(Generic[T1, T2]):
         Args:
             func: its ``map1`` gets the records of the first stream, ``map2`` those of the second. Where both streams
                 have keys, it has keyed state, which both share.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
                 :class:`DeadLetter` to that side output, and the stream goes on.
 
@@ -126,7 +131,7 @@ class ConnectedStreams(Generic[T1, T2]):
         Args:
             func: its ``flat_map1`` gets the records of the first stream, ``flat_map2`` those of the second. Where both
                 streams have keys, it has keyed state, which both share.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
                 :class:`DeadLetter` to that side output, and the stream goes on.
 
@@ -164,7 +169,7 @@ class ConnectedStreams(Generic[T1, T2]):
         Args:
             func: its ``process_element1`` gets the records of the first stream, ``process_element2`` those of the
                 second. A ``KeyedCoProcessFunction`` needs keys; a ``CoProcessFunction`` runs without state or timers.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             processing_time: as in ``KeyedStream.process``.
             on_error: the same.
 
@@ -198,7 +203,7 @@ class ConnectedStreams(Generic[T1, T2]):
             if not isinstance(stream, KeyedStream):
                 raise ProgramError(
                     f"{_PROCESS}: the {which} one has no key, so it is not known which of its"
-                    " records belong together with those of the other: connect(...).key_by(first_key, second_key), or"
+                    " records belong together with those of the other: connect(...).key_by(first, second), or"
                     " give it a CoProcessFunction, which has no state"
                 )
         first, second = self._keyings("process")

@@ -80,7 +80,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
 
         Args:
             func: a function of the record, or a ``MapFunction``; on a keyed stream that has keyed state.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
                 :class:`DeadLetter` to that side output, and the stream goes on.
 
@@ -106,7 +106,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         Args:
             func: a function of the record that returns or yields the results, or a ``FlatMapFunction``; on a keyed
                 stream that has keyed state. None stands for no results.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
                 :class:`DeadLetter` to that side output, and the stream goes on.
 
@@ -213,7 +213,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
                 plain) run in the event loop's thread, once for as long as the task lives in its worker, and may take
                 ten minutes and half a minute. Whatever it raises is a failure of its record. Requests have context
                 variables of their own, but share asyncio tasks: ``asyncio.current_task()`` does not tell them apart.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             capacity: the maximum number of requests under way in a subtask.
             timeout: how long a request may take, retries included (an int: milliseconds); None: without limit.
             ordered: whether results leave in the order of the records; otherwise they leave as they come, but none
@@ -275,7 +275,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
 
         Args:
             func: a ``ProcessFunction``, or a function ``f(value, ctx)`` that returns or yields the results.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
                 :class:`DeadLetter` to that side output, and the stream goes on.
 
@@ -299,12 +299,12 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         return self._apply("process", func, guarded(factory, on_error, "process()", keying=self._keying), output_type)
 
     def assign_timestamps_and_watermarks(
-        self, strategy: WatermarkStrategy, *, on_error: OnError = "fail"
+        self, watermark_strategy: WatermarkStrategy, *, on_error: OnError = "fail"
     ) -> DataStream[T1]:
         """Assign event time to records, and emit watermarks.
 
         Args:
-            strategy: where timestamps come from, how late records may be, and when a silent partition is idle.
+            watermark_strategy: where timestamps come from, how late records may be, when a silent partition is idle.
             on_error: the fate of a record whose timestamp cannot be told, because the timestamp assigner raises or its
                 result is no timestamp: ``"fail"`` fails the task; an ``OutputTag`` sends a :class:`DeadLetter` to that
                 side output, and the stream goes on without the record.
@@ -319,6 +319,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
             >>> timed.process(lambda event, ctx: [ctx.timestamp()]).execute_and_collect()
             [1000, 2000]
         """
+        strategy = watermark_strategy
         if not isinstance(strategy, WatermarkStrategy):
             raise ProgramError(f"assign_timestamps_and_watermarks() takes a WatermarkStrategy, not {shorten(strategy)}")
         check_timestamp_column(self._step, strategy.timestamp_column)
@@ -402,11 +403,11 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         self._env._add(keyed)
         return KeyedStream(self._env, keyed, keying)
 
-    def window_all(self, assigner: WindowAssigner) -> AllWindowedStream[T1, Any]:
+    def window_all(self, window_assigner: WindowAssigner) -> AllWindowedStream[T1, Any]:
         """Divide the whole stream into windows, in one subtask at any parallelism.
 
         Args:
-            assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+            window_assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
 
         Raises:
             ProgramError: it is no ``WindowAssigner``.
@@ -419,14 +420,14 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         """
         from pillarbox.datastream.all_windowed_stream import AllWindowedStream
 
-        return AllWindowedStream(self.key_by(_one_key), assigner)
+        return AllWindowedStream(self.key_by(_one_key), window_assigner)
 
-    def count_window_all(self, size: int, slide: int | None = None) -> AllWindowedStream[T1, CountWindow]:
+    def count_window_all(self, size: int, slide: int = 0) -> AllWindowedStream[T1, CountWindow]:
         """Divide the whole stream into windows of a number of records, in one subtask. Only full windows fire.
 
         Args:
             size: how many records there are in a window.
-            slide: how many records after one window the next one begins; by default ``size``.
+            slide: how many records after one window the next one begins; by default, or 0: ``size``.
 
         Raises:
             ProgramError: a number below 1.
@@ -437,11 +438,11 @@ class DataStream(CombinedStream[T1], Generic[T1]):
         """
         return self.window_all(count_windows(size, slide))
 
-    def get_side_output(self, tag: OutputTag[V]) -> DataStream[V]:
+    def get_side_output(self, output_tag: OutputTag[V]) -> DataStream[V]:
         """Return a side output of the operator that makes this stream.
 
         Args:
-            tag: the tag that the operator's function emits to.
+            output_tag: the tag that the operator's function emits to.
 
         Raises:
             ProgramError: it is no ``OutputTag``, or no operator makes this stream.
@@ -454,6 +455,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
             >>> payments.get_side_output(REFUND).execute_and_collect()
             [7]
         """
+        tag = output_tag
         if not isinstance(tag, OutputTag):
             raise ProgramError(f"get_side_output() takes an OutputTag, not {shorten(tag)}")
         made = self._step_with_sides()
@@ -461,6 +463,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
             raise ProgramError(
                 f"{made.name!r} has no side outputs: ask the stream that process(...) returned, or key_by(on_error=...)"
             )
+        made.factory = made.factory.with_result_type(tag.tag_id, tag.type_info)
         step = SideOutputTransformation(self._env._next(), f"side output {tag.tag_id}", [made], tag_id=tag.tag_id)
         return DataStream(self._env, self._env._add(step))
 

@@ -11,6 +11,7 @@ from pillarbox.datastream.class_aliases import ClassAliases
 from pillarbox.datastream.columns import check_column_names
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.execution_mode import RuntimeExecutionMode, is_batch
+from pillarbox.datastream.missing import missing_in_environment
 from pillarbox.datastream.operator_settings import check_parallelism
 from pillarbox.datastream.starts_from_savepoint import StartsFromSavepoint
 from pillarbox.errors import ProgramError, shorten
@@ -68,6 +69,11 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         # Ends that became DataFrames, by name: the plan shows them.
         self._outputs: dict[str, SinkTransformation] = {}
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            raise missing_in_environment(self, name)
+
     @staticmethod
     def get_execution_environment(spark: SparkSession | None = None) -> StreamExecutionEnvironment:
         """Return a new environment.
@@ -75,10 +81,15 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         Args:
             spark: the session to run on; by default that of the DataFrames that the program reads.
 
+        Raises:
+            ProgramError: it is no session: the settings that Flink's method takes are the session's.
+
         Example:
             >>> StreamExecutionEnvironment.get_execution_environment().from_collection([1]).execute_and_collect()
             [1]
         """
+        if spark is not None and not hasattr(spark, "createDataFrame"):
+            raise ProgramError(f"get_execution_environment() takes a SparkSession, or nothing, not {shorten(spark)}")
         return StreamExecutionEnvironment(spark)
 
     # -- settings --
@@ -235,6 +246,15 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         """
         self._chaining = False
         return self
+
+    def is_chaining_enabled(self) -> bool:
+        """Return whether operators may run in one task: unless ``disable_operator_chaining()`` was called.
+
+        Example:
+            >>> env.is_chaining_enabled()
+            True
+        """
+        return self._chaining
 
     def set_auto_rescale(self, enabled: bool = True) -> StreamExecutionEnvironment:
         """Let :func:`pillarbox.start` change the parallelism of a checkpoint to that of the program, where they differ.

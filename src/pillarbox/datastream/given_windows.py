@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 from pillarbox.errors import ProgramError, shorten
@@ -20,8 +21,11 @@ __all__ = ["check_fires", "check_merging", "check_window_function", "default_tri
 _FUNCTIONS = (WindowFunction, AllWindowFunction, ProcessWindowFunction, ProcessAllWindowFunction)
 
 
-def default_trigger(assigner: WindowAssigner) -> Trigger:
+def default_trigger(assigner: WindowAssigner, env: Any) -> Trigger:
     """Return the trigger of an assigner.
+
+    Args:
+        env: the program's environment, for assigners that ask for it.
 
     Raises:
         ProgramError: it is no assigner, or has none.
@@ -36,7 +40,8 @@ def default_trigger(assigner: WindowAssigner) -> Trigger:
             f" {shorten(assigner)}: pass {hint}"
         )
     check_assigner(assigner)
-    trigger: Any = assigner.get_default_trigger()
+    make: Any = assigner.get_default_trigger
+    trigger = make(env) if inspect.signature(make).parameters else make()
     if not isinstance(trigger, Trigger):
         raise ProgramError(f"{assigner!r}: get_default_trigger() returned {shorten(trigger)}: it returns a Trigger")
     return trigger

@@ -250,7 +250,7 @@ class JoinedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
 
         Args:
             func: ``f(first, second)`` or a ``JoinFunction`` returns one result; a ``FlatJoinFunction`` any number.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
 
         Raises:
             ProgramError: ``func`` is no such function.
@@ -284,7 +284,7 @@ class CoGroupedWindows(_PairedWindows[T1, T2], Generic[T1, T2]):
 
         Args:
             func: ``f(firsts, seconds)`` returns or yields the results; or a ``CoGroupFunction``.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
 
         Raises:
             ProgramError: ``func`` is no such function.
@@ -385,7 +385,7 @@ class IntervalJoin(Generic[T1, T2]):
 
         Args:
             func: a ``ProcessJoinFunction``, or a function ``f(left, right, ctx)`` that returns or yields the results.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             on_error: the fate of a record at which ``func`` raises, for any of its pairs: ``"fail"`` fails the task; an
                 ``OutputTag`` sends a :class:`DeadLetter` to that side output, in the place of all pairs of the record
                 that came last, which is not kept.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._generics import T1, T2, Generic, KeyOut, U
 from pillarbox.datastream.code_search import uses_processing_time
-from pillarbox.datastream.columns import check_field
+from pillarbox.datastream.columns import check_field, declared_type
 from pillarbox.datastream.data_stream import DataStream
 from pillarbox.datastream.given_functions import check_function
 from pillarbox.errors import ProgramError
@@ -69,7 +69,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         Args:
             func: a ``KeyedProcessFunction``, or a function ``f(value, ctx)``, which can set no timers; a
                 ``ProcessFunction`` runs without state or timers.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             processing_time: whether ``func`` sets processing-time timers, so that Spark must run epochs also when there
                 is no data; by default it is what the function declares (:attr:`Function.uses_processing_time`), or
                 else it is looked up in its code and in that of the helpers that it reaches. A streaming query that is
@@ -118,7 +118,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
 
         Args:
             func: ``f(result_so_far, record)``, or a ``ReduceFunction``. The first record of a key is emitted as it is.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; by default the type that the records are
+                declared to have, if it is one of ``Types``.
             on_error: the fate of a record at which ``func`` raises: ``"fail"`` fails the task; an ``OutputTag`` sends a
                 :class:`DeadLetter` to that side output, and the stream goes on.
 
@@ -131,6 +132,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             [3, 7, 10, 30]
         """
         check_function(func, ReduceFunction, "reduce")
+        if output_type is None:
+            output_type = declared_type(self._step)
         factory = OperatorFactory(partial(ReduceOperator, function=func, keying=self._keying), keyed=True)
         return self._apply("reduce", func, guarded(factory, on_error, "reduce()"), output_type)
 
@@ -300,11 +303,11 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         check_key_types(self, other, "interval_join()")
         return IntervalJoin(self, other)
 
-    def window(self, assigner: WindowAssigner) -> WindowedStream[T1, KeyOut, Any]:
+    def window(self, window_assigner: WindowAssigner) -> WindowedStream[T1, KeyOut, Any]:
         """Divide the stream into windows.
 
         Args:
-            assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
+            window_assigner: which windows a record belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
 
         Raises:
             ProgramError: it is no ``WindowAssigner``.
@@ -319,14 +322,14 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         """
         from pillarbox.datastream.windowed_stream import WindowedStream
 
-        return WindowedStream(self, assigner)
+        return WindowedStream(self, window_assigner)
 
-    def count_window(self, size: int, slide: int | None = None) -> WindowedStream[T1, KeyOut, CountWindow]:
+    def count_window(self, size: int, slide: int = 0) -> WindowedStream[T1, KeyOut, CountWindow]:
         """Divide the stream into windows of a number of records of a key. Only full windows fire.
 
         Args:
             size: how many records there are in a window.
-            slide: how many records after one window the next one begins; by default ``size``.
+            slide: how many records after one window the next one begins; by default, or 0: ``size``.
 
         Raises:
             ProgramError: a number below 1.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator
-from typing import ClassVar, overload
+from typing import TYPE_CHECKING, ClassVar, overload
 
 from pillarbox._generics import Generic, T
+from pillarbox.datastream.missing import missing_in_sink
 from pillarbox.datastream.operator_settings import set_chaining, set_parallelism
 from pillarbox.graph import ChainingStrategy, SinkTransformation
 
@@ -120,6 +121,11 @@ class DataStreamSink:
 
     def __init__(self, step: SinkTransformation) -> None:
         self._step = step
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            raise missing_in_sink(self, name)
 
     def name(self, name: str) -> DataStreamSink:
         """Name the sink, for people: in plans, metrics and errors."""

@@ -15,7 +15,13 @@ from pillarbox.datastream.missing import missing
 from pillarbox.datastream.operator_settings import set_chaining, set_parallelism
 from pillarbox.datastream.results import CollectedResults, DataStreamSink
 from pillarbox.errors import ProgramError, shorten
-from pillarbox.graph import ChainingStrategy, OperatorTransformation, SinkTransformation, Transformation
+from pillarbox.graph import (
+    ChainingStrategy,
+    KeyByTransformation,
+    OperatorTransformation,
+    SinkTransformation,
+    Transformation,
+)
 from pillarbox.operators.operator import OperatorFactory
 from pillarbox.operators.sinks import ColumnsOperator, PrintOperator
 from pillarbox.time import WatermarkStrategy
@@ -49,16 +55,39 @@ class Stream(Generic[T1]):
         def __getattr__(self, name):
             raise missing(self, name)
 
+    def get_execution_environment(self) -> StreamExecutionEnvironment:
+        """Return the environment of the program.
+
+        Example:
+            >>> env.from_collection([1]).get_execution_environment() is env
+            True
+        """
+        return self._env
+
     # -- name and uid of the operator before --
+
+    def get_name(self) -> str:
+        """Return the name of the operator that makes this stream.
+
+        Example:
+            >>> env.from_collection([1]).map(str).name("as text").get_name()
+            'as text'
+        """
+        return self._step.name
 
     def name(self, name: str) -> Self:
         """Name the operator that makes this stream, for people: in plans, metrics and errors.
+
+        Raises:
+            ProgramError: the stream is keyed, and no operator makes it.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).name("as text").print()
             >>> "as text" in str(env.get_execution_graph())
             True
         """
+        if isinstance(self._step, KeyByTransformation):
+            raise ProgramError(f"name({name!r}) belongs to an operator, and key_by() is none: call it before or behind")
         self._step.name = name
         return self
 
@@ -273,7 +302,7 @@ class Stream(Generic[T1]):
             [self._step, *more_inputs],
             output_type,
             kind=kind,
-            factory=factory,
+            factory=factory.with_result_type(None, output_type),
             uses_processing_time=uses_processing_time,
             strategy=strategy,
         )

@@ -55,7 +55,7 @@ class Windowed(Generic[T1, WindowOut]):
     def __init__(self, stream: Any, assigner: WindowAssigner) -> None:
         self._stream = stream
         self._assigner = assigner
-        self._trigger = self._default_trigger = default_trigger(assigner)
+        self._trigger = self._default_trigger = default_trigger(assigner, stream._env)
         self._evictor: Evictor | None = None
         self._lateness = 0
         self._late_tag: OutputTag[Any] | None = None
@@ -227,14 +227,14 @@ class WindowedStream(Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
         self._set_lateness(lateness)
         return self
 
-    def side_output_late_data(self, tag: OutputTag[Any]) -> WindowedStream[T1, KeyOut, WindowOut]:
+    def side_output_late_data(self, output_tag: OutputTag[Any]) -> WindowedStream[T1, KeyOut, WindowOut]:
         """Emit records that come too late for all of their windows to a side output; else they are dropped and counted.
 
         Args:
-            tag: the side output: ``get_side_output(tag)`` of the resulting stream.
+            output_tag: the side output: ``get_side_output(output_tag)`` of the resulting stream.
 
         Raises:
-            ProgramError: ``tag`` is not an ``OutputTag``.
+            ProgramError: ``output_tag`` is not an ``OutputTag``.
 
         Example:
             >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event[1])
@@ -244,7 +244,7 @@ class WindowedStream(Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
             >>> latest.get_side_output(OutputTag("late")).execute_and_collect()
             []
         """
-        self._set_late_tag(tag)
+        self._set_late_tag(output_tag)
         return self
 
     def side_output_errors(self, tag: OutputTag[Any]) -> WindowedStream[T1, KeyOut, WindowOut]:
@@ -308,7 +308,7 @@ class WindowedStream(Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
         Args:
             reduce_function: ``f(result_so_far, record)``, or a ``ReduceFunction``.
             window_function: gets the one result, with key and window; by default the result is emitted.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
 
         Raises:
             ProgramError: a function is of another kind.
@@ -357,7 +357,7 @@ class WindowedStream(Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
             window_function: gets the one result, with key and window; by default the result is emitted.
             accumulator_type: the type of accumulators: one of ``Types``, or a class. If the type of the key is declared
                 as well, the state is plain data (docs/security.md), and an accumulator of another type is refused.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
             aggregates: aggregates of columns, by the names of their results.
 
         Raises:
@@ -406,7 +406,7 @@ class WindowedStream(Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
 
         Args:
             window_function: gets key, window and records.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
 
         Raises:
             ProgramError: ``window_function`` is no ``WindowFunction``.
@@ -430,7 +430,7 @@ class WindowedStream(Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
 
         Args:
             process_window_function: gets key, context and records.
-            output_type: the columns of the results, for ``to_dataframe()``.
+            output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
 
         Raises:
             ProgramError: ``process_window_function`` is no ``ProcessWindowFunction``.

@@ -81,8 +81,8 @@ class _Side:
     def current_watermark(self) -> int:
         return self._operator.current_watermark
 
-    def get_broadcast_state(self, descriptor: MapStateDescriptor) -> Any:
-        return self._operator.states.find(self._views, descriptor)
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor) -> Any:
+        return self._operator.states.find(self._views, state_descriptor)
 
     def output(self, tag: OutputTag, value: Any) -> None:
         self._collector.collect_side(tag, value, self.current)

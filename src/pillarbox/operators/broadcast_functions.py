@@ -88,9 +88,9 @@ class BroadcastState(ReadOnlyBroadcastState[K, V], Generic[K, V]):
         """Set the value at ``key``."""
         self._state.put(key, value)
 
-    def put_all(self, mapping: Mapping[K, V]) -> None:
-        """Set all values of ``mapping``."""
-        self._state.put_all(mapping)
+    def put_all(self, dict_value: Mapping[K, V]) -> None:
+        """Set all values of ``dict_value``."""
+        self._state.put_all(dict_value)
 
     def remove(self, key: K) -> None:
         """Remove ``key``, if it is there."""
@@ -139,11 +139,11 @@ class _ReadOnlyContext(_Context):
     """A record of the stream that is not broadcast."""
 
     @abstractmethod
-    def get_broadcast_state(self, descriptor: MapStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> ReadOnlyBroadcastState[K, V]:
         """Return a broadcast state, to be read only: else subtasks would come to hold different things.
 
         Args:
-            descriptor: one of those that the stream was broadcast with.
+            state_descriptor: one of those that the stream was broadcast with.
 
         Raises:
             ProgramError: it is none of those.
@@ -154,11 +154,11 @@ class _BroadcastContext(_Context):
     """A record of the broadcast stream."""
 
     @abstractmethod
-    def get_broadcast_state(self, descriptor: MapStateDescriptor[K, V]) -> BroadcastState[K, V]:
+    def get_broadcast_state(self, state_descriptor: MapStateDescriptor[K, V]) -> BroadcastState[K, V]:
         """Return a broadcast state.
 
         Args:
-            descriptor: one of those that the stream was broadcast with.
+            state_descriptor: one of those that the stream was broadcast with.
 
         Raises:
             ProgramError: it is none of those.

@@ -69,6 +69,10 @@ class RuntimeContext:
         """Return the number of parallel instances (0 where only Spark knows: before the first shuffle)."""
         return self._context.parallelism
 
+    def get_max_number_of_parallel_subtasks(self) -> int:
+        """Return the largest number of parallel instances that there can ever be: the program's max parallelism."""
+        return self._context.max_parallelism
+
     def get_task_name_with_subtasks(self) -> str:
         """Return name, index and number as Flink prints them, counted from 1."""
         return f"{self._context.name} ({self._context.subtask + 1}/{self._context.parallelism or '?'})"
@@ -100,25 +104,25 @@ class RuntimeContext:
         """
         return TaskLogger(logging.getLogger(name), self._context)
 
-    def get_state(self, descriptor: ValueStateDescriptor[V]) -> ValueState[V]:
+    def get_state(self, state_descriptor: ValueStateDescriptor[V]) -> ValueState[V]:
         """Return the value state that a descriptor declares: one value per key."""
-        return self._declared(descriptor, "get_state", ValueStateDescriptor)  # type: ignore[no-any-return]
+        return self._declared(state_descriptor, "get_state", ValueStateDescriptor)  # type: ignore[no-any-return]
 
-    def get_list_state(self, descriptor: ListStateDescriptor[V]) -> ListState[V]:
+    def get_list_state(self, state_descriptor: ListStateDescriptor[V]) -> ListState[V]:
         """Return the list state that a descriptor declares: a list per key."""
-        return self._declared(descriptor, "get_list_state", ListStateDescriptor)  # type: ignore[no-any-return]
+        return self._declared(state_descriptor, "get_list_state", ListStateDescriptor)  # type: ignore[no-any-return]
 
-    def get_map_state(self, descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
+    def get_map_state(self, state_descriptor: MapStateDescriptor[K, V]) -> MapState[K, V]:
         """Return the map state that a descriptor declares: a map per key."""
-        return self._declared(descriptor, "get_map_state", MapStateDescriptor)  # type: ignore[no-any-return]
+        return self._declared(state_descriptor, "get_map_state", MapStateDescriptor)  # type: ignore[no-any-return]
 
-    def get_reducing_state(self, descriptor: ReducingStateDescriptor[V]) -> ReducingState[V]:
+    def get_reducing_state(self, state_descriptor: ReducingStateDescriptor[V]) -> ReducingState[V]:
         """Return the reducing state that a descriptor declares: a folded value per key."""
-        return self._declared(descriptor, "get_reducing_state", ReducingStateDescriptor)  # type: ignore[no-any-return]
+        return self._declared(state_descriptor, "get_reducing_state", ReducingStateDescriptor)  # type: ignore[no-any-return]
 
-    def get_aggregating_state(self, descriptor: AggregatingStateDescriptor[T, Acc, U]) -> AggregatingState[T, U]:
+    def get_aggregating_state(self, state_descriptor: AggregatingStateDescriptor[T, Acc, U]) -> AggregatingState[T, U]:
         """Return the aggregating state that a descriptor declares: an accumulator per key."""
-        return self._declared(descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
+        return self._declared(state_descriptor, "get_aggregating_state", AggregatingStateDescriptor)  # type: ignore[no-any-return]
 
     def delete_if_exists(self, name: str) -> None:
         """Delete the state of keys that a checkpoint holds under a name, if the program has no more use for it.

@@ -46,7 +46,7 @@ class OutputTag(Generic[T]):
 
     Args:
         tag_id: the name, unique among the side outputs of an operator.
-        type_info: the type of the records, as in PyFlink; it is not needed.
+        type_info: the type of the records, as in PyFlink: they are converted to it. It is not needed.
 
     Raises:
         ProgramError: ``tag_id`` is not a non-empty string.

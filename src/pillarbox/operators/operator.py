@@ -11,7 +11,7 @@ thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from pillarbox.state import KeyedStateBackend
 from pillarbox.state.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox.time import ProcessingTimeService, WatermarkSink
 from pillarbox.time.internal_timer_service import InternalTimeServiceManager
+from pillarbox.types import TypeInformation
 
 __all__ = [
     "Discard",
@@ -283,9 +284,18 @@ class OperatorFactory:
         keyed: whether it has keyed state or timers: its context has a :class:`KeyedContext`.
         wakes_up: whether something may happen in it while no record comes, before the epoch's end.
         stateful: whether ``snapshot_state`` returns something, for which there is a place behind a shuffle only.
+        result_types: the types of ``Types`` that results are declared to have, by the tag of the side output; None as
+            the tag stands for the main output.
     """
 
     make: Callable[[OperatorContext], StreamOperator]
     keyed: bool = False
     wakes_up: bool = False
     stateful: bool = False
+    result_types: Mapping[str | None, TypeInformation[Any]] = field(default_factory=dict)
+
+    def with_result_type(self, tag: str | None, declared: Any) -> OperatorFactory:
+        """Return the factory whose results have a declared type; itself, where it is none of ``Types``."""
+        if not isinstance(declared, TypeInformation):
+            return self
+        return replace(self, result_types={**self.result_types, tag: declared})

@@ -361,8 +361,8 @@ class MapState(ABC, Generic[K, V]):
         """Set the value at ``key``."""
 
     @abstractmethod
-    def put_all(self, mapping: Mapping[K, V]) -> None:
-        """Set all values of ``mapping``."""
+    def put_all(self, dict_value: Mapping[K, V]) -> None:
+        """Set all values of a mapping."""
 
     @abstractmethod
     def remove(self, key: K) -> None:

@@ -20,6 +20,7 @@ from pillarbox.operators.operator import (
     StreamOperator,
 )
 from pillarbox.operators.timestamps_and_watermarks import status_said_anew
+from pillarbox.operators.typed_results import typed
 from pillarbox.state import KeyedStateBackend
 from pillarbox.task.record_writer import RecordWriter
 from pillarbox.task.vertex import Consumers, Vertex
@@ -71,6 +72,11 @@ class OperatorChain:
         wiring = _Wiring(vertex, writer)
         epoch_time = None if own_state is None else lambda: own_state.now
         for index, node in reversed(list(enumerate(vertex.nodes))):
+            types = node.factory.result_types
+            outputs: dict[Any, Input] = {
+                tag: typed(wiring.consumers((node.uid, tag), wanted), types.get(tag), node.name)
+                for tag, wanted in [(None, node.output), *node.side_outputs.items()]
+            }
             context = OperatorContext(
                 node.name,
                 node.uid,
@@ -78,8 +84,8 @@ class OperatorChain:
                 vertex.parallelism,
                 executors[index],
                 self._clocks[index],
-                wiring.consumers((node.uid, None), node.output),
-                {tag: wiring.consumers((node.uid, tag), side) for tag, side in node.side_outputs.items()},
+                outputs.pop(None),
+                outputs,
                 self._keyed if index == 0 else None,
                 vertex.job_parallelism,
                 max_parallelism=vertex.max_parallelism,

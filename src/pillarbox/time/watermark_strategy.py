@@ -113,19 +113,19 @@ class WatermarkStrategy:
 
     def with_timestamp_assigner(
         self,
-        assigner: TimestampAssigner | Callable[[Any], Any] | Callable[[Any, int], Any] | str,
+        timestamp_assigner: TimestampAssigner | Callable[[Any], Any] | Callable[[Any, int], Any] | str,
     ) -> WatermarkStrategy:
-        """Return this strategy with timestamps from ``assigner``.
+        """Return this strategy with timestamps from ``timestamp_assigner``.
 
         Args:
-            assigner: a :class:`TimestampAssigner`; a function ``f(value)`` or ``f(value,
+            timestamp_assigner: a :class:`TimestampAssigner`; a function ``f(value)`` or ``f(value,
                 record_timestamp)``; or the name of a column. The timestamp is an int (epoch
                 milliseconds) or a datetime.
 
         Raises:
             ProgramError: it is none of these, or the column's name is empty.
         """
-        made = as_timestamp_assigner(assigner)
+        made = as_timestamp_assigner(timestamp_assigner)
         column = made.column if isinstance(made, ColumnTimestampAssigner) else None
         return dataclasses.replace(self, timestamp_assigner=made, timestamp_column=column)
 

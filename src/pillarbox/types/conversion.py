@@ -1,4 +1,4 @@
-"""From any Python value to the value of a declared type, as PyFlink converts the elements of a collection.
+"""From any Python value to the value of a declared type, as PyFlink converts elements of a collection, and results.
 
 Values of a row become named rows, FLOAT is rounded to 32 bits, numpy's numbers become Python's. What does not fit is
 refused with the field that it stands in. (PyFlink lets SHORT and INT wrap around, as Java does; here they are refused.)
@@ -184,6 +184,9 @@ def _row(declared: TypeInformation) -> Converter:
             if value.keys() != set(names):
                 raise _Misfit(value, f"a dict with the fields {', '.join(names)}")
             value = [value[name] for name in names]
+        elif isinstance(value, Row):
+            if value._fields != names and set(value._fields) == set(names):
+                value = [value[name] for name in names]
         elif dataclasses.is_dataclass(value) and not isinstance(value, type):
             value = [getattr(value, name, None) for name in names]
         return make(convert_fields(value))

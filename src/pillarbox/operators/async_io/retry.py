@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+from pillarbox._generics import Generic, In
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.time import Duration
 from pillarbox.time.duration import DurationLike, positive_millis
@@ -21,7 +22,7 @@ def any_exception(error: Exception) -> bool:
     return True
 
 
-class AsyncRetryPredicate(ABC):
+class AsyncRetryPredicate(ABC, Generic[In]):
     """Says which outcomes are worth another attempt."""
 
     @abstractmethod
@@ -33,7 +34,7 @@ class AsyncRetryPredicate(ABC):
         """Return a predicate on an exception that says whether to ask again, or None to never do so."""
 
 
-class AsyncRetryStrategy(ABC):
+class AsyncRetryStrategy(ABC, Generic[In]):
     """Says whether and when to ask again. One object serves all requests, so it keeps no state of any of them."""
 
     @abstractmethod

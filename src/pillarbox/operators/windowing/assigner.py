@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
+from pillarbox._generics import Generic, In, WindowOut
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.functions import RuntimeContext
 from pillarbox.operators.windowing.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
@@ -26,7 +27,7 @@ __all__ = [
 ]
 
 
-class WindowAssigner(ABC):
+class WindowAssigner(ABC, Generic[In, WindowOut]):
     """Assigns windows to elements.
 
     Attributes:
@@ -58,15 +59,19 @@ class WindowAssigner(ABC):
         """
 
     @abstractmethod
-    def get_default_trigger(self) -> Trigger:
-        """Return the trigger that is used unless the program names another one."""
+    def get_default_trigger(self, env: Any, /) -> Trigger:
+        """Return the trigger that is used unless the program names another one.
+
+        Args:
+            env: the program's environment; an assigner that has no use for it may leave the parameter out.
+        """
 
     @abstractmethod
     def is_event_time(self) -> bool:
         """Return whether its windows end by event time."""
 
 
-class MergeCallback(ABC):
+class MergeCallback(ABC, Generic[In]):
     """Is told which windows become one."""
 
     @abstractmethod
@@ -74,8 +79,13 @@ class MergeCallback(ABC):
         """Replace windows by the one that covers them all."""
 
 
-class MergingWindowAssigner(WindowAssigner):
+_MergeCallback: TypeAlias = MergeCallback
+
+
+class MergingWindowAssigner(WindowAssigner[In, WindowOut], Generic[In, WindowOut]):
     """An assigner whose windows may merge, as sessions do."""
+
+    MergeCallback: TypeAlias = _MergeCallback
 
     @abstractmethod
     def merge_windows(self, windows: Iterable[Any], callback: MergeCallback, /) -> None:
@@ -130,7 +140,7 @@ def assign_function(assigner: WindowAssigner) -> Callable[..., Iterable[Any]]:
 class EventTimeAssigner(TimedAssigner):
     """Windows of event time."""
 
-    def get_default_trigger(self) -> Trigger:
+    def get_default_trigger(self, env: Any = None, /) -> Trigger:
         return EventTimeTrigger.create()
 
     def is_event_time(self) -> bool:
@@ -148,7 +158,7 @@ class EventTimeAssigner(TimedAssigner):
 class ProcessingTimeAssigner(TimedAssigner):
     """Windows of processing time: by the clock of the machine when the element comes."""
 
-    def get_default_trigger(self) -> Trigger:
+    def get_default_trigger(self, env: Any = None, /) -> Trigger:
         return ProcessingTimeTrigger.create()
 
     def is_event_time(self) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.collector import Collector
 from pillarbox.operators.functions import OutputTag, RuntimeContext
+from pillarbox.operators.metric_group import MetricGroup, UserMetrics
 from pillarbox.operators.windowing.assigner import WindowAssigner
 from pillarbox.operators.windowing.evictors import Evictor
 from pillarbox.operators.windowing.functions import KeyedStateStore, ProcessAllWindowFunction, ProcessWindowFunction
@@ -49,8 +50,9 @@ class _States:
 class TriggerContext(Trigger.OnMergeContext):
     """One object for all windows: the operator sets what changes."""
 
-    def __init__(self, backend: KeyedStateBackend, timers: InternalTimerService, state: Any) -> None:
+    def __init__(self, backend: KeyedStateBackend, timers: InternalTimerService, metrics: UserMetrics) -> None:
         self._states = _States(backend, "trigger", namespaced=True)
+        self._metrics = metrics
         self._timers = timers
         self.namespace: Any = ()
         self.merged: list[Any] = []
@@ -72,6 +74,9 @@ class TriggerContext(Trigger.OnMergeContext):
 
     def delete_processing_time_timer(self, time: int, /) -> None:
         self._timers.delete_processing_time_timer(self.namespace, time)
+
+    def get_metric_group(self) -> MetricGroup:
+        return MetricGroup(self._metrics)
 
     def get_partitioned_state(self, descriptor: StateDescriptor, /) -> Any:
         return self._states.get(descriptor)

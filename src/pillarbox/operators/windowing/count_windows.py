@@ -36,7 +36,7 @@ class GlobalWindows(WindowAssigner):
     ) -> list[GlobalWindow]:
         return [GlobalWindow()]
 
-    def get_default_trigger(self) -> Trigger:
+    def get_default_trigger(self, env: Any = None, /) -> Trigger:
         return NeverTrigger()
 
     def is_event_time(self) -> bool:
@@ -77,7 +77,7 @@ class CountWindowAssigner(WindowAssigner):
         first = max(0, (place - self.size) // self.slide + 1)
         return [CountWindow(number) for number in range(first, last + 1)]
 
-    def get_default_trigger(self) -> Trigger:
+    def get_default_trigger(self, env: Any = None, /) -> Trigger:
         return PurgingTrigger.of(CountTrigger.of(self.size))
 
     def is_event_time(self) -> bool:
@@ -85,45 +85,51 @@ class CountWindowAssigner(WindowAssigner):
 
 
 class CountTumblingWindowAssigner(CountWindowAssigner):
-    """Windows of ``size`` elements of a key, one after the other. One that is not full does not fire."""
+    """Windows of ``window_size`` elements of a key, one after the other. One that is not full does not fire."""
+
+    def __init__(self, window_size: int) -> None:
+        super().__init__(window_size, window_size)
 
     @staticmethod
-    def of(size: int) -> CountTumblingWindowAssigner:
+    def of(window_size: int) -> CountTumblingWindowAssigner:
         """Return the assigner.
 
         Raises:
             ProgramError: a size below 1.
         """
-        return CountTumblingWindowAssigner(size, size)
+        return CountTumblingWindowAssigner(window_size)
 
     def __repr__(self) -> str:
         return f"CountTumblingWindowAssigner({self.size})"
 
 
 class CountSlidingWindowAssigner(CountWindowAssigner):
-    """Windows of ``size`` elements of a key, that start every ``slide`` elements. Only full ones fire.
+    """Windows of ``window_size`` elements of a key, that start every ``window_slide`` elements. Only full ones fire.
 
     That is PyFlink's way. Java's also fires the first, smaller ones: a global window with ``CountTrigger.of(slide)``
     and ``CountEvictor.of(size)``.
     """
 
+    def __init__(self, window_size: int, window_slide: int) -> None:
+        super().__init__(window_size, window_slide)
+
     @staticmethod
-    def of(size: int, slide: int) -> CountSlidingWindowAssigner:
+    def of(window_size: int, window_slide: int) -> CountSlidingWindowAssigner:
         """Return the assigner.
 
         Raises:
             ProgramError: a size or slide below 1.
         """
-        return CountSlidingWindowAssigner(size, slide)
+        return CountSlidingWindowAssigner(window_size, window_slide)
 
     def __repr__(self) -> str:
         return f"CountSlidingWindowAssigner({self.size}, {self.slide})"
 
 
-def count_windows(size: int, slide: int | None) -> CountWindowAssigner:
-    """Return the assigner of ``count_window(size, slide)``."""
+def count_windows(size: int, slide: int) -> CountWindowAssigner:
+    """Return the assigner of ``count_window(size, slide)``, where a slide of 0 stands for the size."""
     _count(size, "count_window(): the size")
-    if slide is None:
+    if slide == 0 and slide is not False:
         return CountTumblingWindowAssigner.of(size)
     _count(slide, "count_window(): the slide")
     return CountSlidingWindowAssigner.of(size, slide)

@@ -10,6 +10,7 @@ from typing import Any
 from pillarbox.errors import ProgramError, shorten
 from pillarbox.operators.keys import Keying
 from pillarbox.operators.operator import OperatorContext
+from pillarbox.operators.windowing.assigner import TimedAssigner
 from pillarbox.operators.windowing.base_operator import BaseWindowOperator, WindowProgram
 from pillarbox.operators.windowing.contents import Fold, Folded
 from pillarbox.operators.windowing.triggers import EventTimeTrigger, ProcessingTimeTrigger
@@ -51,8 +52,9 @@ class FoldingWindowOperator(BaseWindowOperator):
     def folds_at_ends(program: WindowProgram) -> bool:
         """Tell whether windows fold their elements, mergeably, and fire at their ends."""
         return (
-            type(program.trigger) in (EventTimeTrigger, ProcessingTimeTrigger)
-            and type(program.trigger) is type(program.assigner.get_default_trigger())
+            isinstance(program.assigner, TimedAssigner)
+            and type(program.trigger)
+            is (EventTimeTrigger if program.assigner.is_event_time() else ProcessingTimeTrigger)
             and isinstance(program.contents, Folded)
             and program.contents.fold.merge is not None
         )

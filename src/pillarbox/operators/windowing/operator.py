@@ -46,7 +46,7 @@ class WindowOperator(BaseWindowOperator):
         if isinstance(program.assigner, MergingWindowAssigner):
             windows = self.backend.get_state(merging_windows(program.assigner))
             self._merging = MergingWindowSet(program.assigner, windows)
-        self._trigger_context = TriggerContext(self.backend, self._timers, self._state)
+        self._trigger_context = TriggerContext(self.backend, self._timers, context.metrics)
 
     # -- records --
 

@@ -101,13 +101,13 @@ class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
     """Sessions of event time: elements of a key that are less than a gap apart, or just a gap, are together."""
 
     @staticmethod
-    def with_gap(gap: DurationLike) -> EventTimeSessionWindows:
-        """Return an assigner of sessions that end when no element came for ``gap``.
+    def with_gap(size: DurationLike) -> EventTimeSessionWindows:
+        """Return an assigner of sessions that end when no element came for ``size``.
 
         Raises:
             ProgramError: a gap below one millisecond.
         """
-        return EventTimeSessionWindows(gap)
+        return EventTimeSessionWindows(size)
 
     @staticmethod
     def with_dynamic_gap(
@@ -121,13 +121,13 @@ class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
     """Sessions of processing time."""
 
     @staticmethod
-    def with_gap(gap: DurationLike) -> ProcessingTimeSessionWindows:
-        """Return an assigner of sessions that end when no element came for ``gap``.
+    def with_gap(size: DurationLike) -> ProcessingTimeSessionWindows:
+        """Return an assigner of sessions that end when no element came for ``size``.
 
         Raises:
             ProgramError: a gap below one millisecond.
         """
-        return ProcessingTimeSessionWindows(gap)
+        return ProcessingTimeSessionWindows(size)
 
     @staticmethod
     def with_dynamic_gap(
@@ -140,6 +140,20 @@ class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
 class DynamicEventTimeSessionWindows(EventTimeAssigner, _DynamicGap):
     """Sessions of event time whose gap each element says itself."""
 
+    @staticmethod
+    def with_dynamic_gap(
+        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
+    ) -> DynamicEventTimeSessionWindows:
+        """Return an assigner of sessions whose gap each element says itself, in milliseconds."""
+        return DynamicEventTimeSessionWindows(extractor)
+
 
 class DynamicProcessingTimeSessionWindows(ProcessingTimeAssigner, _DynamicGap):
     """Sessions of processing time whose gap each element says itself."""
+
+    @staticmethod
+    def with_dynamic_gap(
+        extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
+    ) -> DynamicProcessingTimeSessionWindows:
+        """Return an assigner of sessions whose gap each element says itself, in milliseconds."""
+        return DynamicProcessingTimeSessionWindows(extractor)

@@ -11,7 +11,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+from pillarbox._generics import Generic, In, WindowT
 from pillarbox.errors import ProgramError, shorten
+from pillarbox.operators.metric_group import MetricGroup
 from pillarbox.state import ReducingStateDescriptor, StateDescriptor, ValueStateDescriptor
 from pillarbox.time.duration import DurationLike, positive_millis
 
@@ -46,7 +48,7 @@ class TriggerResult(Enum):
         return self is TriggerResult.PURGE or self is TriggerResult.FIRE_AND_PURGE
 
 
-class Trigger(ABC):
+class Trigger(ABC, Generic[In, WindowT]):
     """Decides when a window's function is called, and when its elements are dropped."""
 
     class TriggerContext(ABC):
@@ -75,6 +77,10 @@ class Trigger(ABC):
         @abstractmethod
         def delete_processing_time_timer(self, time: int, /) -> None:
             """Remove such a timer; nothing happens when there is none."""
+
+        @abstractmethod
+        def get_metric_group(self) -> MetricGroup:
+            """Return the group in which the trigger's metrics are made, as of a function of the operator."""
 
         @abstractmethod
         def get_partitioned_state(self, descriptor: StateDescriptor, /) -> Any:
@@ -218,27 +224,27 @@ def _sum(a: int, b: int) -> int:
 
 
 class CountTrigger(Trigger):
-    """Fires each time that ``max_count`` elements have come to a window. What is left at its end is not fired."""
+    """Fires each time that ``window_size`` elements have come to a window. What is left at its end is not fired."""
 
     uses_processing_time: bool | None = False
 
-    def __init__(self, max_count: int) -> None:
-        if isinstance(max_count, bool) or not isinstance(max_count, int) or max_count < 1:
-            raise ProgramError(f"CountTrigger.of() takes a number of elements from 1, not {shorten(max_count)}")
-        self.max_count = max_count
+    def __init__(self, window_size: int) -> None:
+        if isinstance(window_size, bool) or not isinstance(window_size, int) or window_size < 1:
+            raise ProgramError(f"CountTrigger.of() takes a number of elements from 1, not {shorten(window_size)}")
+        self.window_size = window_size
         self._count = ReducingStateDescriptor("count", _sum)
 
     @staticmethod
-    def of(max_count: int) -> CountTrigger:
-        """Return a trigger that fires at every ``max_count`` elements."""
-        return CountTrigger(max_count)
+    def of(window_size: int) -> CountTrigger:
+        """Return a trigger that fires at every ``window_size`` elements."""
+        return CountTrigger(window_size)
 
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /
     ) -> TriggerResult:
         count = ctx.get_partitioned_state(self._count)
         count.add(1)
-        if count.get() < self.max_count:
+        if count.get() < self.window_size:
             return TriggerResult.CONTINUE
         count.clear()
         return TriggerResult.FIRE
@@ -253,7 +259,7 @@ class CountTrigger(Trigger):
         ctx.get_partitioned_state(self._count).clear()
 
     def __repr__(self) -> str:
-        return f"CountTrigger.of({self.max_count})"
+        return f"CountTrigger.of({self.window_size})"
 
 
 class _ContinuousTrigger(Trigger):
@@ -423,16 +429,16 @@ class DeltaTrigger(Trigger):
 class PurgingTrigger(Trigger):
     """Drops a window's elements whenever another trigger fires it. Per-window state stays until the window's end."""
 
-    def __init__(self, trigger: Trigger) -> None:
-        if not isinstance(trigger, Trigger):
-            raise ProgramError(f"PurgingTrigger.of() takes a trigger, not {shorten(trigger)}")
-        self.trigger = trigger
-        self.uses_processing_time: bool | None = trigger.uses_processing_time
+    def __init__(self, nested_trigger: Trigger) -> None:
+        if not isinstance(nested_trigger, Trigger):
+            raise ProgramError(f"PurgingTrigger.of() takes a trigger, not {shorten(nested_trigger)}")
+        self.trigger = nested_trigger
+        self.uses_processing_time: bool | None = nested_trigger.uses_processing_time
 
     @staticmethod
-    def of(trigger: Trigger) -> PurgingTrigger:
-        """Return a trigger that fires as ``trigger`` does, and drops the elements each time."""
-        return PurgingTrigger(trigger)
+    def of(nested_trigger: Trigger) -> PurgingTrigger:
+        """Return a trigger that fires as ``nested_trigger`` does, and drops the elements each time."""
+        return PurgingTrigger(nested_trigger)
 
     def on_element(
         self, element: Any, timestamp: int | None, window: Any, ctx: Trigger.TriggerContext, /

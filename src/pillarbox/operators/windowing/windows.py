@@ -52,12 +52,27 @@ class TimeWindow(NamedTuple):
         """Return the smallest window that holds both."""
         return TimeWindow(min(self.start, other.start), max(self.end, other.end))
 
+    @staticmethod
+    def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
+        """Return the start of the window, of those side by side, that holds a time; all in milliseconds.
+
+        Example:
+            >>> TimeWindow.get_window_start_with_offset(90_000, 0, 60_000)
+            60000
+        """
+        return timestamp - (timestamp - offset) % window_size
+
     def __reduce__(self) -> Any:
         return make, ("TimeWindow", *self)
 
 
 class GlobalWindow(NamedTuple):
     """The one window that holds everything and never ends."""
+
+    @staticmethod
+    def get() -> GlobalWindow:
+        """Return the window."""
+        return GlobalWindow()
 
     def max_timestamp(self) -> int:
         """Return the end of event time."""

@@ -1,0 +1,99 @@
+"""The methods of PyFlink's classes: they are here, with the same parameters; or it is known why they are not."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pillarbox
+
+METHODS = Path(__file__).parents[1] / "data" / "pyflink_methods.txt"
+
+# Where a parameter has another name, and why.
+OTHER_PARAMETERS = {
+    "AggregateFunction.merge": "the user defines it, and it is called by position",
+    "AllWindowedStream.allowed_lateness": "any duration, and not milliseconds alone",
+    "DataStream.broadcast": "any number of descriptors, each like the others",
+    "DataStream.key_by": "more columns by name; a type in the second place is the key's",
+    "KeyedStream.broadcast": "any number of descriptors, each like the others",
+    "KeyedStream.key_by": "more columns by name; a type in the second place is the key's",
+    "StreamExecutionEnvironment.get_execution_environment": "Spark's session in place of a configuration",
+    "WindowedStream.allowed_lateness": "any duration, and not milliseconds alone",
+}
+
+# Methods of PyFlink's that are not here.
+NOT_HERE = {
+    "DataStream": (
+        "set_uid_hash set_max_parallelism get_type get_execution_config force_non_parallel set_buffer_timeout"
+        " slot_sharing_group set_description project add_sink sink_to cache"
+    ),
+    "DataStreamSink": "set_uid_hash set_description slot_sharing_group",
+    "StreamExecutionEnvironment": (
+        "get_config register_slot_sharing_group set_buffer_timeout get_buffer_timeout"
+        " is_chaining_of_operators_with_different_max_parallelism_enabled get_checkpoint_config enable_checkpointing"
+        " get_checkpoint_interval get_checkpointing_mode get_checkpointing_consistency_mode"
+        " enable_changelog_state_backend is_changelog_state_backend_enabled set_default_savepoint_directory"
+        " get_default_savepoint_directory configure add_python_file set_python_requirements add_python_archive"
+        " set_python_executable add_jars add_classpaths get_default_local_parallelism set_default_local_parallelism"
+        " execute_async get_execution_plan register_cached_file create_input add_source from_source"
+        " is_unaligned_checkpoints_enabled is_force_unaligned_checkpoints close"
+    ),
+}
+PAGE = (Path(__file__).parents[2] / "docs" / "pyflink.md").read_text()
+
+
+def listed() -> Iterator[tuple[str, str, str]]:
+    for line in METHODS.read_text().splitlines()[1:]:
+        owner, _, methods = line.partition(": ")
+        for method, parameters in re.findall(r"(\w+)\((.*?)\)", methods):
+            yield owner, method, parameters
+
+
+def parameters_of(owner: Any, method: str) -> Iterator[inspect.Parameter]:
+    parameters = list(inspect.signature(getattr(owner, method)).parameters.values())
+    if not isinstance(inspect.getattr_static(owner, method), staticmethod):
+        del parameters[0]
+    return iter(parameters)
+
+
+def differs(owner: Any, method: str, wanted: list[str]) -> bool:
+    """Whether a call with PyFlink's parameters is refused, or means another one."""
+    given = parameters_of(owner, method)
+    for name in wanted:
+        found = next(given, None)
+        if found is None:
+            return True
+        if found.kind is not inspect.Parameter.POSITIONAL_ONLY and found.name != name.lstrip("*"):
+            return True
+    return any(
+        more.default is more.empty and more.kind in (more.POSITIONAL_ONLY, more.POSITIONAL_OR_KEYWORD) for more in given
+    )
+
+
+def test_methods_have_the_parameters_of_pyflinks():
+    found = [
+        f"{owner}.{method}"
+        for owner, method, parameters in listed()
+        if differs(reduce(getattr, owner.split("."), pillarbox), method, parameters.split(", ") if parameters else [])
+    ]
+    assert len(list(listed())) > 400
+    assert set(found) <= OTHER_PARAMETERS.keys()
+
+
+@pytest.mark.parametrize("owner", NOT_HERE)
+def test_methods_that_are_not_here_say_so(owner):
+    env = pillarbox.StreamExecutionEnvironment()
+    stream = env.from_collection([1])
+    made = {"DataStream": stream, "DataStreamSink": stream.print(), "StreamExecutionEnvironment": env}[owner]
+    for method in NOT_HERE[owner].split():
+        assert not hasattr(made, method)
+        with pytest.raises(pillarbox.ProgramError, match=rf"^{method}\(\) is a method of Flink's [^:]*: .+"):
+            getattr(made, method)
+        if owner != "DataStreamSink":
+            assert f"`{method}" in PAGE or f".{method}" in PAGE, method
