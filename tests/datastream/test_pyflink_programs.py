@@ -27,7 +27,6 @@ from pillarbox import (
     KeySelector,
     MapFunction,
     MergingWindowAssigner,
-    OperatorError,
     OutputTag,
     PillarboxError,
     ProcessFunction,
@@ -363,5 +362,5 @@ def test_methods_of_flink_alone_say_what_to_do_instead(env):
     for thing in (env, sink):
         with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
             _ = thing.nothing
-    with pytest.raises(ProgramError, match="takes a SparkSession, or nothing, not {"):
+    with pytest.raises(ProgramError, match="takes a SparkSession, or nothing, not"):
         StreamExecutionEnvironment.get_execution_environment({"python.execution-mode": "thread"})

@@ -216,7 +216,7 @@ WINDOW_BUILDS = [
     Build("hours of a time zone", lambda env: SlidingEventTimeWindows.of("1 day", "1 hour", time_zone="Europe/Berlin"), ("with a time_zone the slide is a number of whole days, not 3600000 ms",)),
     Build("a gap function 5", lambda env: EventTimeSessionWindows.with_dynamic_gap(5), ("with_dynamic_gap() takes a function", "not 5")),
     *(Build(f"count_window {value!r}", lambda env, value=value: keyed(rows(env)).count_window(value), ("count_window(): the size is a number of elements from 1", repr(value))) for value in (0, -1, 1.5, "x", None, True)),
-    Build("count_window that stands still", lambda env: keyed(rows(env)).count_window(5, 0), ("count_window(): the slide is a number of elements from 1, not 0",)),
+    Build("count_window that stands still", lambda env: keyed(rows(env)).count_window(5, -1), ("count_window(): the slide is a number of elements from 1, not -1",)),
     # lateness
     *(Build(f"lateness {value!r}", lambda env, value=value: windows(env).allowed_lateness(value), ("allowed_lateness()", repr(value))) for value in (-1, "soon", None)),
     Build("lateness in processing time", lambda env: windows(env, TumblingProcessingTimeWindows.of(10)).allowed_lateness(5), ("allowed_lateness() is for windows of event time", "TumblingProcessingTimeWindows(10 ms)")),

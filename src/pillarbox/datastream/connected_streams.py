@@ -203,7 +203,7 @@ class ConnectedStreams(Generic[T1, T2]):
             if not isinstance(stream, KeyedStream):
                 raise ProgramError(
                     f"{_PROCESS}: the {which} one has no key, so it is not known which of its"
-                    " records belong together with those of the other: connect(...).key_by(first, second), or"
+                    " records belong together with those of the other: connect(...).key_by(first_key, second_key), or"
                     " give it a CoProcessFunction, which has no state"
                 )
         first, second = self._keyings("process")
