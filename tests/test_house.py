@@ -65,6 +65,7 @@ PUBLIC = {
 
 
 PUBLIC_MODULES = {
+    "async_retry_predicates": {"empty_result_predicate", "exception_type_predicate", "has_exception_predicate"},
     "functions": {"async_map", "interval_join", "window_aggregate"},
     "mailbox": {
         "LatencyStatistics", "MAX_PRIORITY", "MIN_PRIORITY", "Mail", "MailOptions", "MailboxClosedError",
