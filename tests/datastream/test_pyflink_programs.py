@@ -1,3 +1,4 @@
+# mypy: ignore-errors
 """Programs as they are written for PyFlink: what they ask of names, types and parameters is there."""
 
 from __future__ import annotations

@@ -457,7 +457,7 @@ def test_how_to_make_another_row_is_said_where_one_is_to_be_changed():
     with pytest.raises(TypeError, match="a row cannot be changed"):
         row[1] = 3.5
     with pytest.raises(AttributeError):
-        row.amount = 3.5
+        row.amount = 3.5  # type: ignore[attr-defined]
     assert row._replace(amount=3.5) == ("c1", 3.5)
 
 

@@ -319,7 +319,7 @@ class Quarters(WindowAssigner):
     def assign_windows(self, element, timestamp, context):
         return [Quarter(*divmod(timestamp // 100, 4))]
 
-    def get_default_trigger(self):
+    def get_default_trigger(self):  # type: ignore[override]
         return EventTimeTrigger.create()
 
     def is_event_time(self):
