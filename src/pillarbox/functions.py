@@ -187,7 +187,7 @@ def window_aggregate(
     env = StreamExecutionEnvironment.get_execution_environment(df.sparkSession)
     keyed = env.from_dataframe(df).assign_timestamps_and_watermarks(strategy).key_by(names)
     windows = keyed.window(window)
-    if allowed_lateness:
+    if allowed_lateness != 0:
         windows = windows.allowed_lateness(allowed_lateness)
     stream = windows._aggregate_columns(aggregates)
     return (stream if uid is None else stream.uid(uid)).to_dataframe()

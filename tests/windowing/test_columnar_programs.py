@@ -41,6 +41,7 @@ from pillarbox import (
     sum_,
 )
 from pillarbox.elements import ArrowRecords, Records
+from pillarbox.operators.columnar.accumulators import Average
 from pillarbox.operators.columnar.partials import Columns, Partials
 from pillarbox.rows import row_class
 from pillarbox.runtime.local import LocalJob
@@ -184,6 +185,58 @@ def test_results_that_do_not_fit_are_errors(rows, aggregate, message):
     found = r"operator 'window.*': total=.*\('\w+'\) of key 'ann' in the window from 60000 \(epoch ms\) does not fit "
     with pytest.raises(OperatorError, match=found + message):
         keyed(*rows).window(MINUTE).aggregate(total=aggregate).execute_and_collect()
+
+
+def test_the_mean_of_the_least_decimal_of_64_bits():
+    values = [Decimal(-(2**63)), Decimal(5)]
+    mean = Average(spark.DecimalType(19, 0))
+    parts = mean.elements(pa.array(values, pa.decimal128(19, 0)))
+    assert mean.result(pa.array([1, 1]), *parts).to_pylist() == values
+
+
+def test_the_mean_of_large_integers_is_that_of_doubles():
+    numbers = [2**53 + 1, -(2**62) - 1, 2**63 - 1]
+    windows = keyed(*(("ann", 1, number, None, "") for number in numbers)).window(MINUTE)
+    ((mean, total),) = [
+        (row.mean, row.total)
+        for row in windows.aggregate(mean=avg_("amount"), total=sum_("amount")).execute_and_collect()
+    ]
+    assert total == sum(numbers)
+    assert mean == pytest.approx(sum(map(float, numbers)) / 3, rel=1e-12)
+
+
+ALL_WINDOWS = [
+    TumblingEventTimeWindows.of(10),
+    SlidingEventTimeWindows.of(20, 10),
+    CumulativeEventTimeWindows.of(20, 10),
+    EventTimeSessionWindows.with_gap(10),
+]
+
+
+@pytest.mark.parametrize("window", ALL_WINDOWS)
+def test_a_lateness_without_end_keeps_windows_for_good(window):
+    env = StreamExecutionEnvironment()
+    stream = payments(env=env).key_by("card").window(window).allowed_lateness(2**63 - 1).aggregate(n=count_())
+    with env.local_job(out=stream.uid("windows")) as kept:
+        run(kept, ("ann", 5, 1, None, ""))
+        assert {row.n for row in run(kept, ("bob", 10**9, 1, None, ""))} == {1}
+        kept.reset()
+        assert {row.n for row in run(kept, ("ann", 6, 1, None, ""))} == {2}
+
+
+@pytest.mark.parametrize("window", [*ALL_WINDOWS, TumblingEventTimeWindows.of("1 day", time_zone="Europe/Berlin")])
+@pytest.mark.parametrize("time", [1_700_000_000_000_000_000, -(2**63) + 1])
+def test_times_that_no_timestamp_can_be_are_refused(window, time):
+    with pytest.raises(OperatorError, match=rf"a row happened at {time} \(epoch ms\), and the bounds of its windows"):
+        keyed(("ann", 5, 1, None, ""), ("ann", time, 1, None, "")).window(window).aggregate(
+            n=count_()
+        ).execute_and_collect()
+
+
+@pytest.mark.parametrize("kind", [TumblingEventTimeWindows.of, EventTimeSessionWindows.with_gap])
+def test_windows_that_no_timestamp_can_bound_are_refused(kind):
+    with pytest.raises(OperatorError, match="would be no TIMESTAMPs"):
+        keyed(("ann", 5, 1, None, "")).window(kind(2**62)).aggregate(n=count_()).execute_and_collect()
 
 
 def test_sums_that_fit_are_exact_however_large_their_parts():

@@ -187,7 +187,9 @@ class Average(ByKernels):
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial result of each row."""
-        return [columns[0].cast(self.parts[0].kind), columns[0].is_valid().cast(pa.int64())]
+        # (An integer of more than 53 bits is rounded, which Arrow else refuses.)
+        total = columns[0].cast(self.parts[0].kind, safe=not pa.types.is_floating(self.parts[0].kind))
+        return [total, columns[0].is_valid().cast(pa.int64())]
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
         """Return the results."""
@@ -202,7 +204,9 @@ class Average(ByKernels):
         """Return the quotients of unscaled sums, rounded half up, as Spark rounds them."""
         factor = 10 ** (kind.scale - self._scale)
         limit = 10**kind.precision
-        if sums.dtype != object and (not len(sums) or int(np.abs(sums).max()) <= (2**62) // (2 * factor)):
+        # (The least number of 64 bits is its own absolute value.)
+        largest = max(-int(sums.min()), int(sums.max())) if len(sums) else 0
+        if sums.dtype != object and largest <= (2**62) // (2 * factor):
             divisors = np.maximum(counts, 1)
             scaled = sums * factor
             means: npt.NDArray[Any] = np.sign(scaled) * ((2 * np.abs(scaled) + divisors) // (2 * divisors))

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox.elements import ArrowRecords, Records
+from pillarbox.errors import OperatorError
 from pillarbox.operators.columnar.panes import columnar_panes
 from pillarbox.operators.columnar.partials import Partials
 from pillarbox.operators.columnar.program import ColumnarProgram
@@ -26,6 +27,8 @@ _ROWS = 1 << 19
 _BYTES = 64 * 1024 * 1024
 # Partial results are sent in pieces, so that the receivers get buffers of moderate size.
 _PIECE = 1 << 16
+# The last millisecond that a TIMESTAMP has, which counts microseconds in 64 bits.
+_MOST = (2**63 - 1) // 1000
 
 
 class PreAggregateOperator(StreamOperator):
@@ -43,6 +46,10 @@ class PreAggregateOperator(StreamOperator):
         self._rows = 0
         self._bytes = 0
         self._watermark: int | None = None
+        assigner = program.assigner
+        longest = assigner.gap if isinstance(assigner, EventTimeSessionWindows) else 0
+        # How far from the epoch times may be, so that the bounds of their windows are TIMESTAMPs.
+        self._farthest = _MOST - (longest if self._panes is None else self._panes.longest)
 
     def process_records(self, records: Records) -> None:
         """Gather a run."""
@@ -62,6 +69,7 @@ class PreAggregateOperator(StreamOperator):
             gathered, self._gathered = self._gathered, []
             self._rows = self._bytes = 0
             times = np.concatenate([times for _, times in gathered])
+            self._check(times)
             names = gathered[0][0]
             columns = {name: pa.concat_arrays([columns[name] for columns, _ in gathered]) for name in names}
             batch, stamps = self._by_sessions(columns, times) if self._panes is None else self._by_panes(columns, times)
@@ -71,6 +79,17 @@ class PreAggregateOperator(StreamOperator):
         if self._watermark is not None:
             watermark, self._watermark = self._watermark, None
             super().process_watermark(watermark)
+
+    def _check(self, times: npt.NDArray[np.int64]) -> None:
+        """Refuse times so far out that their windows have no bounds."""
+        for time in (int(times.min()), int(times.max())):
+            if abs(time) > self._farthest:
+                error = OperatorError(
+                    f"operator {self.name!r}: a row happened at {time} (epoch ms), and the bounds of its windows"
+                    f" ({self._program.assigner!r}) would be no TIMESTAMPs: are the times in milliseconds?"
+                )
+                error.at(operator=self.name)
+                raise error
 
     def _by_panes(
         self, columns: Mapping[str, pa.Array], times: npt.NDArray[np.int64]

@@ -101,7 +101,8 @@ class ColumnarSessionOperator(ColumnarOperator):
 
     def _over(self, sessions: pa.RecordBatch, watermark: int) -> _Masks:
         """Return which sessions are over, beyond the allowed lateness."""
-        over: _Masks = _column(sessions, END) - 1 + self._lateness <= watermark
+        # (The sum of an end and a lateness may have more than 64 bits.)
+        over: _Masks = _column(sessions, END) - 1 <= max(watermark - self._lateness, MIN_TIMESTAMP)
         return over
 
     def _fire(self, sessions: pa.RecordBatch, chosen: _Masks) -> None:
