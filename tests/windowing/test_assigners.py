@@ -136,6 +136,40 @@ def test_a_day_that_a_time_zone_left_out_has_no_windows_of_its_own(slide):
             assert len(set(found)) == len(found), "an element is not added twice to one window"
 
 
+@pytest.mark.parametrize("days", [2, 3, 4, 7])
+def test_windows_over_a_day_that_a_time_zone_left_out_do_not_overlap(days):
+    """Where a window begins with that day, it begins together with the next one, and has a day less."""
+    zone = ZoneInfo("Pacific/Apia")
+    starts = {
+        day: int(datetime.datetime.combine(datetime.date.fromordinal(day), datetime.time(), zone).timestamp()) * 1000
+        for day in range(datetime.date(2011, 12, 10).toordinal(), datetime.date(2012, 1, 20).toordinal())
+    }
+    epoch = datetime.date(1970, 1, 1).toordinal()
+    edges = [start for day, start in starts.items() if (day - epoch) % days == 0]
+    tumbling = TumblingEventTimeWindows.of(f"{days} days", time_zone="Pacific/Apia")
+    sliding = SlidingEventTimeWindows.of(f"{2 * days} days", f"{days} days", time_zone="Pacific/Apia")
+    for one, two, three in zip(edges, edges[1:], edges[2:]):
+        for time in {two, (two + three) // 2, three - 1}:
+            assert windows(tumbling, time) == [(two, three)]
+            assert (one, three) in windows(sliding, time)
+
+
+@given(st.integers(-(10**12), 10**12), st.integers(-HOUR, HOUR))
+def test_days_of_a_zone_without_changes_are_those_without_a_zone(time, offset):
+    """Also before 1970, and with offsets that are parts of seconds."""
+    for size, slide in (("1 day", "1 day"), ("3 days", "2 days")):
+        assigners = [SlidingEventTimeWindows.of(size, slide, offset, time_zone=zone) for zone in ("UTC", None)]
+        assert windows(assigners[0], time) == windows(assigners[1], time)
+
+
+@pytest.mark.parametrize("time", [10**15, -(10**15), 1_700_000_000_000_000_000])
+def test_times_beyond_the_calendar_have_no_day(time):
+    with pytest.raises(
+        ProgramError, match=rf"{time} \(epoch ms\) is in no year from 1 to 9999, so it has no day in UTC"
+    ):
+        windows(TumblingEventTimeWindows.of("1 day", time_zone="UTC"), time)
+
+
 def test_an_offset_moves_the_start_of_a_local_day():
     assigner = TumblingEventTimeWindows.of("1 day", "6 hours", time_zone="Europe/Berlin")
     at = int(datetime.datetime(2024, 7, 2, 5, 59, tzinfo=ZoneInfo("Europe/Berlin")).timestamp() * 1000)

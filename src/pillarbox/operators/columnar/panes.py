@@ -69,16 +69,16 @@ class DayPanes(Panes):
         # All starts between the first time and the last one.
         latest = int(times.max())
         found = [self.start(int(times.min()))]
-        while (following := self._days.plus(found[-1], self._length)) <= latest:
+        while (following := self._days.plus(found[-1], self._length, self._length)) <= latest:
             found.append(following)
         edges = np.array(found, np.int64)
         starts: npt.NDArray[np.int64] = edges[np.searchsorted(edges, times, "right") - 1]
         return starts
 
     def end_after(self, time: int) -> int:
-        end = self._days.plus(self.start(time), self._length)
+        end = self._days.plus(self.start(time), self._length, self._length)
         while not self._ends(end):
-            end = self._days.plus(end, self._length)
+            end = self._days.plus(end, self._length, self._length)
         return end
 
     def _ends(self, end: int) -> bool:
@@ -89,10 +89,10 @@ class DayPanes(Panes):
     def window_start(self, end: int) -> int:
         if self._cumulates:
             return self._days.start(end - 1, self._size)
-        return self._days.plus(end, -self._size)
+        return self._days.plus(end, -self._size, self._length)
 
     def last_end(self, pane: int) -> int:
-        return self._days.plus(self._days.start(pane, self._slide), self._size)
+        return self._days.plus(self._days.start(pane, self._slide), self._size, self._slide)
 
     def outside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
         if self._slide <= self._size:

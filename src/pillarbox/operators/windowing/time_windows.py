@@ -43,7 +43,7 @@ class _Tumbling(TimedAssigner):
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
     ) -> list[TimeWindow]:
         start = self._line.start(self._time(timestamp, context), self.size)
-        return [TimeWindow(start, self._line.plus(start, self.size))]
+        return [TimeWindow(start, self._line.plus(start, self.size, self.size))]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size} ms)"
@@ -79,7 +79,14 @@ class TumblingProcessingTimeWindows(ProcessingTimeAssigner, _Tumbling):
     def of(
         size: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
     ) -> TumblingProcessingTimeWindows:
-        """Return an assigner of windows of processing time; arguments as of :class:`TumblingEventTimeWindows`."""
+        """Return an assigner of windows of processing time; arguments as of :class:`TumblingEventTimeWindows`.
+
+        Example:
+            >>> clicks = env.from_collection(["a", "b"]).key_by(len)
+            >>> windows = clicks.window(TumblingProcessingTimeWindows.of("1 minute"))
+            >>> windows.reduce(max).execute_and_collect()  # the clock has not passed the end of any
+            []
+        """
         return TumblingProcessingTimeWindows(size, offset, time_zone)
 
 
@@ -104,7 +111,7 @@ class _Sliding(TimedAssigner):
         windows: list[TimeWindow] = []
         start = starts.start(time, slide)
         while True:
-            end = starts.plus(start, size)
+            end = starts.plus(start, size, slide)
             if end <= time:
                 return windows
             windows.append(TimeWindow(start, end))
@@ -146,7 +153,14 @@ class SlidingProcessingTimeWindows(ProcessingTimeAssigner, _Sliding):
     def of(
         size: DurationLike, slide: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
     ) -> SlidingProcessingTimeWindows:
-        """Return an assigner of windows of processing time; arguments as of :class:`SlidingEventTimeWindows`."""
+        """Return an assigner of windows of processing time; arguments as of :class:`SlidingEventTimeWindows`.
+
+        Example:
+            >>> clicks = env.from_collection(["a", "b"]).key_by(len)
+            >>> windows = clicks.window(SlidingProcessingTimeWindows.of("1 hour", "1 minute"))
+            >>> windows.reduce(max).execute_and_collect()  # the clock has not passed the end of any
+            []
+        """
         return SlidingProcessingTimeWindows(size, slide, offset, time_zone)
 
 
@@ -174,7 +188,8 @@ class _Cumulative(TimedAssigner):
         starts = self._line
         start = starts.start(time, self.size)
         # (Of a day that a time zone left out, begin and end are one.)
-        ends = dict.fromkeys(starts.plus(start, length) for length in range(self.step, self.size + 1, self.step))
+        lengths = range(self.step, self.size + 1, self.step)
+        ends = dict.fromkeys(starts.plus(start, length, self.size) for length in lengths)
         return [TimeWindow(start, end) for end in ends if end > time]
 
     def __repr__(self) -> str:
@@ -217,5 +232,12 @@ class CumulativeProcessingTimeWindows(ProcessingTimeAssigner, _Cumulative):
     def of(
         max_size: DurationLike, step: DurationLike, offset: DurationLike = 0, *, time_zone: str | None = None
     ) -> CumulativeProcessingTimeWindows:
-        """Return an assigner of windows of processing time; arguments as of :class:`CumulativeEventTimeWindows`."""
+        """Return an assigner of windows of processing time; arguments as of :class:`CumulativeEventTimeWindows`.
+
+        Example:
+            >>> clicks = env.from_collection(["a", "b"]).key_by(len)
+            >>> windows = clicks.window(CumulativeProcessingTimeWindows.of("1 day", "1 hour"))
+            >>> windows.reduce(max).execute_and_collect()  # the clock has not passed the end of any
+            []
+        """
         return CumulativeProcessingTimeWindows(max_size, step, offset, time_zone)

@@ -13,7 +13,8 @@ from pillarbox.time.duration import DurationLike, to_millis
 __all__ = ["Days", "Milliseconds", "line", "offset_millis"]
 
 _DAY = 86_400_000
-_EPOCH_DAY = datetime.date(1970, 1, 1).toordinal()
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_EPOCH_DAY = _EPOCH.toordinal()
 
 
 class Milliseconds:
@@ -26,7 +27,8 @@ class Milliseconds:
         """Return the last start at or before ``time``, of those that are ``step`` apart."""
         return time - (time - self.offset) % step
 
-    def plus(self, start: int, length: int) -> int:
+    def plus(self, start: int, length: int, step: int) -> int:
+        """Return the time ``length`` after a start, of those that are ``step`` apart."""
         return start + length
 
 
@@ -49,22 +51,32 @@ class Days:
 
     def _midnight(self, day: int) -> int:
         wall = datetime.datetime.fromordinal(day) + datetime.timedelta(milliseconds=self.offset)
-        return int(wall.replace(tzinfo=self._zone).timestamp()) * 1000 + wall.microsecond // 1000
+        return (wall.replace(tzinfo=self._zone) - _EPOCH) // datetime.timedelta(milliseconds=1)
 
-    def _day(self, time: int) -> int:
-        wall = datetime.datetime.fromtimestamp(time // 1000, self._zone).replace(tzinfo=None)
-        day = (wall - datetime.timedelta(milliseconds=self.offset)).toordinal()
-        # Where the clocks are set at midnight, the clock on the wall may say another day than the one that has begun.
-        if time < self._first(day):
-            return day - 1
-        return day + 1 if time >= self._first(day + 1) else day
+    def _day(self, time: int, step: int) -> int:
+        """Return the last day that has begun by then, of those that are ``step`` apart."""
+        try:
+            wall = datetime.datetime.fromtimestamp(time // 1000, self._zone).replace(tzinfo=None)
+            day = (wall - datetime.timedelta(milliseconds=self.offset)).toordinal()
+            # Where the clocks are set at midnight, the clock on the wall may say another day than the one that has
+            # begun.
+            if time < self._first(day):
+                day -= 1
+            elif time >= self._first(day + 1):
+                day += 1
+        except (ValueError, OverflowError, OSError):
+            raise ProgramError(
+                f"{time} (epoch ms) is in no year from 1 to 9999, so it has no day in {self.zone}: are these"
+                " milliseconds?"
+            ) from None
+        return day - (day - _EPOCH_DAY) % (step // _DAY)
 
     def start(self, time: int, step: int) -> int:
-        day = self._day(time)
-        return self._first(day - (day - _EPOCH_DAY) % (step // _DAY))
+        return self._first(self._day(time, step))
 
-    def plus(self, start: int, length: int) -> int:
-        return self._first(self._day(start) + length // _DAY)
+    def plus(self, start: int, length: int, step: int) -> int:
+        # (Where a time zone left out a day, two begin together: which one it is, the distance tells.)
+        return self._first(self._day(start, step) + length // _DAY)
 
 
 def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, int]) -> Milliseconds | Days:
