@@ -114,3 +114,18 @@ def test_every_method_of_streams_has_an_example():
         and ">>>" not in (member.__doc__ or "")
     ]
     assert without == []
+
+
+def test_all_that_windows_are_made_of_has_an_example():
+    """Each method that makes an assigner, a trigger or an evictor, and each class that a program derives from."""
+    members: dict[str, Any] = {}
+    for name in pillarbox.__all__:
+        kind = getattr(pillarbox, name)
+        if not getattr(kind, "__module__", "").startswith("pillarbox.operators.windowing."):
+            continue
+        if inspect.isabstract(kind) and name not in ("KeyedStateStore",):
+            members[name] = kind
+        made = {key: member for key, member in vars(kind).items() if isinstance(member, staticmethod)}
+        members |= {f"{name}.{key}": member for key, member in made.items() if not key.startswith("_")}
+    assert len(members) > 25
+    assert [name for name, member in members.items() if ">>>" not in (member.__doc__ or "")] == []

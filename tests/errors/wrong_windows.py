@@ -162,6 +162,13 @@ class Fires(Trigger):
         pass
 
 
+class SaysSo(Fires):
+    """Says that it can merge, and does not define how."""
+
+    def can_merge(self) -> bool:
+        return True
+
+
 class Evicts(Evictor):
     def __init__(self, before: Any = None, after: Any = None) -> None:
         self.before = before
@@ -225,12 +232,14 @@ WINDOW_BUILDS = [
     # triggers and evictors
     *(Build(f"trigger {value!r}", lambda env, value=value: windows(env).trigger(value), ("trigger() takes a Trigger, such as CountTrigger.of(10)",)) for value in (None, "10", CountTrigger, max)),
     Build("sessions with a trigger that cannot merge", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(DeltaTrigger.of(1, max)), ("makes windows that merge, and DeltaTrigger.of(1) cannot merge",)),
+    *(Build(f"sessions with a trigger that does not {how}", lambda env, trigger=trigger: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(trigger), ("makes windows that merge, and", "cannot merge: it has no on_merge()")) for how, trigger in (("merge", SaysSo(None)), ("merge, purging", PurgingTrigger.of(SaysSo(None))))),
     Build("a default trigger that cannot merge", lambda env: windows(env, OwnMerging(None, Fires(None))).process(Processes()), ("Own() makes windows that merge, and Fires() cannot merge",)),
     *(Build(f"CountTrigger.of({value!r})", lambda env, value=value: CountTrigger.of(value), ("CountTrigger.of() takes a number of elements from 1", repr(value))) for value in (0, -1, 1.5, None)),
     Build("ContinuousEventTimeTrigger.of(0)", lambda env: ContinuousEventTimeTrigger.of(0), ("ContinuousEventTimeTrigger.of(): the interval has to be at least one millisecond",)),
     *(Build(f"PurgingTrigger.of({value!r})", lambda env, value=value: PurgingTrigger.of(value), ("PurgingTrigger.of() takes a trigger",)) for value in (None, NeverTrigger)),
     *(Build(f"{kind.__name__} without function", lambda env, kind=kind: kind.of(1, 5), (f"{kind.__name__}.of() takes a function of two elements, not 5",)) for kind in (DeltaTrigger, DeltaEvictor)),
     *(Build(f"{kind.__name__} of 'x'", lambda env, kind=kind: kind.of("x", max), (f"{kind.__name__}.of(): the threshold is a number, not 'x'",)) for kind in (DeltaTrigger, DeltaEvictor)),
+    *(Build(f"{kind.__name__} of NaN", lambda env, kind=kind: kind.of(float("nan"), max), (f"{kind.__name__}.of(): the threshold is a number, not nan",)) for kind in (DeltaTrigger, DeltaEvictor)),
     *(Build(f"evictor {value!r}", lambda env, value=value: windows(env).evictor(value), ("evictor() takes an Evictor, such as CountEvictor.of(10)",)) for value in (None, 3, CountEvictor)),
     Build("CountEvictor.of(-1)", lambda env: CountEvictor.of(-1), ("CountEvictor.of() takes a number of elements, not -1",)),
     Build("TimeEvictor.of(0)", lambda env: TimeEvictor.of(0), ("TimeEvictor.of(): the window size has to be at least one millisecond",)),

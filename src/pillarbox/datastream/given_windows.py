@@ -14,7 +14,7 @@ from pillarbox.operators.windowing.functions import (
     ProcessWindowFunction,
     WindowFunction,
 )
-from pillarbox.operators.windowing.triggers import Trigger
+from pillarbox.operators.windowing.triggers import Trigger, asked_trigger
 
 __all__ = ["check_fires", "check_merging", "check_window_function", "default_trigger"]
 
@@ -53,7 +53,8 @@ def check_merging(assigner: WindowAssigner, trigger: Trigger) -> None:
     Raises:
         ProgramError: it cannot.
     """
-    if isinstance(assigner, MergingWindowAssigner) and not trigger.can_merge():
+    cannot = not trigger.can_merge() or type(asked_trigger(trigger)).on_merge is Trigger.on_merge
+    if isinstance(assigner, MergingWindowAssigner) and cannot:
         raise ProgramError(f"{assigner!r} makes windows that merge, and {trigger!r} cannot merge: it has no on_merge()")
 
 

@@ -31,7 +31,7 @@ from pillarbox.operators.windowing.guarded_operator import GuardedWindowOperator
 from pillarbox.operators.windowing.operator import WindowOperator
 from pillarbox.operators.windowing.pane_operator import PaneWindowOperator
 from pillarbox.operators.windowing.session_operator import SessionWindowOperator
-from pillarbox.operators.windowing.triggers import Trigger
+from pillarbox.operators.windowing.triggers import Trigger, asked_trigger
 from pillarbox.operators.windowing.tumbling_operator import TumblingWindowOperator
 from pillarbox.rows import Row
 from pillarbox.state import AggregateFunction
@@ -105,7 +105,8 @@ class Windowed(Generic[T1, WindowOut]):
         if not isinstance(func, AggregateFunction):
             hint = f"an instance: {func.__name__}()" if isinstance(func, type) else "an AggregateFunction"
             raise ProgramError(f"aggregate() got {shorten(func)}: pass {hint}")
-        if isinstance(self._assigner, MergingWindowAssigner) and type(func).merge is AggregateFunction.merge:
+        merges = isinstance(self._assigner, MergingWindowAssigner) and self._evictor is None  # which keeps elements
+        if merges and type(func).merge is AggregateFunction.merge:
             raise ProgramError(
                 f"{self._assigner!r} makes windows that merge, and {type(func).__name__} cannot merge accumulators:"
                 " define merge()"
@@ -161,7 +162,7 @@ class Windowed(Generic[T1, WindowOut]):
         return partial(operator, keying=self._stream._keying, program=program)
 
     def _uses_processing_time(self) -> bool:
-        assigner, trigger = self._assigner, self._trigger
+        assigner, trigger = self._assigner, asked_trigger(self._trigger)
         if not assigner.is_event_time() and not isinstance(assigner, (GlobalWindows, CountWindowAssigner)):
             return True
         declared = trigger.uses_processing_time

@@ -32,6 +32,22 @@ class WindowAssigner(ABC, Generic[In, WindowOut]):
 
     Attributes:
         window_type: the class of its windows: a ``NamedTuple``, as their fields are what is kept in the state.
+
+    Example:
+        >>> class Odds(WindowAssigner):
+        ...     window_type = CountWindow  # or a NamedTuple of one's own
+        ...
+        ...     def assign_windows(self, element, timestamp, context):
+        ...         return [CountWindow(element % 2)]
+        ...
+        ...     def get_default_trigger(self):
+        ...         return CountTrigger.of(2)
+        ...
+        ...     def is_event_time(self):
+        ...         return False
+        >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
+        >>> numbers.window(Odds()).reduce(lambda a, b: a + b).execute_and_collect()
+        [2, 4]
     """
 
     class WindowAssignerContext(ABC):
@@ -83,7 +99,28 @@ _MergeCallback: TypeAlias = MergeCallback
 
 
 class MergingWindowAssigner(WindowAssigner[In, WindowOut], Generic[In, WindowOut]):
-    """An assigner whose windows may merge, as sessions do."""
+    """An assigner whose windows may merge, as sessions do.
+
+    Example:
+        >>> class OneAtATime(MergingWindowAssigner):
+        ...     def assign_windows(self, element, timestamp, context):
+        ...         return [TimeWindow(timestamp, timestamp + 5_000)]
+        ...
+        ...     def get_default_trigger(self):
+        ...         return EventTimeTrigger.create()
+        ...
+        ...     def is_event_time(self):
+        ...         return True
+        ...
+        ...     def merge_windows(self, windows, callback):
+        ...         windows = sorted(windows)  # all that a key has: as long as one is there, others are part of it
+        ...         if len(windows) > 1:
+        ...             callback.merge(windows, TimeWindow(windows[0].start, max(window.end for window in windows)))
+        >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
+        >>> numbers = env.from_collection([1, 2, 9]).assign_timestamps_and_watermarks(at).key_by(lambda n: "all")
+        >>> numbers.window(OneAtATime()).reduce(lambda a, b: a + b).execute_and_collect()
+        [12]
+    """
 
     MergeCallback: TypeAlias = _MergeCallback
 
@@ -117,7 +154,8 @@ def check_assigner(assigner: WindowAssigner) -> None:
 def assign_function(assigner: WindowAssigner) -> Callable[..., Iterable[Any]]:
     """Return ``assign_windows``; that of a user's own assigner is watched, so that an error says what is wrong."""
     assign = assigner.assign_windows
-    if type(assigner).assign_windows.__module__.startswith(__name__.partition(".")[0] + "."):
+    # (A function that was made by exec() may be of no module.)
+    if str(type(assigner).assign_windows.__module__).startswith(__name__.partition(".")[0] + "."):
         return assign
     kind: Any = assigner.window_type
 

@@ -28,7 +28,13 @@ class GlobalWindows(WindowAssigner):
 
     @staticmethod
     def create() -> GlobalWindows:
-        """Return the assigner."""
+        """Return the assigner.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all").window(GlobalWindows.create())
+            >>> numbers.trigger(CountTrigger.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
+            [1, 6]
+        """
         return GlobalWindows()
 
     def assign_windows(
@@ -96,6 +102,11 @@ class CountTumblingWindowAssigner(CountWindowAssigner):
 
         Raises:
             ProgramError: a size below 1.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
+            >>> numbers.window(CountTumblingWindowAssigner.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
+            [1, 5]
         """
         return CountTumblingWindowAssigner(window_size)
 
@@ -119,6 +130,11 @@ class CountSlidingWindowAssigner(CountWindowAssigner):
 
         Raises:
             ProgramError: a size or slide below 1.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
+            >>> numbers.window(CountSlidingWindowAssigner.of(3, 1)).reduce(lambda a, b: a + b).execute_and_collect()
+            [3, 6, 9]
         """
         return CountSlidingWindowAssigner(window_size, window_slide)
 

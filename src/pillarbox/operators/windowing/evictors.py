@@ -33,7 +33,19 @@ class TimestampedValue(NamedTuple):
 
 
 class Evictor(ABC):
-    """Takes elements out of a window, before or after its function is called."""
+    """Takes elements out of a window, before or after its function is called.
+
+    Example:
+        >>> class WithoutSmallest(Evictor):
+        ...     def evict_before(self, elements, window, ctx):
+        ...         elements.remove(min(elements, key=lambda element: element.value))
+        ...
+        ...     def evict_after(self, elements, window, ctx):
+        ...         pass
+        >>> numbers = env.from_collection([5, 1, 7]).key_by(lambda n: "all").count_window(3)
+        >>> numbers.evictor(WithoutSmallest()).reduce(lambda a, b: a + b).execute_and_collect()
+        [12]
+    """
 
     class EvictorContext(ABC):
         """The clocks."""
@@ -84,7 +96,17 @@ class CountEvictor(_OneSided):
 
     @staticmethod
     def of(max_count: int, do_evict_after: bool = False) -> CountEvictor:
-        """Return an evictor that keeps the last ``max_count`` elements."""
+        """Return an evictor that keeps the last ``max_count`` elements.
+
+        Raises:
+            ProgramError: a number below 0.
+
+        Example:
+            >>> numbers = env.from_collection([1, 2, 3, 4]).key_by(lambda n: "all")
+            >>> windows = numbers.window(GlobalWindows.create()).trigger(CountTrigger.of(4))
+            >>> windows.evictor(CountEvictor.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
+            [7]
+        """
         return CountEvictor(max_count, do_evict_after)
 
     def _evict(self, elements: list[TimestampedValue]) -> None:
@@ -100,7 +122,19 @@ class TimeEvictor(_OneSided):
 
     @staticmethod
     def of(window_size: DurationLike, do_evict_after: bool = False) -> TimeEvictor:
-        """Return an evictor that drops elements which are ``window_size`` older than the latest, or more."""
+        """Return an evictor that drops elements which are ``window_size`` older than the latest, or more.
+
+        Raises:
+            ProgramError: a size below one millisecond.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
+            >>> stamped = env.from_collection([1, 2, 5, 6]).assign_timestamps_and_watermarks(at)
+            >>> numbers = stamped.key_by(lambda n: "all")
+            >>> windows = numbers.window(GlobalWindows.create()).trigger(CountTrigger.of(4))
+            >>> windows.evictor(TimeEvictor.of("2 seconds")).reduce(lambda a, b: a + b).execute_and_collect()
+            [11]
+        """
         return TimeEvictor(window_size, do_evict_after)
 
     def _evict(self, elements: list[TimestampedValue]) -> None:
@@ -121,14 +155,25 @@ class DeltaEvictor(_OneSided):
         super().__init__(do_evict_after)
         if not callable(delta_function):
             raise ProgramError(f"DeltaEvictor.of() takes a function of two elements, not {shorten(delta_function)}")
-        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or threshold != threshold:
             raise ProgramError(f"DeltaEvictor.of(): the threshold is a number, not {shorten(threshold)}")
         self.threshold = threshold
         self.delta_function = delta_function
 
     @staticmethod
     def of(threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool = False) -> DeltaEvictor:
-        """Return an evictor that drops elements where ``delta_function(element, last)`` is the threshold or more."""
+        """Return an evictor that drops elements where ``delta_function(element, last)`` is the threshold or more.
+
+        Raises:
+            ProgramError: the threshold is no number, or the function is none.
+
+        Example:
+            >>> numbers = env.from_collection([1, 20, 3, 4]).key_by(lambda n: "all")
+            >>> windows = numbers.window(GlobalWindows.create()).trigger(CountTrigger.of(4))
+            >>> near = DeltaEvictor.of(5, lambda element, last: abs(last - element))
+            >>> windows.evictor(near).reduce(lambda a, b: a + b).execute_and_collect()
+            [8]
+        """
         return DeltaEvictor(threshold, delta_function, do_evict_after)
 
     def _evict(self, elements: list[TimestampedValue]) -> None:

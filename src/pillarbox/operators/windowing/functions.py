@@ -93,7 +93,16 @@ class WindowContext(ABC, Generic[WindowOut]):
 
 
 class WindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
-    """Turns the elements of a key's window into any number of results."""
+    """Turns the elements of a key's window into any number of results.
+
+    Example:
+        >>> class Largest(WindowFunction):
+        ...     def apply(self, key, window, inputs):
+        ...         yield key, window.id, max(inputs)
+        >>> words = env.from_collection(["to", "be", "or", "not"]).key_by(len).count_window(3)
+        >>> words.apply(Largest()).execute_and_collect()
+        [(2, 0, 'to')]
+    """
 
     @abstractmethod
     def apply(self, key: Key, window: WindowT, inputs: Iterable[In], /) -> Iterable[Out | SideOutput] | None:
@@ -110,7 +119,15 @@ class WindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
 
 
 class AllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
-    """Turns the elements of a window over a whole stream into any number of results."""
+    """Turns the elements of a window over a whole stream into any number of results.
+
+    Example:
+        >>> class Largest(AllWindowFunction):
+        ...     def apply(self, window, inputs):
+        ...         yield window.id, max(inputs)
+        >>> env.from_collection([1, 5, 2, 3]).count_window_all(2).apply(Largest()).execute_and_collect()
+        [(0, 5), (1, 3)]
+    """
 
     @abstractmethod
     def apply(self, window: WindowT, inputs: Iterable[In], /) -> Iterable[Out | SideOutput] | None:
@@ -118,7 +135,18 @@ class AllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
 
 
 class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
-    """Turns the elements of a key's window into any number of results, with state and clocks at hand."""
+    """Turns the elements of a key's window into any number of results, with state and clocks at hand.
+
+    Example:
+        >>> class Numbered(ProcessWindowFunction):
+        ...     def process(self, key, context, elements):
+        ...         windows = context.global_state().get_state(ValueStateDescriptor("windows"))
+        ...         windows.update((windows.value() or 0) + 1)
+        ...         yield key, windows.value(), elements
+        >>> words = env.from_collection(["to", "be", "or", "so"]).key_by(len).count_window(2)
+        >>> words.process(Numbered()).execute_and_collect()
+        [(2, 1, ('to', 'be')), (2, 2, ('or', 'so'))]
+    """
 
     class Context(WindowContext[WindowOut], Generic[WindowOut]):
         """The window at hand; valid during the call only."""
@@ -143,7 +171,15 @@ class ProcessWindowFunction(Function, ABC, Generic[In, Out, Key, WindowT]):
 
 
 class ProcessAllWindowFunction(Function, ABC, Generic[In, Out, WindowT]):
-    """Turns the elements of a window over a whole stream into any number of results, with state and clocks at hand."""
+    """Turns the elements of a window over a whole stream into any number of results, with state and clocks at hand.
+
+    Example:
+        >>> class Numbered(ProcessAllWindowFunction):
+        ...     def process(self, context, elements):
+        ...         yield context.window().id, elements
+        >>> env.from_collection([1, 5, 2, 3]).count_window_all(2).process(Numbered()).execute_and_collect()
+        [(0, (1, 5)), (1, (2, 3))]
+    """
 
     class Context(WindowContext[WindowOut], Generic[WindowOut]):
         """The window at hand; valid during the call only."""

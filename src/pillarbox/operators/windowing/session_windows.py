@@ -28,7 +28,15 @@ __all__ = [
 
 
 class SessionWindowTimeGapExtractor(ABC):
-    """Computes the gap after each element that ends its session."""
+    """Computes the gap after each element that ends its session.
+
+    Example:
+        >>> class Gap(SessionWindowTimeGapExtractor):
+        ...     def extract(self, element):
+        ...         return 5_000 if element == "buy" else 60_000
+        >>> EventTimeSessionWindows.with_dynamic_gap(Gap()).assign_windows("buy", 90_000, None)
+        [TimeWindow(start=90000, end=95000)]
+    """
 
     @abstractmethod
     def extract(self, element: Any, /) -> int:
@@ -106,6 +114,10 @@ class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
 
         Raises:
             ProgramError: a gap below one millisecond.
+
+        Example:
+            >>> EventTimeSessionWindows.with_gap("30 seconds").assign_windows("click", 90_000, None)
+            [TimeWindow(start=90000, end=120000)]
         """
         return EventTimeSessionWindows(size)
 
@@ -113,7 +125,13 @@ class EventTimeSessionWindows(EventTimeAssigner, _FixedGap):
     def with_dynamic_gap(
         extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
     ) -> DynamicEventTimeSessionWindows:
-        """Return an assigner of sessions whose gap each element says itself, in milliseconds."""
+        """Return an assigner of sessions whose gap each element says itself, in milliseconds.
+
+        Example:
+            >>> sessions = EventTimeSessionWindows.with_dynamic_gap(lambda click: 5_000 if click == "buy" else 60_000)
+            >>> sessions.assign_windows("buy", 90_000, None)
+            [TimeWindow(start=90000, end=95000)]
+        """
         return DynamicEventTimeSessionWindows(extractor)
 
 
@@ -126,6 +144,12 @@ class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
 
         Raises:
             ProgramError: a gap below one millisecond.
+
+        Example:
+            >>> clicks = env.from_collection(["a", "b"]).key_by(len)
+            >>> sessions = clicks.window(ProcessingTimeSessionWindows.with_gap("30 seconds"))
+            >>> sessions.reduce(max).execute_and_collect()  # the clock has not passed the end of any
+            []
         """
         return ProcessingTimeSessionWindows(size)
 
@@ -133,7 +157,14 @@ class ProcessingTimeSessionWindows(ProcessingTimeAssigner, _FixedGap):
     def with_dynamic_gap(
         extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
     ) -> DynamicProcessingTimeSessionWindows:
-        """Return an assigner of sessions whose gap each element says itself, in milliseconds."""
+        """Return an assigner of sessions whose gap each element says itself, in milliseconds.
+
+        Example:
+            >>> clicks = env.from_collection(["look", "buy"]).key_by(lambda click: "ann")
+            >>> gap = ProcessingTimeSessionWindows.with_dynamic_gap(lambda click: 5_000 if click == "buy" else 60_000)
+            >>> clicks.window(gap).reduce(max).execute_and_collect()  # the clock has not passed the end
+            []
+        """
         return DynamicProcessingTimeSessionWindows(extractor)
 
 

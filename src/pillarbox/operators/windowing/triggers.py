@@ -28,6 +28,7 @@ __all__ = [
     "PurgingTrigger",
     "Trigger",
     "TriggerResult",
+    "asked_trigger",
 ]
 
 
@@ -49,7 +50,19 @@ class TriggerResult(Enum):
 
 
 class Trigger(ABC, Generic[In, WindowT]):
-    """Decides when a window's function is called, and when its elements are dropped."""
+    """Decides when a window's function is called, and when its elements are dropped.
+
+    Example:
+        >>> class AtZero(Trigger):
+        ...     def on_element(self, element, timestamp, window, ctx):
+        ...         return TriggerResult.FIRE_AND_PURGE if element == 0 else TriggerResult.CONTINUE
+        ...
+        ...     def clear(self, window, ctx):
+        ...         pass  # it keeps nothing
+        >>> numbers = env.from_collection([3, 4, 0, 5, 0, 6]).key_by(lambda n: "all").window(GlobalWindows.create())
+        >>> numbers.trigger(AtZero()).reduce(lambda a, b: a + b).execute_and_collect()
+        [7, 5]
+    """
 
     class TriggerContext(ABC):
         """Clocks, timers and state of the window at hand. All times are epoch milliseconds."""
@@ -142,7 +155,15 @@ class EventTimeTrigger(Trigger):
 
     @staticmethod
     def create() -> EventTimeTrigger:
-        """Return the trigger."""
+        """Return the trigger.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
+            >>> numbers = env.from_collection(range(5)).assign_timestamps_and_watermarks(at).key_by(lambda n: "all")
+            >>> windows = numbers.window(TumblingEventTimeWindows.of("3 seconds"))
+            >>> windows.trigger(EventTimeTrigger.create()).reduce(lambda a, b: a + b).execute_and_collect()
+            [3, 7]
+        """
         return EventTimeTrigger()
 
     def on_element(
@@ -176,7 +197,14 @@ class ProcessingTimeTrigger(Trigger):
 
     @staticmethod
     def create() -> ProcessingTimeTrigger:
-        """Return the trigger."""
+        """Return the trigger.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all")
+            >>> windows = numbers.window(TumblingProcessingTimeWindows.of("1 hour"))
+            >>> windows.trigger(ProcessingTimeTrigger.create()).reduce(max).execute_and_collect()  # not over yet
+            []
+        """
         return ProcessingTimeTrigger()
 
     def on_element(
@@ -200,7 +228,13 @@ class ProcessingTimeTrigger(Trigger):
 
 
 class NeverTrigger(Trigger):
-    """Never fires: of global windows, unless they are given another trigger."""
+    """Never fires: of global windows, unless they are given another trigger.
+
+    Example:
+        >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all").count_window(2)
+        >>> numbers.trigger(NeverTrigger()).reduce(max).execute_and_collect()
+        []
+    """
 
     uses_processing_time: bool | None = False
 
@@ -236,7 +270,16 @@ class CountTrigger(Trigger):
 
     @staticmethod
     def of(window_size: int) -> CountTrigger:
-        """Return a trigger that fires at every ``window_size`` elements."""
+        """Return a trigger that fires at every ``window_size`` elements.
+
+        Raises:
+            ProgramError: a number below 1.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all").window(GlobalWindows.create())
+            >>> numbers.trigger(CountTrigger.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
+            [1, 6]
+        """
         return CountTrigger(window_size)
 
     def on_element(
@@ -291,7 +334,19 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
 
     @staticmethod
     def of(interval: DurationLike) -> ContinuousEventTimeTrigger:
-        """Return a trigger that fires at every ``interval`` of event time."""
+        """Return a trigger that fires at every ``interval`` of event time.
+
+        Raises:
+            ProgramError: an interval below one millisecond.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
+            >>> numbers = env.from_collection(range(5)).assign_timestamps_and_watermarks(at).key_by(lambda n: "all")
+            >>> windows = numbers.window(TumblingEventTimeWindows.of("5 seconds"))
+            >>> windows = windows.trigger(ContinuousEventTimeTrigger.of("2 seconds"))
+            >>> windows.reduce(lambda a, b: a + b).execute_and_collect()  # at 2 and 4 seconds, and at the end
+            [10, 10, 10]
+        """
         return ContinuousEventTimeTrigger(interval)
 
     def on_element(
@@ -348,7 +403,17 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
 
     @staticmethod
     def of(interval: DurationLike) -> ContinuousProcessingTimeTrigger:
-        """Return a trigger that fires at every ``interval`` of processing time."""
+        """Return a trigger that fires at every ``interval`` of processing time, as long as there is the window.
+
+        Raises:
+            ProgramError: an interval below one millisecond.
+
+        Example:
+            >>> windows = env.from_collection(range(5)).key_by(lambda n: "all").window(GlobalWindows.create())
+            >>> windows = windows.trigger(ContinuousProcessingTimeTrigger.of("1 hour"))
+            >>> windows.reduce(max).execute_and_collect()  # the input has ended before that
+            []
+        """
         return ContinuousProcessingTimeTrigger(interval)
 
     def on_element(
@@ -356,7 +421,8 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
     ) -> TriggerResult:
         pending = ctx.get_partitioned_state(self._next)
         if pending.get() is None:
-            self._register(self._after(ctx.get_current_processing_time()), window, ctx, pending)
+            now = ctx.get_current_processing_time()
+            self._register(now, self._after(now), window, ctx, pending)
         return TriggerResult.CONTINUE
 
     def on_processing_time(self, time: int, window: Any, ctx: Trigger.TriggerContext, /) -> TriggerResult:
@@ -364,7 +430,7 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
         if pending.get() != time:
             return TriggerResult.CONTINUE
         pending.clear()
-        self._register(time + self.interval, window, ctx, pending)
+        self._register(time, time + self.interval, window, ctx, pending)
         return TriggerResult.FIRE
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
@@ -381,8 +447,10 @@ class ContinuousProcessingTimeTrigger(_ContinuousTrigger):
             ctx.delete_processing_time_timer(time)
             pending.clear()
 
-    def _register(self, time: int, window: Any, ctx: Trigger.TriggerContext, pending: Any) -> None:
-        time = min(time, window.max_timestamp())
+    def _register(self, now: int, time: int, window: Any, ctx: Trigger.TriggerContext, pending: Any) -> None:
+        # At the window's end as well. A window of event time may still be there when the clock has passed that.
+        if now < window.max_timestamp() < time:
+            time = window.max_timestamp()
         pending.add(time)
         ctx.register_processing_time_timer(time)
 
@@ -395,7 +463,7 @@ class DeltaTrigger(Trigger):
     def __init__(self, threshold: float, delta_function: Callable[[Any, Any], float]) -> None:
         if not callable(delta_function):
             raise ProgramError(f"DeltaTrigger.of() takes a function of two elements, not {shorten(delta_function)}")
-        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)):
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or threshold != threshold:
             raise ProgramError(f"DeltaTrigger.of(): the threshold is a number, not {shorten(threshold)}")
         self.threshold = threshold
         self.delta_function = delta_function
@@ -403,7 +471,17 @@ class DeltaTrigger(Trigger):
 
     @staticmethod
     def of(threshold: float, delta_function: Callable[[Any, Any], float]) -> DeltaTrigger:
-        """Return a trigger that fires where ``delta_function(last, element)`` is above ``threshold``."""
+        """Return a trigger that fires where ``delta_function(last, element)`` is above ``threshold``.
+
+        Raises:
+            ProgramError: the threshold is no number, or the function is none.
+
+        Example:
+            >>> numbers = env.from_collection([1, 2, 9, 10]).key_by(lambda n: "all").window(GlobalWindows.create())
+            >>> far = DeltaTrigger.of(5, lambda last, element: abs(element - last))
+            >>> numbers.trigger(far).reduce(lambda a, b: a + b).execute_and_collect()
+            [12]
+        """
         return DeltaTrigger(threshold, delta_function)
 
     def on_element(
@@ -437,7 +515,17 @@ class PurgingTrigger(Trigger):
 
     @staticmethod
     def of(nested_trigger: Trigger) -> PurgingTrigger:
-        """Return a trigger that fires as ``nested_trigger`` does, and drops the elements each time."""
+        """Return a trigger that fires as ``nested_trigger`` does, and drops the elements each time.
+
+        Raises:
+            ProgramError: ``nested_trigger`` is none.
+
+        Example:
+            >>> numbers = env.from_collection(range(5)).key_by(lambda n: "all").window(GlobalWindows.create())
+            >>> windows = numbers.trigger(PurgingTrigger.of(CountTrigger.of(2)))
+            >>> windows.reduce(lambda a, b: a + b).execute_and_collect()
+            [1, 5]
+        """
         return PurgingTrigger(nested_trigger)
 
     def on_element(
@@ -466,3 +554,10 @@ class PurgingTrigger(Trigger):
 
     def __repr__(self) -> str:
         return f"PurgingTrigger.of({self.trigger!r})"
+
+
+def asked_trigger(trigger: Trigger) -> Trigger:
+    """Return the trigger that decides: that in a :class:`PurgingTrigger`, or itself."""
+    while isinstance(trigger, PurgingTrigger):
+        trigger = trigger.trigger
+    return trigger
