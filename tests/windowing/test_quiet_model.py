@@ -1,0 +1,103 @@
+"""Event time that goes on with the clock, against a plain model: two sources, each with silences, of two partitions."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pillarbox import OutputTag, ProcessWindowFunction, TumblingEventTimeWindows
+from pillarbox.testing import ProgramTestHarness
+from tests.programs import bounded, first
+
+LATE = OutputTag("late")
+LONG = bool(os.environ.get("PILLARBOX_LONG"))
+START = 5_000
+NEVER = -(2**63)
+
+
+class Numbers(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        yield key, tuple(context.window()), sorted(element[2] for element in elements)
+
+
+class Source:
+    """What is known of a source: when it had records last, and its watermark then and now."""
+
+    def __init__(self, bound: int, timeout: int | None) -> None:
+        self.bound, self.timeout = bound, timeout
+        self.watermark = self.said = NEVER
+        self.active: int | None = None
+
+    def epoch(self, now: int, partitions: list[list[Any]]) -> None:
+        latest = [max(time for _, time, _ in records) for records in partitions if records]
+        if latest:
+            self.watermark = self.said = max(self.watermark, min(latest) - self.bound - 1)
+            self.active = now
+        elif self.active is None:
+            self.active = now
+        elif self.timeout is not None and self.said > NEVER and now - self.active >= self.timeout:
+            self.watermark = self.said + now - self.active - self.timeout
+
+
+records = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 300)), max_size=3)
+epochs: st.SearchStrategy[list[Any]] = st.lists(
+    st.tuples(
+        st.integers(0, 400) | st.just(0),
+        st.one_of(st.just([[], []]), st.lists(records, min_size=2, max_size=2)),
+        st.one_of(st.just([[], []]), st.lists(records, min_size=2, max_size=2)),
+        st.sampled_from(["", "", "fails", "restarts"]),
+    ),
+    max_size=12,
+)
+
+
+@settings(deadline=None, max_examples=500 if LONG else 15)
+@given(epochs, st.integers(0, 30), st.sampled_from([50, 120]), st.sampled_from([None, 50, 90]), st.integers(1, 2))
+def test_windows_close_as_the_model_says(epochs, bound, timeout, other, parallelism):
+    def build(env, one, two):
+        timed = [
+            stream.assign_timestamps_and_watermarks(
+                bounded(bound) if after is None else bounded(bound).with_wall_clock_progress(after)
+            )
+            for stream, after in ((one, timeout), (two, other))
+        ]
+        windows = timed[0].union(timed[1]).key_by(first).window(TumblingEventTimeWindows.of(50))
+        windows = windows.side_output_late_data(LATE).process(Numbers())
+        return {"windows": windows, "late": windows.get_side_output(LATE)}
+
+    sources = [Source(bound, timeout), Source(bound, other)]
+    there: dict[Any, list[int]] = {}
+    watermark, number, now = NEVER, 0, START
+    with ProgramTestHarness(build, parallelism=parallelism, processing_time=START) as harness:
+        for passes, one, two, accident in epochs:
+            harness.advance_processing_time(passes)
+            now += passes
+            late = []
+            for name, source, partitions in (("one", sources[0], one), ("two", sources[1], two)):
+                numbered = []
+                for partition, content in enumerate(partitions):
+                    made = []
+                    for key, time in content:
+                        number += 1
+                        made.append((key, time, number))
+                    numbered.append(made)
+                    harness.push_all(name, made, partition=partition)
+                    for record in made:
+                        window = record[0], (record[1] // 50 * 50, record[1] // 50 * 50 + 50)
+                        if window[1][1] - 1 <= watermark:
+                            late.append(record)
+                        else:
+                            there.setdefault(window, []).append(record[2])
+                source.epoch(now, numbered)
+            watermark = max(watermark, min(source.watermark for source in sources))
+            fired = [(*window, sorted(there.pop(window))) for window in sorted(there) if window[1][1] - 1 <= watermark]
+            if accident == "fails":
+                harness.fail_epoch()
+            found = harness.run_epoch()
+            assert sorted(found["windows"]) == fired
+            assert sorted(found["late"]) == sorted(late)
+            if accident == "restarts":
+                harness.restore(harness.snapshot())
