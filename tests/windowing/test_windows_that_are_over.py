@@ -129,7 +129,7 @@ def test_nothing_is_left_of_windows_that_are_over(name, monkeypatch):
     monkeypatch.setattr(log_limits, "SLACK_BYTES", SLACK)
     monkeypatch.setattr(log_limits, "CHUNK_BYTES", CHUNK)
     step = 86_400_000 if name == "days" else 10
-    windows, longest = 1000 if LONG else 100, 0
+    windows, longest = 1000 if LONG else 60, 0
     with open_windows(PROGRAMS[name]) as harness:
         for number in range(windows):
             time = number * step

@@ -1,6 +1,10 @@
 """Windows: assigners, triggers, evictors, the functions of users, and the operator."""
 
 from pillarbox.operators.windowing.assigner import MergeCallback, MergingWindowAssigner, WindowAssigner
+from pillarbox.operators.windowing.continuous_triggers import (
+    ContinuousEventTimeTrigger,
+    ContinuousProcessingTimeTrigger,
+)
 from pillarbox.operators.windowing.count_windows import (
     CountSlidingWindowAssigner,
     CountTumblingWindowAssigner,
@@ -30,8 +34,6 @@ from pillarbox.operators.windowing.time_windows import (
     TumblingProcessingTimeWindows,
 )
 from pillarbox.operators.windowing.triggers import (
-    ContinuousEventTimeTrigger,
-    ContinuousProcessingTimeTrigger,
     CountTrigger,
     DeltaTrigger,
     EventTimeTrigger,
