@@ -43,7 +43,9 @@ class Source:
 
 
 records = st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 300)), max_size=3)
-of_source = st.one_of(st.just([[], []]), st.just([[], []]), st.lists(records, min_size=2, max_size=2))
+of_source: st.SearchStrategy[list[Any]] = st.one_of(
+    st.just([[], []]), st.just([[], []]), st.lists(records, min_size=2, max_size=2)
+)
 epochs: st.SearchStrategy[list[Any]] = st.lists(
     st.tuples(st.integers(0, 150), of_source, of_source, st.sampled_from(["", "fails", "restarts", "restarts"])),
     min_size=5,
