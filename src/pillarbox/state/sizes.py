@@ -128,6 +128,11 @@ def _sum(values: Collection[Any], depth: int) -> float:
             return sum(some) * count / len(some)
     if count <= _SAMPLE:
         return sum([_size(value, depth + 1) for value in values])
+    kinds = set(map(type, values))
+    if kinds <= _SCALARS:
+        return _SCALAR * count
+    if kinds <= _TEXTS:
+        return _SCALAR * count + sum(map(len, values))
     texts = [len(value) for value in values if type(value) in _TEXTS]
     others = [value for value in values if type(value) not in _FLAT]
     some = [_size(value, depth + 1) for value in islice(others, 0, None, max(1, len(others) // _SAMPLE))]
