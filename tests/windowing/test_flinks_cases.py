@@ -155,7 +155,7 @@ class Shrinking(MergingWindowAssigner):
     def assign_windows(self, element, timestamp, context):
         return [TimeWindow(0, 22 + element[1])]
 
-    def get_default_trigger(self):
+    def get_default_trigger(self, env=None):
         return EventTimeTrigger.create()
 
     def is_event_time(self):
