@@ -175,7 +175,13 @@ class DynamicEventTimeSessionWindows(EventTimeAssigner, _DynamicGap):
     def with_dynamic_gap(
         extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
     ) -> DynamicEventTimeSessionWindows:
-        """Return an assigner of sessions whose gap each element says itself, in milliseconds."""
+        """Return an assigner of sessions whose gap each element says itself, in milliseconds.
+
+        Example:
+            >>> gap = DynamicEventTimeSessionWindows.with_dynamic_gap(lambda click: 5_000 if click == "buy" else 60_000)
+            >>> gap.assign_windows("buy", 90_000, None)
+            [TimeWindow(start=90000, end=95000)]
+        """
         return DynamicEventTimeSessionWindows(extractor)
 
 
@@ -186,5 +192,12 @@ class DynamicProcessingTimeSessionWindows(ProcessingTimeAssigner, _DynamicGap):
     def with_dynamic_gap(
         extractor: SessionWindowTimeGapExtractor | Callable[[Any], int],
     ) -> DynamicProcessingTimeSessionWindows:
-        """Return an assigner of sessions whose gap each element says itself, in milliseconds."""
+        """Return an assigner of sessions whose gap each element says itself, in milliseconds.
+
+        Example:
+            >>> gap = DynamicProcessingTimeSessionWindows.with_dynamic_gap(lambda click: 5_000)
+            >>> clicks = env.from_collection(["look", "buy"]).key_by(lambda click: "ann")
+            >>> clicks.window(gap).reduce(max).execute_and_collect()  # the clock has not passed the end
+            []
+        """
         return DynamicProcessingTimeSessionWindows(extractor)

@@ -71,7 +71,12 @@ class GlobalWindow(NamedTuple):
 
     @staticmethod
     def get() -> GlobalWindow:
-        """Return the window."""
+        """Return the window.
+
+        Example:
+            >>> GlobalWindow.get() == GlobalWindow()
+            True
+        """
         return GlobalWindow()
 
     def max_timestamp(self) -> int:
