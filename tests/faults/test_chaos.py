@@ -10,6 +10,7 @@ from tests.faults.chaos import is_right, run_seed
 
 pytestmark = [
     pytest.mark.fault,
+    pytest.mark.timeout(3_600),
     pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes in /proc"),
 ]
 
