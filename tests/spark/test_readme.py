@@ -79,7 +79,7 @@ def test_readme_programs_do_what_readme_says(spark: SparkSession, service: str, 
     assert scores == {(row.card, row.amount): row.amount / 100 for row in first["payments"].collect()}
 
 
-def test_programs_of_the_docs_run(spark: SparkSession):
+def test_programs_of_the_docs_run(spark: SparkSession, capsys: pytest.CaptureFixture[str]):
     payments = spark.sql("SELECT 'ann' AS card, 1000L AS at, 5.0D AS amount")
     pages = {page: found for page, found in programs().items() if page != "README.md"}
     assert pages
@@ -93,8 +93,9 @@ def test_programs_of_the_docs_run(spark: SparkSession):
             place = f"{page}, program {number}"
             exec(compile(ast.Module(statements, []), place, "exec"), names)
             if isinstance(last, ast.Expr):
+                capsys.readouterr()
                 frame = eval(compile(ast.Expression(last.value), place, "eval"), names)
-                assert frame.collect(), place
+                assert capsys.readouterr().out if frame is None else frame.collect(), place
             else:
                 exec(compile(ast.Module([last], []), place, "exec"), names)
 

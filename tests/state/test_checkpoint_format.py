@@ -193,6 +193,7 @@ OF_PROGRAMS = {
     "RuntimeExecutionMode",
     "TaskReport",
     "TriggerResult",
+    "TypeInformation",
     "WatermarkStrategy",
 }
 ERRORS = [OperatorError("it failed"), TypeMismatchError("no"), errors.ExchangeError("gone")]
