@@ -30,7 +30,7 @@ from pillarbox import (
     TumblingEventTimeWindows,
     TumblingProcessingTimeWindows,
 )
-from tests.windowing.windows import Contents, open_windows
+from tests.windowing.windows import Contents, NumberWithoutMerge, open_windows
 
 LATE = OutputTag("late")
 FOREVER = 2**63 - 1
@@ -339,20 +339,10 @@ def test_a_trigger_of_ones_own_that_purges_still_uses_processing_time():
             assert job.program.uses_processing_time is expected
 
 
-class CountsOnly(AggregateFunction):
-    def create_accumulator(self):
-        return 0
-
-    def add(self, value, accumulator):
-        return accumulator + 1
-
-    def get_result(self, accumulator):
-        return accumulator
-
-
 def test_an_evictor_keeps_the_elements_of_sessions_so_no_accumulators_are_merged():
     def build(stream: Any) -> Any:
-        return stream.window(EventTimeSessionWindows.with_gap(5)).evictor(CountEvictor.of(2)).aggregate(CountsOnly())
+        sessions = stream.window(EventTimeSessionWindows.with_gap(5)).evictor(CountEvictor.of(2))
+        return sessions.aggregate(NumberWithoutMerge())
 
     with open_windows(build) as harness:
         push(harness, ("a", 1, 0), ("a", 2, 8), ("a", 3, 4))

@@ -44,7 +44,7 @@ from pillarbox import (
 )
 from pillarbox.operators.windowing.tumbling_operator import TumblingWindowOperator
 from pillarbox.testing import StreamRecord, Watermark, check_operator
-from tests.windowing.windows import Contents, open_windows
+from tests.windowing.windows import Contents, Number, open_windows
 
 
 def push(harness, *records: tuple[Any, Any, int]) -> list[Any]:
@@ -458,20 +458,6 @@ def test_functions_are_opened_and_closed():
     with open_windows(lambda s: s.window(TumblingEventTimeWindows.of(10)).reduce(Sum(), Tell())):
         pass
     assert told == ["open reduce", "open window", "close reduce", "close window"]
-
-
-class Number(AggregateFunction):
-    def create_accumulator(self):
-        return 0
-
-    def add(self, value, accumulator):
-        return accumulator + 1
-
-    def get_result(self, accumulator):
-        return accumulator
-
-    def merge(self, one, other):
-        return one + other
 
 
 @pytest.mark.parametrize(

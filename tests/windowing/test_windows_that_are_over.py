@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from pillarbox import (
-    AggregateFunction,
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
     CountEvictor,
@@ -34,26 +33,12 @@ from pillarbox import (
 )
 from pillarbox.state import log_limits
 from tests.windowing.test_trigger_model import LONG, Budget
-from tests.windowing.windows import Contents, open_windows
+from tests.windowing.windows import Contents, Number, open_windows
 
 SLACK, CHUNK = 20_000, 10_000
 TEN = TumblingEventTimeWindows.of(10)
 SLIDING = SlidingEventTimeWindows.of(30, 10)
 SESSIONS = EventTimeSessionWindows.with_gap(4)
-
-
-class Sum(AggregateFunction):
-    def create_accumulator(self):
-        return 0
-
-    def add(self, value, accumulator):
-        return accumulator + 1
-
-    def get_result(self, accumulator):
-        return accumulator
-
-    def merge(self, one, other):
-        return one + other
 
 
 class Notes(ProcessWindowFunction):
@@ -84,41 +69,41 @@ def of(assigner: Any, function: Any = None, trigger: Any = None, evictor: Any = 
         windows = windows if trigger is None else windows.trigger(trigger)
         windows = windows if evictor is None else windows.evictor(evictor)
         windows = windows.allowed_lateness(lateness) if lateness else windows
-        return windows.aggregate(function) if isinstance(function, Sum) else windows.process(function or Contents())
+        return windows.aggregate(function) if isinstance(function, Number) else windows.process(function or Contents())
 
     return build
 
 
 PROGRAMS: dict[str, Any] = {
     "tumbling": of(TEN),
-    "tumbling, folded": of(TEN, Sum(), lateness=15),
+    "tumbling, folded": of(TEN, Number(), lateness=15),
     "tumbling, with state": of(TEN, Notes(), lateness=15),
-    "tumbling, evicted": of(TEN, Sum(), evictor=CountEvictor.of(1, True)),
-    "tumbling, counted": of(TEN, Sum(), CountTrigger.of(2)),
+    "tumbling, evicted": of(TEN, Number(), evictor=CountEvictor.of(1, True)),
+    "tumbling, counted": of(TEN, Number(), CountTrigger.of(2)),
     "tumbling, purged": of(TEN, None, PurgingTrigger.of(CountTrigger.of(2))),
     "tumbling, by differences": of(TEN, None, DeltaTrigger.of(0, lambda one, other: other[1] - one[1])),
     "tumbling, continuously": of(TEN, Notes(), ContinuousEventTimeTrigger.of(3), lateness=5),
-    "tumbling, continuously by the clock": of(TEN, Sum(), ContinuousProcessingTimeTrigger.of(3)),
-    "tumbling, by the clock": of(TEN, Sum(), ProcessingTimeTrigger.create()),
+    "tumbling, continuously by the clock": of(TEN, Number(), ContinuousProcessingTimeTrigger.of(3)),
+    "tumbling, by the clock": of(TEN, Number(), ProcessingTimeTrigger.create()),
     "tumbling, own trigger": of(TEN, None, Budget(7)),
     "days": of(TumblingEventTimeWindows.of("1 day", time_zone="Europe/Berlin")),
     "sliding": of(SLIDING),
-    "sliding, folded": of(SLIDING, Sum(), lateness=15),
+    "sliding, folded": of(SLIDING, Number(), lateness=15),
     "sliding, with state": of(SLIDING, Notes()),
     "sliding, evicted": of(SLIDING, None, evictor=TimeEvictor.of(4)),
     "cumulating": of(CumulativeEventTimeWindows.of(20, 5)),
-    "cumulating, folded": of(CumulativeEventTimeWindows.of(20, 5), Sum()),
+    "cumulating, folded": of(CumulativeEventTimeWindows.of(20, 5), Number()),
     "sessions": of(SESSIONS, lateness=15),
-    "sessions, folded": of(SESSIONS, Sum(), lateness=15),
+    "sessions, folded": of(SESSIONS, Number(), lateness=15),
     "sessions, own trigger": of(SESSIONS, None, Budget(1)),
-    "sessions, continuously": of(SESSIONS, Sum(), ContinuousEventTimeTrigger.of(3), lateness=5),
-    "sessions, counted and evicted": of(SESSIONS, Sum(), CountTrigger.of(2), CountEvictor.of(1)),
+    "sessions, continuously": of(SESSIONS, Number(), ContinuousEventTimeTrigger.of(3), lateness=5),
+    "sessions, counted and evicted": of(SESSIONS, Number(), CountTrigger.of(2), CountEvictor.of(1)),
     "sessions, purged": of(SESSIONS, None, PurgingTrigger.of(EventTimeTrigger.create())),
     "dynamic": of(EventTimeSessionWindows.with_dynamic_gap(lambda record: 2 + record[1] % 3)),
     "clock": of(TumblingProcessingTimeWindows.of(10), Notes()),
-    "clock, sliding": of(SlidingProcessingTimeWindows.of(30, 10), Sum()),
+    "clock, sliding": of(SlidingProcessingTimeWindows.of(30, 10), Number()),
     "clock, sessions": of(ProcessingTimeSessionWindows.with_gap(4)),
-    "clock, sessions, folded": of(ProcessingTimeSessionWindows.with_gap(4), Sum()),
+    "clock, sessions, folded": of(ProcessingTimeSessionWindows.with_gap(4), Number()),
     "clock, continuously": of(TumblingProcessingTimeWindows.of(10), None, ContinuousProcessingTimeTrigger.of(3)),
     "counts": lambda stream: stream.count_window(3).process(Contents()),
 }

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pillarbox import ProcessWindowFunction, StreamExecutionEnvironment
+from pillarbox import AggregateFunction, ProcessWindowFunction, StreamExecutionEnvironment
 from pillarbox.task import ChainNode
 from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness
 
-__all__ = ["Contents", "key_of", "open_windows", "value_of"]
+__all__ = ["Contents", "Number", "NumberWithoutMerge", "key_of", "open_windows", "value_of"]
 
 
 def key_of(record: tuple[Any, Any]) -> Any:
@@ -25,6 +25,26 @@ class Contents(ProcessWindowFunction):
 
     def process(self, key, context, elements):
         yield key, tuple(context.window()), [value for _, value in elements]
+
+
+class NumberWithoutMerge(AggregateFunction):
+    """The number of elements, of windows that never merge."""
+
+    def create_accumulator(self):
+        return 0
+
+    def add(self, value, accumulator):
+        return accumulator + 1
+
+    def get_result(self, accumulator):
+        return accumulator
+
+
+class Number(NumberWithoutMerge):
+    """The number of elements."""
+
+    def merge(self, one, other):
+        return one + other
 
 
 def open_windows(build: Callable[[Any], Any], **options: Any) -> KeyedOneInputStreamOperatorTestHarness:
