@@ -36,7 +36,7 @@ _LET_GO_AFTER_SECONDS = 600.0
 _LEAVE_WITHIN_SECONDS = 10.0
 
 # Of the worker's processor time, at most this part goes into looking for cycles among all objects. Not of the wall
-# clock: cycles come of work, and one who waits has none, but would look for them in the middle of its next epoch.
+# clock: cycles come of work; a worker that only waits makes none, and would look for them in its next epoch.
 _COLLECTING = 0.01
 
 T = TypeVar("T", bound=StreamTask)
