@@ -65,10 +65,10 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from pillarbox.elements import Records
-from pillarbox.runtime.local import LocalJob, Savepoint
-from pillarbox.state import MemoryChunkStore
-from pillarbox.state.log_head import Mark
+from pillarbox._elements import Records
+from pillarbox._runtime.local import LocalJob, Savepoint
+from pillarbox._state import MemoryChunkStore
+from pillarbox._state.log_head import Mark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

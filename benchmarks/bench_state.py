@@ -53,8 +53,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
-from pillarbox.elements import Records
-from pillarbox.runtime.local import LocalJob
+from pillarbox._elements import Records
+from pillarbox._runtime.local import LocalJob
 
 HOUR = 3_600_000
 LOAD = 100_000

@@ -43,10 +43,10 @@ find_pillarbox()
 import numpy as np
 
 from pillarbox import KeyedProcessFunction
-from pillarbox.state import HeapKeyedStateBackend
+from pillarbox._state import HeapKeyedStateBackend
+from pillarbox._time import ManualProcessingTimeService, ProcessingTimeServiceImpl
+from pillarbox._time.internal_timer_service import VOID_NAMESPACE, InternalTimeServiceManager
 from pillarbox.testing import harness_for
-from pillarbox.time import ManualProcessingTimeService, ProcessingTimeServiceImpl
-from pillarbox.time.internal_timer_service import VOID_NAMESPACE, InternalTimeServiceManager
 
 MINUTE = 60_000
 HOUR = 60 * MINUTE

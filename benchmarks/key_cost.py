@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from pillarbox.state import (
+from pillarbox._state import (
     HeapKeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
@@ -24,8 +24,8 @@ from pillarbox.state import (
     StateLog,
     ValueStateDescriptor,
 )
-from pillarbox.time import ManualProcessingTimeService
-from pillarbox.time.internal_timer_service import InternalTimerService
+from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.internal_timer_service import InternalTimerService
 
 KEYS = 300_000
 Fill = Callable[[Any, int], None]

@@ -10,8 +10,8 @@ import pyarrow as pa  # noqa: F401
 import pyspark.sql.streaming.stateful_processor_util  # noqa: F401
 from pyspark.daemon import manager
 
-import pillarbox.runtime.spark.source_host
-import pillarbox.runtime.spark.task_host  # noqa: F401
+import pillarbox._runtime.spark.source_host
+import pillarbox._runtime.spark.task_host  # noqa: F401
 
 if __name__ == "__main__":
     manager()

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pillarbox.operators.async_io.operator import AsyncWaitOperator
-from pillarbox.operators.keyed import KeyedOperator
-from pillarbox.operators.operator import OperatorFactory, StreamOperator
-from pillarbox.task import ChainNode
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.keyed import KeyedOperator
+from pillarbox._operators.operator import OperatorFactory, StreamOperator
+from pillarbox._task import ChainNode
 from pillarbox.testing import OneInputStreamOperatorTestHarness, StreamRecord
 
 

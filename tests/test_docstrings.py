@@ -23,7 +23,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     WindowedStream,
 )
-from pillarbox.datastream.stream import Stream
+from pillarbox._datastream.stream import Stream
 from pillarbox.testing import harness_for, row
 
 SOURCE = Path(pillarbox.__file__).parent
@@ -121,7 +121,7 @@ def test_all_that_windows_are_made_of_has_an_example():
     members: dict[str, Any] = {}
     for name in pillarbox.__all__:
         kind = getattr(pillarbox, name)
-        if not getattr(kind, "__module__", "").startswith("pillarbox.operators.windowing."):
+        if not getattr(kind, "__module__", "").startswith("pillarbox._operators.windowing."):
             continue
         if inspect.isabstract(kind) and name not in ("KeyedStateStore", "MergeCallback"):
             members[name] = kind

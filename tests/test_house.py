@@ -19,26 +19,25 @@ LONGEST = 500
 # From the lowest to the highest, as docs/architecture.md has them. Those of one floor may know each other.
 FLOORS = [
     ("mailbox", "_unpickle", "_generics"),
-    ("errors", "tracebacks", "rows", "elements", "types"),
-    ("time",),
-    ("state",),
-    ("operators",),
-    ("task",),
-    ("graph",),
-    ("runtime",),
-    ("datastream",),
+    ("_errors", "_tracebacks", "_rows", "_elements", "_types"),
+    ("_time",),
+    ("_state",),
+    ("_operators",),
+    ("_task",),
+    ("_graph",),
+    ("_runtime",),
+    ("_datastream",),
     ("functions", "async_retry_predicates", "_api"),
-    ("cli",),
+    ("_cli", "__main__"),
     ("testing",),
 ]
 PUBLIC = {
-    "Counter", "Distribution", "Meter", "MetricGroup", "DeadLetter", "AsyncBatchFunction", "AsyncFallback", "fallback",
-    "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext", "OperatorStateStore",
-    "DataStreamSink", "StateDescriptor", "TypeInformation",
-    "BroadcastConnectedStream", "BroadcastProcessFunction", "BroadcastState", "BroadcastStream",
-    "KeyedBroadcastProcessFunction", "ReadOnlyBroadcastState", "Partitioner",
-    "CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "JoinedStreams", "JoinedWindows",
-    "CoGroupFunction", "FlatJoinFunction", "JoinFunction", "ProcessJoinFunction",
+    "Counter", "Distribution", "Meter", "MetricGroup", "DeadLetter", "AsyncBatchFunction", "AsyncFallback",
+    "fallback", "CheckpointedFunction", "FunctionInitializationContext", "FunctionSnapshotContext",
+    "OperatorStateStore", "DataStreamSink", "StateDescriptor", "TypeInformation", "BroadcastConnectedStream",
+    "BroadcastProcessFunction", "BroadcastState", "BroadcastStream", "KeyedBroadcastProcessFunction",
+    "ReadOnlyBroadcastState", "Partitioner", "CoGroupedStreams", "CoGroupedWindows", "IntervalJoin", "JoinedStreams",
+    "JoinedWindows", "CoGroupFunction", "FlatJoinFunction", "JoinFunction", "ProcessJoinFunction",
     "AggregateFunction", "AggregatingState", "AggregatingStateDescriptor", "AllWindowFunction", "AllWindowedStream",
     "ArrowAggregateFunction", "AsyncCache", "AsyncDataStream", "AsyncFailure", "AsyncFunction", "AsyncRetryPredicate",
     "AsyncRetryStrategy", "CheckpointMismatchError", "CoFlatMapFunction", "CoMapFunction", "CoProcessFunction",
@@ -49,11 +48,11 @@ PUBLIC = {
     "DynamicProcessingTimeSessionWindows", "EventTimeSessionWindows", "EventTimeTrigger", "Evictor", "ExchangeError",
     "FilterFunction", "FlatMapFunction", "Function", "GlobalWindow", "GlobalWindows", "KeySelector", "KeyTypeError",
     "KeyedCoProcessFunction", "KeyedProcessFunction", "KeyedStateStore", "KeyedStream", "ListState",
-    "ListStateDescriptor", "MapFunction", "MapState", "MapStateDescriptor", "MergeCallback", "MergingWindowAssigner",
-    "NeverTrigger", "OperatorError", "OutputTag", "PillarboxError", "ProcessAllWindowFunction", "ProcessFunction",
-    "ProcessWindowFunction", "ProcessingTimeSessionWindows", "ProcessingTimeTrigger", "ProgramError", "PurgingTrigger",
-    "SavepointError",
-    "ReduceFunction", "ReducingState", "ReducingStateDescriptor", "Row", "RuntimeContext", "RuntimeExecutionMode",
+    "ListStateDescriptor", "LocalJob", "MapFunction", "MapState", "MapStateDescriptor", "MergeCallback",
+    "MergingWindowAssigner", "NeverTrigger", "OperatorError", "OutputTag", "PillarboxError",
+    "ProcessAllWindowFunction", "ProcessFunction", "ProcessWindowFunction", "ProcessingTimeSessionWindows",
+    "ProcessingTimeTrigger", "Program", "ProgramError", "PurgingTrigger", "SavepointError", "ReduceFunction",
+    "ReducingState", "ReducingStateDescriptor", "Row", "RuntimeContext", "RuntimeExecutionMode",
     "SessionWindowTimeGapExtractor", "SlidingEventTimeWindows", "SlidingProcessingTimeWindows", "StateTtlConfig",
     "StreamExecutionEnvironment", "TaskReport", "Time", "TimeDomain", "TimeEvictor", "TimeWindow", "TimerService",
     "TimestampAssigner", "TimestampedValue", "Trigger", "TriggerResult", "TumblingEventTimeWindows",
@@ -130,6 +129,32 @@ def test_the_public_names():
 @pytest.mark.parametrize("module", PUBLIC_MODULES)
 def test_the_public_names_of_the_other_modules(module):
     assert set(importlib.import_module(f"pillarbox.{module}").__all__) == PUBLIC_MODULES[module]
+
+
+def test_what_is_not_public_has_a_private_name():
+    """A module is private if its name, or that of a package around it, begins with an underscore."""
+    modules = {path.relative_to(SOURCE).with_suffix("").as_posix() for path in SOURCE.rglob("*.py")}
+    public = {
+        module.removesuffix("/__init__").replace("/", ".")
+        for module in modules
+        if not re.search(r"(^|/)_(?!_init__)", module)
+    }
+    assert public == {"__init__", *PUBLIC_MODULES}
+
+
+def test_all_that_modules_share_has_a_docstring():
+    """Ruff asks for docstrings in public modules alone."""
+    without = [
+        f"{path.relative_to(SOURCE)}: {getattr(node, 'name', 'the module')}"
+        for path in sorted(SOURCE.rglob("*.py"))
+        for tree in [ast.parse(path.read_text())]
+        for node in [tree, *tree.body]
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+        and not getattr(node, "name", "").startswith("_")
+        and "overload" not in map(ast.unparse, getattr(node, "decorator_list", ()))
+        and not ast.get_docstring(node)
+    ]
+    assert without == []
 
 
 def test_the_floors_are_those_of_the_page():

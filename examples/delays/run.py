@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from examples.delays.data import SCHEMAS, Tables, slices, write_files
 from examples.delays.job import Hour, build
 from examples.delays.oracle import Row
-from pillarbox import StreamExecutionEnvironment, Types
-from pillarbox.graph import Program
+from pillarbox import Program, StreamExecutionEnvironment, Types
 from pillarbox.testing import ProgramTestHarness, row
 
 if TYPE_CHECKING:

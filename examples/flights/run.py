@@ -12,9 +12,7 @@ import pyarrow as pa
 from examples.flights.data import FILES_PER_SLICE, SCHEMA, deal, heartbeat, slices, write_files
 from examples.flights.job import Event, build
 from examples.flights.oracle import Outcome, canonical
-from pillarbox import DataStream, StreamExecutionEnvironment
-from pillarbox.elements import ArrowRecords
-from pillarbox.graph import Program
+from pillarbox import DataStream, Program, StreamExecutionEnvironment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -119,7 +117,7 @@ def run_local(
     with env.local_job(events=job.build(env.from_collection([]))) as running:
         for part in [*slices(table, batches), heartbeat(table)]:
             files = deal(part, FILES_PER_SLICE, shuffle) if part.num_rows > 1 else [part]
-            partitions = [[ArrowRecords(batch) for batch in file.to_batches(max_chunksize=10_000)] for file in files]
+            partitions = [file.to_batches(max_chunksize=10_000) for file in files]
             events += running.run_epoch({0: partitions})["events"]
             if forget:
                 running.reset()

@@ -165,7 +165,7 @@ class Upgrades:
         """Run a command of pillarbox, as somebody at a terminal would."""
         short = [shown(Path(each)) if each.startswith("/") else each for each in arguments]
         print(f"\n$ pillarbox {' '.join(short)}", flush=True)
-        subprocess.run([sys.executable, "-m", "pillarbox.cli", *arguments], check=True)
+        subprocess.run([sys.executable, "-m", "pillarbox", *arguments], check=True)
 
 
 def check(found: list[Outcome], table: pa.Table, since: datetime) -> bool:

@@ -1,6 +1,6 @@
 """The names of the public namespace, ``pillarbox``, and where they come from."""
 
-from pillarbox.datastream import (
+from pillarbox._datastream import (
     AllWindowedStream,
     AsyncBatchFunction,
     AsyncCache,
@@ -60,8 +60,8 @@ from pillarbox.datastream import (
     WindowedStream,
     fallback,
 )
-from pillarbox.elements import TaskReport
-from pillarbox.errors import (
+from pillarbox._elements import TaskReport
+from pillarbox._errors import (
     CheckpointMismatchError,
     ConfigurationError,
     ExchangeError,
@@ -72,7 +72,8 @@ from pillarbox.errors import (
     SavepointError,
     TypeMismatchError,
 )
-from pillarbox.operators.columnar.aggregates import (
+from pillarbox._graph import Program
+from pillarbox._operators.columnar.aggregates import (
     ArrowAggregateFunction,
     ColumnAggregate,
     approx_count_distinct_,
@@ -84,7 +85,7 @@ from pillarbox.operators.columnar.aggregates import (
     min_,
     sum_,
 )
-from pillarbox.operators.windowing import (
+from pillarbox._operators.windowing import (
     AllWindowFunction,
     ContinuousEventTimeTrigger,
     ContinuousProcessingTimeTrigger,
@@ -127,16 +128,17 @@ from pillarbox.operators.windowing import (
     WindowAssigner,
     WindowFunction,
 )
-from pillarbox.rows import Row
-from pillarbox.runtime.spark.metrics import metrics
-from pillarbox.runtime.spark.query import start
-from pillarbox.runtime.spark.rescale import rescale
-from pillarbox.runtime.spark.savepoint import savepoint
-from pillarbox.runtime.spark.session import local_session
-from pillarbox.runtime.spark.state_reader import read_state
-from pillarbox.runtime.spark.stop import stop_with_savepoint
-from pillarbox.runtime.spark.write_state import write_state
-from pillarbox.state import (
+from pillarbox._rows import Row
+from pillarbox._runtime.local import LocalJob
+from pillarbox._runtime.spark.metrics import metrics
+from pillarbox._runtime.spark.query import start
+from pillarbox._runtime.spark.rescale import rescale
+from pillarbox._runtime.spark.savepoint import savepoint
+from pillarbox._runtime.spark.session import local_session
+from pillarbox._runtime.spark.state_reader import read_state
+from pillarbox._runtime.spark.stop import stop_with_savepoint
+from pillarbox._runtime.spark.write_state import write_state
+from pillarbox._state import (
     AggregateFunction,
     AggregatingState,
     AggregatingStateDescriptor,
@@ -151,8 +153,8 @@ from pillarbox.state import (
     ValueState,
     ValueStateDescriptor,
 )
-from pillarbox.time import Duration, Time, TimestampAssigner, WatermarkGenerator, WatermarkStrategy
-from pillarbox.types import TypeInformation, Types
+from pillarbox._time import Duration, Time, TimestampAssigner, WatermarkGenerator, WatermarkStrategy
+from pillarbox._types import TypeInformation, Types
 
 __all__ = [
     "AggregateFunction",
@@ -228,6 +230,7 @@ __all__ = [
     "KeyedStream",
     "ListState",
     "ListStateDescriptor",
+    "LocalJob",
     "MapFunction",
     "MapState",
     "MapStateDescriptor",
@@ -247,6 +250,7 @@ __all__ = [
     "ProcessWindowFunction",
     "ProcessingTimeSessionWindows",
     "ProcessingTimeTrigger",
+    "Program",
     "ProgramError",
     "PurgingTrigger",
     "ReadOnlyBroadcastState",

@@ -34,22 +34,22 @@ __all__ = [
 
 # By the names that stand in checkpoints: these stay.
 _HOMES = {
-    "AsyncFailure": "pillarbox.operators.async_io.function:AsyncFailure",
-    "CountWindow": "pillarbox.operators.windowing.windows:CountWindow",
-    "DeadLetter": "pillarbox.operators.dead_letter:DeadLetter",
-    "Duration": "pillarbox.time.duration:Duration",
-    "GlobalWindow": "pillarbox.operators.windowing.windows:GlobalWindow",
-    "OutputTag": "pillarbox.operators.functions:OutputTag",
-    "Time": "pillarbox.time.duration:Time",
-    "TimeDomain": "pillarbox.operators.functions:TimeDomain",
-    "TimeWindow": "pillarbox.operators.windowing.windows:TimeWindow",
-    "TimestampedValue": "pillarbox.operators.windowing.evictors:TimestampedValue",
+    "AsyncFailure": "pillarbox._operators.async_io.function:AsyncFailure",
+    "CountWindow": "pillarbox._operators.windowing.windows:CountWindow",
+    "DeadLetter": "pillarbox._operators.dead_letter:DeadLetter",
+    "Duration": "pillarbox._time.duration:Duration",
+    "GlobalWindow": "pillarbox._operators.windowing.windows:GlobalWindow",
+    "OutputTag": "pillarbox._operators.functions:OutputTag",
+    "Time": "pillarbox._time.duration:Time",
+    "TimeDomain": "pillarbox._operators.functions:TimeDomain",
+    "TimeWindow": "pillarbox._operators.windowing.windows:TimeWindow",
+    "TimestampedValue": "pillarbox._operators.windowing.evictors:TimestampedValue",
 }
 
 # The names in pickles of format 1, and of values that were pickled by their places later; and their places now.
 _FORMER = {
-    ("pillarbox.elements", "Watermark"): "pillarbox.elements:Watermark",
-    ("pillarbox.elements", "WatermarkStatus"): "pillarbox.elements:WatermarkStatus",
+    ("pillarbox.elements", "Watermark"): "pillarbox._elements:Watermark",
+    ("pillarbox.elements", "WatermarkStatus"): "pillarbox._elements:WatermarkStatus",
     ("pillarbox.operators.async_io.function", "AsyncFailure"): _HOMES["AsyncFailure"],
     ("pillarbox.operators.functions", "OutputTag"): _HOMES["OutputTag"],
     ("pillarbox.operators.functions", "TimeDomain"): _HOMES["TimeDomain"],
@@ -66,7 +66,7 @@ _FORMER = {
 
 def row_class(fields: tuple[str, ...]) -> Any:
     """Return the class of the rows with these columns: pickled rows are calls of it."""
-    return _at("pillarbox.rows:row_class")(fields)
+    return _at("pillarbox._rows:row_class")(fields)
 
 
 def make(kind: str, *parts: Any) -> Any:
@@ -76,7 +76,7 @@ def make(kind: str, *parts: Any) -> Any:
 
 def make_error(name: str, args: tuple[Any, ...]) -> Any:
     """Return one of pillarbox's errors."""
-    return _at(_HOMES.get(name, f"pillarbox.errors:{name}"))(*args)
+    return _at(_HOMES.get(name, f"pillarbox._errors:{name}"))(*args)
 
 
 def _at(home: str) -> Any:

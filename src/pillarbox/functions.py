@@ -6,16 +6,16 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from pillarbox.datastream import AsyncCache, AsyncRetryStrategy, Function, RuntimeContext, StreamExecutionEnvironment
-from pillarbox.errors import OperatorError, ProgramError, describe, shorten
-from pillarbox.operators.async_io.function import CombiningFunction
-from pillarbox.operators.async_io.host import is_coroutine_function, is_generator_function
-from pillarbox.operators.async_io.options import AsyncOptions, OnBarrier
-from pillarbox.operators.columnar.aggregates import ColumnAggregate
-from pillarbox.operators.windowing.assigner import WindowAssigner
-from pillarbox.time import WatermarkStrategy
-from pillarbox.time.duration import DurationLike
-from pillarbox.types import SchemaLike, resolve_schema
+from pillarbox._datastream import AsyncCache, AsyncRetryStrategy, Function, RuntimeContext, StreamExecutionEnvironment
+from pillarbox._errors import OperatorError, ProgramError, describe, shorten
+from pillarbox._operators.async_io.function import CombiningFunction
+from pillarbox._operators.async_io.host import is_coroutine_function, is_generator_function
+from pillarbox._operators.async_io.options import AsyncOptions, OnBarrier
+from pillarbox._operators.columnar.aggregates import ColumnAggregate
+from pillarbox._operators.windowing.assigner import WindowAssigner
+from pillarbox._time import WatermarkStrategy
+from pillarbox._time.duration import DurationLike
+from pillarbox._types import SchemaLike, resolve_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

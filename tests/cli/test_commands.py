@@ -14,10 +14,10 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from pillarbox import CheckpointMismatchError, SavepointError
-from pillarbox.cli import commands, show
-from pillarbox.runtime.spark import requests as requests_module
-from pillarbox.runtime.spark import rescale as rescale_module
-from pillarbox.runtime.spark import savepoint as savepoint_module
+from pillarbox._cli import commands, show
+from pillarbox._runtime.spark import requests as requests_module
+from pillarbox._runtime.spark import rescale as rescale_module
+from pillarbox._runtime.spark import savepoint as savepoint_module
 
 
 def called(*arguments: str):
@@ -94,7 +94,7 @@ def test_what_cannot_be_done_is_one_sentence(no_spark, monkeypatch, error, words
 
 
 def test_without_its_libraries_there_is_a_sentence():
-    code = "import sys; sys.modules['click'] = None; sys.argv = ['pillarbox']; import pillarbox.cli as c; c.main()"
+    code = "import sys; sys.modules['click'] = None; sys.argv = ['pillarbox']; import pillarbox._cli as c; c.main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr == "pillarbox: the command line needs click: pip install 'pillarbox[cli]'\n"

@@ -36,11 +36,11 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox.elements import Records
-from pillarbox.runtime.local import LocalJob, Savepoint
-from pillarbox.state import MemoryChunkStore, large_collections, log_limits
-from pillarbox.state.log_head import FORMAT
-from pillarbox.time import ManualProcessingTimeService
+from pillarbox._elements import Records
+from pillarbox._runtime.local import LocalJob, Savepoint
+from pillarbox._state import MemoryChunkStore, large_collections, log_limits
+from pillarbox._state.log_head import FORMAT
+from pillarbox._time import ManualProcessingTimeService
 
 __all__ = [
     "EPOCHS",

@@ -27,10 +27,10 @@ from pillarbox import (
     min_,
     sum_,
 )
-from pillarbox.elements import Records
-from pillarbox.rows import row_class
-from pillarbox.runtime.local import LocalJob, Savepoint
-from pillarbox.state.log_head import FORMAT
+from pillarbox._elements import Records
+from pillarbox._rows import row_class
+from pillarbox._runtime.local import LocalJob, Savepoint
+from pillarbox._state.log_head import FORMAT
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["EPOCHS", "PATH", "job", "run"]

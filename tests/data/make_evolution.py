@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pillarbox import Row, StateTtlConfig, Types
-from pillarbox.state import (
+from pillarbox._state import (
     HeapKeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
@@ -25,8 +25,8 @@ from pillarbox.state import (
     ValueStateDescriptor,
     large_collections,
 )
-from pillarbox.state.key_note import KeyNote
-from pillarbox.state.log_head import FORMAT
+from pillarbox._state.key_note import KeyNote
+from pillarbox._state.log_head import FORMAT
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["KEYS", "PATH", "Money", "Moved", "Order", "Slim"]

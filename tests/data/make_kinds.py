@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from pyspark.sql.types import TimestampNTZType
 
 from pillarbox import Types
-from pillarbox.state import (
+from pillarbox._state import (
     HeapKeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
@@ -28,8 +28,8 @@ from pillarbox.state import (
     StateLog,
     ValueStateDescriptor,
 )
-from pillarbox.state.key_note import KeyNote
-from pillarbox.state.log_head import FORMAT
+from pillarbox._state.key_note import KeyNote
+from pillarbox._state.log_head import FORMAT
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["KEYS", "PATH", "Line", "Place", "Renamed", "Scalars", "scalars"]

@@ -11,9 +11,9 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from pillarbox.runtime.local import Savepoint
-from pillarbox.state.savepoint import write_savepoint
-from pillarbox.state.savepoint.manifest import FORMAT, Sources
+from pillarbox._runtime.local import Savepoint
+from pillarbox._state.savepoint import write_savepoint
+from pillarbox._state.savepoint.manifest import FORMAT, Sources
 from tests.data.make_checkpoint import HERE, load
 
 __all__ = ["PATH", "logs", "unpack"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.state import (
+from pillarbox._state import (
     HeapKeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
@@ -24,9 +24,9 @@ from pillarbox.state import (
     ValueStateDescriptor,
     log_limits,
 )
-from pillarbox.state.log_head import FORMAT
-from pillarbox.time import ManualProcessingTimeService
-from pillarbox.time.internal_timer_service import InternalTimerService
+from pillarbox._state.log_head import FORMAT
+from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.internal_timer_service import InternalTimerService
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["EPOCHS", "PATH", "Model", "Windows", "operations"]

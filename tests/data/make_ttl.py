@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox.state import (
+from pillarbox._state import (
     HeapKeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
@@ -25,7 +25,7 @@ from pillarbox.state import (
     large_collections,
     log_limits,
 )
-from pillarbox.state.log_head import FORMAT
+from pillarbox._state.log_head import FORMAT
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["END", "PATH", "Timed", "expected"]

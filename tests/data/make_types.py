@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pillarbox import Row, Types
-from pillarbox.state import (
+from pillarbox._state import (
     HeapKeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
@@ -29,8 +29,8 @@ from pillarbox.state import (
     large_collections,
     log_limits,
 )
-from pillarbox.state.key_note import KeyNote
-from pillarbox.state.log_head import FORMAT
+from pillarbox._state.key_note import KeyNote
+from pillarbox._state.log_head import FORMAT
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["PATH", "Money", "Order", "Typed", "contents"]

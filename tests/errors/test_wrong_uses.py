@@ -12,7 +12,7 @@ import pytest
 
 import pillarbox
 from pillarbox import MapFunction, OperatorError, PillarboxError, ProgramError, StreamExecutionEnvironment
-from pillarbox.errors import causes_of, describe
+from pillarbox._errors import causes_of, describe
 from tests.errors.wrong_joins import JOIN_BUILDS
 from tests.errors.wrong_settings import SETTINGS_BUILDS
 from tests.errors.wrong_two_inputs import TWO_INPUT_BUILDS, TWO_INPUT_RUNS

@@ -28,8 +28,8 @@ import pyarrow.parquet as pq
 
 import pillarbox
 from pillarbox import CheckpointMismatchError, StreamExecutionEnvironment
-from pillarbox.runtime.spark.session import local_session
-from pillarbox.state.savepoint import files
+from pillarbox._runtime.spark.session import local_session
+from pillarbox._state.savepoint import files
 from pillarbox.testing import ProgramTestHarness, row
 from tests.faults.everything_job import stream
 from tests.faults.job import COLUMNS, Epoch, FileSink, Row, make_events, read_events, write_events

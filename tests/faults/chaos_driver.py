@@ -26,8 +26,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import pillarbox
 from pillarbox import CheckpointMismatchError, DataStream
-from pillarbox.runtime.spark.session import local_session
-from pillarbox.state.savepoint import LocalSavepoint
+from pillarbox._runtime.spark.session import local_session
+from pillarbox._state.savepoint import LocalSavepoint
 from tests.faults import async_job, columns_job, job, second_job
 from tests.faults.job import Fault, Faults, FileSink, read_fixed_epochs
 from tests.faults.join_job import joins

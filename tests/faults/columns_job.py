@@ -26,7 +26,7 @@ from pillarbox import (
     min_,
     sum_,
 )
-from pillarbox.time import to_timestamp
+from pillarbox._time import to_timestamp
 from tests.faults.job import HEARTBEAT, OUT_OF_ORDER, Out
 from tests.faults.join_job import LOWER, UPPER, is_left, is_right
 from tests.faults.window_job import GAP, LATENESS, SIZE, SLIDE, TUMBLING

@@ -32,7 +32,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from pillarbox.runtime.spark.session import local_session
+from pillarbox._runtime.spark.session import local_session
 from tests.faults.columns_job import columns
 from tests.faults.job import (
     COLUMNS,

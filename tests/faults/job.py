@@ -38,8 +38,8 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox.state import log_limits
-from pillarbox.time import system_clock
+from pillarbox._state import log_limits
+from pillarbox._time import system_clock
 from tests.faults.clock import SetClock
 
 MINUTE = 60_000

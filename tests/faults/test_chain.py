@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from pillarbox import CheckpointMismatchError
-from pillarbox.state.savepoint import LocalSavepoint
+from pillarbox._state.savepoint import LocalSavepoint
 from tests.faults.chain_job import found
 from tests.faults.everything_oracle import LEVELS, expected
 from tests.faults.job import make_events
@@ -62,7 +62,7 @@ class Home:
         """The command that writes the first savepoint."""
         checkpoint, directory = self.folder / "first" / "checkpoint", self.folder / "one"
         settings = ["--master", "local[2]", "--conf", "spark.driver.memory=1g"]
-        return ["-m", "pillarbox.cli", "savepoint", str(checkpoint), str(directory), *settings]
+        return ["-m", "pillarbox", "savepoint", str(checkpoint), str(directory), *settings]
 
     def log(self) -> str:
         return (self.folder / "log").read_text()[-6000:]

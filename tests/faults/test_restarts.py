@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from pillarbox.runtime.spark import plan
+from pillarbox._runtime.spark import plan
 from tests.faults.conftest import MakeRun, tasks
 from tests.faults.job import Fault, InjectedError
 

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
 from pillarbox import ProgramError, StreamExecutionEnvironment
-from pillarbox.graph import Layout, SinkTransformation, lay_out, subtask_places
-from pillarbox.graph.description import compare, describe_programs, read_layouts
-from pillarbox.graph.targets import FormerCodes, spark_hash, subtask_codes
-from pillarbox.runtime.spark.layouts import ProgramLayout
+from pillarbox._graph import Layout, SinkTransformation, lay_out, subtask_places
+from pillarbox._graph.description import compare, describe_programs, read_layouts
+from pillarbox._graph.targets import FormerCodes, spark_hash, subtask_codes
+from pillarbox._runtime.spark.layouts import ProgramLayout
 
 
 class Frame:

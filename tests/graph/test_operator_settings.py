@@ -14,9 +14,9 @@ from pillarbox import (
     ProgramError,
     StreamExecutionEnvironment,
 )
-from pillarbox.elements import Records
-from pillarbox.graph.description import compare, describe_programs
-from pillarbox.task.partitioner import ForwardPartitioner, RescalePartitioner
+from pillarbox._elements import Records
+from pillarbox._graph.description import compare, describe_programs
+from pillarbox._task.partitioner import ForwardPartitioner, RescalePartitioner
 from tests.graph.test_program import Keyed, compiled, environment, key, shape
 
 ODD = OutputTag("odd")

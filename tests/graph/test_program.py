@@ -18,11 +18,11 @@ from pillarbox import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
-from pillarbox.datastream import DataStream
-from pillarbox.elements import channel_code, edge_of_channel
-from pillarbox.graph import SinkTransformation, output_target
-from pillarbox.graph.targets import FormerCodes, spark_hash, subtask_codes, value_of_hash
-from pillarbox.task.vertex import REPORT_TARGET, edge_id
+from pillarbox._datastream import DataStream
+from pillarbox._elements import channel_code, edge_of_channel
+from pillarbox._graph import SinkTransformation, output_target
+from pillarbox._graph.targets import FormerCodes, spark_hash, subtask_codes, value_of_hash
+from pillarbox._task.vertex import REPORT_TARGET, edge_id
 
 SIDE = OutputTag("side")
 

@@ -10,7 +10,7 @@ import pyspark
 
 import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
-from pillarbox.runtime.spark.session import local_session
+from pillarbox._runtime.spark.session import local_session
 
 __all__ = ["COLUMNS", "END", "PACKAGE", "read", "session", "totals", "writer"]
 

@@ -6,8 +6,8 @@ import asyncio
 from typing import Any
 
 from pillarbox import AsyncFunction
-from pillarbox.elements import Records
-from pillarbox.operators.async_io.operator import AsyncWaitOperator
+from pillarbox._elements import Records
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
 
 
 class Service(AsyncFunction):

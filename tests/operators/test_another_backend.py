@@ -7,17 +7,17 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from pillarbox import KeyedProcessFunction, ValueState, ValueStateDescriptor
-from pillarbox.elements import Records
+from pillarbox._elements import Records
+from pillarbox._operators.deduplicate import DeduplicateOperator
+from pillarbox._operators.keyed_process import KeyedProcessOperator
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.operator import KeyedContext, OperatorContext
+from pillarbox._operators.reduce import ReduceOperator
+from pillarbox._state import KeyedStateBackend
+from pillarbox._state.backend import StateUndo
+from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.internal_timer_service import InternalTimeServiceManager
 from pillarbox.mailbox import MailboxProcessor
-from pillarbox.operators.deduplicate import DeduplicateOperator
-from pillarbox.operators.keyed_process import KeyedProcessOperator
-from pillarbox.operators.keys import Keying
-from pillarbox.operators.operator import KeyedContext, OperatorContext
-from pillarbox.operators.reduce import ReduceOperator
-from pillarbox.state import KeyedStateBackend
-from pillarbox.state.backend import StateUndo
-from pillarbox.time import ManualProcessingTimeService
-from pillarbox.time.internal_timer_service import InternalTimeServiceManager
 
 
 class Store:

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from pillarbox import AsyncCache, AsyncFunction, OutputTag
-from pillarbox.elements import Records, Watermark
-from pillarbox.operators.async_io.operator import AsyncWaitOperator
-from pillarbox.operators.async_io.options import AsyncOptions
-from pillarbox.operators.operator import OperatorContext, StreamOperator
-from pillarbox.operators.pass_through import PASS_THROUGH
-from pillarbox.state import MemoryChunkStore
-from pillarbox.task import ChainNode, MultipleInputStreamTask
+from pillarbox._elements import Records, Watermark
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.async_io.options import AsyncOptions
+from pillarbox._operators.operator import OperatorContext, StreamOperator
+from pillarbox._operators.pass_through import PASS_THROUGH
+from pillarbox._state import MemoryChunkStore
+from pillarbox._task import ChainNode, MultipleInputStreamTask
+from pillarbox._time import ManualProcessingTimeService
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
-from pillarbox.time import ManualProcessingTimeService
 from tests.nodes import node
 from tests.operators.async_service import Service, answer, settle
 from tests.task.tasks import run_shuffled, vertex_of

@@ -27,11 +27,11 @@ from pillarbox import (
     ProgramError,
     StreamExecutionEnvironment,
 )
-from pillarbox.elements import Records
-from pillarbox.operators.async_io import event_loop, host, workers
-from pillarbox.operators.async_io.host import is_coroutine_function
-from pillarbox.operators.async_io.operator import AsyncWaitOperator
-from pillarbox.operators.async_io.options import AsyncOptions
+from pillarbox._elements import Records
+from pillarbox._operators.async_io import event_loop, host, workers
+from pillarbox._operators.async_io.host import is_coroutine_function
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness
 from tests.nodes import node

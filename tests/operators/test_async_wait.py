@@ -25,15 +25,15 @@ from pillarbox import (
     Time,
     ValueStateDescriptor,
 )
-from pillarbox.elements import Records
-from pillarbox.errors import CheckpointMismatchError
-from pillarbox.operators.async_io import event_loop, workers
-from pillarbox.operators.async_io.event_loop import EventLoopThread
-from pillarbox.operators.async_io.function import CombiningFunction
-from pillarbox.operators.async_io.operator import AsyncWaitOperator
-from pillarbox.operators.async_io.options import AsyncOptions
-from pillarbox.operators.async_io.request import Request
-from pillarbox.operators.async_io.workers import RequestWorkers
+from pillarbox._elements import Records
+from pillarbox._errors import CheckpointMismatchError
+from pillarbox._operators.async_io import event_loop, workers
+from pillarbox._operators.async_io.event_loop import EventLoopThread
+from pillarbox._operators.async_io.function import CombiningFunction
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.async_io.options import AsyncOptions
+from pillarbox._operators.async_io.request import Request
+from pillarbox._operators.async_io.workers import RequestWorkers
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness, harness_for, row
 from tests.nodes import node

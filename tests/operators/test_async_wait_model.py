@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from pillarbox import OutputTag
-from pillarbox.operators.async_io.operator import AsyncWaitOperator
-from pillarbox.operators.async_io.options import AsyncOptions
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from tests.nodes import node
 from tests.operators.async_service import Log, Service, answer, settle
@@ -267,7 +267,7 @@ class AsyncWaitMachine(RuleBasedStateMachine):
 
 
 def _watermark(timestamp: int) -> Any:
-    from pillarbox.elements import Watermark
+    from pillarbox._elements import Watermark
 
     return Watermark(timestamp)
 

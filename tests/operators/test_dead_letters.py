@@ -44,7 +44,7 @@ from pillarbox import (
     WatermarkStrategy,
     count_,
 )
-from pillarbox.elements import ArrowRecords, Records
+from pillarbox._elements import ArrowRecords, Records
 from pillarbox.testing import ProgramTestHarness, harness_for
 
 BAD = OutputTag[DeadLetter]("bad")

@@ -20,12 +20,12 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from pillarbox.operators.filter import FilterOperator
-from pillarbox.operators.flat_map import FlatMapOperator
-from pillarbox.operators.keyed_process import KeyedProcessOperator
-from pillarbox.operators.keys import Keying
-from pillarbox.operators.map import MapOperator
-from pillarbox.operators.process import ProcessOperator
+from pillarbox._operators.filter import FilterOperator
+from pillarbox._operators.flat_map import FlatMapOperator
+from pillarbox._operators.keyed_process import KeyedProcessOperator
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.map import MapOperator
+from pillarbox._operators.process import ProcessOperator
 from pillarbox.testing import (
     KeyedOneInputStreamOperatorTestHarness as Keyed,
 )

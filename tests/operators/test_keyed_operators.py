@@ -26,12 +26,12 @@ from pillarbox import (
     TimeDomain,
     ValueStateDescriptor,
 )
-from pillarbox.elements import ArrowRecords, Records, Watermark
-from pillarbox.errors import KeyTypeError
-from pillarbox.operators.keyed_process import KeyedProcessOperator
-from pillarbox.operators.keys import Keying
-from pillarbox.operators.map import MapOperator
-from pillarbox.operators.reduce import ReduceOperator
+from pillarbox._elements import ArrowRecords, Records, Watermark
+from pillarbox._errors import KeyTypeError
+from pillarbox._operators.keyed_process import KeyedProcessOperator
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.map import MapOperator
+from pillarbox._operators.reduce import ReduceOperator
 from pillarbox.testing import (
     KeyedOneInputStreamOperatorTestHarness as Keyed,
 )

@@ -18,17 +18,18 @@ from pillarbox import (
     Row,
     ValueStateDescriptor,
 )
-from pillarbox.elements import Records
-from pillarbox.operators.collector import RUN_LIMIT
-from pillarbox.operators.filter import FilterOperator
-from pillarbox.operators.flat_map import FlatMapOperator
-from pillarbox.operators.keyed_process import KeyedProcessOperator
-from pillarbox.operators.keys import Keying
-from pillarbox.operators.map import MapOperator
-from pillarbox.operators.operator import Discard, Fanout
-from pillarbox.operators.process import ProcessOperator
-from pillarbox.operators.reduce import ReduceOperator
-from pillarbox.operators.sinks import PrintOperator
+from pillarbox._elements import Records
+from pillarbox._operators.collector import RUN_LIMIT
+from pillarbox._operators.filter import FilterOperator
+from pillarbox._operators.flat_map import FlatMapOperator
+from pillarbox._operators.keyed_process import KeyedProcessOperator
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.map import MapOperator
+from pillarbox._operators.operator import Discard, Fanout
+from pillarbox._operators.process import ProcessOperator
+from pillarbox._operators.reduce import ReduceOperator
+from pillarbox._operators.sinks import PrintOperator
+from pillarbox._time import MIN_TIMESTAMP
 from pillarbox.testing import (
     KeyedOneInputStreamOperatorTestHarness as Keyed,
 )
@@ -38,7 +39,6 @@ from pillarbox.testing import (
 from pillarbox.testing import (
     harness_for,
 )
-from pillarbox.time import MIN_TIMESTAMP
 from tests.nodes import node, run
 
 SIDE = OutputTag("side")

@@ -17,15 +17,15 @@ from pillarbox import (
     WatermarkGenerator,
     WatermarkStrategy,
 )
-from pillarbox.elements import ArrowRecords, Records, Watermark, WatermarkStatus
-from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from pillarbox._elements import ArrowRecords, Records, Watermark, WatermarkStatus
+from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from pillarbox._time import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox.testing import (
     OneInputStreamOperatorTestHarness as Harness,
 )
 from pillarbox.testing import (
     row,
 )
-from pillarbox.time import MAX_WATERMARK, MIN_TIMESTAMP
 from tests.nodes import node, run
 
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
-from pillarbox.rows import (
+from pillarbox._rows import (
     Row,
     UnknownColumnError,
     column_to_list,

@@ -13,17 +13,17 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from pillarbox.datastream import DataStream, StreamExecutionEnvironment
-from pillarbox.elements import TaskReport, decode
-from pillarbox.graph import SinkTransformation, output_target
-from pillarbox.runtime.shipping import ship
-from pillarbox.runtime.spark._processor import Processor
-from pillarbox.runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows
-from pillarbox.runtime.spark.layouts import ProgramLayout
-from pillarbox.runtime.spark.output import BATCH_TIMESTAMP, BufferOutput
-from pillarbox.runtime.spark.residency import DRAIN_PROPERTY
-from pillarbox.runtime.spark.source_host import SourceHost
-from pillarbox.runtime.spark.task_host import TaskHost
+from pillarbox._datastream import DataStream, StreamExecutionEnvironment
+from pillarbox._elements import TaskReport, decode
+from pillarbox._graph import SinkTransformation, output_target
+from pillarbox._runtime.shipping import ship
+from pillarbox._runtime.spark._processor import Processor
+from pillarbox._runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows
+from pillarbox._runtime.spark.layouts import ProgramLayout
+from pillarbox._runtime.spark.output import BATCH_TIMESTAMP, BufferOutput
+from pillarbox._runtime.spark.residency import DRAIN_PROPERTY
+from pillarbox._runtime.spark.source_host import SourceHost
+from pillarbox._runtime.spark.task_host import TaskHost
 
 
 class Context:

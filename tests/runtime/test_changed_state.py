@@ -24,8 +24,8 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox.state import large_collections
-from pillarbox.state.savepoint import write_savepoint
+from pillarbox._state import large_collections
+from pillarbox._state.savepoint import write_savepoint
 from pillarbox.testing import ProgramTestHarness
 
 

@@ -26,14 +26,14 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox.datastream import columnar_joins
-from pillarbox.elements import ArrowRecords, Records
-from pillarbox.operators.columnar import join_keys, join_operator, join_segment, join_side, sketch
-from pillarbox.operators.columnar.join_segment import Segment
-from pillarbox.rows import row_class
-from pillarbox.runtime.local import LocalJob
-from pillarbox.time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
-from pillarbox.types import RowEncoder, resolve_schema
+from pillarbox._datastream import columnar_joins
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.columnar import join_keys, join_operator, join_segment, join_side, sketch
+from pillarbox._operators.columnar.join_segment import Segment
+from pillarbox._rows import row_class
+from pillarbox._runtime.local import LocalJob
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._types import RowEncoder, resolve_schema
 from tests.data import make_join
 from tests.data.make_checkpoint import load
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from pillarbox.runtime.spark.output import REPORT_TYPES
-from pillarbox.runtime.spark.query import EndOfWork
+from pillarbox._runtime.spark.output import REPORT_TYPES
+from pillarbox._runtime.spark.query import EndOfWork
 
 # 2026-11-21T20:00:00.000Z, and a second later.
 TEN = 1795291200000

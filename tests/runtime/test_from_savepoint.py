@@ -27,8 +27,8 @@ from pillarbox import (
     WatermarkStrategy,
     WindowFunction,
 )
-from pillarbox.graph.savepoint_start import SavepointStart
-from pillarbox.state.savepoint import OwnState, Sources, write_savepoint
+from pillarbox._graph.savepoint_start import SavepointStart
+from pillarbox._state.savepoint import OwnState, Sources, write_savepoint
 from pillarbox.testing import ProgramTestHarness, row
 
 LIMITS = MapStateDescriptor("limits")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from pillarbox import CheckpointMismatchError, KeyedProcessFunction
-from pillarbox.graph.description import describe_programs
-from pillarbox.runtime.spark import inspection
-from pillarbox.runtime.spark.inspection import changes_to
-from pillarbox.state.log_view import LogView
+from pillarbox._graph.description import describe_programs
+from pillarbox._runtime.spark import inspection
+from pillarbox._runtime.spark.inspection import changes_to
+from pillarbox._state.log_view import LogView
 from pillarbox.testing import ProgramTestHarness, row
 
 # Until then no request is answered: all of them are carried to the next epoch.

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from pillarbox import KeyedProcessFunction, ListStateDescriptor, StreamExecutionEnvironment
-from pillarbox.runtime.spark import residency
-from pillarbox.runtime.spark.residency import Residency
-from pillarbox.time.timestamps import MAX_WATERMARK
+from pillarbox._runtime.spark import residency
+from pillarbox._runtime.spark.residency import Residency
+from pillarbox._time.timestamps import MAX_WATERMARK
 from tests.runtime.spark_of_dicts import Query
 
 NEVER = 10**15

@@ -18,8 +18,8 @@ from pillarbox import (
     StreamExecutionEnvironment,
     WatermarkStrategy,
 )
+from pillarbox._time import MIN_TIMESTAMP
 from pillarbox.testing import ProgramTestHarness, row
-from pillarbox.time import MIN_TIMESTAMP
 from tests.programs import History, Tumbling, diamond, first, late_data, monotonous, rows_with_columns, windows
 
 PARALLELISM = st.integers(1, 4)

@@ -12,9 +12,9 @@ _WORKER = """
 import os, sys, threading, time
 
 from pillarbox import MapFunction, StreamExecutionEnvironment
-from pillarbox.graph import SinkTransformation
-from pillarbox.runtime.shipping import ship
-from pillarbox.runtime.spark import residency
+from pillarbox._graph import SinkTransformation
+from pillarbox._runtime.shipping import ship
+from pillarbox._runtime.spark import residency
 
 
 class Noted(MapFunction):
@@ -84,7 +84,7 @@ def test_they_are_left_alone(then: str) -> None:
 
 def test_user_code_that_leaves_in_the_middle_of_an_epoch_leaves() -> None:
     then = """
-from pillarbox.elements import Records
+from pillarbox._elements import Records
 list(task.run_epoch([Records([1])], subtask=0, checkpoint_id=0, bounded=False))
 """
     assert run(in_map="os._exit(5)", then=then) == (5, ["open"])

@@ -9,10 +9,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pillarbox.runtime.local import LocalJob, Savepoint
-from pillarbox.state import LogIdentity
-from pillarbox.state.log_view import LogView
-from pillarbox.state.savepoint import LocalSavepoint, restore_logs, write_savepoint
+from pillarbox._runtime.local import LocalJob, Savepoint
+from pillarbox._state import LogIdentity
+from pillarbox._state.log_view import LogView
+from pillarbox._state.savepoint import LocalSavepoint, restore_logs, write_savepoint
 from tests.data import make_checkpoint, make_columns, make_join, make_savepoint
 
 PROGRAMS: dict[str, Any] = {"aggregates": make_columns, "joins": make_join}

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from pillarbox import CheckpointMismatchError
-from pillarbox.graph.savepoint_start import SavepointStart
-from pillarbox.runtime.spark.seen_files import glob_of, paths_seen
-from pillarbox.runtime.spark.source_positions import FoundPositions, PlannedSource, SeenFiles
-from pillarbox.runtime.spark.source_positions import find_positions as find
-from pillarbox.state.savepoint import Sources
+from pillarbox._graph.savepoint_start import SavepointStart
+from pillarbox._runtime.spark.seen_files import glob_of, paths_seen
+from pillarbox._runtime.spark.source_positions import FoundPositions, PlannedSource, SeenFiles
+from pillarbox._runtime.spark.source_positions import find_positions as find
+from pillarbox._state.savepoint import Sources
 
 FILES = PlannedSource("FileSource[/in]", 0)
 KAFKA = PlannedSource("kafka", 1)

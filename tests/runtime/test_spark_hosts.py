@@ -15,13 +15,13 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
+from pillarbox._runtime.spark import residency, restore_host
+from pillarbox._runtime.spark.residency import Residency
+from pillarbox._runtime.spark.restore_host import Router
+from pillarbox._state import MemoryChunkStore
+from pillarbox._state.log_view import LogView
+from pillarbox._state.savepoint import OperatorTable, Table
 from pillarbox._unpickle import loads
-from pillarbox.runtime.spark import residency, restore_host
-from pillarbox.runtime.spark.residency import Residency
-from pillarbox.runtime.spark.restore_host import Router
-from pillarbox.state import MemoryChunkStore
-from pillarbox.state.log_view import LogView
-from pillarbox.state.savepoint import OperatorTable, Table
 from tests.runtime.spark_of_dicts import Query, rows_of
 
 CLOSED: list[str] = []

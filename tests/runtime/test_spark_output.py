@@ -12,13 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.elements import ArrowRecords, Buffer, Records, TaskReport, encode
-from pillarbox.errors import ExchangeError
-from pillarbox.graph import DataFrameSource, output_target
-from pillarbox.runtime.spark import buffer_rows
-from pillarbox.runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows, as_rows, batch_settings
-from pillarbox.runtime.spark.output import REPORT_TYPES, BufferOutput, ColumnOutput
-from pillarbox.task import REPORT_TARGET
+from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, encode
+from pillarbox._errors import ExchangeError
+from pillarbox._graph import DataFrameSource, output_target
+from pillarbox._runtime.spark import buffer_rows
+from pillarbox._runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows, as_rows, batch_settings
+from pillarbox._runtime.spark.output import REPORT_TYPES, BufferOutput, ColumnOutput
+from pillarbox._task import REPORT_TARGET
 
 COLUMNS = pa.schema([("n", pa.int64()), ("name", pa.string())])
 OUT, OTHER = output_target(0), output_target(1)

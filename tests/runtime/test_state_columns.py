@@ -15,18 +15,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import ConfigurationError, ProgramError, Row, TypeMismatchError, Types
-from pillarbox.runtime.spark.checkpoint_files import each_log
-from pillarbox.runtime.spark.rescale import rescale
-from pillarbox.runtime.spark.state_columns import (
+from pillarbox._runtime.spark.checkpoint_files import each_log
+from pillarbox._runtime.spark.rescale import rescale
+from pillarbox._runtime.spark.state_columns import (
     StateColumn,
     StateEncoder,
     key_type,
     state_columns,
     type_of_name,
 )
-from pillarbox.state.log_head import LogHead
-from pillarbox.state.log_view import ViewedRows
-from pillarbox.state.plain_types import plain_type
+from pillarbox._state.log_head import LogHead
+from pillarbox._state.log_view import ViewedRows
+from pillarbox._state.plain_types import plain_type
 
 
 class Point(NamedTuple):

@@ -21,8 +21,8 @@ from pillarbox import (
     Types,
     WatermarkStrategy,
 )
-from pillarbox.elements import Records
-from pillarbox.state.log_head import META
+from pillarbox._elements import Records
+from pillarbox._state.log_head import META
 
 BY_TIME = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value[1])
 MINUTE = 60_000

@@ -11,7 +11,7 @@ from pillarbox import (
     SlidingEventTimeWindows,
     WatermarkStrategy,
 )
-from pillarbox.state import log_limits
+from pillarbox._state import log_limits
 from pillarbox.testing import ProgramTestHarness, row
 
 EPOCHS, RECORDS, PAYLOAD = 24, 60, 400

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from pillarbox.runtime.spark.worker_sockets import acknowledge_at_once
+from pillarbox._runtime.spark.worker_sockets import acknowledge_at_once
 
 
 def open_files() -> set[str]:

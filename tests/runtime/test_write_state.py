@@ -16,9 +16,9 @@ from pillarbox import (
     ValueStateDescriptor,
     write_state,
 )
-from pillarbox.runtime.spark import savepoint
-from pillarbox.runtime.spark.savepoint import OpenSavepoint
-from pillarbox.state.savepoint import LocalSavepoint
+from pillarbox._runtime.spark import savepoint
+from pillarbox._runtime.spark.savepoint import OpenSavepoint
+from pillarbox._state.savepoint import LocalSavepoint
 from pillarbox.testing import ProgramTestHarness, row
 
 SEEN = ValueStateDescriptor("seen", Types.LONG())

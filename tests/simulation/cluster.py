@@ -10,13 +10,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from pillarbox.elements import Buffer, Records
-from pillarbox.graph import Program
-from pillarbox.runtime.local import EpochStore, Savepoint
-from pillarbox.task import MultipleInputStreamTask, SourceStreamTask
-from pillarbox.task.vertex import Vertex
-from pillarbox.testing.program_harness import PatientJob
-from pillarbox.time import ManualProcessingTimeService
+from pillarbox._elements import Buffer, Records
+from pillarbox._graph import Program
+from pillarbox._runtime.local import EpochStore, Savepoint
+from pillarbox._task import MultipleInputStreamTask, SourceStreamTask
+from pillarbox._task.vertex import Vertex
+from pillarbox._time import ManualProcessingTimeService
+from pillarbox.testing._program_harness import PatientJob
 from tests.simulation.turns import Turns
 
 T = TypeVar("T")

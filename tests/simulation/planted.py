@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from pillarbox.operators.async_io.in_flight import InFlight
-from pillarbox.operators.async_io.request import Request
-from pillarbox.operators.interval_join import IntervalJoinOperator
-from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
-from pillarbox.state import HeapKeyedStateBackend, StateLog, Sync, state_log
-from pillarbox.state.addresses import OPERATOR
-from pillarbox.state.heap_spaces import HeapSpaces
-from pillarbox.state.log_reader import LogReader
-from pillarbox.state.timers import HeapTimers
-from pillarbox.task import key_sorter
-from pillarbox.task.batch_input import BatchInput
-from pillarbox.task.input_gate import InputGate, _Channel
-from pillarbox.task.key_sorter import KeyedRun, KeySorter
-from pillarbox.task.operator_chain import _Meeting
-from pillarbox.time import EpochValve
+from pillarbox._operators.async_io.in_flight import InFlight
+from pillarbox._operators.async_io.request import Request
+from pillarbox._operators.interval_join import IntervalJoinOperator
+from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from pillarbox._state import HeapKeyedStateBackend, StateLog, Sync, state_log
+from pillarbox._state.addresses import OPERATOR
+from pillarbox._state.heap_spaces import HeapSpaces
+from pillarbox._state.log_reader import LogReader
+from pillarbox._state.timers import HeapTimers
+from pillarbox._task import key_sorter
+from pillarbox._task.batch_input import BatchInput
+from pillarbox._task.input_gate import InputGate, _Channel
+from pillarbox._task.key_sorter import KeyedRun, KeySorter
+from pillarbox._task.operator_chain import _Meeting
+from pillarbox._time import EpochValve
 from tests.simulation.cluster import Weather
 
 

@@ -11,16 +11,16 @@ from functools import cache
 from itertools import accumulate, pairwise
 from typing import Any
 
-from pillarbox.elements import Records
-from pillarbox.graph import Program
-from pillarbox.operators import reduce
-from pillarbox.operators.async_io import host
-from pillarbox.runtime.local import LocalJob, Savepoint
-from pillarbox.state import log_limits
-from pillarbox.state.key_groups import stable_hash
-from pillarbox.task import input_gate, key_sorter, record_spool, record_writer, stream_task
-from pillarbox.testing.program_harness import PatientJob, program_of
-from pillarbox.time import ManualProcessingTimeService
+from pillarbox._elements import Records
+from pillarbox._graph import Program
+from pillarbox._operators import reduce
+from pillarbox._operators.async_io import host
+from pillarbox._runtime.local import LocalJob, Savepoint
+from pillarbox._state import log_limits
+from pillarbox._state.key_groups import stable_hash
+from pillarbox._task import input_gate, key_sorter, record_spool, record_writer, stream_task
+from pillarbox._time import ManualProcessingTimeService
+from pillarbox.testing._program_harness import PatientJob, program_of
 from tests.simulation import service
 from tests.simulation.cluster import SimulatedJob, Story, Weather
 from tests.simulation.programs import PROGRAMS, Inputs, SimulatedProgram, outcome

@@ -14,13 +14,13 @@ import selectors
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from pillarbox._operators.async_io.event_loop import CallFailed
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.operator import StreamOperator
+from pillarbox._task.task_input import EXHAUSTED, Reader
+from pillarbox._time import ManualProcessingTimeService
 from pillarbox.mailbox import MailboxExecutor
-from pillarbox.operators.async_io.event_loop import CallFailed
-from pillarbox.operators.async_io.operator import AsyncWaitOperator
-from pillarbox.operators.operator import StreamOperator
-from pillarbox.task.task_input import EXHAUSTED, Reader
-from pillarbox.testing.patience import Patience
-from pillarbox.time import ManualProcessingTimeService
+from pillarbox.testing._patience import Patience
 from tests.simulation import service
 
 

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import Row
 
 from pillarbox import TaskReport, metrics
-from pillarbox.runtime.spark.output import REPORT_TYPES
+from pillarbox._runtime.spark.output import REPORT_TYPES
 
 TASK: dict[str, Any] = {name: number for number, name in enumerate(REPORT_TYPES)} | {
     "uid": "count",

@@ -26,9 +26,9 @@ from pillarbox import (
     WindowFunction,
     read_state,
 )
-from pillarbox.cli import commands
-from pillarbox.runtime.spark.description import Description
-from pillarbox.runtime.spark.rescale import rescale
+from pillarbox._cli import commands
+from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.rescale import rescale
 
 pytestmark = pytest.mark.spark
 

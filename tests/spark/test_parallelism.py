@@ -11,9 +11,9 @@ import pytest
 
 import pillarbox
 from pillarbox import CheckpointMismatchError, StreamExecutionEnvironment, WatermarkStrategy
-from pillarbox.graph import Layout
-from pillarbox.runtime.spark.description import Description
-from pillarbox.runtime.spark.start import _PROVIDER
+from pillarbox._graph import Layout
+from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.start import _PROVIDER
 
 pytestmark = pytest.mark.spark
 

@@ -25,13 +25,13 @@ from pillarbox import (
     read_state,
     sum_,
 )
-from pillarbox.cli import commands
-from pillarbox.runtime.spark import savepoint as savepoint_module
-from pillarbox.runtime.spark.checkpoint_files import CheckpointFiles
-from pillarbox.runtime.spark.description import Description
-from pillarbox.runtime.spark.savepoint import _sources, open_savepoint
-from pillarbox.state import LogIdentity, MemoryChunkStore
-from pillarbox.state.savepoint import LocalSavepoint, restore_logs
+from pillarbox._cli import commands
+from pillarbox._runtime.spark import savepoint as savepoint_module
+from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles
+from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.savepoint import _sources, open_savepoint
+from pillarbox._state import LogIdentity, MemoryChunkStore
+from pillarbox._state.savepoint import LocalSavepoint, restore_logs
 from tests.runtime.test_savepoints_by_columns import content
 
 pytestmark = pytest.mark.spark

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pillarbox import ConfigurationError
-from pillarbox.runtime.spark import session
+from pillarbox._runtime.spark import session
 
 
 class FakeConf(dict[str, str]):

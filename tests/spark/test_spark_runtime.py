@@ -26,7 +26,7 @@ from pillarbox import (
     WindowFunction,
     metrics,
 )
-from pillarbox.graph.targets import FormerCodes, spark_hash, subtask_codes
+from pillarbox._graph.targets import FormerCodes, spark_hash, subtask_codes
 
 
 class CountPerKey(KeyedProcessFunction):

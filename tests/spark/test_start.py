@@ -25,9 +25,9 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from pillarbox.runtime.spark.metrics import metrics
-from pillarbox.runtime.spark.session import worker_pool
-from pillarbox.runtime.spark.start import metrics_names
+from pillarbox._runtime.spark.metrics import metrics
+from pillarbox._runtime.spark.session import worker_pool
+from pillarbox._runtime.spark.start import metrics_names
 
 LATER = 3_600_000
 

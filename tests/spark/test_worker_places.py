@@ -10,12 +10,12 @@ import pytest
 from pyspark import cloudpickle
 
 from pillarbox import ConfigurationError
-from pillarbox.graph import Layout
-from pillarbox.operators.async_io.libraries import import_library
-from pillarbox.runtime.spark._processor import Processor
-from pillarbox.runtime.spark.layouts import ProgramLayout
-from pillarbox.runtime.spark.output import BufferOutput
-from pillarbox.runtime.spark.task_host import TaskHost
+from pillarbox._graph import Layout
+from pillarbox._operators.async_io.libraries import import_library
+from pillarbox._runtime.spark._processor import Processor
+from pillarbox._runtime.spark.layouts import ProgramLayout
+from pillarbox._runtime.spark.output import BufferOutput
+from pillarbox._runtime.spark.task_host import TaskHost
 
 BLOCK = """
 import sys
@@ -29,12 +29,12 @@ sys.meta_path.insert(0, Block())
 """
 
 KEYED = """
-import pillarbox.runtime.spark.output
-import pillarbox.runtime.spark._processor
-import pillarbox.runtime.spark.source_host
-import pillarbox.runtime.spark.task_host
+import pillarbox._runtime.spark.output
+import pillarbox._runtime.spark._processor
+import pillarbox._runtime.spark.source_host
+import pillarbox._runtime.spark.task_host
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
-from pillarbox.runtime.shipping import ship
+from pillarbox._runtime.shipping import ship
 
 class Count(KeyedProcessFunction):
     def open(self, runtime_context):

@@ -23,6 +23,7 @@ from pillarbox import (
     CountWindow,
     DeadLetter,
     Duration,
+    ExchangeError,
     GlobalWindow,
     OperatorError,
     OutputTag,
@@ -33,9 +34,8 @@ from pillarbox import (
     TimeWindow,
     TypeMismatchError,
     _unpickle,
-    errors,
 )
-from pillarbox.state import (
+from pillarbox._state import (
     HeapKeyedStateBackend,
     LogIdentity,
     MapStateDescriptor,
@@ -45,7 +45,7 @@ from pillarbox.state import (
     ValueStateDescriptor,
     log_limits,
 )
-from pillarbox.state.log_head import FORMAT, META, read_head
+from pillarbox._state.log_head import FORMAT, META, read_head
 from tests.data import make_checkpoint as golden
 
 GOLDEN = sorted(golden.HERE.glob("checkpoint-format-*.zip"))
@@ -189,6 +189,7 @@ VALUES = [
 # Classes of records and of other plain values that say something of a program, and are not in its records.
 OF_PROGRAMS = {
     "AsyncCache",
+    "Program",
     "AsyncFallback",
     "RuntimeExecutionMode",
     "TaskReport",
@@ -196,7 +197,7 @@ OF_PROGRAMS = {
     "TypeInformation",
     "WatermarkStrategy",
 }
-ERRORS = [OperatorError("it failed"), TypeMismatchError("no"), errors.ExchangeError("gone")]
+ERRORS = [OperatorError("it failed"), TypeMismatchError("no"), ExchangeError("gone")]
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
@@ -226,11 +227,12 @@ def test_these_are_all_public_classes_of_values():
 )
 def test_values_that_were_pickled_by_their_place_are_read(value):
     kind = type(value)
+    place = kind.__module__.replace("pillarbox._", "pillarbox.")
     payload = b"".join(
-        [b"\x80\x05c", f"{kind.__module__}\n{kind.__name__}\n".encode(), pickle.dumps(tuple(value), 5)[2:-1], b"\x81."]
+        [b"\x80\x05c", f"{place}\n{kind.__name__}\n".encode(), pickle.dumps(tuple(value), 5)[2:-1], b"\x81."]
     )
-    assert (kind.__module__, kind.__name__) in _unpickle._FORMER
-    assert type(pickle.loads(payload)) is kind and pickle.loads(payload) == value
+    assert (place, kind.__name__) in _unpickle._FORMER
+    assert type(_unpickle.loads(payload)) is kind and _unpickle.loads(payload) == value
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda value: type(value).__name__)

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from pillarbox import CheckpointMismatchError
+from pillarbox._state import MemoryChunkStore
+from pillarbox._state.log_chunk import _KNOWN
+from pillarbox._state.log_head import FORMAT, META, LogHead
+from pillarbox._state.plain_names import SCALARS
+from pillarbox._state.unread import AnyNames
 from pillarbox._unpickle import loads, loads_allowed
-from pillarbox.state import MemoryChunkStore
-from pillarbox.state.log_chunk import _KNOWN
-from pillarbox.state.log_head import FORMAT, META, LogHead
-from pillarbox.state.plain_names import SCALARS
-from pillarbox.state.unread import AnyNames
 from tests.data import make_kinds, make_own
 from tests.data.make_checkpoint import HERE, load
 

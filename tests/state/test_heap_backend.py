@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pillarbox.errors import OperatorError, ProgramError
-from pillarbox.state import (
+from pillarbox._errors import OperatorError, ProgramError
+from pillarbox._state import (
     AggregateFunction,
     AggregatingStateDescriptor,
     HeapKeyedStateBackend,
@@ -20,7 +20,7 @@ from pillarbox.state import (
     StateTtlConfig,
     ValueStateDescriptor,
 )
-from pillarbox.state.key_groups import key_group, subtask_of
+from pillarbox._state.key_groups import key_group, subtask_of
 
 
 @pytest.fixture

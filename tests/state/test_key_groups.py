@@ -19,8 +19,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pillarbox import Row
-from pillarbox.errors import KeyTypeError
-from pillarbox.state.key_groups import (
+from pillarbox._errors import KeyTypeError
+from pillarbox._state.key_groups import (
     MAX_MAX_PARALLELISM,
     default_max_parallelism,
     hashes_of_integers,
@@ -127,7 +127,7 @@ GOLDEN = {
 
 def test_the_hash_is_the_same_in_every_process():
     program = (
-        "import datetime, decimal, sys, uuid; from pillarbox.state.key_groups import stable_hash;"
+        "import datetime, decimal, sys, uuid; from pillarbox._state.key_groups import stable_hash;"
         f"print([stable_hash(eval(text)) for text in {list(GOLDEN)!r}])"
     )
     answers = set()

@@ -10,10 +10,10 @@ from functools import partial
 import pytest
 
 from pillarbox import CheckpointMismatchError, KeySelector
-from pillarbox.operators.keys import Keying
-from pillarbox.state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
-from pillarbox.state.key_note import KeyNote, function_note, key_change
-from pillarbox.state.log_head import META, read_head, write_head
+from pillarbox._operators.keys import Keying
+from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state.key_note import KeyNote, function_note, key_change
+from pillarbox._state.log_head import META, read_head, write_head
 
 SURELY, MAYBE, NO = "surely", "maybe", "no"
 
@@ -108,7 +108,7 @@ def test_changes(then, now, expected):
 
 def test_the_note_of_a_function_is_the_same_in_every_process():
     program = (
-        "from pillarbox.state.key_note import function_note\n"
+        "from pillarbox._state.key_note import function_note\n"
         'text = \'lambda row: row.a if row.b in {"x", "y", "z"} else (row.c, 1.5)\'\n'
         "print(function_note(eval(text))['code'])"
     )

@@ -15,8 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from pillarbox.errors import CheckpointMismatchError, OperatorError
-from pillarbox.state import (
+from pillarbox._errors import CheckpointMismatchError, OperatorError
+from pillarbox._state import (
     HeapKeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
@@ -28,7 +28,7 @@ from pillarbox.state import (
     large_collections,
     log_limits,
 )
-from pillarbox.state.log_head import META
+from pillarbox._state.log_head import META
 
 MANY = 200_000
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pillarbox.state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog, ValueStateDescriptor
-from pillarbox.state.log_summary import LogSummary
-from pillarbox.state.log_view import LogView
-from pillarbox.time import ManualProcessingTimeService
-from pillarbox.time.internal_timer_service import InternalTimerService
+from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog, ValueStateDescriptor
+from pillarbox._state.log_summary import LogSummary
+from pillarbox._state.log_view import LogView
+from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.internal_timer_service import InternalTimerService
 from tests.data import make_checkpoint as golden
 
 

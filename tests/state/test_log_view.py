@@ -16,9 +16,8 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from pillarbox import CheckpointMismatchError, Row
-from pillarbox._unpickle import loads, loads_allowed
-from pillarbox.elements import dumps
-from pillarbox.state import (
+from pillarbox._elements import dumps
+from pillarbox._state import (
     AggregatingStateDescriptor,
     HeapKeyedStateBackend,
     ListStateDescriptor,
@@ -31,9 +30,10 @@ from pillarbox.state import (
     large_collections,
     log_limits,
 )
-from pillarbox.state.log_head import META, Mark, write_head
-from pillarbox.state.log_view import LogView
-from pillarbox.state.unread import AnyNames, Unread, pickled
+from pillarbox._state.log_head import META, Mark, write_head
+from pillarbox._state.log_view import LogView
+from pillarbox._state.unread import AnyNames, Unread, pickled
+from pillarbox._unpickle import loads, loads_allowed
 from tests.data import make_checkpoint as golden
 
 # Of state logs; savepoints have files of another kind.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from pillarbox import CheckpointMismatchError, OperatorError, ProgramError
-from pillarbox.state import (
+from pillarbox._state import (
     AggregateFunction,
     AggregatingStateDescriptor,
     HeapKeyedStateBackend,
@@ -25,10 +25,10 @@ from pillarbox.state import (
     ValueStateDescriptor,
     log_limits,
 )
-from pillarbox.state.key_groups import key_group, subtask_of
-from pillarbox.state.log_head import META
-from pillarbox.time import ManualProcessingTimeService
-from pillarbox.time.internal_timer_service import InternalTimerService
+from pillarbox._state.key_groups import key_group, subtask_of
+from pillarbox._state.log_head import META
+from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.internal_timer_service import InternalTimerService
 from tests.data import make_spaces as golden
 from tests.data.make_checkpoint import load
 

@@ -17,9 +17,9 @@ from pillarbox import (
     Types,
     ValueStateDescriptor,
 )
-from pillarbox.state.log_view import ViewedRows
-from pillarbox.state.savepoint import Table
-from pillarbox.state.savepoint.new_table import EditedTable, NewTable
+from pillarbox._state.log_view import ViewedRows
+from pillarbox._state.savepoint import Table
+from pillarbox._state.savepoint.new_table import EditedTable, NewTable
 from pillarbox.testing import ProgramTestHarness, row
 
 DAY = dt.date(2026, 5, 1)

@@ -28,8 +28,8 @@ from pillarbox import (
     Types,
     WatermarkStrategy,
 )
-from pillarbox.elements import Records
-from pillarbox.state import (
+from pillarbox._elements import Records
+from pillarbox._state import (
     HeapKeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
@@ -40,9 +40,9 @@ from pillarbox.state import (
     ValueStateDescriptor,
     large_collections,
 )
-from pillarbox.state.key_note import KeyNote
-from pillarbox.state.log_head import META, read_head
-from pillarbox.state.plain_types import NotPlainError, plain_type
+from pillarbox._state.key_note import KeyNote
+from pillarbox._state.log_head import META, read_head
+from pillarbox._state.plain_types import NotPlainError, plain_type
 from tests.data import make_types as golden
 from tests.data.make_checkpoint import load
 

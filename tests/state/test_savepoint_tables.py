@@ -30,9 +30,8 @@ from pillarbox import (
     Types,
     ValueStateDescriptor,
 )
-from pillarbox._unpickle import loads_allowed
-from pillarbox.elements import channel_code
-from pillarbox.state import (
+from pillarbox._elements import channel_code
+from pillarbox._state import (
     HeapKeyedStateBackend,
     KeyOwner,
     LogIdentity,
@@ -42,10 +41,10 @@ from pillarbox.state import (
     large_collections,
     log_limits,
 )
-from pillarbox.state.key_groups import key_group, smallest_key, subtask_of
-from pillarbox.state.key_note import KeyNote
-from pillarbox.state.log_view import LogView
-from pillarbox.state.savepoint import (
+from pillarbox._state.key_groups import key_group, smallest_key, subtask_of
+from pillarbox._state.key_note import KeyNote
+from pillarbox._state.log_view import LogView
+from pillarbox._state.savepoint import (
     LocalSavepoint,
     LogBuilder,
     Manifest,
@@ -58,8 +57,9 @@ from pillarbox.state.savepoint import (
     restore_logs,
     write_savepoint,
 )
-from pillarbox.state.savepoint.column_types import column_type
-from pillarbox.state.unread import AnyNames
+from pillarbox._state.savepoint.column_types import column_type
+from pillarbox._state.unread import AnyNames
+from pillarbox._unpickle import loads_allowed
 
 Logs = dict[int, MemoryChunkStore]
 WATERMARK = 5_000

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import OperatorError, ProgramError
-from pillarbox.state import (
+from pillarbox._state import (
     AggregateFunction,
     AggregatingStateDescriptor,
     HeapKeyedStateBackend,
@@ -24,9 +24,9 @@ from pillarbox.state import (
     heap_windows,
     log_limits,
 )
-from pillarbox.state.key_groups import key_group, subtask_of
-from pillarbox.time import ManualProcessingTimeService
-from pillarbox.time.internal_timer_service import InternalTimerService
+from pillarbox._state.key_groups import key_group, subtask_of
+from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.internal_timer_service import InternalTimerService
 
 Window = tuple[int, int]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import Row
-from pillarbox.state.sizes import sizes_of
+from pillarbox._state.sizes import sizes_of
 
 
 @dataclass

@@ -11,8 +11,8 @@ import weakref
 import numpy as np
 import pytest
 
-from pillarbox.errors import CheckpointMismatchError, OperatorError
-from pillarbox.state import (
+from pillarbox._errors import CheckpointMismatchError, OperatorError
+from pillarbox._state import (
     HeapKeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
@@ -23,7 +23,7 @@ from pillarbox.state import (
     ValueStateDescriptor,
     log_limits,
 )
-from pillarbox.state.log_head import FORMAT, META
+from pillarbox._state.log_head import FORMAT, META
 
 KINDS = {"value": ValueStateDescriptor, "list": ListStateDescriptor, "map": MapStateDescriptor}
 
@@ -302,7 +302,7 @@ def test_a_task_that_goes_on_does_not_read_its_own_head_again(monkeypatch):
     first.put("k", n=1)
     first.commit()
     second = Task(store, n="value")
-    monkeypatch.setattr("pillarbox.state.state_log.read_head", None)
+    monkeypatch.setattr("pillarbox._state.state_log.read_head", None)
     assert first.log.sync(store) is second.log.sync(store) is Sync.IN_STEP
     monkeypatch.undo()
     # The same epoch of another attempt has other bytes, and so has a head that was damaged.

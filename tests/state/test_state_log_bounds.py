@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pillarbox.state import (
+from pillarbox._state import (
     HeapKeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
@@ -24,7 +24,7 @@ from pillarbox.state import (
     large_collections,
     log_limits,
 )
-from pillarbox.state.log_head import META
+from pillarbox._state.log_head import META
 
 MIB = 1024 * 1024 // 64
 SIZES = (0, 10, 100, 1_000, 5_000, 20_000, 60_000)

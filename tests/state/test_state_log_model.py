@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pillarbox import Types
-from pillarbox.state import (
+from pillarbox._state import (
     AggregateFunction,
     AggregatingStateDescriptor,
     HeapKeyedStateBackend,
@@ -28,11 +28,11 @@ from pillarbox.state import (
     log_limits,
     log_writer,
 )
-from pillarbox.state.key_note import KeyNote
-from pillarbox.state.log_cleaner import clean
-from pillarbox.state.log_head import META
-from pillarbox.time import ManualProcessingTimeService
-from pillarbox.time.internal_timer_service import InternalTimerService
+from pillarbox._state.key_note import KeyNote
+from pillarbox._state.log_cleaner import clean
+from pillarbox._state.log_head import META
+from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.internal_timer_service import InternalTimerService
 
 CHUNK_ROWS, SPARE_CHUNKS, GATHERING, HISTORY = 4, 3, 2, 4
 # Rows with more than some elements are large ones.

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pillarbox.state import (
+from pillarbox._state import (
     HeapKeyedStateBackend,
     ListStateDescriptor,
     LogIdentity,
@@ -29,9 +29,9 @@ from pillarbox.state import (
     large_collections,
     log_limits,
 )
-from pillarbox.state.log_head import META
-from pillarbox.time import ManualProcessingTimeService
-from pillarbox.time.internal_timer_service import InternalTimerService
+from pillarbox._state.log_head import META
+from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.internal_timer_service import InternalTimerService
 
 MIB = 1024 * 1024 // 64
 LONG = "PILLARBOX_LONG" in os.environ

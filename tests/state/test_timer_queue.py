@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.state.timer_queue import TimerQueue
+from pillarbox._state.timer_queue import TimerQueue
 
 
 def load(queue, timestamps, owners):

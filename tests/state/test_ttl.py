@@ -26,8 +26,8 @@ from pillarbox import (
     Types,
     ValueStateDescriptor,
 )
-from pillarbox.runtime.spark.state_columns import state_columns
-from pillarbox.state import (
+from pillarbox._runtime.spark.state_columns import state_columns
+from pillarbox._state import (
     HeapKeyedStateBackend,
     LogIdentity,
     MemoryChunkStore,
@@ -36,9 +36,9 @@ from pillarbox.state import (
     large_collections,
     log_limits,
 )
-from pillarbox.state.heap_rows import STAMPS
-from pillarbox.state.key_note import KeyNote
-from pillarbox.state.log_head import META, read_head
+from pillarbox._state.heap_rows import STAMPS
+from pillarbox._state.key_note import KeyNote
+from pillarbox._state.log_head import META, read_head
 from pillarbox.testing import ProcessingTime, ProgramTestHarness, StreamRecord, check_operator, harness_for, row
 from tests.data import make_ttl as golden
 from tests.data.make_checkpoint import load

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor
-from pillarbox.state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
-from pillarbox.state.key_note import KeyNote
-from pillarbox.state.large_collection import LiveMap
+from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state.key_note import KeyNote
+from pillarbox._state.large_collection import LiveMap
 
 
 class Thing:

@@ -6,11 +6,11 @@ import threading
 from dataclasses import replace
 from typing import Any
 
-from pillarbox.elements import Barrier, Buffer, Records, TaskReport, decode, encode
-from pillarbox.graph import output_target
-from pillarbox.operators.keys import Keying
-from pillarbox.operators.operator import StreamOperator
-from pillarbox.task import (
+from pillarbox._elements import Barrier, Buffer, Records, TaskReport, decode, encode
+from pillarbox._graph import output_target
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.operator import StreamOperator
+from pillarbox._task import (
     REPORT_TARGET,
     ChainInput,
     Consumers,
@@ -22,8 +22,8 @@ from pillarbox.task import (
     channel_code,
     edge_id,
 )
-from pillarbox.task.partitioner import KeyGroupPartitioner, OutputPartitioner
-from pillarbox.time import ManualProcessingTimeService
+from pillarbox._task.partitioner import KeyGroupPartitioner, OutputPartitioner
+from pillarbox._time import ManualProcessingTimeService
 
 OUTPUT = output_target(0)
 UPSTREAM = channel_code(0, 0)

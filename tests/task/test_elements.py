@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import Row
-from pillarbox.elements import (
+from pillarbox._elements import (
     ArrowRecords,
     Barrier,
     EndOfData,
@@ -26,7 +26,7 @@ from pillarbox.elements import (
     dumps,
     encode,
 )
-from pillarbox.errors import ExchangeError
+from pillarbox._errors import ExchangeError
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary() | st.dates()

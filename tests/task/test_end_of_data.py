@@ -7,17 +7,17 @@ import threading
 
 import pytest
 
-from pillarbox.elements import Barrier, Buffer, Element, EndOfData, Records, Watermark, encode
-from pillarbox.errors import ExchangeError
+from pillarbox._elements import Barrier, Buffer, Element, EndOfData, Records, Watermark, encode
+from pillarbox._errors import ExchangeError
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.async_io.options import AsyncOptions
+from pillarbox._operators.functions import KeyedProcessFunction
+from pillarbox._operators.keyed_process import KeyedProcessOperator
+from pillarbox._operators.keys import Keying
+from pillarbox._state import MemoryChunkStore
+from pillarbox._task import InputEdge, InputGate
+from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
 from pillarbox.mailbox import MailOptions
-from pillarbox.operators.async_io.operator import AsyncWaitOperator
-from pillarbox.operators.async_io.options import AsyncOptions
-from pillarbox.operators.functions import KeyedProcessFunction
-from pillarbox.operators.keyed_process import KeyedProcessOperator
-from pillarbox.operators.keys import Keying
-from pillarbox.state import MemoryChunkStore
-from pillarbox.task import InputEdge, InputGate
-from pillarbox.time import MAX_WATERMARK, ManualProcessingTimeService
 from tests.nodes import node
 from tests.task.tasks import UPSTREAM, Notes, Noting, kinds, run_source, sent, share, shuffled_task, source_task
 

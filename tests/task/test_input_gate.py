@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.elements import Barrier, Buffer, EndOfData, Records, Watermark, WatermarkStatus, encode
-from pillarbox.errors import ExchangeError
-from pillarbox.task import InputEdge, InputGate, channel_code, input_gate
-from pillarbox.time import MIN_TIMESTAMP, StatusWatermarkValve
+from pillarbox._elements import Barrier, Buffer, EndOfData, Records, Watermark, WatermarkStatus, encode
+from pillarbox._errors import ExchangeError
+from pillarbox._task import InputEdge, InputGate, channel_code, input_gate
+from pillarbox._time import MIN_TIMESTAMP, StatusWatermarkValve
 
 SOURCE, KNOWN = 0, 1
 

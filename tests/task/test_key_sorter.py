@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pillarbox.elements import Records
-from pillarbox.task import key_sorter
-from pillarbox.task.key_sorter import KeySorter
+from pillarbox._elements import Records
+from pillarbox._task import key_sorter
+from pillarbox._task.key_sorter import KeySorter
 from pillarbox.testing import row
 
 KEYS = st.one_of(

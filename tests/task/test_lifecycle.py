@@ -9,16 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from pillarbox.elements import Records
-from pillarbox.errors import TaskCanceledError, TaskStateError
+from pillarbox._elements import Records
+from pillarbox._errors import TaskCanceledError, TaskStateError
+from pillarbox._operators.functions import MapFunction
+from pillarbox._operators.map import MapOperator
+from pillarbox._state import MemoryChunkStore
+from pillarbox._task import SourceStreamTask, TaskState, lifecycle
+from pillarbox._task.lifecycle import TaskEvent, TaskLife
+from pillarbox._task.operator_chain import as_mail
+from pillarbox._time import ManualProcessingTimeService, ProcessingTimeServiceImpl
 from pillarbox.mailbox import MailboxProcessor, MailboxState, RejectedExecutionError
-from pillarbox.operators.functions import MapFunction
-from pillarbox.operators.map import MapOperator
-from pillarbox.state import MemoryChunkStore
-from pillarbox.task import SourceStreamTask, TaskState, lifecycle
-from pillarbox.task.lifecycle import TaskEvent, TaskLife
-from pillarbox.task.operator_chain import as_mail
-from pillarbox.time import ManualProcessingTimeService, ProcessingTimeServiceImpl
 from tests.nodes import node
 from tests.task.tasks import (
     Notes,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from pillarbox import KeyedProcessFunction, ListStateDescriptor, OperatorError
-from pillarbox.elements import Records
-from pillarbox.operators.keyed_process import KeyedProcessOperator
-from pillarbox.operators.keys import Keying
-from pillarbox.state import MemoryChunkStore
-from pillarbox.state.sizes import largest_rows
-from pillarbox.task import MultipleInputStreamTask
-from pillarbox.task.memory import Memory, process_memory, readable
+from pillarbox._elements import Records
+from pillarbox._operators.keyed_process import KeyedProcessOperator
+from pillarbox._operators.keys import Keying
+from pillarbox._state import MemoryChunkStore
+from pillarbox._state.sizes import largest_rows
+from pillarbox._task import MultipleInputStreamTask
+from pillarbox._task.memory import Memory, process_memory, readable
 from tests.nodes import node
 from tests.task.tasks import report_of, run_shuffled, vertex_of
 

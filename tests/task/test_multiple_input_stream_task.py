@@ -6,23 +6,23 @@ import threading
 
 import pytest
 
-from pillarbox.elements import Barrier, EndOfData, Records, Watermark
-from pillarbox.errors import (
+from pillarbox._elements import Barrier, EndOfData, Records, Watermark
+from pillarbox._errors import (
     CheckpointMismatchError,
     ExchangeError,
     OperatorError,
     ProgramError,
 )
-from pillarbox.operators.functions import KeyedProcessFunction
-from pillarbox.operators.keyed_process import KeyedProcessOperator
-from pillarbox.operators.keys import Keying
-from pillarbox.state import MemoryChunkStore, ValueStateDescriptor
-from pillarbox.task import (
+from pillarbox._operators.functions import KeyedProcessFunction
+from pillarbox._operators.keyed_process import KeyedProcessOperator
+from pillarbox._operators.keys import Keying
+from pillarbox._state import MemoryChunkStore, ValueStateDescriptor
+from pillarbox._task import (
     MultipleInputStreamTask,
     TaskState,
     channel_code,
 )
-from pillarbox.time import MAX_WATERMARK, ManualProcessingTimeService
+from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
 from tests.nodes import node
 from tests.task.tasks import (
     Notes,
@@ -226,7 +226,7 @@ def test_missing_input_fails_the_task():
 def test_keyed_state_outside_of_a_keyed_stream():
     class Greedy(Noting):
         def open(self):
-            from pillarbox.operators.functions import RuntimeContext
+            from pillarbox._operators.functions import RuntimeContext
 
             RuntimeContext(self.context).get_state(ValueStateDescriptor("s"))
 

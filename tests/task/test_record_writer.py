@@ -11,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pillarbox import Row
-from pillarbox.elements import ArrowRecords, Barrier, EndOfData, Records, Watermark, WatermarkStatus, decode
-from pillarbox.errors import KeyTypeError, OperatorError, ProgramError
-from pillarbox.operators.keys import Keying
-from pillarbox.state.key_groups import key_group, subtask_of
-from pillarbox.task import Edge, RecordWriter, channel_code, edge_id, record_writer
-from pillarbox.task.partitioner import KeyGroupPartitioner, OutputPartitioner, RebalancePartitioner
-from pillarbox.time import MIN_TIMESTAMP
+from pillarbox._elements import ArrowRecords, Barrier, EndOfData, Records, Watermark, WatermarkStatus, decode
+from pillarbox._errors import KeyTypeError, OperatorError, ProgramError
+from pillarbox._operators.keys import Keying
+from pillarbox._state.key_groups import key_group, subtask_of
+from pillarbox._task import Edge, RecordWriter, channel_code, edge_id, record_writer
+from pillarbox._task.partitioner import KeyGroupPartitioner, OutputPartitioner, RebalancePartitioner
+from pillarbox._time import MIN_TIMESTAMP
 
 TARGETS = [10, 11, 12]
 OUTPUT = -2
@@ -315,7 +315,7 @@ def test_key_functions_and_columns_that_fail_are_named():
 
 
 def test_many_keys_are_not_remembered_for_ever(monkeypatch):
-    from pillarbox.operators import keys
+    from pillarbox._operators import keys
 
     monkeypatch.setattr(keys, "_REMEMBERED", 10)
     writer = writer_of(edge_by(lambda value: value))

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pillarbox import KeyTypeError
-from pillarbox.elements import ArrowRecords, Records
-from pillarbox.operators.keys import Keying, Router
-from pillarbox.rows import rows_from_arrow
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.keys import Keying, Router
+from pillarbox._rows import rows_from_arrow
 
 COLUMNS = {
     "text": (st.text(max_size=5) | st.none(), pa.string()),

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
-from pillarbox.elements import ArrowRecords, Buffer, Records, WatermarkStatus, decode
-from pillarbox.graph import Program, SinkTransformation
-from pillarbox.runtime.shipping import ship
-from pillarbox.state import MemoryChunkStore
-from pillarbox.task import REPORT_TARGET, MultipleInputStreamTask, SourceStreamTask
-from pillarbox.time import ManualProcessingTimeService
+from pillarbox._elements import ArrowRecords, Buffer, Records, WatermarkStatus, decode
+from pillarbox._graph import Program, SinkTransformation
+from pillarbox._runtime.shipping import ship
+from pillarbox._state import MemoryChunkStore
+from pillarbox._task import REPORT_TARGET, MultipleInputStreamTask, SourceStreamTask
+from pillarbox._time import ManualProcessingTimeService
 
 COUNT = 3000
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.elements import Barrier, Buffer, Element, Records, Watermark, encode
-from pillarbox.task import InputEdge, InputGate, channel_code
-from pillarbox.time import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._elements import Barrier, Buffer, Element, Records, Watermark, encode
+from pillarbox._task import InputEdge, InputGate, channel_code
+from pillarbox._time import MAX_WATERMARK, MIN_TIMESTAMP
 
 KNOWN = 9
 

@@ -7,20 +7,20 @@ import threading
 
 import pytest
 
-from pillarbox.elements import Barrier, EndOfData, Records, Watermark
-from pillarbox.errors import (
+from pillarbox._elements import Barrier, EndOfData, Records, Watermark
+from pillarbox._errors import (
     TaskCanceledError,
     TaskStateError,
 )
-from pillarbox.mailbox import MailboxProcessor
-from pillarbox.task import (
+from pillarbox._task import (
     DataInputStatus,
     SourceStreamTask,
     TaskState,
     record_writer,
 )
-from pillarbox.task.task_input import EXHAUSTED, ThreadedReader
-from pillarbox.time import MAX_WATERMARK, ManualProcessingTimeService
+from pillarbox._task.task_input import EXHAUSTED, ThreadedReader
+from pillarbox._time import MAX_WATERMARK, ManualProcessingTimeService
+from pillarbox.mailbox import MailboxProcessor
 from tests.nodes import node
 from tests.task.tasks import (
     Notes,

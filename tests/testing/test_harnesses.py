@@ -27,7 +27,8 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox.operators.operator import StreamOperator
+from pillarbox._operators.operator import StreamOperator
+from pillarbox._time import MAX_WATERMARK
 from pillarbox.testing import (
     OneInputStreamOperatorTestHarness,
     ProcessFunctionTestHarnesses,
@@ -36,7 +37,6 @@ from pillarbox.testing import (
     harness_for,
     row,
 )
-from pillarbox.time import MAX_WATERMARK
 from tests.nodes import node
 
 LATE = OutputTag("late")

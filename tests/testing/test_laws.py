@@ -16,13 +16,13 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox.elements import ArrowRecords, Records
-from pillarbox.operators.async_io.operator import AsyncWaitOperator
-from pillarbox.operators.async_io.options import AsyncOptions
-from pillarbox.operators.deduplicate import DeduplicateOperator
-from pillarbox.operators.keys import Keying
-from pillarbox.operators.operator import StreamOperator
-from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.async_io.options import AsyncOptions
+from pillarbox._operators.deduplicate import DeduplicateOperator
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.operator import StreamOperator
+from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox.testing import (
     KeyedOneInputStreamOperatorTestHarness,
     OneInputStreamOperatorTestHarness,

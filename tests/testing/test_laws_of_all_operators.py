@@ -37,49 +37,49 @@ from pillarbox import (
     first_,
     sum_,
 )
-from pillarbox.datastream import DataStream, columnar_joins
-from pillarbox.elements import ArrowRecords, Records
-from pillarbox.operators.async_io.operator import AsyncWaitOperator
-from pillarbox.operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator, _BroadcastOperator
-from pillarbox.operators.co_group import CoGroupWindowOperator
-from pillarbox.operators.columnar.columnar_operator import ColumnarOperator
-from pillarbox.operators.columnar.join_operator import BaseJoinOperator, ColumnarJoinOperator
-from pillarbox.operators.columnar.pre_aggregate import PreAggregateOperator
-from pillarbox.operators.columnar.process_join import ColumnarProcessJoinOperator
-from pillarbox.operators.columnar.session_operator import ColumnarSessionOperator
-from pillarbox.operators.columnar.window_operator import ColumnarWindowOperator
-from pillarbox.operators.deduplicate import DeduplicateOperator
-from pillarbox.operators.filter import FilterOperator
-from pillarbox.operators.flat_map import FlatMapOperator
-from pillarbox.operators.function_operator import FunctionOperator
-from pillarbox.operators.guarded import GuardedOperator
-from pillarbox.operators.interval_join import IntervalJoinOperator
-from pillarbox.operators.key_guard import KeyGuardOperator
-from pillarbox.operators.keyed import KeyedOperator
-from pillarbox.operators.keyed_process import KeyedProcessOperator
-from pillarbox.operators.limit import LimitOperator
-from pillarbox.operators.map import MapOperator
-from pillarbox.operators.operator import StreamOperator
-from pillarbox.operators.pass_through import PASS_THROUGH, PassThroughOperator
-from pillarbox.operators.process import ProcessOperator
-from pillarbox.operators.reduce import ReduceOperator
-from pillarbox.operators.sinks import ColumnsOperator, PrintOperator
-from pillarbox.operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
-from pillarbox.operators.two_inputs import (
+from pillarbox._datastream import DataStream, columnar_joins
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator, _BroadcastOperator
+from pillarbox._operators.co_group import CoGroupWindowOperator
+from pillarbox._operators.columnar.columnar_operator import ColumnarOperator
+from pillarbox._operators.columnar.join_operator import BaseJoinOperator, ColumnarJoinOperator
+from pillarbox._operators.columnar.pre_aggregate import PreAggregateOperator
+from pillarbox._operators.columnar.process_join import ColumnarProcessJoinOperator
+from pillarbox._operators.columnar.session_operator import ColumnarSessionOperator
+from pillarbox._operators.columnar.window_operator import ColumnarWindowOperator
+from pillarbox._operators.deduplicate import DeduplicateOperator
+from pillarbox._operators.filter import FilterOperator
+from pillarbox._operators.flat_map import FlatMapOperator
+from pillarbox._operators.function_operator import FunctionOperator
+from pillarbox._operators.guarded import GuardedOperator
+from pillarbox._operators.interval_join import IntervalJoinOperator
+from pillarbox._operators.key_guard import KeyGuardOperator
+from pillarbox._operators.keyed import KeyedOperator
+from pillarbox._operators.keyed_process import KeyedProcessOperator
+from pillarbox._operators.limit import LimitOperator
+from pillarbox._operators.map import MapOperator
+from pillarbox._operators.operator import StreamOperator
+from pillarbox._operators.pass_through import PASS_THROUGH, PassThroughOperator
+from pillarbox._operators.process import ProcessOperator
+from pillarbox._operators.reduce import ReduceOperator
+from pillarbox._operators.sinks import ColumnsOperator, PrintOperator
+from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
+from pillarbox._operators.two_inputs import (
     CoFlatMapOperator,
     CoMapOperator,
     CoProcessOperator,
     KeyedCoProcessOperator,
     _TwoInputs,
 )
-from pillarbox.operators.windowing.base_operator import BaseWindowOperator
-from pillarbox.operators.windowing.folding_operator import FoldingWindowOperator
-from pillarbox.operators.windowing.guarded_operator import GuardedWindowOperator
-from pillarbox.operators.windowing.operator import WindowOperator
-from pillarbox.operators.windowing.pane_operator import PaneWindowOperator
-from pillarbox.operators.windowing.session_operator import SessionWindowOperator
-from pillarbox.operators.windowing.tumbling_operator import TumblingWindowOperator
-from pillarbox.task import ChainNode
+from pillarbox._operators.windowing.base_operator import BaseWindowOperator
+from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
+from pillarbox._operators.windowing.guarded_operator import GuardedWindowOperator
+from pillarbox._operators.windowing.operator import WindowOperator
+from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
+from pillarbox._operators.windowing.session_operator import SessionWindowOperator
+from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
+from pillarbox._task import ChainNode
 from pillarbox.testing import (
     KeyedOneInputStreamOperatorTestHarness,
     OneInputStreamOperatorTestHarness,

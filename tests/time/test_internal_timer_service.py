@@ -11,12 +11,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from pillarbox.errors import ProgramError
-from pillarbox.state import HeapKeyedStateBackend
-from pillarbox.state.timer_queue import TimerQueue
-from pillarbox.state.timers import HeapTimers
-from pillarbox.time import MIN_TIMESTAMP, ManualProcessingTimeService
-from pillarbox.time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
+from pillarbox._errors import ProgramError
+from pillarbox._state import HeapKeyedStateBackend
+from pillarbox._state.timer_queue import TimerQueue
+from pillarbox._state.timers import HeapTimers
+from pillarbox._time import MIN_TIMESTAMP, ManualProcessingTimeService
+from pillarbox._time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
 
 KEYS = st.sampled_from(["k1", "k2", "k3"])
 TIMES = st.integers(0, 20)

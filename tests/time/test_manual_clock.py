@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from pillarbox.time import (
+from pillarbox._time import (
     ManualProcessingTimeService,
     ProcessingTimeServiceImpl,
     ServiceState,

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from pillarbox.time import (
+from pillarbox._time import (
     ManualProcessingTimeService,
     ProcessingTimeServiceImpl,
     ServiceState,

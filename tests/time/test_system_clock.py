@@ -8,7 +8,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from pillarbox.time import (
+from pillarbox._time import (
     SystemProcessingTimeService,
     processing_time_delay,
     system_clock_ms,

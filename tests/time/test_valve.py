@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pillarbox.time import MAX_WATERMARK, MIN_TIMESTAMP, StatusWatermarkValve
+from pillarbox._time import MAX_WATERMARK, MIN_TIMESTAMP, StatusWatermarkValve
 
 
 class Sink:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox.time import (
+from pillarbox._time import (
     MAX_WATERMARK,
     MIN_TIMESTAMP,
     AscendingTimestampsWatermarks,

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from pyspark import cloudpickle
 from pyspark.sql import Row
 
-from pillarbox.errors import ProgramError
-from pillarbox.time import (
+from pillarbox._errors import ProgramError
+from pillarbox._time import (
     MAX_WATERMARK,
     MIN_TIMESTAMP,
     AscendingTimestampsWatermarks,

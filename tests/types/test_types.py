@@ -45,9 +45,9 @@ from pyspark.sql.types import (
     TimeType,
 )
 
-from pillarbox.errors import ConfigurationError, PillarboxError, ProgramError
-from pillarbox.rows import Row, row_class, rows_from_arrow
-from pillarbox.types import RowEncoder, TypeMismatchError, Types, resolve_schema
+from pillarbox._errors import ConfigurationError, PillarboxError, ProgramError
+from pillarbox._rows import Row, row_class, rows_from_arrow
+from pillarbox._types import RowEncoder, TypeMismatchError, Types, resolve_schema
 
 UTC = timezone.utc
 

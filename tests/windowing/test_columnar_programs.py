@@ -31,20 +31,20 @@ from pillarbox import (
     TumblingProcessingTimeWindows,
     Types,
     WatermarkStrategy,
+    _elements,
     approx_count_distinct_,
     avg_,
     count_,
-    elements,
     first_,
     max_,
     min_,
     sum_,
 )
-from pillarbox.elements import ArrowRecords, Records
-from pillarbox.operators.columnar.accumulators import Average
-from pillarbox.operators.columnar.partials import Columns, Partials
-from pillarbox.rows import row_class
-from pillarbox.runtime.local import LocalJob
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.columnar.accumulators import Average
+from pillarbox._operators.columnar.partials import Columns, Partials
+from pillarbox._rows import row_class
+from pillarbox._runtime.local import LocalJob
 from tests.data import make_columns
 from tests.data.make_checkpoint import load
 
@@ -445,7 +445,7 @@ def test_the_number_of_different_values_is_about_right(kind):
 
 
 def test_hashes_of_texts_do_not_depend_on_their_neighbours():
-    from pillarbox.operators.columnar import sketch
+    from pillarbox._operators.columnar import sketch
 
     texts = ["", "a", "b", "ab", "ba", "x" * 300_000, "\x00", "\x00\x00", "a" * 1000, *map(str, range(40_000))]
     together = sketch.hashes(pa.array(texts))
@@ -465,13 +465,13 @@ def test_columnar_runs_need_no_python_objects(monkeypatch):
     with env.local_job(out=stream) as columnar:
         (source,) = columnar.program.sources
         taken: list[int] = []
-        rows_from_arrow = elements.rows_from_arrow  # type: ignore[attr-defined]
+        rows_from_arrow = _elements.rows_from_arrow  # type: ignore[attr-defined]
 
         def counted(batch: pa.RecordBatch) -> list[Any]:
             taken.append(batch.num_rows)
             return rows_from_arrow(batch)
 
-        monkeypatch.setattr(elements, "rows_from_arrow", counted)
+        monkeypatch.setattr(_elements, "rows_from_arrow", counted)
         out = columnar.run_epoch({source: [[ArrowRecords(batch)]]}, bounded=True)["out"]
     assert [(row.card, row.n, row.top, row.low) for row in out] == [("a", 2, 7, 1), ("b", 1, 6, 2)]
     assert taken == [2]  # where the results were read, and nowhere before

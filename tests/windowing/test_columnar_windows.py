@@ -34,10 +34,10 @@ from pillarbox import (
     min_,
     sum_,
 )
-from pillarbox.elements import ArrowRecords, Records
-from pillarbox.operators.columnar import window_operator
-from pillarbox.rows import row_class
-from pillarbox.types import RowEncoder, resolve_schema
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.columnar import window_operator
+from pillarbox._rows import row_class
+from pillarbox._types import RowEncoder, resolve_schema
 
 NAMES = ["card", "shop", "at", "x", "f", "d", "s", "b"]
 TYPE = Types.ROW_NAMED(

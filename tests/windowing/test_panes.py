@@ -22,10 +22,10 @@ from pillarbox import (
     SlidingProcessingTimeWindows,
     ValueStateDescriptor,
 )
-from pillarbox.operators.windowing.operator import WindowOperator
-from pillarbox.operators.windowing.pane_operator import PaneWindowOperator
-from pillarbox.operators.windowing.panes import panes_of
-from pillarbox.operators.windowing.two_stacks import TwoStacks, copied
+from pillarbox._operators.windowing.operator import WindowOperator
+from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
+from pillarbox._operators.windowing.panes import panes_of
+from pillarbox._operators.windowing.two_stacks import TwoStacks, copied
 from tests.windowing.windows import Contents, open_windows
 
 spans = st.one_of(

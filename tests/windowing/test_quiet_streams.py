@@ -13,7 +13,7 @@ from pillarbox import (
     TumblingEventTimeWindows,
     WatermarkStrategy,
 )
-from pillarbox.errors import ProgramError
+from pillarbox._errors import ProgramError
 from pillarbox.testing import ProgramTestHarness
 from tests.programs import bounded, first
 

@@ -24,11 +24,11 @@ from pillarbox import (
     Types,
     ValueStateDescriptor,
 )
-from pillarbox.elements import ArrowRecords
-from pillarbox.operators.windowing import by_key
-from pillarbox.operators.windowing.operator import WindowOperator
-from pillarbox.operators.windowing.session_operator import SessionWindowOperator
-from pillarbox.task import ChainNode
+from pillarbox._elements import ArrowRecords
+from pillarbox._operators.windowing import by_key
+from pillarbox._operators.windowing.operator import WindowOperator
+from pillarbox._operators.windowing.session_operator import SessionWindowOperator
+from pillarbox._task import ChainNode
 from pillarbox.testing import KeyedOneInputStreamOperatorTestHarness
 from tests.windowing.windows import Contents, open_windows
 

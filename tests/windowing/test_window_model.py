@@ -20,11 +20,11 @@ from pillarbox import (
     SlidingEventTimeWindows,
     TumblingEventTimeWindows,
 )
-from pillarbox.operators.windowing.base_operator import LATE_RECORDS_DROPPED
-from pillarbox.operators.windowing.operator import WindowOperator
-from pillarbox.operators.windowing.pane_operator import PaneWindowOperator
-from pillarbox.operators.windowing.session_operator import SessionWindowOperator
-from pillarbox.operators.windowing.tumbling_operator import TumblingWindowOperator
+from pillarbox._operators.windowing.base_operator import LATE_RECORDS_DROPPED
+from pillarbox._operators.windowing.operator import WindowOperator
+from pillarbox._operators.windowing.pane_operator import PaneWindowOperator
+from pillarbox._operators.windowing.session_operator import SessionWindowOperator
+from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
 from tests.windowing.windows import Contents, open_windows
 
 LATE = OutputTag("late")

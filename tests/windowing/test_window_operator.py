@@ -42,7 +42,7 @@ from pillarbox import (
     WindowAssigner,
     WindowFunction,
 )
-from pillarbox.operators.windowing.tumbling_operator import TumblingWindowOperator
+from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
 from pillarbox.testing import StreamRecord, Watermark, check_operator
 from tests.windowing.windows import Contents, Number, open_windows
 

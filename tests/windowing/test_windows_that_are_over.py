@@ -31,7 +31,7 @@ from pillarbox import (
     TumblingProcessingTimeWindows,
     ValueStateDescriptor,
 )
-from pillarbox.state import log_limits
+from pillarbox._state import log_limits
 from tests.windowing.test_trigger_model import LONG, Budget
 from tests.windowing.windows import Contents, Number, open_windows
 

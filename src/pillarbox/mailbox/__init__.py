@@ -19,22 +19,22 @@ default action::
     processor.run_mailbox_loop()
 """
 
-from pillarbox.mailbox.default_action import (
+from pillarbox.mailbox._default_action import (
     MailboxController,
     MailboxDefaultAction,
     PeriodTimer,
     Suspension,
 )
-from pillarbox.mailbox.mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
-from pillarbox.mailbox.mailbox_executor import MailboxExecutor, RejectedExecutionError
-from pillarbox.mailbox.mailbox_processor import MailboxProcessor
-from pillarbox.mailbox.metrics import (
+from pillarbox.mailbox._mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
+from pillarbox.mailbox._mailbox_executor import MailboxExecutor, RejectedExecutionError
+from pillarbox.mailbox._mailbox_processor import MailboxProcessor
+from pillarbox.mailbox._metrics import (
     LatencyStatistics,
     MailboxMetrics,
     MailboxStatistics,
     ProbeScheduler,
 )
-from pillarbox.mailbox.task_mailbox import (
+from pillarbox.mailbox._task_mailbox import (
     MailboxClosedError,
     MailboxState,
     State,

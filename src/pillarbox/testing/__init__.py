@@ -76,22 +76,22 @@ records are cut into runs, and so on. :func:`check_operator` tries them:
 
 from typing import Any
 
-from pillarbox.elements import Watermark, WatermarkStatus
-from pillarbox.rows import Row
-from pillarbox.testing.harnesses import ProcessFunctionTestHarnesses, harness_for
-from pillarbox.testing.keyed_operator_harness import (
+from pillarbox._elements import Watermark, WatermarkStatus
+from pillarbox._rows import Row
+from pillarbox._time import ManualProcessingTimeService
+from pillarbox.testing._harnesses import ProcessFunctionTestHarnesses, harness_for
+from pillarbox.testing._keyed_operator_harness import (
     KeyedOneInputStreamOperatorTestHarness,
     KeyedTwoInputStreamOperatorTestHarness,
 )
-from pillarbox.testing.laws import ProcessingTime, check_operator
-from pillarbox.testing.operator_harness import (
+from pillarbox.testing._laws import ProcessingTime, check_operator
+from pillarbox.testing._operator_harness import (
     OneInputStreamOperatorTestHarness,
     OperatorSnapshot,
     StreamRecord,
     TwoInputStreamOperatorTestHarness,
 )
-from pillarbox.testing.program_harness import ProgramSnapshot, ProgramTestHarness
-from pillarbox.time import ManualProcessingTimeService
+from pillarbox.testing._program_harness import ProgramSnapshot, ProgramTestHarness
 
 __all__ = [
     "KeyedOneInputStreamOperatorTestHarness",

@@ -19,7 +19,7 @@ from pillarbox import (
     RuntimeExecutionMode,
     WatermarkStrategy,
 )
-from pillarbox.testing.program_harness import Build
+from pillarbox.testing._program_harness import Build
 from tests.programs import first
 from tests.simulation.batch_oracles import ORACLES, by_key, plain_rows
 from tests.simulation.programs.program import Inputs, SimulatedProgram

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from pillarbox.testing.program_harness import Build
+from pillarbox.testing._program_harness import Build
 
 Inputs = dict[str, list[Any]]
 

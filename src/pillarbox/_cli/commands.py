@@ -1,0 +1,292 @@
+"""The commands. What they print goes to standard output; progress and errors to standard error.
+
+Exit codes: 0, it is done; 1, it could not be, and one sentence says why; 2, it was called wrongly.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+
+import pillarbox as package
+from pillarbox._cli import show
+from pillarbox._cli.progress import progress
+from pillarbox._cli.session import session
+from pillarbox._errors import PillarboxError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["pillarbox"]
+
+_EPILOG = """
+\b
+Examples:
+  pillarbox inspect /checkpoints/flights
+  pillarbox state /checkpoints/flights count --where "seen > 1000"
+  pillarbox rescale /checkpoints/flights --parallelism 8
+  pillarbox savepoint /checkpoints/flights /savepoints/flights-1
+
+CHECKPOINT is the checkpointLocation of a query, wherever Spark reads: a path, hdfs://, s3a://, abfss://. What such a
+place needs is given to Spark as spark-submit has it: --conf spark.jars.packages=... --conf spark.hadoop....
+
+Exit codes: 0, done; 1, could not be done, and why is on standard error; 2, called wrongly.
+"""
+
+
+@click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.version_option(package.__version__, prog_name="pillarbox")
+def pillarbox() -> None:
+    """Look into the checkpoints of pillarbox's queries, and change what has to stay as it is while they run.
+
+    All commands start a local Spark, unless --master says otherwise; none needs the program that wrote the checkpoint.
+    """
+
+
+def _with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options of Spark's session, and hand it to the command as ``open_session``."""
+
+    @click.option("--master", default="local[*]", show_default=True, help="Where Spark runs, as spark-submit has it.")
+    @click.option(
+        "--conf", "settings", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's; may be repeated."
+    )
+    @click.option("--verbose", is_flag=True, help="Show Spark's log, and where an error comes from.")
+    @functools.wraps(command)
+    def wrapper(master: str, settings: tuple[str, ...], verbose: bool, **arguments: Any) -> None:
+        pairs = [setting.partition("=") for setting in settings]
+        for name, equals, _ in pairs:
+            if not name or not equals:
+                raise click.BadParameter(f"{name!r} is not KEY=VALUE", param_hint="--conf")
+
+        @contextmanager
+        def open_session(what: str) -> Iterator[SparkSession]:
+            console = Console(stderr=True)
+            with (
+                console.status("Starting Spark ...") as status,
+                session(master, {name: value for name, _, value in pairs}, verbose=verbose) as spark,
+            ):
+                status.stop()
+                with progress(spark, console, what):
+                    yield spark
+
+        try:
+            command(open_session=open_session, **arguments)
+        except Exception as error:
+            if verbose or isinstance(error, click.ClickException):
+                raise
+            raise click.ClickException(_sentence(error)) from None
+
+    return wrapper
+
+
+def _sentence(error: Exception) -> str:
+    """Return an error as somebody at the command line wants it: of Spark's, without Java's stack."""
+    if isinstance(error, PillarboxError):
+        return str(error)
+    said = str(error).partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0].strip()
+    return f"{type(error).__name__}: {said} (--verbose shows more)"
+
+
+_CHECKPOINT = click.argument("checkpoint")
+_EPOCH = click.option(
+    "--epoch", type=click.IntRange(0), help="A micro-batch whose state Spark still has; else the last."
+)
+
+
+@pillarbox.command()
+@_CHECKPOINT
+@_EPOCH
+@click.option(
+    "--top", default=5, show_default=True, type=click.IntRange(0), help="How many of the largest keys to name."
+)
+@click.option(
+    "--against",
+    metavar="CHECKPOINT",
+    help="Compare with the program of another checkpoint: say what keeps that one from going on with this.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_with_spark
+def inspect(
+    checkpoint: str, epoch: int | None, top: int, against: str | None, as_json: bool, open_session: Any
+) -> None:
+    """Show what there is in CHECKPOINT, or in a savepoint.
+
+    That is program, epochs, and of each operator its keys, timers, watermark and bytes.
+
+    All of the state is read, and proved, once. The query may be running.
+
+    To see what a change of a program would do, run it once on a checkpoint of its own, as in a test, and give that one
+    with --against: the exit code is 1 if it could not go on with CHECKPOINT.
+    """
+    from pillarbox._runtime.spark.inspection import changes_to, inspect_checkpoint, inspect_savepoint
+    from pillarbox._runtime.spark.savepoint import is_savepoint
+
+    with open_session(f"Reading {checkpoint}") as spark:
+        if is_savepoint(spark, checkpoint):
+            if epoch is not None or against is not None:
+                raise click.UsageError(
+                    f"{checkpoint} is a savepoint: it has one epoch, and --against is for checkpoints"
+                )
+            found = inspect_savepoint(spark, checkpoint)
+            if as_json:
+                click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+            else:
+                show.savepoint(Console(), found)
+            return
+        found = inspect_checkpoint(spark, checkpoint, epoch, top)
+        if against is not None:
+            found["changes"] = changes_to(spark, checkpoint, against)
+    if as_json:
+        click.echo(json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        show.checkpoint(Console(), found)
+    if found.get("changes", {}).get("refused"):
+        sys.exit(1)
+
+
+@pillarbox.command()
+@_CHECKPOINT
+@click.argument("uid")
+@_EPOCH
+@click.option("--where", metavar="SQL", help="Which rows, as in SQL: \"key = 'AA' AND seen > 10\".")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(0), help="How many rows to print; 0: all.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+@click.option("--output", metavar="DIR", help="Write all rows as Parquet to DIR, which must not exist, and print none.")
+@_with_spark
+def state(
+    checkpoint: str,
+    uid: str,
+    epoch: int | None,
+    where: str | None,
+    limit: int,
+    as_json: bool,
+    output: str | None,
+    open_session: Any,
+) -> None:
+    """Show the state of the operator UID in CHECKPOINT, or in a savepoint.
+
+    There is a row for each key, and for each of its windows. The columns are key, namespace (of a window: its start and
+    end), one for each state, timers, subtask. Those whose type the checkpoint does not know are VARIANT: compare them
+    as in --where "seen::long > 10". 'pillarbox inspect' shows the uids, and the states of each. The query may be
+    running; no class of yours is needed, or run.
+    """
+    from pillarbox._runtime.spark.failures import unwrapped_failures
+    from pillarbox._runtime.spark.places import reader
+    from pillarbox._runtime.spark.state_reader import read_state
+
+    with open_session(f"Reading the state of {uid}") as spark, unwrapped_failures():
+        rows = read_state(spark, checkpoint, uid, epoch)
+        if where is not None:
+            rows = rows.where(where)
+        if output is not None:
+            rows.write.parquet(output)
+            click.echo(f"{reader(spark).parquet(output).count()} rows in {output}", err=True)
+            return
+        if limit:
+            rows = rows.limit(limit + 1)
+        lines = rows.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false')) AS line").toLocalIterator()
+        shown = show.Rows(Console(), rows.columns, as_json=as_json, limit=limit)
+        for row in lines:
+            shown.add(row.line)
+    shown.end()
+
+
+@pillarbox.command()
+@_CHECKPOINT
+@click.option(
+    "--parallelism", required=True, type=click.IntRange(1), metavar="N", help="How many tasks are to run at a time."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_with_spark
+def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any) -> None:
+    """Change how many tasks the stopped query of CHECKPOINT runs at a time.
+
+    Its state moves to N of Spark's partitions. Then start the same program with set_parallelism(N): it goes on exactly
+    where it was. N is at most the max parallelism, which is fixed by the first start.
+
+    If it is interrupted, no query starts on the checkpoint until the same command has been run again to its end. It
+    takes Spark 4.2 or newer here; the query may run on an older one afterwards.
+    """
+    from pillarbox._runtime.spark.rescale import rescale as change
+
+    with open_session(f"Changing the parallelism to {parallelism}") as spark:
+        changed = change(spark, checkpoint, parallelism)
+    if as_json:
+        click.echo(json.dumps({"checkpoint": checkpoint, "parallelism": parallelism, "changed": changed}))
+    elif changed:
+        click.echo(f"{checkpoint}: its parallelism is {parallelism} now; start with set_parallelism({parallelism})")
+    else:
+        click.echo(f"{checkpoint}: its parallelism is {parallelism} already")
+
+
+@pillarbox.command()
+@_CHECKPOINT
+@click.argument("directory")
+@_EPOCH
+@click.option(
+    "--stop", is_flag=True, help="Stop the running query between two epochs; the savepoint is of its last one."
+)
+@click.option(
+    "--drain", is_flag=True, help="With --stop: let event time end first, so that all windows and timers fire."
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="With --stop: how long the query may take to be stopped (seconds).",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_with_spark
+def savepoint(
+    checkpoint: str,
+    directory: str,
+    epoch: int | None,
+    stop: bool,
+    drain: bool,
+    timeout: float,
+    as_json: bool,
+    open_session: Any,
+) -> None:
+    """Write a savepoint of CHECKPOINT into DIRECTORY, which must not exist.
+
+    A savepoint is all state of the query as plain Parquet, of which a program can start with any number of subtasks and
+    key groups. The query may be stopped, or running: it is of the last epoch that was committed, or of --epoch.
+
+    If it is interrupted, there is no savepoint: the same command again begins anew, and overwrites the half one.
+
+    With --stop, the driver of the query does it, as that was started with pillarbox.start(...): a request is left for
+    it beside the checkpoint, and withdrawn if it is not taken in time. DIRECTORY is as the driver sees it.
+    """
+    from pillarbox._runtime.spark.requests import request_stop
+    from pillarbox._runtime.spark.savepoint import open_savepoint
+    from pillarbox._runtime.spark.savepoint import savepoint as write
+
+    if drain and not stop:
+        raise click.UsageError("--drain is for --stop: nothing of a query that goes on is drained")
+    if stop and epoch is not None:
+        raise click.UsageError("--epoch is not for --stop: the savepoint is of the query's last epoch")
+    with open_session(f"Writing a savepoint of {checkpoint}") as spark:
+        if stop:
+            request_stop(
+                spark, checkpoint, directory, drain=drain, timeout=timeout, tell=functools.partial(click.echo, err=True)
+            )
+        else:
+            write(spark, checkpoint, directory, epoch=epoch)
+        manifest = open_savepoint(spark, directory).manifest
+    size = sum(each.length for each in manifest.files.values())
+    if as_json:
+        uids = [operator.uid for operator in manifest.operators]
+        click.echo(json.dumps({"savepoint": directory, "epoch": manifest.epoch, "operators": uids, "bytes": size}))
+    else:
+        click.echo(
+            f"{directory}: a savepoint of epoch {manifest.epoch}; state of {len(manifest.operators)} operators,"
+            f" {show.size(size)}{'; drained' if manifest.drained else ''}"
+        )

@@ -1,0 +1,79 @@
+"""The Spark session of a command: local unless it is told otherwise, and quiet."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pillarbox._runtime.spark.session import check_java, check_packages
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["session"]
+
+_LOCAL = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_QUIET = {"spark.log.level": "OFF", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+
+
+@contextmanager
+def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator[SparkSession]:
+    """Make a session for a command, and end it after that.
+
+    Args:
+        settings: Spark settings, which come before those that a command has.
+        verbose: whether to show Spark's own log.
+
+    Raises:
+        ConfigurationError: Java or a Python package is missing or of a wrong version.
+    """
+    check_packages()
+    check_java()
+    from pyspark.sql import SparkSession
+
+    is_local = master.startswith("local")
+    if is_local:
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    merged = {**(_LOCAL if is_local else {}), **({} if verbose else _QUIET), **settings}
+    builder = SparkSession.builder.appName("pillarbox").master(master)
+    for name, value in merged.items():
+        builder = builder.config(name, value)
+    with _standard_error(shown=verbose):
+        spark = builder.getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def _standard_error(*, shown: bool) -> Iterator[None]:
+    """Let processes that are started meanwhile write their standard error to nowhere: Java's, which has Spark's log.
+
+    If there is none, because Java did not come up, what it said is shown.
+    """
+    if shown:
+        yield
+        return
+    sys.stderr.flush()
+    ours = os.dup(2)
+    with tempfile.TemporaryFile() as said:
+        os.dup2(said.fileno(), 2)
+        try:
+            yield
+        except BaseException:
+            os.dup2(ours, 2)
+            said.seek(0)
+            sys.stderr.write(said.read().decode(errors="replace"))
+            raise
+        finally:
+            os.dup2(ours, 2)
+            os.close(ours)

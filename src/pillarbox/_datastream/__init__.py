@@ -1,0 +1,121 @@
+"""The public API: streams, functions and the environment, with PyFlink's names."""
+
+from pillarbox._datastream.all_windowed_stream import AllWindowedStream
+from pillarbox._datastream.async_data_stream import AsyncDataStream
+from pillarbox._datastream.broadcast_stream import BroadcastConnectedStream, BroadcastStream
+from pillarbox._datastream.connected_streams import ConnectedStreams
+from pillarbox._datastream.data_stream import DataStream
+from pillarbox._datastream.environment import StreamExecutionEnvironment
+from pillarbox._datastream.execution_mode import RuntimeExecutionMode
+from pillarbox._datastream.joined_streams import (
+    CoGroupedStreams,
+    CoGroupedWindows,
+    IntervalJoin,
+    JoinedStreams,
+    JoinedWindows,
+)
+from pillarbox._datastream.keyed_stream import KeyedStream
+from pillarbox._datastream.results import CollectedResults, DataStreamSink
+from pillarbox._datastream.windowed_stream import WindowedStream
+from pillarbox._operators.async_io.cache import AsyncCache
+from pillarbox._operators.async_io.fallback import AsyncFallback, fallback
+from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFailure, AsyncFunction
+from pillarbox._operators.async_io.retry import AsyncRetryPredicate, AsyncRetryStrategy
+from pillarbox._operators.broadcast_functions import (
+    BroadcastProcessFunction,
+    BroadcastState,
+    KeyedBroadcastProcessFunction,
+    ReadOnlyBroadcastState,
+)
+from pillarbox._operators.checkpointed import (
+    CheckpointedFunction,
+    FunctionInitializationContext,
+    FunctionSnapshotContext,
+    OperatorStateStore,
+)
+from pillarbox._operators.co_functions import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedCoProcessFunction,
+)
+from pillarbox._operators.dead_letter import DeadLetter
+from pillarbox._operators.functions import (
+    FilterFunction,
+    FlatMapFunction,
+    Function,
+    KeyedProcessFunction,
+    KeySelector,
+    MapFunction,
+    OutputTag,
+    Partitioner,
+    ProcessFunction,
+    ReduceFunction,
+    RuntimeContext,
+    TimeDomain,
+    TimerService,
+)
+from pillarbox._operators.join_functions import CoGroupFunction, FlatJoinFunction, JoinFunction, ProcessJoinFunction
+from pillarbox._operators.metric_group import Counter, Distribution, Meter, MetricGroup
+
+__all__ = [
+    "AllWindowedStream",
+    "AsyncBatchFunction",
+    "AsyncCache",
+    "AsyncDataStream",
+    "AsyncFailure",
+    "AsyncFallback",
+    "AsyncFunction",
+    "AsyncRetryPredicate",
+    "AsyncRetryStrategy",
+    "BroadcastConnectedStream",
+    "BroadcastProcessFunction",
+    "BroadcastState",
+    "BroadcastStream",
+    "CheckpointedFunction",
+    "CoFlatMapFunction",
+    "CoGroupFunction",
+    "CoGroupedStreams",
+    "CoGroupedWindows",
+    "CoMapFunction",
+    "CoProcessFunction",
+    "CollectedResults",
+    "ConnectedStreams",
+    "Counter",
+    "DataStream",
+    "DataStreamSink",
+    "DeadLetter",
+    "Distribution",
+    "FilterFunction",
+    "FlatJoinFunction",
+    "FlatMapFunction",
+    "Function",
+    "FunctionInitializationContext",
+    "FunctionSnapshotContext",
+    "IntervalJoin",
+    "JoinFunction",
+    "JoinedStreams",
+    "JoinedWindows",
+    "KeySelector",
+    "KeyedBroadcastProcessFunction",
+    "KeyedCoProcessFunction",
+    "KeyedProcessFunction",
+    "KeyedStream",
+    "MapFunction",
+    "Meter",
+    "MetricGroup",
+    "OperatorStateStore",
+    "OutputTag",
+    "Partitioner",
+    "ProcessFunction",
+    "ProcessJoinFunction",
+    "ReadOnlyBroadcastState",
+    "ReduceFunction",
+    "RuntimeContext",
+    "RuntimeExecutionMode",
+    "StreamExecutionEnvironment",
+    "TimeDomain",
+    "TimerService",
+    "WindowedStream",
+    "fallback",
+]

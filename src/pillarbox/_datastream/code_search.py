@@ -1,0 +1,118 @@
+"""Looks for a name in a user's code: in a function, and in all helpers of the user's that it reaches."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.functions import Function
+
+__all__ = ["mentions", "uses_processing_time"]
+
+# Nothing in these is the user's.
+_FOREIGN = (sys.stdlib_module_names | {"cloudpickle", "numpy", "pandas", "pillarbox", "pyarrow", "pyspark"}) - {
+    "__main__"
+}
+# A function that reaches more than this reaches a library, or data.
+_MOST = 10_000
+_MOST_ELEMENTS = 100
+
+
+def uses_processing_time(function: object) -> bool:
+    """Return whether a function sets processing-time timers.
+
+    It may declare so; where it declares nothing, its code, and that of the helpers that it reaches, is searched for the
+    name of the method.
+
+    Raises:
+        ProgramError: it declares something that is no bool.
+    """
+    declared = function.uses_processing_time if isinstance(function, Function) else None
+    if declared is None:
+        return mentions(function, "register_processing_time_timer")
+    if not isinstance(declared, bool):
+        raise ProgramError(
+            f"process(): {type(function).__name__}.uses_processing_time is True or False, not {shorten(declared)}"
+        )
+    return declared
+
+
+def mentions(function: object, name: str) -> bool:
+    """Return whether the code of a function, or code that it reaches, has ``name`` as an attribute or as a string.
+
+    It reaches the methods of its class, and what these name or hold: globals, closures, defaults, attributes of the
+    instance, and the classes of all of them; not what libraries hold, nor what is only made while it runs.
+    """
+    pending: list[Any] = [function]
+    seen: dict[int, Any] = {}  # the objects, too: an identity is unique only among what lives
+    while pending and len(seen) < _MOST:
+        thing = pending.pop()
+        if id(thing) in seen:
+            continue
+        seen[id(thing)] = thing
+        if isinstance(thing, CodeType):
+            if name in thing.co_names or name in thing.co_consts:
+                return True
+            pending += (constant for constant in thing.co_consts if isinstance(constant, CodeType))
+        else:
+            pending += _reached(thing)
+    return False
+
+
+def _reached(thing: Any) -> Iterable[Any]:
+    if isinstance(thing, FunctionType):
+        return () if _is_foreign(thing) else _reached_by_function(thing)
+    if isinstance(thing, MethodType):
+        return (thing.__func__, thing.__self__)
+    if isinstance(thing, partial):
+        return (thing.func, *thing.args, *thing.keywords.values())
+    if isinstance(thing, (staticmethod, classmethod)):
+        return (thing.__func__,)
+    if isinstance(thing, property):
+        return (thing.fget, thing.fset)
+    if isinstance(thing, type):
+        return [member for kind in thing.__mro__ if not _is_foreign(kind) for member in vars(kind).values()]
+    if isinstance(thing, (list, tuple, set, frozenset)):
+        return list(thing)[:_MOST_ELEMENTS]
+    if isinstance(thing, dict):
+        return list(thing.values())[:_MOST_ELEMENTS]
+    held = getattr(thing, "__dict__", {})
+    if isinstance(thing, ModuleType) or _is_foreign(type(thing)):
+        return (held["__wrapped__"],) if "__wrapped__" in held else ()  # what functools put around a function
+    return (type(thing), *held.values())
+
+
+def _is_foreign(definition: Any) -> bool:
+    return str(getattr(definition, "__module__", "")).partition(".")[0] in _FOREIGN
+
+
+def _reached_by_function(function: FunctionType) -> Iterator[Any]:
+    yield function.__code__
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    yield function.__dict__.get("__wrapped__")
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:
+            pass  # it has no contents yet
+    names = set(_names(function.__code__))
+    for name in names & function.__globals__.keys():
+        found = function.__globals__[name]
+        if isinstance(found, ModuleType):
+            if found.__name__.partition(".")[0] not in _FOREIGN:
+                # Of a module, what the code may mean by `module.name`.
+                yield from (vars(found)[member] for member in names & vars(found).keys())
+        else:
+            yield found
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

@@ -1,0 +1,147 @@
+"""Aggregates of columns on a windowed stream: the checks, and the two operators that they become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyspark.sql.types as spark
+
+from pillarbox._datastream.columns import check_column_names, encoder_of, known_schema
+from pillarbox._datastream.data_stream import DataStream
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.columnar.aggregates import ColumnAggregate
+from pillarbox._operators.columnar.panes import columnar_panes
+from pillarbox._operators.columnar.partials import Columns
+from pillarbox._operators.columnar.pre_aggregate import PreAggregateOperator
+from pillarbox._operators.columnar.program import ColumnarProgram
+from pillarbox._operators.columnar.session_operator import ColumnarSessionOperator
+from pillarbox._operators.columnar.window_operator import ColumnarWindowOperator
+from pillarbox._operators.operator import OperatorFactory
+from pillarbox._operators.windowing.assigner import WindowAssigner
+from pillarbox._operators.windowing.session_windows import EventTimeSessionWindows
+from pillarbox._operators.windowing.triggers import EventTimeTrigger
+
+if TYPE_CHECKING:
+    from pillarbox._datastream.keyed_stream import KeyedStream
+
+__all__ = ["aggregate_columns", "check_options"]
+
+_KEYS = (
+    spark.ByteType,
+    spark.ShortType,
+    spark.IntegerType,
+    spark.LongType,
+    spark.FloatType,
+    spark.DoubleType,
+    spark.DecimalType,
+    spark.StringType,
+    spark.BinaryType,
+    spark.BooleanType,
+    spark.DateType,
+    spark.TimestampType,
+    spark.TimestampNTZType,
+)
+_INSTEAD = "give aggregate() an AggregateFunction instead, which works on Python objects"
+
+
+def check_options(assigner: WindowAssigner, trigger: Any, evictor: Any, late_tag: Any, error_tag: Any = None) -> None:
+    """Check that windows are of a kind whose aggregates can be of columns.
+
+    Raises:
+        ProgramError: they are not.
+    """
+    if columnar_panes(assigner) is None and type(assigner) is not EventTimeSessionWindows:
+        raise ProgramError(
+            f"aggregates of columns are for tumbling, sliding, cumulating and session windows of event time, not for"
+            f" {assigner!r}: {_INSTEAD}"
+        )
+    if type(trigger) is not EventTimeTrigger:
+        raise ProgramError(f"aggregates of columns fire at the end of a window, not by {trigger!r}: {_INSTEAD}")
+    if evictor is not None:
+        raise ProgramError(
+            f"aggregates of columns keep no elements that evictor({shorten(evictor)}) could take out: {_INSTEAD}"
+        )
+    if late_tag is not None:
+        raise ProgramError(
+            "aggregates of columns count late rows (late_records_dropped in the metrics), and cannot send them to a"
+            f" side output: {_INSTEAD}"
+        )
+    if error_tag is not None:
+        raise ProgramError(
+            f"aggregates of columns call no function that could raise, so there are no dead letters: {_INSTEAD}"
+        )
+
+
+def aggregate_columns(
+    stream: KeyedStream[Any, Any], assigner: WindowAssigner, lateness: int, aggregates: Mapping[str, Any]
+) -> DataStream[Any]:
+    """Return the results of aggregates of columns.
+
+    Raises:
+        ProgramError: an aggregate is none, or a column is not there or of the wrong type; the keys are no columns, or
+            the columns are not known.
+    """
+    for name, aggregate in aggregates.items():
+        if not isinstance(aggregate, ColumnAggregate):
+            raise ProgramError(
+                f"aggregate({name}=...) takes an aggregate of columns, such as sum_('amount'), not {shorten(aggregate)}"
+            )
+    schema = _schema(stream)
+    keys = [schema[name] for name in _key_columns(stream, schema)]
+    wanted = dict.fromkeys(column for aggregate in aggregates.values() for column in aggregate.columns)
+    for name, aggregate in aggregates.items():
+        for column in aggregate.columns:
+            if column not in schema.names:
+                raise ProgramError(
+                    f"aggregate({name}={aggregate!r}): there is no column {column!r}; the columns are"
+                    f" {', '.join(schema.names)}"
+                )
+    inputs = [schema[name] for name in wanted if name not in {key.name for key in keys}]
+    sessions = isinstance(assigner, EventTimeSessionWindows)
+    columns = Columns(spark.StructType(keys), spark.StructType(inputs), dict(aggregates), sessions)
+    results = columns.result_type()
+    check_column_names(results.names, "aggregate()")
+    name = f"window.aggregate: {', '.join(aggregates)}"
+    program = ColumnarProgram(assigner, columns, lateness, encoder_of(stream, schema, name))
+    env = stream._env
+    partials = DataStream[Any](env, stream._plain_step())._apply(
+        "window.partials", None, OperatorFactory(partial(PreAggregateOperator, program=program))
+    )
+    keyed = partials.key_by([key.name for key in keys])
+    keyed._step.key_types = stream._step.key_types  # type: ignore[attr-defined]
+    kind = ColumnarSessionOperator if sessions else ColumnarWindowOperator
+    make = partial(kind, keying=keyed._keying, program=program)
+    return keyed._apply("window.aggregate", None, OperatorFactory(make, keyed=True), results).name(name)
+
+
+def _schema(stream: KeyedStream[Any, Any]) -> spark.StructType:
+    schema = known_schema(stream._plain_step())
+    if schema is None:
+        raise ProgramError(
+            f"aggregates of columns need to know the columns, and {stream._plain_step().name!r} declares none: put the"
+            " window behind from_dataframe(), or declare the output_type of the function before it (the type_info of a"
+            " collection)"
+        )
+    return schema
+
+
+def _key_columns(stream: KeyedStream[Any, Any], schema: spark.StructType) -> tuple[str, ...]:
+    keying = stream._keying
+    if keying.columns is None:
+        raise ProgramError(
+            "aggregates of columns need a key that is one column or several: key_by('card') or key_by('card', 'shop'),"
+            " not a function"
+        )
+    if keying.key_type is not None:
+        raise ProgramError("aggregates of columns take keys as they are: leave out the key_type of key_by()")
+    for name in keying.columns:
+        if name not in schema.names:
+            raise ProgramError(f"key_by(): there is no column {name!r}; the columns are {', '.join(schema.names)}")
+        if not isinstance(schema[name].dataType, _KEYS):
+            kind = schema[name].dataType.simpleString()
+            raise ProgramError(
+                f"key_by(): aggregates of columns cannot group by {name!r}, which is {kind}: make a column of its parts"
+            )
+    return keying.columns

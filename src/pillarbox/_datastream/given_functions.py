@@ -1,0 +1,105 @@
+"""The functions and types that a user gives to a stream's methods: checked, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, get_origin
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
+from pillarbox._operators.async_io.host import is_generator_function
+from pillarbox._operators.functions import Function, check_plain
+from pillarbox._types import TypeInformation
+
+__all__ = ["check_function", "check_instance", "check_requests", "check_type", "name_of"]
+
+
+def name_of(kind: str, func: Any) -> str:
+    """Return an operator's name: the method, and the function's own name where it has one."""
+    name = getattr(func, "__name__", type(func).__name__) if func is not None else "<lambda>"
+    return kind if name == "<lambda>" else f"{kind}: {name}"
+
+
+def check_function(func: Any, interface: type, method: str, called: str | None = None, *, many: bool = False) -> None:
+    """Refuse what is neither a function nor an instance of its interface, or returns no results when it is called.
+
+    Args:
+        func: the user's function or object.
+        interface: the function class that the method takes, such as ``MapFunction``.
+        method: the stream's method, for the message.
+        called: the method of ``interface`` that is called; by default it has the name of ``method``.
+        many: whether ``func`` returns any number of results, so that a generator is right.
+
+    Raises:
+        ProgramError: it cannot work.
+    """
+    # A class of another kind, such as `str`, is a function like any other.
+    if not isinstance(func, interface) and (_is_function_class(func) or not callable(func)):
+        raise _not_an_instance(func, f"{method}()", f"a function or {interface.__name__}")
+    check_plain(func, called or method, asked_by=f"{method}()", many=many)
+
+
+def check_requests(func: Any) -> None:
+    """Refuse what ``map_async`` cannot call for one result.
+
+    Raises:
+        ProgramError: it is no function, or one of another kind.
+    """
+    if isinstance(func, AsyncFunction):
+        raise ProgramError(
+            f"map_async() got {type(func).__name__}, an AsyncFunction: give it to AsyncDataStream.ordered_wait() or"
+            " unordered_wait(); map_async() takes a function that returns one result"
+        )
+    if isinstance(func, AsyncBatchFunction):
+        raise ProgramError(
+            f"map_async() got {type(func).__name__}, an AsyncBatchFunction: give it to"
+            " AsyncDataStream.ordered_wait_batch() or unordered_wait_batch()"
+        )
+    if not callable(func) or isinstance(func, type):
+        raise ProgramError(f"map_async() got {shorten(func)}: give it a function, such as an async def")
+    if is_generator_function(func):
+        raise ProgramError(
+            f"map_async() got {shorten(func)}, which yields: give it a function that returns one result; for any"
+            " number there is AsyncDataStream with an AsyncFunction"
+        )
+
+
+def check_type(what: str, declared: Any) -> None:
+    """Refuse what declares no type of values.
+
+    Raises:
+        ProgramError: it is neither one of ``Types`` nor a class: columns, for one.
+    """
+    if not (declared is None or isinstance(declared, (TypeInformation, type)) or get_origin(declared) is not None):
+        raise ProgramError(
+            f"{what} is one of Types, such as Types.LONG(), or a class, not {shorten(declared)}; the columns of the"
+            " results are the output_type"
+        )
+
+
+def check_instance(func: Any, interface: type[Function], where: str, called: Sequence[str], *, many: bool) -> None:
+    """Refuse what is no instance of an interface that has several methods, or returns no results when it is called.
+
+    Args:
+        func: the user's object.
+        interface: the function class.
+        where: the stream's method, for the message, such as ``"map() of connected streams"``.
+        called: the methods that are called.
+        many: whether they return any number of results, so that generators are right.
+
+    Raises:
+        ProgramError: it cannot work.
+    """
+    if not isinstance(func, interface):
+        raise _not_an_instance(func, where, f"a {interface.__name__}")
+    for name in called:
+        check_plain(func, name, asked_by=where, many=many)
+
+
+def _is_function_class(func: Any) -> bool:
+    return isinstance(func, type) and issubclass(func, Function)
+
+
+def _not_an_instance(func: Any, where: str, wanted: str) -> ProgramError:
+    hint = f"an instance: {func.__name__}()" if _is_function_class(func) else wanted
+    return ProgramError(f"{where} got {shorten(func)}: give it {hint}")

@@ -1,0 +1,122 @@
+"""Methods that are asked of the wrong kind of stream, or are Flink's only: which kind has them, what to say instead."""
+
+from __future__ import annotations
+
+from pillarbox._errors import ProgramError
+
+__all__ = ["MissingMethodError", "missing", "missing_in_environment", "missing_in_sink"]
+
+_WRITE = "end the stream with to_dataframe(...), and write that with Spark"
+_BUFFERS = "buffers are sent when they are full, and when a micro-batch ends: leave the call out"
+_SCHEDULED = "Spark schedules the tasks: leave the call out"
+_TYPES = "types are those that output_type=... declares, where one is needed"
+_EPOCHS = (
+    "each micro-batch is a checkpoint, exactly-once: leave the call out; the query's trigger says how often, and its"
+    " checkpointLocation where"
+)
+_READ = "read it with Spark, and begin with from_dataframe(spark.readStream...)"
+_SHIPPED = "the session ships files: spark.addArtifact(..., pyfile=True), or spark-submit --py-files and --archives"
+_SPARKS = "Spark's own settings hold: leave the call out"
+
+# Methods of PyFlink's classes that have no equivalent of the same name.
+_OF_STREAMS = {
+    "add_sink": _WRITE,
+    "cache": "end the stream with to_dataframe(...), and persist that",
+    "force_non_parallel": "say set_parallelism(1)",
+    "get_execution_config": "there is none: say env.set_parallelism(...) and the like",
+    "get_type": _TYPES,
+    "project": "say map(...)",
+    "set_buffer_timeout": _BUFFERS,
+    "set_description": "say name(...)",
+    "set_max_parallelism": "it is one number for the program: say env.set_max_parallelism(...)",
+    "set_uid_hash": "state is stored under the uid: say uid(...)",
+    "sink_to": _WRITE,
+    "slot_sharing_group": _SCHEDULED,
+}
+_OF_ENVIRONMENTS = {
+    "add_classpaths": "jars belong to the session: spark.jars or spark.jars.packages",
+    "add_jars": "jars belong to the session: spark.jars or spark.jars.packages",
+    "add_python_archive": _SHIPPED,
+    "add_python_file": _SHIPPED,
+    "add_source": _READ,
+    "close": "nothing is held: leave the call out",
+    "configure": _SPARKS,
+    "create_input": _READ,
+    "enable_changelog_state_backend": "state is always written as a log of changes: leave the call out",
+    "enable_checkpointing": _EPOCHS,
+    "execute_async": "pillarbox.start(stream.to_dataframe(...).writeStream...) starts a query, and returns it",
+    "from_source": _READ,
+    "get_buffer_timeout": _BUFFERS,
+    "get_checkpoint_config": _EPOCHS,
+    "get_checkpoint_interval": _EPOCHS,
+    "get_checkpointing_consistency_mode": _EPOCHS,
+    "get_checkpointing_mode": _EPOCHS,
+    "get_config": "there is none: say set_parallelism(...) and the like; watermarks are sent without an interval",
+    "get_default_local_parallelism": "say get_parallelism()",
+    "get_default_savepoint_directory": "a savepoint is given its directory: pillarbox.savepoint(...)",
+    "get_execution_plan": "say get_execution_graph()",
+    "is_changelog_state_backend_enabled": "state is always written as a log of changes",
+    "is_chaining_of_operators_with_different_max_parallelism_enabled": "all operators have one max parallelism",
+    "is_force_unaligned_checkpoints": _EPOCHS,
+    "is_unaligned_checkpoints_enabled": _EPOCHS,
+    "register_cached_file": "ship it with the session: spark.addArtifact(..., file=True)",
+    "register_slot_sharing_group": _SCHEDULED,
+    "set_buffer_timeout": _BUFFERS,
+    "set_default_local_parallelism": "say set_parallelism(...)",
+    "set_default_savepoint_directory": "a savepoint is given its directory: pillarbox.savepoint(...)",
+    "set_python_executable": "workers have the Python of PYSPARK_PYTHON, or spark.pyspark.python",
+    "set_python_requirements": _SHIPPED,
+    "set_restart_strategy": "Spark runs failed tasks again (spark.task.maxFailures): leave the call out",
+    "set_state_backend": "state lies in the workers, and in the checkpoint: leave the call out",
+    "set_stream_time_characteristic": "a stream has event time once it has watermarks: leave the call out",
+}
+_CLOSES_WINDOWS = "reduce(...), aggregate(...), apply(...) or process(...)"
+
+
+class MissingMethodError(ProgramError, AttributeError):
+    """An object of this kind has no such method: it is an ``AttributeError``, so ``hasattr`` says no."""
+
+
+def missing_in_environment(env: object, name: str) -> AttributeError:
+    """Return the error for a method that an environment does not have."""
+    if name in _OF_ENVIRONMENTS:
+        return MissingMethodError(f"{name}() is a method of Flink's environment only: {_OF_ENVIRONMENTS[name]}")
+    return AttributeError(f"{type(env).__name__!r} object has no attribute {name!r}", name=name, obj=env)
+
+
+def missing_in_sink(sink: object, name: str) -> AttributeError:
+    """Return the error for a method that the end of a stream does not have."""
+    if name in _OF_STREAMS:
+        return MissingMethodError(f"{name}() is a method of Flink's sinks only: {_OF_STREAMS[name]}")
+    return AttributeError(f"{type(sink).__name__!r} object has no attribute {name!r}", name=name, obj=sink)
+
+
+def missing(stream: object, name: str) -> AttributeError:
+    """Return the error for a method that a stream does not have."""
+    from pillarbox._datastream.data_stream import DataStream
+    from pillarbox._datastream.keyed_stream import KeyedStream
+    from pillarbox._datastream.windowed_stream import WindowedStream
+
+    kind = type(stream).__name__
+    said = f"{kind!r} object has no attribute {name!r}"
+    if name.startswith("_") or not isinstance(stream, DataStream):
+        if not name.startswith("_") and hasattr(KeyedStream, name):
+            said = f"{name}() cannot be asked of windows, which have no results yet: put {_CLOSES_WINDOWS} before it"
+            return MissingMethodError(said)
+        return AttributeError(said, name=name, obj=stream)
+    if name in _OF_STREAMS:
+        said = f"{name}() is a method of Flink's streams, and not of pillarbox's: {_OF_STREAMS[name]}"
+    elif name in ("window", "count_window"):
+        said = (
+            f"{name}() divides a stream by key: put key_by(...) before it, or use {name}_all(...) for all of the stream"
+        )
+    elif hasattr(KeyedStream, name):
+        said = f"{name}() works by key: put key_by(...) before it"
+        if hasattr(WindowedStream, name):
+            said += ", or window_all(...) for windows over all of the stream"
+    elif hasattr(WindowedStream, name):
+        before = "window(...)" if isinstance(stream, KeyedStream) else "key_by(...).window(...), or window_all(...),"
+        said = f"{name}() is a method of windows: put {before} before it"
+    else:
+        return AttributeError(said, name=name, obj=stream)
+    return MissingMethodError(said)

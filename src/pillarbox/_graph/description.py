@@ -1,0 +1,261 @@
+"""Descriptions of programs, written beside their checkpoints, and the changes that a program may not make.
+
+A description is plain JSON, so that a later version reads it, and people do. Comparing two of them tells before
+anything runs what Spark would find out in the middle of a batch, and what it never would.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from pillarbox._errors import CheckpointMismatchError
+from pillarbox._graph.layout import Layout
+from pillarbox._graph.program import Program
+from pillarbox._graph.transformations import DataFrameSource, SourceTransformation
+from pillarbox._state.key_note import key_change
+
+__all__ = [
+    "Comparison",
+    "LayoutsNote",
+    "compare",
+    "compare_sources",
+    "describe_programs",
+    "read_description",
+    "read_layouts",
+]
+
+# Of the description. A newer one is refused.
+FORMAT = 1
+
+
+def describe_programs(programs: Sequence[Program], layouts: Sequence[Layout] | None = None) -> dict[str, Any]:
+    """Return what describes the programs of one query, to be written as JSON.
+
+    Who writes it adds a running ``number``, and the ``batch`` from which on it holds.
+
+    Args:
+        layouts: those that the programs run with; None: those that they were compiled with.
+    """
+    every = [program.layout for program in programs] if layouts is None else layouts
+    return {"format": FORMAT, "programs": [_describe(*each) for each in zip(programs, every)]}
+
+
+def _describe(program: Program, layout: Layout) -> dict[str, Any]:
+    begun = {} if program.savepoint is None else {"savepoint": program.savepoint.directory}
+    return {
+        **begun,
+        # The words are those of the first version: the number of subtasks, and that of key groups.
+        "parallelism": layout.subtasks,
+        "max_parallelism": layout.key_groups,
+        "max_parallelism_is_set": program.sets_max_parallelism,
+        "processing_time": program.uses_processing_time,
+        "sources": [{"name": source.name, "columns": _columns(source)} for source in program.sources.values()],
+        "operators": [
+            {
+                "uid": vertex.uid,
+                "number": vertex.number,
+                "level": vertex.level,
+                "kind": vertex.kind,
+                "name": vertex.nodes[0].name,
+                "key": vertex.key,
+                "parallelism": layout.count(program.parallelisms[vertex.number]),
+                "chain": [node.uid for node in vertex.nodes[1:]],
+            }
+            for vertex in program.vertices
+            if not vertex.is_source
+        ],
+    }
+
+
+def _columns(source: SourceTransformation) -> list[str] | None:
+    if not isinstance(source, DataFrameSource):
+        return None
+    return [f"{field.name} {field.dataType.simpleString()}" for field in source.dataframe.schema.fields]
+
+
+def read_description(text: str) -> dict[str, Any] | None:
+    """Return a description that was written before; or None if it is none, such as half of one.
+
+    Raises:
+        CheckpointMismatchError: a newer version of pillarbox wrote it.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    if not isinstance(found, dict) or not all(
+        isinstance(found.get(what), int) for what in ("format", "number", "batch")
+    ):
+        return None
+    if found["format"] > FORMAT:
+        raise CheckpointMismatchError(
+            f"the program's description beside the checkpoint has format {found['format']}, this version of pillarbox"
+            f" reads up to {FORMAT}: update pillarbox, or start from a new checkpoint"
+        )
+    programs = found.get("programs")
+    return found if isinstance(programs, list) and all(map(_is_described, programs)) else None
+
+
+class LayoutsNote(NamedTuple):
+    """A note of how a checkpoint's programs are laid out. Of several, the one with the highest number holds.
+
+    Attributes:
+        codes: by which scheme of codes their subtasks are found.
+        layouts: numbers of subtasks and of key groups of each program; None: an older version has written the note.
+    """
+
+    number: int
+    codes: int
+    layouts: list[list[int]] | None
+
+    def to_json(self) -> str:
+        """Return the line that notes it."""
+        return json.dumps(self._asdict(), sort_keys=True)
+
+
+def read_layouts(text: str) -> LayoutsNote | None:
+    """Return the layouts that a line of JSON notes; None: it notes something else."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    codes = found.get("codes") if isinstance(found, dict) else None
+    return LayoutsNote(found.get("number", 0), codes, found.get("layouts")) if isinstance(codes, int) else None
+
+
+def _is_described(program: Any) -> bool:
+    return isinstance(program, dict) and all(
+        isinstance(program.get(what), list) and all(isinstance(one, dict) for one in program[what])
+        for what in ("sources", "operators")
+    )
+
+
+@dataclass
+class Comparison:
+    """The changes of a program.
+
+    Attributes:
+        refused: changes with which the checkpoint cannot be used.
+        doubtful: changes that may be such.
+    """
+
+    refused: list[str] = field(default_factory=list)
+    doubtful: list[str] = field(default_factory=list)
+
+
+def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
+    """Compare the programs that a checkpoint belongs to with those that are to go on with it."""
+    found = Comparison()
+    old, new = then["programs"], now["programs"]
+    if len(old) != len(new):
+        found.refused.append(f"the query had {_count(len(old), 'program')} of pillarbox, and has {len(new)}")
+        return found
+    for one, other in zip(old, new):
+        _compare_programs(one, other, found)
+    return found
+
+
+def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparison) -> None:
+    refused = found.refused
+    was, now_is = then["parallelism"], now["parallelism"]
+    # One that is not set is taken from the checkpoint. (Older descriptions do not say; there it was set.)
+    if was != now_is and now.get("max_parallelism_is_set", True):
+        refused.append(
+            f"max_parallelism was {was}, and is {now_is}: a checkpoint keeps it, so call set_max_parallelism({was}), or"
+            " leave that out"
+        )
+    timed = now["processing_time"]
+    if then["operators"] and now["operators"] and then.get("processing_time", timed) != timed:
+        refused.append(
+            f"it {'was not' if timed else 'was'} run by processing time (timers, silence or carried requests), and"
+            f" {'is' if timed else 'is not'}: Spark keeps that with the state; if it is only taken to be so by mistake,"
+            f" say process(..., processing_time={not timed})"
+        )
+    compare_sources(then["sources"], now["sources"], found)
+    old = {operator["uid"]: operator for operator in then["operators"]}
+    new = {operator["uid"]: operator for operator in now["operators"]}
+    missing = [uid for uid in old if uid not in new]
+    added = [uid for uid in new if uid not in old]
+    if missing:
+        hint = f" (the program has {_listed(added)} instead: set uid() to the one of before)" if added else ""
+        refused.append(f"it holds state of {_listed(missing)}, which the program does not have{hint}")
+    levels, new_levels = ({operator["level"] for operator in operators.values()} for operators in (old, new))
+    if len(new_levels) > len(levels):
+        what = f" ({_listed(added)} added)" if added else ""
+        refused.append(
+            f"there {_were(len(levels), 'shuffle')}, and there {_are(len(new_levels))}{what}: Spark keeps the state"
+            " behind each"
+        )
+    for uid, before in old.items():
+        after = new.get(uid)
+        if after is not None:
+            _compare_operators(before, after, moved_by=added, found=found)
+            # (Older descriptions have the program's only.)
+            was, now_is = before.get("parallelism", then["parallelism"]), after.get("parallelism", now["parallelism"])
+            if was != now_is and (was, now_is) != (then["parallelism"], now["parallelism"]):
+                refused.append(
+                    f"operator {uid!r} had parallelism {was}, and has {now_is}: a checkpoint keeps it, so call"
+                    f" set_parallelism({was}) on it"
+                )
+
+
+def compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], found: Comparison) -> None:
+    """Compare the sources of a program with those that it had."""
+    names, new_names = ([source["name"] for source in sources] for sources in (then, now))
+    if len(then) != len(now):
+        found.refused.append(
+            f"there {_were(len(then), 'source')} ({_listed(names)}), and there {_are(len(now))}"
+            f" ({_listed(new_names)}): Spark keeps how far each of them was read"
+        )
+        return
+    if then != now and all(now.count(source) == then.count(source) for source in now):
+        found.refused.append(
+            f"the sources were {'; '.join(map(_shown, then))}; and are {'; '.join(map(_shown, now))}: Spark keeps by"
+            " their order how far each of them was read"
+        )
+        return
+    for one, other in zip(then, now):
+        if one["columns"] != other["columns"]:
+            found.doubtful.append(
+                f"a source was {_shown(one)}, and is {_shown(other)}: Spark goes on with it from where the one of"
+                " before was read to; if it reads something else, start from a new checkpoint"
+            )
+
+
+def _shown(source: dict[str, Any]) -> str:
+    columns = source["columns"]
+    return repr(source["name"]) + ("" if columns is None else f" ({', '.join(columns)})")
+
+
+def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list[str], found: Comparison) -> None:
+    operator = f"operator {then['uid']!r}"
+    if (then["number"], then["level"]) != (now["number"], now["level"]):
+        why = f": {_listed(moved_by)} was added before it; add it behind the others" if moved_by else ""
+        found.refused.append(f"{operator} is in another place of the program, where its state is not found{why}")
+    if then["kind"] != now["kind"]:
+        found.refused.append(f"{operator} was made by {then['kind']}(), and is made by {now['kind']}()")
+    change = key_change(then.get("key"), now.get("key"))
+    if change is not None:
+        surely, what = change
+        (found.refused if surely else found.doubtful).append(
+            f"{operator}: {what}; old and new keys {'would' if surely else 'may'} mix in one state"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
+
+
+def _were(number: int, what: str) -> str:
+    return ("was " if number == 1 else "were ") + _count(number, what)
+
+
+def _are(number: int) -> str:
+    return ("is " if number == 1 else "are ") + str(number)

@@ -1,0 +1,102 @@
+"""Codes of subtasks: the grouping keys of the exchange, chosen so that subtasks lie evenly over Spark's partitions.
+
+Spark puts a row into partition ``pmod(murmur3(key), n)``. With codes 0, 1, 2... several subtasks would meet in one
+partition while others stay empty. Murmur3 of a ``bigint`` can be inverted, so there are codes whose hashes are
+consecutive numbers: these lie evenly over any number of partitions.
+"""
+
+from __future__ import annotations
+
+from pillarbox._task.vertex import REPORT_TARGET
+
+__all__ = ["CODES", "FormerCodes", "output_target", "spark_hash", "subtask_codes"]
+
+# The number of the scheme of codes, which a checkpoint notes: its subtasks' state lies under them.
+CODES = 2
+
+# Codes below this are the vertices' numbers.
+_FIRST_FREE = 1 << 16
+
+_M32 = 0xFFFFFFFF
+
+
+def output_target(index: int) -> int:
+    """Return the code of an output: as that of the tasks' metrics, a negative one, which no subtask has."""
+    return REPORT_TARGET - 1 - index
+
+
+def _rotated(word: int, by: int) -> int:
+    return ((word << by) | (word >> (32 - by))) & _M32
+
+
+def _scrambled(word: int) -> int:
+    return (_rotated((word * 0xCC9E2D51) & _M32, 15) * 0x1B873593) & _M32
+
+
+def spark_hash(value: int) -> int:
+    """Return Spark SQL's ``hash()`` of one ``bigint``: Murmur3 (x86, 32 bits) of its 8 bytes with seed 42, signed."""
+    mixed = 42
+    for word in (value & _M32, (value >> 32) & _M32):
+        mixed = (_rotated(mixed ^ _scrambled(word), 13) * 5 + 0xE6546B64) & _M32
+    mixed ^= 8
+    mixed ^= mixed >> 16
+    mixed = (mixed * 0x85EBCA6B) & _M32
+    mixed ^= mixed >> 13
+    mixed = (mixed * 0xC2B2AE35) & _M32
+    mixed ^= mixed >> 16
+    return mixed - (1 << 32) if mixed >= 1 << 31 else mixed
+
+
+def _inverse(factor: int) -> int:
+    return pow(factor, -1, 1 << 32)
+
+
+def value_of_hash(hashed: int, upper: int) -> int:
+    """Return the ``bigint`` with these upper 32 bits that has this hash: each step of the hash, backwards."""
+    mixed = hashed & _M32
+    mixed ^= mixed >> 16
+    mixed = (mixed * _inverse(0xC2B2AE35)) & _M32
+    mixed ^= (mixed >> 13) ^ (mixed >> 26)
+    mixed = (mixed * _inverse(0x85EBCA6B)) & _M32
+    mixed ^= mixed >> 16
+    mixed ^= 8
+    for scrambled in (_scrambled(upper), 42):
+        mixed = _rotated(((mixed - 0xE6546B64) * _inverse(5)) & _M32, 19) ^ scrambled
+    word = _rotated((mixed * _inverse(0x1B873593)) & _M32, 17)
+    return (upper << 32) | ((word * _inverse(0xCC9E2D51)) & _M32)
+
+
+def subtask_codes(vertex: int, parallelism: int) -> list[int]:
+    """Return the codes of a vertex's subtasks: their hashes are consecutive numbers.
+
+    Subtask 0 has the vertex's number at any parallelism, as it had in the scheme of before: so a program that is
+    started on a checkpoint of another parallelism, or with other codes, meets the state there, and is refused.
+    """
+    first = spark_hash(vertex)
+    # Downwards where they would run over the end of 32 bits, behind which partitions do not go on in their order.
+    step = 1 if first + parallelism <= 1 << 31 else -1
+    # The upper bits are the vertex's own, and not 0, as those of vertices' numbers and of codes of before.
+    return [vertex, *(value_of_hash(first + step * subtask, vertex + 1) for subtask in range(1, parallelism))]
+
+
+class FormerCodes:
+    """Hands out the codes of the first scheme, which older checkpoints go on with.
+
+    The subtasks of a vertex have a partition each, out of ``partitions``.
+    """
+
+    def __init__(self, partitions: int) -> None:
+        self._partitions = partitions
+        self._next = _FIRST_FREE
+
+    def take(self, vertex: int) -> list[int]:
+        """Return the codes of a vertex's subtasks, as many as there are partitions."""
+        codes = [vertex]
+        taken = {spark_hash(vertex) % self._partitions}
+        while len(codes) < self._partitions:
+            partition = spark_hash(self._next) % self._partitions
+            if partition not in taken:
+                taken.add(partition)
+                codes.append(self._next)
+            self._next += 1
+        return codes

@@ -1,0 +1,148 @@
+"""Results by key, and one request for all the records that ask about the same key at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pillarbox._elements import Records
+from pillarbox._errors import OperatorError, ProgramError, shorten
+from pillarbox._operators.async_io.libraries import import_library
+from pillarbox._operators.async_io.request import NO_KEY, Request
+from pillarbox._operators.collector import settled
+from pillarbox._operators.keys import Keying
+from pillarbox._time.duration import DurationLike, positive_millis, to_millis
+
+__all__ = ["AsyncCache", "ResultCache"]
+
+
+@dataclass(frozen=True)
+class AsyncCache:
+    """Keep results, and ask once for several records with the same key. One cache per task, for as long as it lives.
+
+    Each record gets a copy of a result that is a list, dictionary or set, or a tuple with such fields; objects of other
+    kinds are shared, so they are not to be changed.
+
+    Attributes:
+        max_size: the maximum number of results; the least recently used one goes first.
+        ttl: how long a result is valid (an int: milliseconds); None: as long as there is room.
+        key: a function that returns the key of a record, or names of columns; None: the record itself is the key.
+
+    Raises:
+        ProgramError: (when made) one of them is invalid.
+
+    Example:
+        >>> async def price(article):
+        ...     return article, len(article)
+        >>> articles = env.from_collection(["pear", "fig", "pear"])
+        >>> articles.map_async(price, cache=AsyncCache(max_size=100, ttl="1 hour")).execute_and_collect()
+        [('pear', 4), ('fig', 3), ('pear', 4)]
+    """
+
+    max_size: int = 10_000
+    ttl: DurationLike | None = None
+    key: Callable[[Any], Any] | str | Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.max_size, bool) or not isinstance(self.max_size, int) or self.max_size < 1:
+            raise ProgramError(f"AsyncCache: max_size is a whole number of at least 1, not {shorten(self.max_size)}")
+        if self.ttl is not None:
+            try:
+                positive_millis(self.ttl, "AsyncCache: ttl")
+            except ValueError as error:
+                raise ProgramError(str(error)) from None
+        if self.key is not None:
+            try:
+                Keying(self.key, "AsyncCache")
+            except ProgramError:
+                raise ProgramError(
+                    f"AsyncCache: key is a function of the record, or column names, not {shorten(self.key)}"
+                ) from None
+
+
+class ResultCache:
+    """The cache of one task. Only the mailbox thread may touch it.
+
+    The first request for a key *leads*; those that come while it is under way *follow* it, and share its outcome.
+
+    Args:
+        settings: the user's options.
+        operator: the operator's name, for people.
+        clock: returns relative time (ms), by which results age.
+    """
+
+    def __init__(self, settings: AsyncCache, operator: str, clock: Callable[[], int]) -> None:
+        self._operator = operator
+        self._keying = None if settings.key is None else Keying(settings.key, operator)
+        self._results: MutableMapping[Any, Sequence[Any]]
+        caches = import_library("cachetools", "cache")
+        if settings.ttl is None:
+            self._results = caches.LRUCache(settings.max_size)
+        else:
+            self._results = caches.TTLCache(settings.max_size, to_millis(settings.ttl), timer=clock)
+        self._leaders: dict[Any, Request] = {}
+
+    def keys_of(self, records: Records) -> list[Any]:
+        """Return the key of each record."""
+        return records.values if self._keying is None else self._keying.keys_of(records)
+
+    def results_of(self, key: Any, value: Any) -> list[Any] | None:
+        """Return copies of the results that are kept for the key of a record, or None.
+
+        Raises:
+            OperatorError: the key cannot be hashed.
+        """
+        try:
+            kept = self._results.get(key)
+        except TypeError as error:
+            raise OperatorError(
+                f"operator {self._operator!r}: the record {shorten(value)} has the cache key {shorten(key)}, which"
+                " cannot be hashed: give AsyncCache a key"
+            ) from error
+        return None if kept is None else copies(kept)
+
+    def join(self, request: Request, key: Any) -> bool:
+        """Let a request lead, or follow the one that leads for its key; return whether it leads: then it is asked."""
+        leader = self._leaders.setdefault(key, request)
+        if leader is request:
+            request.key = key
+            return True
+        if leader.followers is None:
+            leader.followers = []
+        leader.followers.append(request)
+        return False
+
+    def conclude(self, leader: Request, results: Sequence[Any] | None) -> Sequence[Request]:
+        """Keep the results of a leader, if it has any, and return those that followed it."""
+        del self._leaders[leader.key]
+        if results is not None:
+            self._results[leader.key] = results
+        leader.key = NO_KEY
+        followers, leader.followers = leader.followers or (), None
+        return followers
+
+    def keep_only(self, kept: Collection[Request]) -> list[Request]:
+        """Forget all requests but these.
+
+        Returns:
+            followers among them whose leader is gone: they lead now, and are to be asked.
+        """
+        promoted = []
+        for key, leader in list(self._leaders.items()):
+            followers = [follower for follower in leader.followers or () if follower in kept]
+            if leader not in kept:
+                del self._leaders[key]
+                leader.key = NO_KEY
+                if not followers:
+                    continue
+                self._leaders[key] = followers.pop(0)
+                self._leaders[key].key = key
+                promoted.append(self._leaders[key])
+            self._leaders[key].followers = followers or None
+        return promoted
+
+
+def copies(results: Sequence[Any]) -> list[Any]:
+    """Return copies of results: those that are kept must not change."""
+    return [settled(result) for result in results]

@@ -1,0 +1,67 @@
+"""The counters of an async operator in an epoch, for the task's metrics."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from pillarbox._operators.async_io.request import Request
+
+__all__ = ["Counters"]
+
+# Latency percentiles are those of the last requests of an epoch, up to this number.
+_SAMPLES = 4096
+
+
+class Counters:
+    """The figures of one epoch. Only the mailbox thread may touch them.
+
+    Attributes:
+        completed: records that got results.
+        failed: records whose request failed for good.
+        timed_out: records whose request took too long.
+        cache_hits: records that needed no request of their own.
+    """
+
+    def __init__(self) -> None:
+        self.completed = 0
+        self.failed = 0
+        self.timed_out = 0
+        self.cache_hits = 0
+        self._attempts = 0
+        self._retried = 0
+        self._seconds: deque[float] = deque(maxlen=_SAMPLES)
+
+    def taken(self, requests: Sequence[Request]) -> None:
+        """Count the attempts of requests that the service is done with."""
+        for request in requests:
+            attempts = request.attempts
+            self._attempts += attempts
+            if attempts > 1:
+                self._retried += attempts - 1
+            if request.error is None:
+                self._seconds.append(request.seconds)
+
+    def report(self, *, drops: bool, in_flight: int, in_flight_max: int) -> dict[str, int]:
+        """Return the figures by name.
+
+        Args:
+            drops: whether failed records are dropped.
+        """
+        p50, p95, p99 = np.percentile(self._seconds, (50, 95, 99)) * 1e6 if self._seconds else (0, 0, 0)
+        return {
+            "requests": self._attempts,
+            "completed": self.completed,
+            "failed": self.failed,
+            "timed_out": self.timed_out,
+            "retried": self._retried,
+            "dropped": self.failed if drops else 0,
+            "cache_hits": self.cache_hits,
+            "in_flight": in_flight,
+            "in_flight_max": in_flight_max,
+            "latency_p50_us": int(p50),
+            "latency_p95_us": int(p95),
+            "latency_p99_us": int(p99),
+        }

@@ -1,0 +1,133 @@
+"""An asyncio event loop in a thread of its own, beside the mailbox thread."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pillarbox._operators.async_io.threads import DaemonThreads
+
+__all__ = ["GRACE", "CallFailed", "EventLoopThread"]
+
+# How long the thread may take to end (seconds): coroutines that do not heed their cancellation must not hold up a task.
+GRACE = 5.0
+
+# How often the loop looks whether it was blocked, and for how long it may be (seconds).
+_BEAT = 1.0
+
+
+class CallFailed(Exception):
+    """The function that was called raised.
+
+    Attributes:
+        error: the error that it raised: it need not be an ``Exception``.
+    """
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+class EventLoopThread:
+    """Runs coroutines for the mailbox thread. uvloop's loop where it is installed, else asyncio's.
+
+    Args:
+        name: of the thread.
+        blocked: called once, in the loop's thread, when something has blocked the loop for more than a second; gets
+            the seconds.
+
+    Attributes:
+        loop: the loop; other threads may only use its ``call_soon_threadsafe``.
+    """
+
+    def __init__(self, name: str, blocked: Callable[[float], None] | None = None) -> None:
+        self.loop: asyncio.AbstractEventLoop = _new_event_loop()
+        # For ``asyncio.to_thread`` and the like, with asyncio's own bound.
+        self.loop.set_default_executor(DaemonThreads(min(32, (os.cpu_count() or 1) + 4), f"{name} to_thread"))
+        self._blocked = blocked
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            if self._blocked is not None:
+                self._beat(None)
+            while not self._closing:
+                self._run_guarded(self.loop.run_forever)
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            if tasks:
+                self._run_guarded(self._complete, lambda: asyncio.wait(tasks, timeout=GRACE))
+            self._run_guarded(self._complete, lambda: asyncio.wait_for(self.loop.shutdown_asyncgens(), GRACE))
+        finally:
+            self.loop.close()
+
+    def _complete(self, make: Callable[[], Awaitable[Any]]) -> None:
+        async def run() -> None:
+            await make()
+
+        self.loop.run_until_complete(run())
+
+    def _run_guarded(self, run: Callable[..., Any], *args: Any) -> None:
+        """Run the loop. What a callback or a task raises does not end it: the code that awaits the task gets it."""
+        try:
+            run(*args)
+        except BaseException as error:  # SystemExit and KeyboardInterrupt come through
+            self.loop.call_exception_handler({"message": "raised in an event loop of map_async", "exception": error})
+
+    def _beat(self, due: float | None) -> None:
+        now = self.loop.time()
+        if due is not None and now - due > _BEAT and self._blocked is not None:
+            self._blocked(now - due)
+        else:
+            self.loop.call_later(_BEAT, self._beat, now + _BEAT)
+
+    def call(self, function: Callable[..., Any], *args: Any, timeout: float | None = None) -> Any:
+        """Call a function in the loop's thread, wait for it, and for the coroutine if it returns one.
+
+        Raises:
+            CallFailed: it raised.
+            concurrent.futures.TimeoutError: it took longer than ``timeout`` seconds.
+        """
+
+        async def run() -> tuple[Any, BaseException | None]:
+            try:
+                result = function(*args)
+                return (await result if inspect.isawaitable(result) else result), None
+            except BaseException as error:  # a task that ends with SystemExit would end the loop
+                return None, error
+
+        outcome = asyncio.run_coroutine_threadsafe(run(), self.loop)
+        try:
+            result, error = outcome.result(timeout)
+        except BaseException:
+            outcome.cancel()
+            raise
+        if error is not None:
+            raise CallFailed(error) from error
+        return result
+
+    def close(self) -> None:
+        """Cancel what runs, and end the thread."""
+        self._closing = True
+        if self._thread.is_alive():
+            try:
+                self.loop.call_soon_threadsafe(self.loop.stop)
+            except RuntimeError:
+                return  # the loop has just been closed
+            self._thread.join(2 * GRACE)
+
+
+def _new_event_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -1,0 +1,469 @@
+"""The requests of an open async operator: how they come in, what becomes of them, and how results leave.
+
+Everything here belongs to the mailbox thread, but for ``_notify``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count, repeat
+from typing import Any
+
+from pillarbox._elements import Records, Watermark, WatermarkStatus
+from pillarbox._errors import (
+    OperatorError,
+    PillarboxError,
+    describe,
+    shorten_record,
+)
+from pillarbox._operators.async_io.batches import Batches
+from pillarbox._operators.async_io.cache import ResultCache, copies
+from pillarbox._operators.async_io.counters import Counters
+from pillarbox._operators.async_io.deadlines import Deadlines
+from pillarbox._operators.async_io.fallback import AsyncFallback
+from pillarbox._operators.async_io.function import AsyncFailure, CombiningFunction
+from pillarbox._operators.async_io.host import FunctionHost
+from pillarbox._operators.async_io.options import AsyncOptions
+from pillarbox._operators.async_io.queue import OrderedQueue, StreamElementQueue, UnorderedQueue
+from pillarbox._operators.async_io.request import NO_KEY, Event, Request, RequestState
+from pillarbox._operators.async_io.results import Results
+from pillarbox._operators.functions import OutputTag
+from pillarbox._operators.operator import OperatorContext
+from pillarbox.mailbox import RejectedExecutionError
+
+__all__ = ["InFlight"]
+
+_PENDING = RequestState.PENDING
+_SETTLED = RequestState.SETTLED
+
+
+class InFlight:
+    """The requests of an async operator, from its opening to its closing.
+
+    Args:
+        context: of the operator.
+        function: the user's function or object.
+        subtasks: the number of subtasks that share the job's rate limit.
+        emit_event: hands on a watermark or a change between idle and active.
+
+    Raises:
+        OperatorError: the function could not be opened.
+    """
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        function: Any,
+        options: AsyncOptions,
+        *,
+        subtasks: int,
+        emit_event: Callable[[Event], None],
+    ) -> None:
+        self._context = context
+        self._name = context.name
+        self._function = function
+        self._combining = function if isinstance(function, CombiningFunction) else None
+        self._options = options
+        self._emit_event = emit_event
+        clock = context.processing_time_service
+        self._queue = self._new_queue()
+        # How many requests the queue takes: those under way, and as many more so that none of them waits for a record.
+        self._most = 2 * options.capacity
+        self._batches: Batches | None = None
+        if options.batch_size is not None:
+            self._batches = Batches(
+                options.batch_size,
+                options.batch_timeout_millis,
+                clock,
+                put=self._put,
+                send=self._submit,
+                is_due=self.flush_batch,
+            )
+        self._cache: ResultCache | None = None
+        if options.cache is not None:
+            self._cache = ResultCache(options.cache, self._name, clock.relative_time_millis)
+        self._deadlines = Deadlines(options.timeout_millis, clock, context.mailbox_executor, self._expire)
+        self._counters = Counters()
+        self._results = Results(context, function, options)
+        # Requests are told apart in snapshots, also those of several workers that take turns.
+        self._ids = count(secrets.randbits(64) << 32)
+        # Those whose time had run out before they could be asked here. It begins anew, and the epoch waits for them: so
+        # there is an end, also where it is another worker in each epoch.
+        self._last_chances: set[Request] = set()
+        self.host: FunctionHost = FunctionHost(
+            function,
+            options,
+            context,
+            rate_limit=options.rate_of_subtask(subtasks),
+            notify=self._notify,
+        )
+        self._workers = self.host.workers
+
+    def _new_queue(self) -> StreamElementQueue:
+        return OrderedQueue() if self._options.ordered else UnorderedQueue()
+
+    def close(self) -> None:
+        """Abandon the requests under way, and close the function."""
+        self._deadlines.cancel()
+        if self._batches is not None:
+            self._batches.clear()
+        self.host.close()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def is_empty(self) -> bool:
+        """Return whether everything has left."""
+        return self._queue.is_empty()
+
+    # -- what goes in --
+
+    def process_records(self, records: Records) -> None:
+        """Ask about a run, as fast as there is room."""
+        values, stamps = records.values, records.timestamps
+        keys = None if self._cache is None else self._cache.keys_of(records)
+        size = self._options.batch_size or 1
+        start, total = 0, len(values)
+        while start < total:
+            room = self._most - len(self._queue)
+            if room <= 0:
+                self._await_room()
+                continue
+            stop = min(total, start + room * size)
+            part = values[start:stop]
+            part_stamps: Iterable[int | None] = repeat(None) if stamps is None else stamps[start:stop]
+            if keys is not None:
+                self._admit_by_key(part, part_stamps, keys[start:stop])
+            elif self._batches is not None:
+                for value, stamp in zip(part, part_stamps):
+                    self._batches.add(value, stamp)
+            else:
+                self._admit(part, part_stamps)
+            self._workers.start()
+            start = stop
+        self._deadlines.watch()
+        self.emit()
+
+    def _admit(self, values: Sequence[Any], stamps: Iterable[int | None]) -> None:
+        put, submit = self._queue.put, self._workers.submit
+        for value, stamp in zip(values, stamps):
+            request = Request([value], None if stamp is None else [stamp])
+            put(request)
+            submit(request)
+
+    def _admit_by_key(self, values: Sequence[Any], stamps: Iterable[int | None], keys: Sequence[Any]) -> None:
+        """Ask only about keys whose result is not at hand, and not on its way."""
+        for value, stamp, key in zip(values, stamps, keys):
+            request = Request([value], None if stamp is None else [stamp])
+            self._put(request)
+            self._look_up(request, key)
+
+    def _look_up(self, request: Request, key: Any) -> None:
+        assert self._cache is not None
+        kept = self._cache.results_of(key, request.values[0])
+        if kept is not None:
+            self._counters.cache_hits += 1
+            self._settle(request, kept)
+        elif self._cache.join(request, key):
+            self._submit(request)
+        else:
+            self._counters.cache_hits += 1
+
+    def _put(self, request: Request) -> None:
+        self._queue.put(request)
+
+    def _submit(self, request: Request) -> None:
+        self._workers.submit(request)
+
+    def put_event(self, event: Event) -> None:
+        """Put a watermark, or a change between idle and active, in its place between the results."""
+        self.flush_batch()
+        if self._queue.is_empty():
+            self._emit_event(event)
+        else:
+            self._queue.put_event(event)
+
+    def flush_batch(self) -> None:
+        """Send the batch that is being formed."""
+        if self._batches is not None:
+            self._batches.flush()
+        self._workers.start()
+
+    # -- completed requests --
+
+    def _notify(self) -> None:
+        """Tell the mailbox thread that there is something to take. Runs in the loop's thread."""
+        try:
+            self._context.mailbox_executor.execute(self.take_completed, "completed requests of %s", self._name)
+        except RejectedExecutionError:
+            pass  # the task is at its end
+
+    def take_completed(self) -> None:
+        """Take the completed requests, and emit the results that may leave."""
+        self._take_completed()
+        self.emit()
+
+    def _take_completed(self) -> None:
+        completed = self._workers.take_completed()
+        self._counters.taken(completed)
+        for request in completed:
+            if request.state is not _PENDING:
+                continue
+            if request.error is not None:
+                self._fail(request, request.error)
+            elif request.key is NO_KEY:
+                self._settle(request, self._results.of(request))
+            else:
+                self._succeed_with_followers(request, self._results.of(request))
+
+    def _succeed_with_followers(self, request: Request, results: Sequence[Any]) -> None:
+        assert self._cache is not None
+        followers = self._cache.conclude(request, results)
+        for one in (request, *followers):
+            one.attempts = request.attempts
+            self._settle(one, copies(results))
+
+    def _fail(self, request: Request, error: BaseException) -> None:
+        """Deal with a request that failed for good (A6), and with those that follow it."""
+        followers: Sequence[Request] = ()
+        if request.key is not NO_KEY:
+            assert self._cache is not None
+            followers = self._cache.conclude(request, None)
+        for one in (request, *followers):
+            one.attempts = request.attempts
+            self._fail_alone(one, error)
+
+    def _fail_alone(self, request: Request, error: BaseException) -> None:
+        if self._combining is not None and self._combining.takes_failures:
+            failures = [self._combining.combine_failure(value, error, request.attempts) for value in request.values]
+            self._conclude(request, failures, error)
+        elif self._options.on_failure == "fail":
+            of_several = "" if len(request.values) == 1 else f" (the first of a batch of {len(request.values)})"
+            attempts = f" after {request.attempts} attempts" if request.attempts > 1 else ""
+            record = request.values[0]
+            failure = OperatorError(
+                f"operator {self._name!r} failed at the record {shorten_record(record)}{of_several}{attempts}:"
+                f" {describe(error)}"
+            )
+            failure.at(operator=self._name, subtask=self._context.subtask, record=record)
+            raise failure from error
+        elif isinstance(self._options.on_failure, AsyncFallback):
+            self._conclude(request, self._results.of_fallback(request, self._options.on_failure, error), error)
+        else:
+            self._conclude(request, (), error)
+
+    def _settle(self, request: Request, results: Sequence[Any]) -> None:
+        """Let results leave in the place of a request."""
+        if self._combining is not None:
+            results = [self._combining.combine(value, result) for value, result in zip(request.values, results)]
+        self._conclude(request, results, None)
+
+    def _conclude(self, request: Request, outputs: Sequence[Any], failure: BaseException | None) -> None:
+        request.state = _SETTLED
+        request.outputs = outputs
+        if failure is None:
+            self._counters.completed += len(request.values)
+        else:
+            request.failure = failure
+            self._counters.failed += len(request.values)
+        if self._last_chances:
+            self._last_chances.discard(request)
+        self._queue.complete(request)
+
+    # -- what goes out --
+
+    def emit(self) -> None:
+        """Hand on what may leave, as runs."""
+        values: list[Any] = []
+        # None as long as no record has one.
+        stamps: list[int | None] | None = None
+
+        def flush() -> None:
+            nonlocal values, stamps
+            if values:
+                records = Records(values, stamps)
+                values, stamps = [], None
+                self._context.output.process_records(records)
+
+        for element in self._queue.take_ready():
+            if type(element) is not Request:
+                flush()
+                self._emit_event(element)  # type: ignore[arg-type]
+                continue
+            if element.timestamps is not None and stamps is None:
+                stamps = [None] * len(values)
+            values += element.outputs
+            if stamps is not None:
+                stamps += element.output_timestamps()
+            if element.failure is not None:
+                self._emit_failure(element, element.failure)
+        flush()
+        if self._queue.is_empty():
+            self._deadlines.cancel()
+
+    def _emit_failure(self, request: Request, error: BaseException) -> None:
+        tag = self._options.on_failure
+        if isinstance(tag, OutputTag) and tag.tag_id in self._context.side_outputs:
+            failures = [AsyncFailure.of(value, error, request.attempts) for value in request.values]
+            self._context.side_outputs[tag.tag_id].process_records(Records(failures, request.timestamps))
+
+    # -- waiting --
+
+    def _await_room(self) -> None:
+        """Let the mailbox work until a request leaves (A4)."""
+        self.emit()
+        if len(self._queue) >= self._most:
+            self._wait()
+
+    def drain(self) -> None:
+        """Let the mailbox work until all requests have left (A10)."""
+        self.flush_batch()
+        self.emit()
+        while not self._queue.is_empty():
+            self._wait()
+
+    def _wait(self) -> None:
+        self._deadlines.watch()
+        self._context.mailbox_executor.yield_()
+
+    # -- timeouts (A5) --
+
+    def _expire(self) -> None:
+        """Abandon requests that have been under way for too long."""
+        # A request that is completed already has not timed out, even if its mail is behind this one.
+        self._take_completed()
+        for request in self._deadlines.overdue(self._queue.elements()):
+            if request.attempts:
+                self._give_up(request)
+            else:
+                # Another worker asked about it, here it has not had its turn.
+                request.started = self._context.processing_time_service.relative_time_millis()
+                self._last_chances.add(request)
+        self.emit()
+
+    def _give_up(self, request: Request) -> None:
+        self._workers.cancel(request)
+        followers: Sequence[Request] = ()
+        if request.key is not NO_KEY:
+            assert self._cache is not None
+            # Its outcome holds for each record alone: nothing to keep.
+            followers = self._cache.conclude(request, None)
+        for late in (request, *followers):
+            self._counters.timed_out += len(late.values)
+            late.attempts = request.attempts
+            try:
+                results = self._results.of_timeout(late)
+            except (PillarboxError, KeyboardInterrupt):
+                raise
+            except BaseException as error:
+                self._fail_alone(late, error)
+            else:
+                self._settle(late, results)
+
+    # -- checkpoints (A7) --
+
+    def prepare_snapshot(self) -> None:
+        """Wait for the epoch's requests, or let them be carried on."""
+        if self._options.carries:
+            self.flush_batch()
+            self.take_completed()
+            while self._last_chances:
+                self._wait()
+        else:
+            self.drain()
+        self._count()
+
+    def snapshot(self) -> list[tuple[Any, ...]]:
+        """Return the records that have not left yet, in order, without results; and when they were asked about."""
+        state: list[tuple[Any, ...]] = []
+        for element in self._queue.elements():
+            if isinstance(element, Watermark):
+                state.append(("watermark", element.timestamp))
+                continue
+            if not isinstance(element, Request):
+                state.append(("idle", element.idle))
+                continue
+            if element.id is None:
+                element.id = next(self._ids)
+            started = None if element.started is None else self._deadlines.to_wall_clock(element.started)
+            state.append(("request", element.values, element.timestamps, element.id, started))
+        return state
+
+    def restore(self, state: Sequence[tuple[Any, ...]]) -> None:
+        """Go on with the records that had not left: ask about those not under way here, forget those that have left."""
+        wanted = {content[2] for what, *content in state if what == "request" and len(content) > 2}
+        kept: dict[int, Request] = {}
+        for element in self._queue.elements():
+            if not isinstance(element, Request):
+                continue
+            if element.id is not None and element.id in wanted:
+                kept[element.id] = element
+            elif element.state is _PENDING:
+                element.state = RequestState.DISCARDED
+                self._workers.cancel(element)
+        if self._batches is not None:
+            self._batches.clear()
+        if self._cache is not None:
+            for follower in self._cache.keep_only(set(kept.values())):
+                self._submit(follower)
+        self._last_chances.intersection_update(kept.values())
+        self._deadlines.cancel()
+        self._queue = self._new_queue()
+        for what, *content in state:
+            if what == "watermark":
+                self.put_event(Watermark(content[0]))
+            elif what == "idle":
+                self.put_event(WatermarkStatus(content[0]))
+            elif what == "event":  # of format 1
+                self.put_event(content[0])
+            else:
+                self._take_back(kept, *content)
+        self._workers.start()
+        if not self._queue.is_empty():
+            self._deadlines.look()
+
+    def _take_back(
+        self,
+        kept: dict[int, Request],
+        values: list[Any],
+        stamps: list[int | None] | None,
+        number: int | None = None,
+        started: int | None = None,
+    ) -> None:
+        """Take a request of a snapshot back into the queue; those of old snapshots have no number."""
+        if started is not None:
+            started = self._deadlines.from_wall_clock(started)
+        if number is not None and number in kept:
+            request = kept[number]
+            if started is not None and (request.started is None or started < request.started):
+                request.started = started
+            self._put(request)
+            if request.state is _SETTLED:
+                self._queue.complete(request)
+            return
+        size = self._options.batch_size or 1
+        for start in range(0, len(values), size):
+            # A batch of a program with larger batches, or any, comes back in parts.
+            request = Request(values[start : start + size], None if stamps is None else stamps[start : start + size])
+            request.id = number if len(values) <= size else None
+            if started is not None and self._deadlines.is_past(started):
+                self._last_chances.add(request)
+            else:
+                request.started = started
+            self._put(request)
+            if self._cache is None:
+                self._submit(request)
+            else:
+                (key,) = self._cache.keys_of(Records(request.values))
+                self._look_up(request, key)
+
+    def _count(self) -> None:
+        """Put the epoch's figures into the task's metrics."""
+        figures = self._counters.report(
+            drops=self._options.on_failure == "drop",
+            in_flight=len(self._queue),
+            in_flight_max=self._workers.take_most_active(),
+        )
+        self._context.counters.update(figures)
+        self._counters = Counters()

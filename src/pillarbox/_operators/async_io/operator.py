@@ -1,0 +1,108 @@
+"""Asks a service about records, many at a time, and emits the answers (A1 to A10).
+
+The mailbox does the work: completions arrive as mails, many in one; a full queue yields to the mailbox, so that
+completions, timers and checkpoints go on; timeouts are processing-time timers; results leave in the mailbox thread.
+Source of the behaviour: Flink's ``AsyncWaitOperator``.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from pillarbox._elements import Records, Watermark, WatermarkStatus
+from pillarbox._operators.async_io.in_flight import InFlight
+from pillarbox._operators.async_io.options import AsyncOptions
+from pillarbox._operators.async_io.request import Event
+from pillarbox._operators.operator import OperatorContext, OperatorFactory, StreamOperator
+
+__all__ = ["AsyncWaitOperator"]
+
+
+class AsyncWaitOperator(StreamOperator):
+    """Runs an :class:`AsyncFunction`, or a function that returns one result for each record.
+
+    Args:
+        function: an :class:`AsyncFunction`; or a callable, ``async def`` or plain (then it runs in a thread pool).
+            It may be a :class:`Function` with ``open`` and ``close``, which run in the event loop's thread.
+        slots: the number of tasks that run at a time where the parallelism is Spark's: before the first shuffle.
+    """
+
+    def __init__(self, context: OperatorContext, function: Any, options: AsyncOptions, *, slots: int = 1) -> None:
+        super().__init__(context)
+        self.function = function
+        self.options = options
+        self._slots = slots
+        self._opened: InFlight | None = None
+
+    @staticmethod
+    def factory(function: Any, options: AsyncOptions, *, slots: int = 1) -> OperatorFactory:
+        """Return what makes such an operator."""
+        make = partial(AsyncWaitOperator, function=function, options=options, slots=slots)
+        return OperatorFactory(make, wakes_up=True, stateful=options.carries)
+
+    @property
+    def in_flight(self) -> InFlight:
+        """The requests, while the operator is open."""
+        assert self._opened is not None, f"operator {self.name!r} is not open"
+        return self._opened
+
+    def open(self) -> None:
+        """Start the event loop, and open the user's function in it."""
+        self._opened = InFlight(
+            self.context,
+            self.function,
+            self.options,
+            subtasks=self.context.parallelism or self._slots,
+            emit_event=self._emit_event,
+        )
+
+    def close(self) -> None:
+        """Abandon the requests under way, close the user's function, and end the event loop."""
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    def process_records(self, records: Records) -> None:
+        """Ask about a run, as fast as there is room."""
+        self.in_flight.process_records(records)
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Put a watermark in its place between the results."""
+        self.in_flight.put_event(Watermark(timestamp))
+
+    def process_status(self, idle: bool) -> None:
+        """Put a change between idle and active in its place between the results."""
+        self.in_flight.put_event(WatermarkStatus(idle))
+
+    def _emit_event(self, event: Event) -> None:
+        if isinstance(event, Watermark):
+            super().process_watermark(event.timestamp)
+        else:
+            super().process_status(event.idle)
+
+    def end_input(self) -> None:
+        """Wait for everything under way, while timeouts still count: bounded input has ended."""
+        self.in_flight.drain()
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Wait for the epoch's requests, or let them be carried on."""
+        self.in_flight.prepare_snapshot()
+
+    def snapshot_state(self, checkpoint_id: int) -> Any:
+        """Return the requests that have not left yet, or None."""
+        return self.in_flight.snapshot() if self.options.carries and not self.in_flight.is_empty() else None
+
+    def restore_state(self, state: Any) -> None:
+        """Go on with the requests that had not left."""
+        self.in_flight.restore(state or ())
+
+    @property
+    def next_wake_up(self) -> int | None:
+        """When there is something to do even without input: at once, while requests are carried on."""
+        return self.context.processing_time_service.current_processing_time() if self.is_unfinished else None
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether there are requests that have not left yet."""
+        return self._opened is not None and not self._opened.is_empty()

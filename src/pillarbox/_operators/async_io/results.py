@@ -1,0 +1,107 @@
+"""The results of requests: what the user's functions returned, as records to emit, or an error that says what is wrong.
+
+Everything here belongs to the mailbox thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set, Sized
+from typing import Any
+
+from pillarbox._errors import OperatorError, describe, raise_from_user_code, shorten, shorten_record
+from pillarbox._operators.async_io.fallback import AsyncFallback
+from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
+from pillarbox._operators.async_io.options import AsyncOptions
+from pillarbox._operators.async_io.request import Request
+from pillarbox._operators.operator import OperatorContext
+
+__all__ = ["Results"]
+
+
+class Results:
+    """Looks at what an operator's function returns.
+
+    Args:
+        function: the user's function or object.
+    """
+
+    def __init__(self, context: OperatorContext, function: Any, options: AsyncOptions) -> None:
+        self._context = context
+        self._function = function
+        self._options = options
+
+    def of(self, request: Request) -> Sequence[Any]:
+        """Return the results of a request that was completed.
+
+        Raises:
+            OperatorError: the function returned something else.
+        """
+        result = request.result
+        request.result = None
+        if self._options.batch_size is not None:
+            return self._one_each("the function", request.values, result)
+        if not isinstance(self._function, AsyncFunction):
+            return [result]
+        return self._checked("async_invoke", request.values[0], result)
+
+    def of_timeout(self, request: Request) -> Sequence[Any]:
+        """Return the results of a request that took too long.
+
+        Raises:
+            TimeoutError: there are none.
+            OperatorError: the function returned something else.
+        """
+        function, values = self._function, request.values
+        if isinstance(function, AsyncFunction):
+            return self._checked("timeout", values[0], function.timeout(values[0]))
+        if isinstance(function, AsyncBatchFunction):
+            return self._one_each("timeout_batch()", values, function.timeout_batch(values))
+        raise TimeoutError(f"no answer within {self._options.timeout_millis} ms")
+
+    def of_fallback(self, request: Request, fallback: AsyncFallback, error: BaseException) -> list[Any]:
+        """Return what leaves in the place of the records of a request that failed.
+
+        Raises:
+            OperatorError: the fallback raised, or returned something else.
+        """
+        results: list[Any] = []
+        for value in request.values:
+            try:
+                result = fallback.function(value, error)
+            except BaseException as failed:
+                where = (
+                    f"operator {self._context.name!r}: the fallback failed at the record {shorten_record(value)}, which"
+                    f" had failed with {describe(error)}"
+                )
+                place = {"operator": self._context.name, "subtask": self._context.subtask, "record": value}
+                raise_from_user_code(failed, where, **place)
+            if isinstance(self._function, AsyncFunction):
+                results += self._checked("fallback", value, result)
+            else:
+                results.append(result)
+        return results
+
+    def _one_each(self, asked: str, values: Sequence[Any], result: Any) -> Sequence[Any]:
+        """Return what was returned for a batch, if it is one result for each record."""
+        # An array or a column will do as well as a list.
+        countable = isinstance(result, Sized) and not isinstance(result, (str, bytes, Mapping, Set))
+        if not countable or len(result) != len(values):
+            what = f"{len(result)} results" if countable else shorten(result)
+            raise OperatorError(
+                f"operator {self._context.name!r}: {asked} returned {what} for a batch of {len(values)}"
+                f" records, the first of them {shorten_record(values[0])}: it has to return a list"
+                " with one result for each"
+            )
+        return list(result)
+
+    def _checked(self, method: str, value: Any, results: Any) -> Sequence[Any]:
+        """Return the result of a method of an ``AsyncFunction`` for a record, if it is a list of records to emit."""
+        if isinstance(results, list):
+            return results
+        if isinstance(results, tuple):
+            return list(results)
+        raise OperatorError(
+            f"operator {self._context.name!r}: {method}() returned {shorten(results)} for the record"
+            f" {shorten_record(value)}: it has to return a list of the records to emit, such as"
+            f" [{shorten(results, 20)}]"
+        )

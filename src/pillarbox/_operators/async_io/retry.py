@@ -1,0 +1,190 @@
+"""Retry strategies: when to ask a service again, and how long to wait before. Names and meaning are PyFlink's."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._generics import Generic, In
+from pillarbox._time import Duration
+from pillarbox._time.duration import DurationLike, positive_millis
+
+__all__ = ["AsyncRetryPredicate", "AsyncRetryStrategy", "retry_strategy"]
+
+ResultPredicate = Callable[[Any], bool]
+ExceptionPredicate = Callable[[Exception], bool] | type[Exception] | tuple[type[Exception], ...]
+
+
+def any_exception(error: Exception) -> bool:
+    """Retry after any exception."""
+    return True
+
+
+class AsyncRetryPredicate(ABC, Generic[In]):
+    """Says which outcomes are worth another attempt."""
+
+    @abstractmethod
+    def result_predicate(self) -> ResultPredicate | None:
+        """Return a predicate on a result that says whether to ask again, or None to never do so."""
+
+    @abstractmethod
+    def exception_predicate(self) -> Callable[[Exception], bool] | None:
+        """Return a predicate on an exception that says whether to ask again, or None to never do so."""
+
+
+class AsyncRetryStrategy(ABC, Generic[In]):
+    """Says whether and when to ask again. One object serves all requests, so it keeps no state of any of them."""
+
+    @abstractmethod
+    def can_retry(self, current_attempts: int) -> bool:
+        """Return whether there may be another attempt after this many."""
+
+    @abstractmethod
+    def get_backoff_time_millis(self, current_attempts: int) -> int:
+        """Return the pause after this number of attempts, in milliseconds."""
+
+    @abstractmethod
+    def get_retry_predicate(self) -> AsyncRetryPredicate:
+        """Return the predicate for outcomes that are worth another attempt."""
+
+    @staticmethod
+    def no_restart() -> AsyncRetryStrategy:
+        """Ask once."""
+        return _Backoff(0, 1, 1, 1.0, None, None)
+
+    @staticmethod
+    def fixed_delay(
+        max_attempts: int,
+        backoff_time_millis: DurationLike,
+        result_predicate: ResultPredicate | None = None,
+        exception_predicate: ExceptionPredicate | None = any_exception,
+    ) -> AsyncRetryStrategy:
+        """Wait for the same time before each further attempt.
+
+        Args:
+            max_attempts: the maximum number of *further* attempts, as in Flink.
+            backoff_time_millis: the pause: milliseconds, or any other duration.
+            result_predicate: returns whether to ask again after a result; None: never.
+            exception_predicate: returns whether to ask again after an exception; or types of exceptions; None: never.
+        """
+        pause = _millis(backoff_time_millis, "backoff_time_millis")
+        return _Backoff(_attempts(max_attempts), pause, pause, 1.0, result_predicate, exception_predicate)
+
+    @staticmethod
+    def exponential_backoff(
+        max_attempts: int,
+        initial_delay: DurationLike,
+        max_retry_delay: DurationLike,
+        multiplier: float = 2.0,
+        result_predicate: ResultPredicate | None = None,
+        exception_predicate: ExceptionPredicate | None = any_exception,
+    ) -> AsyncRetryStrategy:
+        """Wait longer before each further attempt.
+
+        Args:
+            max_attempts: the maximum number of *further* attempts, as in Flink.
+            initial_delay: the first pause: milliseconds, or any other duration.
+            max_retry_delay: the longest pause.
+            multiplier: the factor from each pause to the next.
+            result_predicate: returns whether to ask again after a result; None: never.
+            exception_predicate: returns whether to ask again after an exception; or types of exceptions; None: never.
+        """
+        if isinstance(multiplier, bool) or not isinstance(multiplier, (int, float)) or multiplier <= 0:
+            raise ProgramError(f"a retry strategy's multiplier is a number above 0, not {shorten(multiplier)}")
+        return _Backoff(
+            _attempts(max_attempts),
+            _millis(initial_delay, "initial_delay"),
+            _millis(max_retry_delay, "max_retry_delay"),
+            multiplier,
+            result_predicate,
+            exception_predicate,
+        )
+
+
+class _Backoff(AsyncRetryStrategy, AsyncRetryPredicate):
+    def __init__(
+        self,
+        further_attempts: int,
+        first: int,
+        longest: int,
+        multiplier: float,
+        result_predicate: ResultPredicate | None,
+        exception_predicate: ExceptionPredicate | None,
+    ) -> None:
+        self._further_attempts = further_attempts
+        self._first = first
+        self._longest = longest
+        self._multiplier = multiplier
+        self._result_predicate = _checked(result_predicate, "result_predicate")
+        if isinstance(exception_predicate, (type, tuple)):
+            self._exception_predicate: Callable[[Exception], bool] | None = _OfTypes(exception_predicate)
+        else:
+            self._exception_predicate = _checked(exception_predicate, "exception_predicate")
+
+    def can_retry(self, current_attempts: int) -> bool:
+        return current_attempts <= self._further_attempts
+
+    def get_backoff_time_millis(self, current_attempts: int) -> int:
+        try:
+            return int(min(self._longest, self._first * self._multiplier ** (current_attempts - 1)))
+        except OverflowError:
+            return self._longest
+
+    def get_retry_predicate(self) -> AsyncRetryPredicate:
+        return self
+
+    def result_predicate(self) -> ResultPredicate | None:
+        return self._result_predicate
+
+    def exception_predicate(self) -> Callable[[Exception], bool] | None:
+        return self._exception_predicate
+
+
+class _OfTypes:
+    def __init__(self, types: type[Exception] | tuple[type[Exception], ...]) -> None:
+        for kind in types if isinstance(types, tuple) else (types,):
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise ProgramError(
+                    f"a retry strategy's exception_predicate names {shorten(kind)}, which is no exception"
+                )
+        self._types = types
+
+    def __call__(self, error: Exception) -> bool:
+        return isinstance(error, self._types)
+
+
+def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy | None:
+    """Return the strategy that a user means: a number stands for further attempts, at growing intervals.
+
+    Raises:
+        ProgramError: it is neither.
+    """
+    if retry is None or isinstance(retry, AsyncRetryStrategy):
+        return retry
+    if isinstance(retry, bool) or not isinstance(retry, int) or retry < 0:
+        raise ProgramError(
+            f"retry is an AsyncRetryStrategy, or the number of further attempts, not {shorten(retry)}: for example"
+            " AsyncRetryStrategy.fixed_delay(3, '100 ms')"
+        )
+    return AsyncRetryStrategy.exponential_backoff(retry, 100, Duration.of_seconds(10)) if retry else None
+
+
+def _attempts(value: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ProgramError(f"a retry strategy's max_attempts is a whole number of at least 1, not {shorten(value)}")
+    return value
+
+
+def _millis(value: DurationLike, what: str) -> int:
+    try:
+        return positive_millis(value, f"a retry strategy's {what}")
+    except ValueError as error:
+        raise ProgramError(str(error)) from None
+
+
+def _checked(predicate: Callable[[Any], bool] | None, what: str) -> Callable[[Any], bool] | None:
+    if predicate is not None and not callable(predicate):
+        raise ProgramError(f"a retry strategy's {what} is a function, not {shorten(predicate)}")
+    return predicate

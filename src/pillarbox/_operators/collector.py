@@ -1,0 +1,139 @@
+"""The output of operators: a collector of runs, and copies of values that functions may go on changing."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterable, Mapping
+from types import GeneratorType
+from typing import Any
+
+from pillarbox._elements import Records
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.functions import OutputTag
+from pillarbox._operators.operator import OperatorContext
+
+__all__ = ["IMMUTABLE", "RUN_LIMIT", "USUAL_RESULTS", "Collector", "check_results", "settled"]
+
+# A collector hands on what it holds at this size, so that one run's fan-out never gathers in memory.
+RUN_LIMIT = 8192
+
+# Values of these types stay as they are: what most functions emit, and the quickest to tell.
+IMMUTABLE = frozenset({int, float, str, bool, bytes, type(None)})
+_CONTAINERS = frozenset({list, dict, set, bytearray})
+
+
+def settled(value: Any) -> Any:
+    """Return a value that stays as it is when the function goes on changing what it has emitted.
+
+    Records are handled in runs: what is emitted now is looked at later. So lists, dictionaries and sets, also as fields
+    of a tuple, are copied. Objects of other kinds belong to the stream once they are emitted.
+
+    Only what has no hash can be of that kind, and asking for the hash of a tuple is many times quicker than looking
+    into it: the hot loops do that in line, and come here only for the rest.
+    """
+    kind = type(value)
+    if kind is list and IMMUTABLE.issuperset(map(type, value)):
+        return value.copy()
+    if kind is dict and IMMUTABLE.issuperset(map(type, value.values())):
+        return value.copy()
+    return copy.deepcopy(value) if _may_change(value) else value
+
+
+def _may_change(value: Any) -> bool:
+    return type(value) in _CONTAINERS or (isinstance(value, tuple) and any(map(_may_change, value)))
+
+
+# The usual results of functions that emit any number of values.
+USUAL_RESULTS = frozenset({GeneratorType, list, tuple})
+
+
+def check_results(results: Any) -> None:
+    """Refuse what is one value and not the values to emit.
+
+    Raises:
+        TypeError: it is a string, bytes, a mapping, a row, a coroutine, or nothing that can be iterated over.
+    """
+    if inspect.iscoroutine(results):
+        results.close()  # it would complain that nobody waited for it
+        raise TypeError(
+            f"the function returned {shorten(results)}: nobody would wait for it; use map_async() or AsyncDataStream"
+            " for what has to wait"
+        )
+    kind = type(results)
+    if isinstance(results, (str, bytes, bytearray, Mapping)) or hasattr(kind, "_fields") or not _can_be_iterated(kind):
+        raise TypeError(
+            f"the function returned {shorten(results)}, which is one value, not the values to emit: yield it, or return"
+            " a list of values"
+        )
+
+
+def _can_be_iterated(kind: type) -> bool:
+    return hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
+
+
+class Collector:
+    """Gathers what a process function emits into runs, for the main output and the side outputs."""
+
+    __slots__ = ("_context", "_side", "timestamps", "values")
+
+    def __init__(self, context: OperatorContext) -> None:
+        self._context = context
+        self.values: list[Any] = []
+        self.timestamps: list[int | None] = []
+        self._side: dict[str, tuple[list[Any], list[int | None]]] = {}
+
+    def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
+        """Take the results of one call, all with one timestamp; ``(OutputTag, value)`` goes to a side output.
+
+        Raises:
+            TypeError: it is one value, such as a string, and not the values to emit: see :func:`check_results`.
+        """
+        values = self.values
+        timestamps = self.timestamps
+        if type(results) not in USUAL_RESULTS:
+            check_results(results)
+        for result in results:
+            if type(result) is tuple and len(result) == 2 and type(result[0]) is OutputTag:
+                self.collect_side(result[0], result[1], timestamp)
+            else:
+                if type(result) not in IMMUTABLE:
+                    try:
+                        hash(result)
+                    except Exception:
+                        result = settled(result)  # noqa: PLW2901
+                values.append(result)
+                timestamps.append(timestamp)
+        if len(values) >= RUN_LIMIT:
+            self.flush()
+
+    def collect_side(self, tag: OutputTag, value: Any, timestamp: int | None) -> None:
+        """Take one value for a side output; without consumers it is dropped.
+
+        Raises:
+            ProgramError: the tag is none.
+        """
+        if type(tag) is not OutputTag and not isinstance(tag, OutputTag):
+            raise ProgramError(
+                f"operator {self._context.name!r}: a side output is named by an OutputTag, not by {shorten(tag)}:"
+                " make one, tag = OutputTag('...'), and use it in ctx.output(tag, value) and get_side_output(tag)"
+            )
+        if tag.tag_id not in self._context.side_outputs:
+            return
+        values, timestamps = self._side.setdefault(tag.tag_id, ([], []))
+        values.append(settled(value))
+        timestamps.append(timestamp)
+        if len(values) >= RUN_LIMIT:
+            del self._side[tag.tag_id]
+            self._context.side_outputs[tag.tag_id].process_records(Records(values, timestamps))
+
+    def flush(self) -> None:
+        """Hand everything on."""
+        if self.values:
+            values, timestamps = self.values, self.timestamps
+            self.values, self.timestamps = [], []
+            self._context.output.process_records(Records(values, timestamps))
+        if self._side:
+            side, self._side = self._side, {}
+            for tag_id, (values, timestamps) in side.items():
+                self._context.side_outputs[tag_id].process_records(Records(values, timestamps))

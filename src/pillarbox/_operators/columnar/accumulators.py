@@ -1,0 +1,442 @@
+"""How aggregates are computed: rows become partial results, which are merged, and become results.
+
+Partial results are columns. Most are merged by a kernel of Arrow's grouping: then a row is a partial result, too.
+Others are merged by functions that get the number of each row's group.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark.sql.types as spark
+
+from pillarbox._errors import ProgramError, raise_from_user_code
+from pillarbox._operators.columnar import sketch
+from pillarbox._types.codecs import codec_for
+
+__all__ = [
+    "Accumulator",
+    "ApproxCountDistinct",
+    "Average",
+    "ByGroups",
+    "ByKernels",
+    "Count",
+    "CountRows",
+    "Earliest",
+    "Extreme",
+    "Overflow",
+    "Own",
+    "Part",
+    "Sum",
+    "arrow_type",
+    "int128_array",
+    "int128_values",
+]
+
+Groups = npt.NDArray[np.int64]
+
+_INTEGERS = (spark.ByteType, spark.ShortType, spark.IntegerType, spark.LongType)
+_FLOATS = (spark.FloatType, spark.DoubleType)
+# Spark's decimals have at most this many digits.
+_DIGITS = 38
+# An avg of decimals has this many more digits behind the point.
+_MORE_DIGITS = 4
+
+
+def arrow_type(declared: spark.DataType) -> pa.DataType:
+    """Return the type of Arrow that stands for one of Spark's.
+
+    Raises:
+        ProgramError: there is none.
+    """
+    return codec_for(declared, dt.timezone.utc, "").arrow
+
+
+class Part(NamedTuple):
+    """One column of the partial results of an aggregate.
+
+    Attributes:
+        kind: its type.
+        kernel: how it is merged: ``"sum"``, which must not overflow, ``"count"``, ``"min"`` or ``"max"``; empty:
+            together with the others of the aggregate, by groups.
+    """
+
+    kind: pa.DataType
+    kernel: str = ""
+
+
+class Overflow(Exception):
+    """A result does not fit its type; ``index`` is that of the group."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+class Accumulator(ABC):
+    """An aggregate that knows the types of its columns.
+
+    Attributes:
+        result_type: the type of its results.
+        parts: the columns of its partial results.
+    """
+
+    result_type: spark.DataType
+    parts: tuple[Part, ...]
+
+    @abstractmethod
+    def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
+        """Return the results.
+
+        Args:
+            rows: how many rows there are in each group.
+            parts: the partial results.
+
+        Raises:
+            Overflow: one does not fit.
+        """
+
+
+class ByKernels(Accumulator):
+    """An aggregate whose parts are merged by Arrow's kernels."""
+
+    @abstractmethod
+    def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
+        """Return the partial result of each row."""
+
+
+class ByGroups(Accumulator):
+    """An aggregate whose parts are merged together, by the number of each row's group."""
+
+    @abstractmethod
+    def partial(
+        self, groups: Groups, size: int, times: npt.NDArray[np.int64], *columns: pa.Array
+    ) -> Sequence[pa.Array]:
+        """Return the partial results of rows, whose event times are given (epoch ms): ``size`` values in each part."""
+
+    @abstractmethod
+    def merge(self, groups: Groups, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
+        """Return the partial results of groups of partial results."""
+
+
+class CountRows(ByKernels):
+    """The number of rows, which is counted anyway."""
+
+    result_type: spark.DataType = spark.LongType()
+    parts: tuple[Part, ...] = ()
+
+    def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
+        """Return the partial result of each row: nothing."""
+        return ()
+
+    def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
+        """Return the results."""
+        return rows
+
+
+class Count(ByKernels):
+    """The number of values."""
+
+    result_type: spark.DataType = spark.LongType()
+    parts: tuple[Part, ...] = (Part(pa.int64(), "count"),)
+
+    def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
+        """Return the partial result of each row."""
+        return [columns[0].is_valid().cast(pa.int64())]
+
+    def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
+        """Return the results."""
+        return parts[0]
+
+
+class Sum(ByKernels):
+    """The sum of numbers."""
+
+    def __init__(self, kind: spark.DataType) -> None:
+        self.result_type: spark.DataType = _sum_type(kind, "sum_")
+        self.parts: tuple[Part, ...] = (Part(arrow_type(self.result_type), "sum"),)
+
+    def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
+        """Return the partial result of each row."""
+        return [columns[0].cast(self.parts[0].kind)]
+
+    def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
+        """Return the results."""
+        return parts[0]
+
+
+class Average(ByKernels):
+    """The mean of numbers: as in Spark, of integers the sum is a double."""
+
+    def __init__(self, kind: spark.DataType) -> None:
+        total = _sum_type(kind, "avg_")
+        self.result_type: spark.DataType
+        if isinstance(kind, spark.DecimalType):
+            self._scale = kind.scale
+            self.result_type = _decimal(kind.precision + _MORE_DIGITS, kind.scale + _MORE_DIGITS)
+        else:
+            self.result_type = total = spark.DoubleType()
+        self.parts: tuple[Part, ...] = (Part(arrow_type(total), "sum"), Part(pa.int64(), "count"))
+
+    def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
+        """Return the partial result of each row."""
+        # (An integer of more than 53 bits is rounded, which Arrow else refuses.)
+        total = columns[0].cast(self.parts[0].kind, safe=not pa.types.is_floating(self.parts[0].kind))
+        return [total, columns[0].is_valid().cast(pa.int64())]
+
+    def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
+        """Return the results."""
+        total, count = parts
+        counts = count.to_numpy()
+        if isinstance(self.result_type, spark.DecimalType):
+            return self._decimals(int128_values(total), counts, self.result_type)
+        sums = total.fill_null(0.0).to_numpy()
+        return pa.array(sums / np.maximum(counts, 1), pa.float64(), mask=counts == 0)
+
+    def _decimals(self, sums: npt.NDArray[Any], counts: npt.NDArray[np.int64], kind: spark.DecimalType) -> pa.Array:
+        """Return the quotients of unscaled sums, rounded half up, as Spark rounds them."""
+        factor = 10 ** (kind.scale - self._scale)
+        limit = 10**kind.precision
+        # (The least number of 64 bits is its own absolute value.)
+        largest = max(-int(sums.min()), int(sums.max())) if len(sums) else 0
+        if sums.dtype != object and largest <= (2**62) // (2 * factor):
+            divisors = np.maximum(counts, 1)
+            scaled = sums * factor
+            means: npt.NDArray[Any] = np.sign(scaled) * ((2 * np.abs(scaled) + divisors) // (2 * divisors))
+        else:
+            means = np.empty(len(sums), object)
+            for index, (total, count) in enumerate(zip(sums.tolist(), counts.tolist())):
+                divisor = max(count, 1)
+                mean = (2 * abs(total) * factor + divisor) // (2 * divisor)
+                if mean >= limit:
+                    raise Overflow(index)
+                means[index] = mean if total >= 0 else -mean
+        return int128_array(means, pa.decimal128(kind.precision, kind.scale), counts == 0)
+
+
+class Extreme(ByKernels):
+    """The least or the greatest value."""
+
+    def __init__(self, kind: spark.DataType, which: str) -> None:
+        if not isinstance(kind, _ORDERED):
+            raise ProgramError(f"{which}_() cannot be had of {kind.simpleString()}: it has no order")
+        self.result_type: spark.DataType = kind
+        self._kind = arrow_type(kind)
+        part = pa.int64() if isinstance(kind, (*_FLOATS, spark.DayTimeIntervalType)) else self._kind
+        self.parts: tuple[Part, ...] = (Part(part, which),)
+
+    def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
+        """Return the partial result of each row: floats as integers that have their order, NaN the last."""
+        (column,) = columns
+        return [_ordered(column) if pa.types.is_floating(column.type) else column.cast(self.parts[0].kind)]
+
+    def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
+        """Return the results."""
+        return _numbers_of(parts[0], self._kind) if pa.types.is_floating(self._kind) else parts[0].cast(self._kind)
+
+
+class Earliest(ByGroups):
+    """The value in the row that is first by event time, or last; of several the smallest."""
+
+    def __init__(self, kind: spark.DataType, *, latest: bool) -> None:
+        if not isinstance(kind, _ORDERED):
+            name = "last_" if latest else "first_"
+            raise ProgramError(
+                f"{name}() cannot be had of {kind.simpleString()}: it has no order, for rows of one time"
+            )
+        self.result_type: spark.DataType = kind
+        self._order = "descending" if latest else "ascending"
+        self._kind = arrow_type(kind)
+        # (A duration cannot be sorted.)
+        self._stored = pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else self._kind
+        self.parts: tuple[Part, ...] = (Part(self._stored), Part(pa.int64()))
+
+    def partial(
+        self, groups: Groups, size: int, times: npt.NDArray[np.int64], *columns: pa.Array
+    ) -> Sequence[pa.Array]:
+        """Return the partial results of rows."""
+        return self.merge(groups, size, columns[0].cast(self._stored), pa.array(times))
+
+    def merge(self, groups: Groups, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
+        """Return the partial results of groups of partial results."""
+        table = pa.table({"value": parts[0], "time": parts[1]})
+        keys = [("time", self._order), ("value", "ascending")]
+        order = pc.sort_indices(table, sort_keys=keys).to_numpy()
+        chosen = np.empty(size, np.int64)
+        # Of several that are written to one place, the last one stays: the first in the order.
+        chosen[groups[order[::-1]]] = order[::-1]
+        taken = pa.array(chosen)
+        return [part.take(taken) for part in parts]
+
+    def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
+        """Return the results."""
+        return parts[0].cast(self._kind)
+
+
+class ApproxCountDistinct(ByGroups):
+    """About how many different values there are, from the least of their hashes."""
+
+    result_type: spark.DataType = spark.LongType()
+    parts: tuple[Part, ...] = (Part(pa.list_(pa.uint64())),)
+
+    def __init__(self, kind: spark.DataType) -> None:
+        if not isinstance(kind, _ORDERED):
+            raise ProgramError(f"approx_count_distinct_() cannot be had of {kind.simpleString()}: it has no hash")
+
+    def partial(
+        self, groups: Groups, size: int, times: npt.NDArray[np.int64], *columns: pa.Array
+    ) -> Sequence[pa.Array]:
+        """Return the partial results of rows."""
+        present = columns[0].is_valid().to_numpy(zero_copy_only=False)
+        return [sketch.least(groups[present], sketch.hashes(columns[0].drop_null()), size)]
+
+    def merge(self, groups: Groups, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
+        """Return the partial results of groups of partial results."""
+        lengths = pc.list_value_length(parts[0]).to_numpy()
+        return [sketch.least(np.repeat(groups, lengths), parts[0].flatten().to_numpy(), size)]
+
+    def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
+        """Return the results."""
+        return sketch.estimates(parts[0])
+
+
+class Own(ByGroups):
+    """A user's own."""
+
+    def __init__(self, function: Any, types: Sequence[spark.DataType], result_type: spark.DataType) -> None:
+        self._function = function
+        self.result_type: spark.DataType = result_type
+        self._result_kind = arrow_type(result_type)
+        self.parts: tuple[Part, ...] = ()
+        none = pa.array([], pa.int64())
+        empty = list(function.partial(none, 0, *(pa.array([], arrow_type(kind)) for kind in types)))
+        if not empty or not all(isinstance(part, pa.Array) for part in empty):
+            raise ProgramError(f"{function!r}: partial() has to return a list of one or more Arrow arrays")
+        self.parts = tuple(Part(part.type) for part in empty)
+        self._checked("merge()", function.merge(none, 0, *empty), 0)
+        function.result(*empty).cast(self._result_kind)
+
+    def partial(
+        self, groups: Groups, size: int, times: npt.NDArray[np.int64], *columns: pa.Array
+    ) -> Sequence[pa.Array]:
+        """Return the partial results of rows."""
+        return self._called("partial()", self._function.partial, size, pa.array(groups), size, *columns)
+
+    def merge(self, groups: Groups, size: int, *parts: pa.Array) -> Sequence[pa.Array]:
+        """Return the partial results of groups of partial results."""
+        return self._called("merge()", self._function.merge, size, pa.array(groups), size, *parts)
+
+    def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
+        """Return the results."""
+        try:
+            found = self._function.result(*parts).cast(self._result_kind)
+        except BaseException as error:
+            raise_from_user_code(error, f"result() of {self._function!r} failed")
+        if len(found) != len(rows):
+            raise ProgramError(f"result() of {self._function!r} returned {len(found)} values for {len(rows)} groups")
+        return found
+
+    def _called(self, method: str, call: Any, size: int, *arguments: Any) -> Sequence[pa.Array]:
+        try:
+            found = call(*arguments)
+        except BaseException as error:
+            raise_from_user_code(error, f"{method} of {self._function!r} failed")
+        return self._checked(method, found, size)
+
+    def _checked(self, method: str, found: Any, size: int) -> Sequence[pa.Array]:
+        arrays = list(found)
+        kinds = [part.kind for part in self.parts]
+        if [getattr(each, "type", None) for each in arrays] != kinds or {len(each) for each in arrays} != {size}:
+            told = ", ".join(f"{len(each)} of {getattr(each, 'type', type(each).__name__)}" for each in arrays)
+            raise ProgramError(
+                f"{method} of {self._function!r} has to return arrays of {size} values of the types"
+                f" {', '.join(map(str, kinds))}, and returned {told or 'none'}"
+            )
+        return arrays
+
+
+_ORDERED: tuple[type[spark.DataType], ...] = (
+    *_INTEGERS,
+    *_FLOATS,
+    spark.DecimalType,
+    spark.StringType,
+    spark.BinaryType,
+    spark.BooleanType,
+    spark.DateType,
+    spark.TimestampType,
+    spark.TimestampNTZType,
+    spark.TimeType,
+    spark.DayTimeIntervalType,
+)
+
+
+def _decimal(precision: int, scale: int) -> spark.DecimalType:
+    return spark.DecimalType(min(precision, _DIGITS), min(scale, _DIGITS))
+
+
+def _sum_type(kind: spark.DataType, name: str) -> spark.DataType:
+    if isinstance(kind, _INTEGERS):
+        return spark.LongType()
+    if isinstance(kind, _FLOATS):
+        return spark.DoubleType()
+    if isinstance(kind, spark.DecimalType):
+        return _decimal(kind.precision + 10, kind.scale)
+    raise ProgramError(f"{name}() takes a column of numbers, and this one is {kind.simpleString()}")
+
+
+# -- floats in the order of integers --
+
+_NAN = np.int64(0x7FF8000000000000)
+_MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
+
+
+def _ordered(column: pa.Array) -> pa.Array:
+    """Return floats as integers that have their order: -0.0 is 0.0, and NaN is above all."""
+    numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy() + 0.0
+    bits = np.where(np.isnan(numbers), _NAN, numbers.view(np.int64))
+    return pa.array(bits ^ ((bits >> 63) & _MAGNITUDE), mask=_nulls(column))
+
+
+def _numbers_of(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return the floats that :func:`_ordered` made integers of."""
+    bits = column.fill_null(0).to_numpy()
+    numbers = (bits ^ ((bits >> 63) & _MAGNITUDE)).view(np.float64)
+    return pa.array(numbers, mask=_nulls(column)).cast(kind, safe=False)
+
+
+def _nulls(column: pa.Array) -> npt.NDArray[np.bool_] | None:
+    return column.is_null().to_numpy(zero_copy_only=False) if column.null_count else None
+
+
+# -- decimals as integers --
+
+
+def int128_values(column: pa.Array) -> npt.NDArray[Any]:
+    """Return the unscaled values of decimals of 128 bits: int64, or objects where they do not all fit; null is 0."""
+    words = np.frombuffer(column.buffers()[1], np.uint64)[2 * column.offset : 2 * (column.offset + len(column))]
+    low, high = words[0::2], words[1::2].view(np.int64)
+    nulls = _nulls(column)
+    if nulls is not None:
+        low, high = np.where(nulls, np.uint64(0), low), np.where(nulls, np.int64(0), high)
+    if (high == low.view(np.int64) >> 63).all():
+        return low.view(np.int64)
+    return np.array([(up << 64) | down for up, down in zip(high.tolist(), low.tolist())], object)
+
+
+def int128_array(values: npt.NDArray[Any], kind: pa.DataType, nulls: npt.NDArray[np.bool_]) -> pa.Array:
+    """Return decimals of 128 bits with these unscaled values."""
+    if values.dtype == object:
+        content = b"".join([value.to_bytes(16, "little", signed=True) for value in values.tolist()])
+    else:
+        words = np.empty((len(values), 2), np.int64)
+        words[:, 0], words[:, 1] = values, values >> 63
+        content = words.tobytes()
+    valid = pa.array(~nulls).buffers()[1]
+    return pa.Array.from_buffers(kind, len(values), [valid, pa.py_buffer(content)])

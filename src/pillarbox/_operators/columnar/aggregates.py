@@ -1,0 +1,265 @@
+"""The aggregates of columns that a program names: sum, count, and so on; and those that users write themselves.
+
+An aggregate is a value that says which columns it reads. Bound to the types of these, it becomes an accumulator, which
+says how rows become partial results, how these are merged, and what comes of them. Null, overflow and decimal rules are
+those of Spark SQL in ANSI mode.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyspark.sql.types as spark
+
+from pillarbox._errors import ProgramError, describe, shorten
+from pillarbox._operators.columnar.accumulators import (
+    Accumulator,
+    ApproxCountDistinct,
+    Average,
+    Count,
+    CountRows,
+    Earliest,
+    Extreme,
+    Own,
+    Sum,
+)
+from pillarbox._types import TypeInformation
+
+__all__ = [
+    "ArrowAggregateFunction",
+    "ColumnAggregate",
+    "approx_count_distinct_",
+    "avg_",
+    "count_",
+    "first_",
+    "last_",
+    "max_",
+    "min_",
+    "sum_",
+]
+
+
+class ColumnAggregate(ABC):
+    """An aggregate of columns: a value that ``aggregate(name=...)`` and ``window_aggregate()`` take.
+
+    Attributes:
+        columns: the columns that it reads.
+    """
+
+    columns: tuple[str, ...]
+
+    @abstractmethod
+    def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
+        """Return how it is computed for columns of these types.
+
+        Raises:
+            ProgramError: it cannot be computed for them.
+        """
+
+
+@dataclass(frozen=True)
+class _BuiltIn(ColumnAggregate):
+    """One of those that are here already."""
+
+    name: str
+    columns: tuple[str, ...]
+
+    def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
+        """Return how it is computed for columns of these types."""
+        if self.name == "count_":
+            return Count() if self.columns else CountRows()
+        (kind,) = types
+        if self.name == "sum_":
+            return Sum(kind)
+        if self.name == "avg_":
+            return Average(kind)
+        if self.name in ("min_", "max_"):
+            return Extreme(kind, self.name.rstrip("_"))
+        if self.name == "approx_count_distinct_":
+            return ApproxCountDistinct(kind)
+        return Earliest(kind, latest=self.name == "last_")
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(map(repr, self.columns))})"
+
+
+def _of(name: str, *columns: str) -> ColumnAggregate:
+    for column in columns:
+        if not isinstance(column, str):
+            raise ProgramError(f"{name}() takes the name of a column, not {shorten(column)}")
+    return _BuiltIn(name, columns)
+
+
+def sum_(column: str) -> ColumnAggregate:
+    """Return the sum of a column, of its values that are not null; null where there is none.
+
+    Integers give a LONG, floats a DOUBLE, ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)``, of at most 38 digits. A sum that
+    does not fit fails the task, as in Spark's ANSI mode.
+
+    Example:
+        >>> sum_("amount")
+        sum_('amount')
+    """
+    return _of("sum_", column)
+
+
+def count_(column: str | None = None) -> ColumnAggregate:
+    """Return the number of rows (LONG); with a column, of those in which it is not null.
+
+    Example:
+        >>> count_(), count_("amount")
+        (count_(), count_('amount'))
+    """
+    return _of("count_") if column is None else _of("count_", column)
+
+
+def min_(column: str) -> ColumnAggregate:
+    """Return the least value of a column that is not null; NaN is greater than any other number.
+
+    Example:
+        >>> min_("amount")
+        min_('amount')
+    """
+    return _of("min_", column)
+
+
+def max_(column: str) -> ColumnAggregate:
+    """Return the greatest value of a column that is not null; NaN is greater than any other number.
+
+    Example:
+        >>> max_("amount")
+        max_('amount')
+    """
+    return _of("max_", column)
+
+
+def avg_(column: str) -> ColumnAggregate:
+    """Return the mean of a column's values that are not null; null where there is none.
+
+    It is a DOUBLE; of ``DECIMAL(p, s)`` a ``DECIMAL(p + 4, s + 4)``, of at most 38 digits, rounded half up.
+
+    Example:
+        >>> avg_("amount")
+        avg_('amount')
+    """
+    return _of("avg_", column)
+
+
+def first_(column: str) -> ColumnAggregate:
+    """Return a column's value in the row that is first by event time, in milliseconds; it may be null.
+
+    Of several rows of that time it is the smallest value, and null only where all are.
+
+    Example:
+        >>> first_("amount")
+        first_('amount')
+    """
+    return _of("first_", column)
+
+
+def last_(column: str) -> ColumnAggregate:
+    """Return a column's value in the row that is last by event time, in milliseconds; it may be null.
+
+    Of several rows of that time it is the smallest value, and null only where all are.
+
+    Example:
+        >>> last_("amount")
+        last_('amount')
+    """
+    return _of("last_", column)
+
+
+def approx_count_distinct_(column: str) -> ColumnAggregate:
+    """Return about how many different values a column has (LONG), without null.
+
+    It is exact below 1,024 values; beyond, the relative standard error is 3.1 %. A key with more values keeps 8 KiB for
+    each window: the 1,024 smallest hashes.
+
+    Example:
+        >>> approx_count_distinct_("shop")
+        approx_count_distinct_('shop')
+    """
+    return _of("approx_count_distinct_", column)
+
+
+class ArrowAggregateFunction(ColumnAggregate):
+    """A user's own aggregate of columns, as functions on Arrow arrays.
+
+    Each call is for many groups at once (a group is a key in a window): ``groups`` is an Arrow array that holds the
+    number of each row's group, from 0 to ``size - 1``; each of these occurs. A partial result is one value in each of
+    some arrays, whose types the columns' types decide alone. The methods are called with empty arrays, too.
+
+    Args:
+        columns: the columns that it reads.
+
+    Example:
+        >>> import numpy as np, pyarrow as pa
+        >>> class SumOfSquares(ArrowAggregateFunction):
+        ...     output_type = Types.DOUBLE()
+        ...
+        ...     def partial(self, groups, size, values):
+        ...         numbers = values.cast(pa.float64()).fill_null(0.0).to_numpy(zero_copy_only=False)
+        ...         return [pa.array(np.bincount(groups.to_numpy(), numbers**2, size))]
+        ...
+        ...     def merge(self, groups, size, sums):
+        ...         return [pa.array(np.bincount(groups.to_numpy(), sums.to_numpy(), size))]
+        ...
+        ...     def result(self, sums):
+        ...         return sums
+        >>> SumOfSquares("amount").columns
+        ('amount',)
+    """
+
+    output_type: TypeInformation[Any] | spark.DataType
+    """The type of the results: one of ``Types``, or a Spark type."""
+
+    def __init__(self, *columns: str) -> None:
+        self.columns: tuple[str, ...] = _of(type(self).__name__, *columns).columns
+
+    @abstractmethod
+    def partial(self, groups: Any, size: int, /, *columns: Any) -> Sequence[Any]:
+        """Return the partial results of rows: arrays with ``size`` values.
+
+        Args:
+            groups: the group of each row.
+            size: the number of groups.
+            columns: the columns, as Arrow arrays.
+        """
+
+    @abstractmethod
+    def merge(self, groups: Any, size: int, /, *partials: Any) -> Sequence[Any]:
+        """Return the partial results of groups of partial results: arrays with ``size`` values, of the same types.
+
+        Args:
+            groups: the group of each partial result.
+            size: the number of groups.
+            partials: what ``partial`` or ``merge`` returned.
+        """
+
+    @abstractmethod
+    def result(self, /, *partials: Any) -> Any:
+        """Return the results: an array with one value for each partial result."""
+
+    def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
+        """Return how it is computed for columns of these types."""
+        declared: Any = getattr(self, "output_type", None)
+        if isinstance(declared, TypeInformation):
+            declared = declared.data_type
+        if not isinstance(declared, spark.DataType):
+            raise ProgramError(
+                f"{type(self).__name__} has no output_type: set it to the type of its results, such as Types.DOUBLE()"
+            )
+        try:
+            return Own(self, types, declared)
+        except ProgramError:
+            raise
+        except Exception as error:
+            raise ProgramError(
+                f"{self!r} cannot be used: called with empty arrays, it raised {describe(error)}"
+            ) from error
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(map(repr, self.columns))})"

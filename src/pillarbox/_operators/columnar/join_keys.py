@@ -1,0 +1,90 @@
+"""Keys of columnar joins as 64-bit codes: rows with equal keys have equal codes.
+
+Where the key is one column of numbers, times or the like, different keys have different codes; elsewhere a code is a
+hash, and two rows with the same one have to be compared. Codes are in no checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pillarbox._operators.columnar import sketch
+
+__all__ = ["are_equal", "are_exact", "codes_of", "without_nulls"]
+
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+_NULL = np.uint64(0x6E756C6C)
+# Of a hash: with more bits, key, time and position of a row would often not fit into the one number by which rows are
+# sorted, which takes several times as long. Different keys may share these: their rows are compared.
+_HASH_BITS = 25
+
+
+def without_nulls(columns: Sequence[pa.Array]) -> npt.NDArray[np.bool_] | None:
+    """Return which rows have no null in any key column; None: all."""
+    valid = [column.is_valid() for column in columns if column.null_count]
+    return None if not valid else reduce(pc.and_, valid).to_numpy(zero_copy_only=False)
+
+
+def are_exact(kinds: Sequence[pa.DataType]) -> bool:
+    """Return whether different keys of these types always have different codes."""
+    return len(kinds) == 1 and (pa.types.is_primitive(kinds[0]) and not pa.types.is_decimal(kinds[0]))
+
+
+def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int64]:
+    """Return the codes of keys.
+
+    Args:
+        exact: different keys are to have different codes: :func:`are_exact` says whether that can be had, and there
+            must be no nulls.
+    """
+    if exact:
+        return _numbers(columns[0])
+    codes = np.zeros(len(columns[0]), np.uint64)
+    for leaf in _leaves(columns):
+        part = np.full(len(leaf), _NULL)
+        present = leaf.is_valid().to_numpy(zero_copy_only=False)
+        part[present] = sketch.hashes(leaf.drop_null() if leaf.null_count else leaf)
+        codes = codes * _ODD + part
+    highest: npt.NDArray[np.int64] = (codes >> np.uint64(64 - _HASH_BITS)).view(np.int64)
+    return highest
+
+
+def are_equal(columns: Sequence[pa.Array], others: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
+    """Return for each row whether the keys are equal; nulls are equal to each other."""
+    equal = np.ones(len(columns[0]), np.bool_)
+    for one, other in zip(_leaves(columns), _leaves(others)):
+        same = pc.equal(one, other)
+        if same.null_count:
+            same = pc.or_(same.fill_null(False), pc.and_(one.is_null(), other.is_null()))
+        equal &= same.to_numpy(zero_copy_only=False)
+    return equal
+
+
+def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
+    """Return values of up to 64 bits as integers, equal ones as equal ones."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        numbers = column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 is 0.0
+        bits: npt.NDArray[np.int64] = numbers.view(np.int64)
+        return bits
+    if pa.types.is_date32(kind):
+        column = column.cast(pa.int32())
+    found: npt.NDArray[np.int64] = column.cast(pa.int64()).to_numpy()
+    return found
+
+
+def _leaves(columns: Sequence[pa.Array]) -> list[pa.Array]:
+    """Return the columns; in the place of a struct, whether it is there, and its fields."""
+    found: list[pa.Array] = []
+    for column in columns:
+        if pa.types.is_struct(column.type):
+            found += [column.is_valid(), *_leaves(column.flatten())]
+        else:
+            found.append(column)
+    return found

@@ -1,0 +1,404 @@
+"""Partial results as record batches: the keys, the number of rows, and the parts of each aggregate.
+
+The same columns go through the shuffle, are kept as state, and are merged until results are made of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark.sql.types as spark
+
+from pillarbox._errors import CheckpointMismatchError, OperatorError, PillarboxError, ProgramError, shorten
+from pillarbox._operators.columnar.accumulators import Accumulator, ByGroups, ByKernels, Overflow, Part, arrow_type
+from pillarbox._operators.columnar.aggregates import ColumnAggregate
+from pillarbox._rows import column_to_list
+
+__all__ = ["END", "ROWS", "START", "Columns", "Partials"]
+
+ROWS = "__pillarbox_rows"
+"""The column with the number of rows that are in a partial result."""
+START = "__pillarbox_start"
+"""The column with the starts of sessions, epoch milliseconds."""
+END = "__pillarbox_end"
+"""The column with the ends of sessions, epoch milliseconds."""
+
+_INT64_MAX = 2**63 - 1
+_LONG = pa.decimal128(38, 0)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of a program's aggregates, as they travel to the workers.
+
+    Attributes:
+        keys: the key columns, with their types.
+        inputs: the other columns that aggregates read.
+        aggregates: by the names of their results.
+        sessions: whether each partial result has a start and an end of its own.
+    """
+
+    keys: spark.StructType
+    inputs: spark.StructType
+    aggregates: Mapping[str, ColumnAggregate]
+    sessions: bool = False
+
+    def accumulators(self) -> dict[str, Accumulator]:
+        """Return the aggregates, bound to the types of their columns.
+
+        Raises:
+            ProgramError: one cannot be computed for them.
+        """
+        types = {field.name: field.dataType for field in (*self.keys.fields, *self.inputs.fields)}
+        found = {}
+        for name, aggregate in self.aggregates.items():
+            try:
+                found[name] = aggregate.bind([types[column] for column in aggregate.columns])
+            except ProgramError as error:
+                raise ProgramError(f"aggregate({name}={aggregate!r}): {error}") from error
+        return found
+
+    def result_type(self) -> spark.StructType:
+        """Return the columns of the results."""
+        results = [spark.StructField(name, bound.result_type) for name, bound in self.accumulators().items()]
+        bounds = [spark.StructField(name, spark.TimestampType()) for name in ("window_start", "window_end")]
+        keys = [spark.StructField(field.name, field.dataType) for field in self.keys.fields]
+        return spark.StructType([*keys, *bounds, *results])
+
+
+class _Bound(NamedTuple):
+    """An aggregate, and where its parts are."""
+
+    name: str
+    aggregate: ColumnAggregate
+    accumulator: Accumulator
+    names: list[str]
+
+
+class Partials:
+    """Makes, merges and ends the partial results of one operator.
+
+    Attributes:
+        schema: the columns of partial results.
+    """
+
+    def __init__(self, columns: Columns, operator: str) -> None:
+        self._operator = operator
+        self._keys = [field.name for field in columns.keys.fields]
+        self._bound: list[_Bound] = []
+        fields = [pa.field(field.name, arrow_type(field.dataType)) for field in columns.keys.fields]
+        fields.append(pa.field(ROWS, pa.int64()))
+        if columns.sessions:
+            fields += [pa.field(START, pa.int64()), pa.field(END, pa.int64())]
+        for name, accumulator in columns.accumulators().items():
+            aggregate = columns.aggregates[name]
+            names = [f"{name}: {aggregate!r}[{index}]" for index in range(len(accumulator.parts))]
+            fields += [pa.field(part, kind.kind) for part, kind in zip(names, accumulator.parts)]
+            self._bound.append(_Bound(name, aggregate, accumulator, names))
+        self.schema: pa.Schema = pa.schema(fields)
+        self._sessions = columns.sessions
+        self._result_schema = pa.schema(
+            [pa.field(field.name, arrow_type(field.dataType)) for field in columns.result_type().fields]
+        )
+
+    # -- making --
+
+    def of_rows(
+        self,
+        columns: Mapping[str, pa.Array],
+        times: npt.NDArray[np.int64],
+        starts: npt.NDArray[np.int64],
+        ends: npt.NDArray[np.int64] | None = None,
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+        """Return the partial results of rows: one for each key and start; and their starts.
+
+        Args:
+            columns: the keys and the columns that aggregates read.
+            times: when each row happened, epoch milliseconds.
+            starts: where the pane or session of each row starts.
+            ends: of sessions, where they end if the row is the last one.
+        """
+        found: dict[str, pa.Array] = {name: columns[name] for name in self._keys}
+        found[ROWS] = pa.array(np.ones(len(times), np.int64))
+        if ends is not None:
+            found |= {START: pa.array(starts), END: pa.array(ends)}
+        for bound in self._bound:
+            if isinstance(bound.accumulator, ByKernels):
+                inputs = [columns[name] for name in bound.aggregate.columns]
+                found.update(zip(bound.names, bound.accumulator.elements(*inputs)))
+        grouped = self._group([*self._keys, _GROUP], {**found, _GROUP: pa.array(starts)}, None)
+        for bound in self._bound:
+            if isinstance(bound.accumulator, ByGroups):
+                inputs = [columns[name] for name in bound.aggregate.columns]
+                with self._told():
+                    parts = bound.accumulator.partial(grouped.groups, grouped.size, times, *inputs)
+                grouped.put(bound.names, parts)
+        return self._batch(grouped.columns), grouped.columns[_GROUP].to_numpy()
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell the errors of a user's own aggregate where they happen."""
+        try:
+            yield
+        except PillarboxError as error:
+            error.at(operator=self._operator)
+            raise
+
+    # -- merging --
+
+    def merged(self, batches: Sequence[pa.RecordBatch], start: int | None) -> pa.RecordBatch:
+        """Return the partial results of one window as one for each key.
+
+        Args:
+            start: the window's start, for errors; None: it is not known.
+        """
+        return self._merged(batches, {}, [*self._keys], start)[0]
+
+    def merged_apart(
+        self, groups: Sequence[Sequence[pa.RecordBatch]], starts: Sequence[int]
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64]]:
+        """Return the partial results of several windows in one pass: one for each window and key.
+
+        Args:
+            groups: the partial results of each window; a batch may be in several.
+            starts: the windows' starts, for errors.
+
+        Returns:
+            the results, window by window, and the position of each one's window.
+        """
+        lengths = [sum(batch.num_rows for batch in batches) for batches in groups]
+        numbers = np.repeat(np.arange(len(groups)), lengths)
+        batches = [batch for batches in groups for batch in batches]
+        by = [*self._keys, _GROUP]
+        merged, columns = self._merged(batches, {_GROUP: pa.array(numbers)}, by, np.array(starts, np.int64))
+        return merged, columns[_GROUP].to_numpy()
+
+    def touched(
+        self, batches: Sequence[pa.RecordBatch], marks: Sequence[bool], start: int
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
+        """Return the same, and which of the keys are in batches that are marked."""
+        parts = [np.full(batch.num_rows, mark) for batch, mark in zip(batches, marks)]
+        merged, columns = self._merged(batches, {_MARK: pa.array(np.concatenate(parts))}, [*self._keys], start)
+        return merged, columns[_MARK].to_numpy(zero_copy_only=False)
+
+    def merged_by(
+        self, batch: pa.RecordBatch, numbers: npt.NDArray[np.int64], marks: npt.NDArray[np.bool_]
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.bool_]]:
+        """Return partial results of the same key and number as one; and which of them have any that is marked."""
+        more = {_GROUP: pa.array(numbers), _MARK: pa.array(marks)}
+        merged, columns = self._merged([batch], more, [*self._keys, _GROUP], None)
+        return merged, columns[_MARK].to_numpy(zero_copy_only=False)
+
+    def by_key(self, columns: Mapping[str, pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Return the positions of rows, those of a key together, in their order; and the number of each one's key."""
+        arrays = [columns[name] for name in self._keys]
+        names = [str(index) for index in range(len(arrays) + 1)]
+        table = pa.table([*arrays, pa.array(np.arange(len(arrays[0])))], names=names)
+        grouped = table.group_by(names[:-1], use_threads=False).aggregate([(names[-1], "list")])
+        positions = _array(grouped.column(f"{names[-1]}_list"))
+        lengths = pc.list_value_length(positions).to_numpy()
+        return positions.flatten().to_numpy(), np.repeat(np.arange(len(positions)), lengths)
+
+    def _merged(
+        self, batches: Sequence[pa.RecordBatch], more: dict[str, Any], by: list[str], starts: Any
+    ) -> tuple[pa.RecordBatch, dict[str, pa.Array]]:
+        table = pa.Table.from_batches(batches)
+        grouped = self._group(by, {**dict(zip(table.column_names, table.columns)), **more}, starts)
+        for bound in self._bound:
+            if isinstance(bound.accumulator, ByGroups):
+                parts = [_array(table.column(name)) for name in bound.names]
+                with self._told():
+                    merged = bound.accumulator.merge(grouped.groups, grouped.size, *parts)
+                grouped.put(bound.names, merged)
+        return self._batch(grouped.columns), grouped.columns
+
+    def _group(self, by: list[str], columns: dict[str, Any], starts: Any) -> _Grouped:
+        """Group columns, and merge those that have a kernel."""
+        kernels = {ROWS: Part(pa.int64(), "count")}
+        if self._sessions:
+            kernels |= {START: Part(pa.int64(), "min"), END: Part(pa.int64(), "max")}
+        if _MARK in columns:
+            kernels[_MARK] = Part(pa.bool_(), "max")
+        for bound in self._bound:
+            if isinstance(bound.accumulator, ByKernels):
+                kernels.update(zip(bound.names, bound.accumulator.parts))
+        # Numbers as names: those of Arrow's results are made of them, and users' may be any.
+        count = len(columns[ROWS])
+        arrays = [columns[name] for name in by]
+        names = [str(index) for index in range(len(by))]
+        wanted: list[tuple[str, str]] = []
+        for name, part in kernels.items():
+            column = columns[name]
+            arrays.append(_wide(column, part, count) if part.kernel == "sum" else column)
+            wanted.append((str(len(names)), "sum" if part.kernel == "count" else part.kernel))
+            names.append(wanted[-1][0])
+        if any(isinstance(bound.accumulator, ByGroups) for bound in self._bound):
+            arrays.append(pa.array(np.arange(count)))
+            wanted.append((str(len(names)), "list"))
+            names.append(wanted[-1][0])
+        table = pa.table(arrays, names=names)
+        grouped = table.group_by(names[: len(by)], use_threads=False).aggregate(wanted)
+        outcome = _Grouped({name: _array(grouped.column(str(index))) for index, name in enumerate(by)})
+        for (name, part), (index, function) in zip(kernels.items(), wanted):
+            try:
+                outcome.columns[name] = _narrow(_array(grouped.column(f"{index}_{function}")), part)
+            except Overflow as overflow:
+                bound = next(each for each in self._bound if name in each.names)
+                raise self._overflow(bound, overflow.index, outcome.columns, starts) from None
+        if len(wanted) > len(kernels):
+            outcome.number(_array(grouped.column(f"{wanted[-1][0]}_list")), count)
+        return outcome
+
+    def _batch(self, columns: Mapping[str, pa.Array]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays([columns[name] for name in self.schema.names], schema=self.schema)
+
+    # -- ending --
+
+    def results(
+        self, merged: pa.RecordBatch, starts: int | npt.NDArray[np.int64], ends: int | npt.NDArray[np.int64]
+    ) -> pa.RecordBatch:
+        """Return the results of windows: keys, the windows' bounds (epoch ms), and the aggregates."""
+        count = merged.num_rows
+        columns = dict(zip(merged.schema.names, merged.columns))
+        arrays = [columns[name] for name in self._keys]
+        for bound in (starts, ends):
+            millis = np.full(count, bound) if isinstance(bound, int) else bound
+            arrays.append(pa.array(millis * 1000).view(pa.timestamp("us", tz="UTC")))
+        for each in self._bound:
+            kind = self._result_schema.field(len(arrays)).type
+            try:
+                with self._told():
+                    found = each.accumulator.result(columns[ROWS], *(columns[name] for name in each.names))
+            except Overflow as overflow:
+                raise self._overflow(each, overflow.index, columns, starts) from None
+            arrays.append(found if found.type == kind else found.cast(kind))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._result_schema)
+
+    def _overflow(self, bound: _Bound, index: int, columns: Mapping[str, Any], starts: Any) -> OperatorError:
+        """Return the error of a sum or mean that does not fit its type."""
+        keys = [column_to_list(columns[key].slice(index, 1))[0] for key in self._keys]
+        key = keys[0] if len(keys) == 1 else tuple(keys)
+        start = starts if isinstance(starts, int) else None
+        if isinstance(starts, np.ndarray):
+            # Of each row, or of each number of a window.
+            start = int(starts[columns[_GROUP][index].as_py() if _GROUP in columns else index])
+        for name in (START, _GROUP):
+            if start is None and name in columns:
+                start = columns[name][index].as_py()
+        where = "" if start is None else f" in the window from {start} (epoch ms)"
+        kind = bound.accumulator.result_type.simpleString()
+        error = OperatorError(
+            f"operator {self._operator!r}: {bound.name}={bound.aggregate!r} of key {shorten(key)}{where} does not fit"
+            f" {kind}: cast the column to a type with more digits, such as DECIMAL(38, 0), or to DOUBLE"
+        )
+        error.at(operator=self._operator, key=key)
+        return error
+
+    # -- keeping --
+
+    def encode(self, batch: pa.RecordBatch) -> bytes:
+        """Return partial results as they are kept: an Arrow stream."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.schema) as writer:
+            writer.write_batch(batch)
+        kept: bytes = sink.getvalue().to_pybytes()
+        return kept
+
+    def decode(self, kept: bytes) -> pa.RecordBatch:
+        """Return partial results that were kept, without copying them.
+
+        Raises:
+            CheckpointMismatchError: they are of other aggregates or keys.
+        """
+        batch = pa.ipc.open_stream(pa.py_buffer(kept)).read_next_batch()
+        if not batch.schema.equals(self.schema):
+            had = ", ".join(name for name in batch.schema.names if not name.startswith("__pillarbox"))
+            has = ", ".join(name for name in self.schema.names if not name.startswith("__pillarbox"))
+            raise CheckpointMismatchError(
+                f"operator {self._operator!r}: the checkpoint holds windows with other aggregates: it has {had}, and"
+                f" the program has {has}: set another uid() for the changed windows, or start from a new checkpoint"
+            )
+        return batch
+
+
+_GROUP = "__pillarbox_group"
+_MARK = "__pillarbox_mark"
+
+
+class _Grouped:
+    """What became of rows that were grouped.
+
+    Attributes:
+        columns: the columns of the groups.
+        groups: the number of each row's group, where some aggregate needs it.
+    """
+
+    def __init__(self, columns: dict[str, pa.Array]) -> None:
+        self.columns = columns
+        self.groups: npt.NDArray[np.int64] = np.empty(0, np.int64)
+
+    @property
+    def size(self) -> int:
+        """The number of groups."""
+        return len(self.columns[ROWS])
+
+    def number(self, positions: pa.Array, count: int) -> None:
+        """Set the numbers of the groups of rows, given the positions of each group's rows."""
+        self.groups = np.empty(count, np.int64)
+        lengths = pc.list_value_length(positions).to_numpy()
+        self.groups[positions.flatten().to_numpy()] = np.repeat(np.arange(len(positions)), lengths)
+
+    def put(self, names: Iterable[str], parts: Iterable[pa.Array]) -> None:
+        """Add columns."""
+        self.columns.update(zip(names, parts))
+
+
+def _array(column: Any) -> pa.Array:
+    """Return a column as one array."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+
+def _wide(column: Any, part: Part, count: int) -> Any:
+    """Return numbers in a type in which their sums fit: Arrow's own sums may go around unnoticed."""
+    kind = part.kind
+    if pa.types.is_floating(kind) or (pa.types.is_decimal(kind) and kind.precision < 38):
+        return column  # of decimals, no less than 10**10 rows could make a sum that does not fit
+    bounds = pc.min_max(column).as_py()
+    if bounds["min"] is None:
+        return column
+    if pa.types.is_decimal(kind):
+        # (Digits, since the arithmetic of Decimal has its own ideas of precision.)
+        largest = max(int("".join(map(str, bound.as_tuple().digits))) for bound in bounds.values())
+        return column if largest * count < 10**38 else column.cast(pa.decimal256(76, kind.scale))
+    largest = max(abs(bounds["min"]), abs(bounds["max"]))
+    return column if largest * count <= _INT64_MAX else column.cast(_LONG)
+
+
+def _narrow(column: pa.Array, part: Part) -> pa.Array:
+    """Return merged values in the type of their part.
+
+    Raises:
+        Overflow: one does not fit.
+    """
+    if column.type == part.kind:
+        return column
+    try:
+        return column.cast(part.kind)
+    except pa.ArrowInvalid:
+        for index in range(len(column)):
+            try:
+                column.slice(index, 1).cast(part.kind)
+            except pa.ArrowInvalid:
+                raise Overflow(index) from None
+        raise

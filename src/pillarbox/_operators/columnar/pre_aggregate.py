@@ -1,0 +1,149 @@
+"""Aggregates rows before the shuffle: what a source sends is one partial result for each key and pane of a run.
+
+Of sessions, it is one for each key and stretch without a gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._errors import OperatorError
+from pillarbox._operators.columnar.panes import columnar_panes
+from pillarbox._operators.columnar.partials import Partials
+from pillarbox._operators.columnar.program import ColumnarProgram
+from pillarbox._operators.operator import OperatorContext, StreamOperator
+from pillarbox._operators.windowing.session_windows import EventTimeSessionWindows
+from pillarbox._time.timestamps import MAX_WATERMARK
+
+__all__ = ["PreAggregateOperator"]
+
+# Rows are gathered until an epoch ends, or these many are there: more would take more memory, and save little.
+_ROWS = 1 << 19
+_BYTES = 64 * 1024 * 1024
+# Partial results are sent in pieces, so that the receivers get buffers of moderate size.
+_PIECE = 1 << 16
+# The last millisecond that a TIMESTAMP has, which counts microseconds in 64 bits.
+_MOST = (2**63 - 1) // 1000
+
+
+class PreAggregateOperator(StreamOperator):
+    """Gathers the rows of an epoch, and sends partial results.
+
+    A watermark waits for the rows before it: records may overtake one, but not the other way round.
+    """
+
+    def __init__(self, context: OperatorContext, program: ColumnarProgram) -> None:
+        super().__init__(context)
+        self._program = program
+        self._partials = Partials(program.columns, context.name)
+        self._panes = columnar_panes(program.assigner)
+        self._gathered: list[tuple[Mapping[str, pa.Array], npt.NDArray[np.int64]]] = []
+        self._rows = 0
+        self._bytes = 0
+        self._watermark: int | None = None
+        assigner = program.assigner
+        longest = assigner.gap if isinstance(assigner, EventTimeSessionWindows) else 0
+        # How far from the epoch times may be, so that the bounds of their windows are TIMESTAMPs.
+        self._farthest = _MOST - (longest if self._panes is None else self._panes.longest)
+
+    def process_records(self, records: Records) -> None:
+        """Gather a run."""
+        if not len(records):
+            return
+        times = self._program.times_of(records)
+        columns = self._program.columns_of(records, self.name)
+        self._gathered.append((columns, times))
+        self._rows += len(times)
+        self._bytes += times.nbytes + sum(column.nbytes for column in columns.values())
+        if self._rows >= _ROWS or self._bytes >= _BYTES:
+            self._send()
+
+    def _send(self) -> None:
+        """Send the partial results of what is gathered, and then the watermark that waits for them."""
+        if self._gathered:
+            gathered, self._gathered = self._gathered, []
+            self._rows = self._bytes = 0
+            times = np.concatenate([times for _, times in gathered])
+            self._check(times)
+            names = gathered[0][0]
+            columns = {name: pa.concat_arrays([columns[name] for columns, _ in gathered]) for name in names}
+            batch, stamps = self._by_sessions(columns, times) if self._panes is None else self._by_panes(columns, times)
+            for at in range(0, batch.num_rows, _PIECE):
+                piece = stamps if stamps is None else stamps[at : at + _PIECE]
+                self.output.process_records(ArrowRecords(batch.slice(at, _PIECE), piece))
+        if self._watermark is not None:
+            watermark, self._watermark = self._watermark, None
+            super().process_watermark(watermark)
+
+    def _check(self, times: npt.NDArray[np.int64]) -> None:
+        """Refuse times so far out that their windows have no bounds."""
+        for time in (int(times.min()), int(times.max())):
+            if abs(time) > self._farthest:
+                error = OperatorError(
+                    f"operator {self.name!r}: a row happened at {time} (epoch ms), and the bounds of its windows"
+                    f" ({self._program.assigner!r}) would be no TIMESTAMPs: are the times in milliseconds?"
+                )
+                error.at(operator=self.name)
+                raise error
+
+    def _by_panes(
+        self, columns: Mapping[str, pa.Array], times: npt.NDArray[np.int64]
+    ) -> tuple[pa.RecordBatch, npt.NDArray[np.int64] | None]:
+        """Return partial results and the starts of their panes, those of a pane together."""
+        assert self._panes is not None
+        outside = self._panes.outside(times)
+        if outside is not None and outside.any():
+            inside = pa.array(~outside)
+            columns = {name: column.filter(inside) for name, column in columns.items()}
+            times = times[~outside]
+        if not len(times):
+            return pa.RecordBatch.from_pylist([], schema=self._partials.schema), times
+        batch, starts = self._partials.of_rows(columns, times, self._panes.starts(times))
+        if (starts[1:] < starts[:-1]).any():
+            order = np.argsort(starts, kind="stable")
+            return batch.take(pa.array(order)), starts[order]
+        return batch, starts
+
+    def _by_sessions(
+        self, columns: Mapping[str, pa.Array], times: npt.NDArray[np.int64]
+    ) -> tuple[pa.RecordBatch, None]:
+        """Return the partial results of stretches without a gap; they have their bounds in them."""
+        assert isinstance(self._program.assigner, EventTimeSessionWindows)
+        gap = self._program.assigner.gap
+        order, keys = self._partials.by_key(columns)
+        ordered = times[order]
+        same = keys[1:] == keys[:-1]
+        if (same & (ordered[1:] < ordered[:-1])).any():
+            # (The numbers of keys ascend.)
+            resort = np.lexsort((ordered, keys))
+            order, ordered = order[resort], ordered[resort]
+        # Rows that are just a gap apart are in one session, too.
+        new = np.ones(len(ordered), np.bool_)
+        new[1:] = ~(same & (ordered[1:] - ordered[:-1] <= gap))
+        starts = np.empty(len(times), np.int64)
+        starts[order] = ordered[new][np.cumsum(new) - 1]
+        return self._partials.of_rows(columns, times, starts, times + gap)[0], None
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Hand on a watermark, at once if no rows are before it."""
+        self._watermark = timestamp
+        if not self._gathered or timestamp == MAX_WATERMARK:
+            self._send()
+
+    def process_status(self, idle: bool) -> None:
+        """Hand on a change between idle and active, behind what came before it."""
+        self._send()
+        super().process_status(idle)
+
+    def end_input(self) -> None:
+        """Send what is gathered: the input has ended."""
+        self._send()
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Send what is gathered: the epoch ends."""
+        self._send()

@@ -1,0 +1,115 @@
+"""The parts of columnar window aggregates, as both of their operators get them; and runs as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark.sql.types as spark
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._errors import ProgramError
+from pillarbox._operators.columnar.accumulators import arrow_type
+from pillarbox._operators.columnar.partials import Columns
+from pillarbox._operators.windowing.assigner import WindowAssigner
+from pillarbox._types import RowEncoder
+
+__all__ = ["ColumnarProgram", "columns_of_run", "times_of_run"]
+
+
+@dataclass(frozen=True)
+class ColumnarProgram:
+    """The parts of columnar window aggregates.
+
+    Attributes:
+        assigner: which windows a row belongs to.
+        columns: the keys and the aggregates.
+        lateness: how long a window stays behind its end, in milliseconds of event time.
+        encoder: makes columns of rows that Python functions have touched; None: they cannot become columns.
+    """
+
+    assigner: WindowAssigner
+    columns: Columns
+    lateness: int = 0
+    encoder: RowEncoder | None = None
+
+    def columns_of(self, records: Records, operator: str) -> Mapping[str, pa.Array]:
+        """Return the columns of a run that are needed.
+
+        Raises:
+            ProgramError: a column is not there, or holds other values than its type says.
+            TypeMismatchError: a record does not fit the declared columns.
+        """
+        keys = self.columns.keys.fields
+        found = columns_of_run(records, (*keys, *self.columns.inputs.fields), self.encoder, operator)
+        for field in keys:
+            if pa.types.is_floating(found[field.name].type):
+                found[field.name] = pc.add(found[field.name], pa.scalar(0.0, found[field.name].type))  # -0.0 is 0.0
+        return found
+
+    def times_of(self, records: Records) -> npt.NDArray[np.int64]:
+        """Return when the records of a run happened, in epoch milliseconds.
+
+        Raises:
+            ProgramError: one has no timestamp.
+        """
+        return times_of_run(records, type(self.assigner).__name__, "the window")
+
+
+def columns_of_run(
+    records: Records, fields: Iterable[spark.StructField], encoder: RowEncoder | None, operator: str
+) -> dict[str, pa.Array]:
+    """Return columns of a run.
+
+    Args:
+        fields: which ones, and their types.
+        encoder: makes columns of rows that Python functions have touched; None: they cannot become columns.
+        operator: the operator's name, for errors.
+
+    Raises:
+        ProgramError: a column is not there, or holds other values than its type says.
+        TypeMismatchError: a record does not fit the declared columns.
+    """
+    if isinstance(records, ArrowRecords):
+        batch = records.batch
+    elif encoder is None:
+        raise ProgramError(
+            f"operator {operator!r}: the rows have been touched by a Python function, and have a column that cannot"
+            " be made from Python values: leave it out of the DataFrame, or filter there"
+        )
+    else:
+        batch = encoder.encode(records.values)
+    found: dict[str, pa.Array] = {}
+    for field in fields:
+        place = batch.schema.get_field_index(field.name)
+        kind = arrow_type(field.dataType)
+        if place < 0:
+            raise ProgramError(
+                f"operator {operator!r}: there is no column {field.name!r}; the columns are"
+                f" {', '.join(batch.schema.names)}"
+            )
+        column = batch.column(place)
+        found[field.name] = column if column.type == kind else column.cast(kind)
+    return found
+
+
+def times_of_run(records: Records, reader: str, place: str) -> npt.NDArray[np.int64]:
+    """Return when the records of a run happened, in epoch milliseconds.
+
+    Args:
+        reader: what needs to know, for errors.
+        place: where it stands in the program, for errors.
+
+    Raises:
+        ProgramError: one has no timestamp.
+    """
+    stamps = records.stamps if isinstance(records, ArrowRecords) else records.timestamps
+    if stamps is None or (not isinstance(stamps, np.ndarray) and None in stamps):
+        raise ProgramError(
+            f"{reader} got an element without a timestamp: put assign_timestamps_and_watermarks(...) before {place}"
+        )
+    return np.asarray(stamps, np.int64)

@@ -1,0 +1,241 @@
+"""Tumbling, sliding and cumulating windows of columns: partial results are kept for each pane, and merged for a window.
+
+The place of a pane's partial results is its start. Windows have timers, under their bounds. Those that a watermark ends
+are noted by their timers, and fired behind the last of these: small ones together, as each pass over columns has its
+price, however short they are.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.columnar.columnar_operator import ColumnarOperator
+from pillarbox._operators.columnar.panes import TumblingPanes, columnar_panes
+from pillarbox._operators.columnar.program import ColumnarProgram
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.windowing.two_stacks import TwoStacks
+from pillarbox._operators.windowing.windows import TimeWindow
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+
+__all__ = ["ColumnarWindowOperator"]
+
+# Windows are fired together, and panes kept, while they have no more partial results than this; one that has more than
+# the other by itself is alone.
+_TOGETHER = 1 << 16
+_ALONE = 1 << 12
+
+T = TypeVar("T")
+
+
+class ColumnarWindowOperator(ColumnarOperator):
+    """Windows that consist of panes."""
+
+    def __init__(self, context: OperatorContext, keying: Keying, program: ColumnarProgram) -> None:
+        super().__init__(context, keying, program)
+        panes = columnar_panes(program.assigner)
+        assert panes is not None
+        self._panes = panes
+        # The starts of panes that have partial results; those of this epoch; and what came for windows that have fired.
+        self._starts: set[int] = set()
+        self._fresh: dict[int, list[pa.RecordBatch]] = {}
+        self._late: dict[TimeWindow, list[pa.RecordBatch]] = {}
+        self._stacks = self._new_stacks()
+        # The windows that have ended by the watermark that is being handled; and up to which end they are over.
+        self._due: list[TimeWindow] = []
+        self._over = MIN_TIMESTAMP
+
+    def _new_stacks(self) -> TwoStacks | None:
+        """Return the merged panes of the windows to come; tumbling windows need none."""
+        if isinstance(self._panes, TumblingPanes):
+            return None
+
+        def merge(one: pa.RecordBatch, other: pa.RecordBatch) -> pa.RecordBatch:
+            return self._partials.merged([one, other], None)
+
+        return TwoStacks(merge, self._merged, lambda batch: batch)
+
+    def restore_state(self, state: Any) -> None:
+        """Begin with what is kept."""
+        super().restore_state(state)
+        self._starts = {place for place in self._places() if isinstance(place, int)}
+        self._fresh = {}
+        self._late = {}
+        self._stacks = self._new_stacks()
+
+    # -- records --
+
+    def process_records(self, records: Records) -> None:
+        """Take partial results, those of each pane together."""
+        assert isinstance(records, ArrowRecords)
+        if not len(records):
+            return
+        starts = records.stamps
+        assert starts is not None
+        edges = [0, *(np.flatnonzero(np.diff(starts)) + 1).tolist(), len(starts)]
+        for begin, end in pairwise(edges):
+            self._add(int(starts[begin]), records.batch.slice(begin, end - begin))
+
+    def _add(self, start: int, batch: pa.RecordBatch) -> None:
+        watermark = self._timers.current_watermark
+        if self._cleanup_time(self._panes.last_end(start)) <= watermark:
+            self._drop(batch)
+            return
+        self._fresh.setdefault(start, []).append(batch)
+        self._starts.add(start)
+        if self._stacks is not None:
+            self._stacks.changed(start)
+        for window in self._windows(start):
+            if self._cleanup_time(window.end) > watermark:
+                if window.end - 1 <= watermark:
+                    self._late.setdefault(window, []).append(batch)
+                self._register(window)
+
+    def _windows(self, start: int) -> Iterator[TimeWindow]:
+        """Return the windows that a pane is in."""
+        end, last = self._panes.end_after(start), self._panes.last_end(start)
+        while end <= last:
+            yield TimeWindow(self._panes.window_start(end), end)
+            end = self._panes.end_after(end)
+
+    def _cleanup_time(self, end: int) -> int:
+        return min(end - 1 + self._lateness, MAX_WATERMARK)
+
+    def _register(self, window: TimeWindow) -> None:
+        namespace = tuple(window)
+        self.backend.select(self._home, namespace)
+        if window.end - 1 > self._timers.current_watermark:
+            self._timers.register_event_time_timer(namespace, window.end - 1)
+        if self._lateness:
+            self._timers.register_event_time_timer(namespace, self._cleanup_time(window.end))
+
+    # -- firing --
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Fire windows again that late records came for; then those that end, and hand the watermark on."""
+        self._fire_again()
+        super().process_watermark(timestamp)
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Fire windows again that late records came for, and keep what came."""
+        self._fire_again()
+        fresh, self._fresh = self._fresh, {}
+        for some in _portions(fresh.items()):
+            if len(some) == 1:
+                ((start, batches),) = some
+                self._keep(start, self._partials.merged(batches, start), start)
+                continue
+            starts = [start for start, _ in some]
+            merged, numbers = self._partials.merged_apart([parts for _, parts in some], starts)
+            edges = np.searchsorted(numbers, np.arange(len(starts) + 1)).tolist()
+            for start, (begin, end) in zip(starts, pairwise(edges)):
+                self._keep(start, merged.slice(begin, end - begin), start)
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None:
+        """Take note that the window has ended, or is over, or both."""
+        window = TimeWindow(*namespace)
+        if timestamp == window.end - 1:
+            self._due.append(window)
+        if timestamp == self._cleanup_time(window.end):
+            self._over = max(self._over, window.end)
+
+    def flush(self) -> None:
+        """Fire the windows that have ended by the watermark that has come, in order, and clean up behind them."""
+        due, self._due = self._due, []
+        if len(due) == 1:
+            self._fire(due[0])
+        elif due:
+            self._fire_all(due)
+        over, self._over = self._over, MIN_TIMESTAMP
+        if over == MIN_TIMESTAMP:
+            return
+        for start in [start for start in self._starts if self._panes.last_end(start) <= over]:
+            self._starts.discard(start)
+            self._fresh.pop(start, None)
+            self._clear(start)
+
+    def _fire_all(self, windows: Iterable[TimeWindow]) -> None:
+        """Fire windows in their order, small ones together."""
+        panes: dict[int, list[pa.RecordBatch]] = {}
+        ordered = sorted(self._starts)
+
+        def parts_of(window: TimeWindow) -> list[pa.RecordBatch]:
+            parts = []
+            for start in _within(window, ordered):
+                if start not in panes:
+                    panes[start] = self._parts(start)
+                parts += panes[start]
+            return parts
+
+        for some in _portions((window, parts_of(window)) for window in windows):
+            if len(some) == 1:
+                self._fire(some[0][0])
+                continue
+            fired = [window for window, _ in some]
+            merged, numbers = self._partials.merged_apart([parts for _, parts in some], [start for start, _ in fired])
+            starts, ends = (np.array(bounds, np.int64)[numbers] for bounds in zip(*fired))
+            self._emit(self._partials.results(merged, starts, ends), ends)
+
+    def _fire(self, window: TimeWindow) -> None:
+        """Fire one window."""
+        if self._stacks is None:
+            merged = self._merged(window.start)
+        else:
+            merged = self._stacks.window(*window, sorted(self._starts))
+        if merged is not None:
+            self._emit(self._partials.results(merged, *window), window.end)
+
+    def _merged(self, start: int) -> pa.RecordBatch | None:
+        """Return the partial results of a pane as one for each key; None where there are none."""
+        parts = self._parts(start)
+        if len(parts) == 1 and start not in self._fresh:
+            return parts[0]  # what is kept together has been merged
+        return self._partials.merged(parts, start) if parts else None
+
+    def _parts(self, start: int) -> list[pa.RecordBatch]:
+        return [*self._kept(start), *self._fresh.get(start, ())]
+
+    def _fire_again(self) -> None:
+        """Fire windows that have fired: the keys of the records that came since."""
+        late, self._late = self._late, {}
+        ordered = sorted(self._starts) if late else []
+        for window, batches in late.items():
+            parts = [part for start in _within(window, ordered) for part in self._parts(start)]
+            came = set(map(id, batches))
+            merged, touched = self._partials.touched(parts, [id(part) in came for part in parts], window.start)
+            self._emit(self._partials.results(merged.filter(pa.array(touched)), *window), window.end)
+
+
+def _within(window: TimeWindow, starts: Sequence[int]) -> Sequence[int]:
+    """Return the starts of the panes of a window, of those of all panes in their order."""
+    return starts[bisect_left(starts, window.start) : bisect_left(starts, window.end)]
+
+
+def _portions(
+    parts: Iterable[tuple[T, Sequence[pa.RecordBatch]]],
+) -> Iterator[list[tuple[T, Sequence[pa.RecordBatch]]]]:
+    """Divide windows or panes with their partial results into portions that are merged in one pass, in their order.
+
+    Those without any are left out.
+    """
+    together: list[tuple[T, Sequence[pa.RecordBatch]]] = []
+    total = 0
+    for each in parts:
+        rows = sum(batch.num_rows for batch in each[1])
+        if together and (total + rows > _TOGETHER or rows > _ALONE):
+            yield together
+            together, total = [], 0
+        if rows > _ALONE:
+            yield [each]
+        elif rows:
+            together.append(each)
+            total += rows
+    if together:
+        yield together

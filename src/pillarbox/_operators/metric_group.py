@@ -1,0 +1,228 @@
+"""Metrics of the user's functions, with PyFlink's names: counters, meters, distributions and gauges.
+
+They are reported with the metrics of the task, once an epoch, and are of that epoch: a task may go to another worker,
+and what is to last is state. Functions of async operators may use them in their own threads; a report is made in the
+mailbox thread.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+from pillarbox._errors import ProgramError, raise_from_user_code, shorten
+
+__all__ = ["Counter", "Distribution", "Meter", "MetricGroup", "UserMetrics"]
+
+_MetricT = TypeVar("_MetricT", bound="Counter | Meter | Distribution")
+
+
+class Counter:
+    """Counts something in the epoch: it is reported in ``TaskReport.counters``."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+
+    def inc(self, n: int = 1) -> None:
+        """Add ``n``."""
+        with self._lock:
+            self._count += n
+
+    def dec(self, n: int = 1) -> None:
+        """Take off ``n``."""
+        self.inc(-n)
+
+    def get_count(self) -> int:
+        """Return the count of the epoch so far."""
+        return self._count
+
+    def _take(self, counters: dict[str, int], gauges: dict[str, float], name: str, seconds: float) -> None:
+        with self._lock:
+            counters[name], self._count = self._count, 0
+
+
+class Meter:
+    """Counts events in the epoch, and reports how many there were a second, as the gauge ``<name>.rate``, too."""
+
+    def __init__(self) -> None:
+        self._events = Counter()
+
+    def mark_event(self, value: int = 1) -> None:
+        """Note that ``value`` events have happened."""
+        self._events.inc(value)
+
+    def get_count(self) -> int:
+        """Return the count of the epoch so far."""
+        return self._events.get_count()
+
+    def _take(self, counters: dict[str, int], gauges: dict[str, float], name: str, seconds: float) -> None:
+        self._events._take(counters, gauges, name, seconds)
+        gauges[f"{name}.rate"] = counters[name] / seconds if seconds > 0 else 0.0
+
+
+class Distribution:
+    """Reports number, sum, extremes and mean of the epoch's values.
+
+    They are the counter ``<name>.count`` and the gauges ``<name>.sum``, ``.min``, ``.max``, ``.mean``; without values
+    there are no gauges.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._values: tuple[int, float, float, float] = (0, 0, math.inf, -math.inf)
+
+    def update(self, value: int | float) -> None:
+        """Add a value."""
+        with self._lock:
+            count, total, low, high = self._values
+            self._values = (count + 1, total + value, min(low, value), max(high, value))
+
+    def _take(self, counters: dict[str, int], gauges: dict[str, float], name: str, seconds: float) -> None:
+        with self._lock:
+            (count, total, low, high), self._values = self._values, (0, 0, math.inf, -math.inf)
+        counters[f"{name}.count"] = count
+        if count:
+            for part, value in (("sum", total), ("min", low), ("max", high), ("mean", total / count)):
+                gauges[f"{name}.{part}"] = float(value)
+
+
+class _Gauge:
+    """Calls a function at the end of the epoch."""
+
+    def __init__(self, function: Callable[[], int | float], operator: str) -> None:
+        self._function = function
+        self._operator = operator
+
+    def _take(self, counters: dict[str, int], gauges: dict[str, float], name: str, seconds: float) -> None:
+        try:
+            value = float(self._function())
+            if not math.isfinite(value):
+                raise ValueError(f"it returned {value}, which is no number")
+        except Exception as error:
+            what = f"operator {self._operator!r}: the gauge {name!r} failed"
+            raise_from_user_code(error, what, operator=self._operator)
+        gauges[name] = value
+
+
+class MetricGroup:
+    """Makes metrics under names: ``runtime_context.get_metrics_group()``.
+
+    They are in the metrics of the tasks, with the operator's uid before their names: ``pillarbox.metrics(progress)``.
+
+    Example:
+        >>> class Check(FilterFunction[int]):
+        ...     def open(self, runtime_context):
+        ...         self.dropped = runtime_context.get_metrics_group().add_group("quality").counter("dropped")
+        ...
+        ...     def filter(self, amount):
+        ...         if amount < 0:
+        ...             self.dropped.inc()
+        ...         return amount >= 0
+        >>> env.from_collection([5, -7, 9]).filter(Check()).execute_and_collect()
+        [5, 9]
+    """
+
+    def __init__(self, metrics: UserMetrics, prefix: str = "") -> None:
+        self._metrics = metrics
+        self._prefix = prefix
+
+    def add_group(self, name: str, extra: str | None = None) -> MetricGroup:
+        """Return a group whose name goes before those of its metrics, with a dot between.
+
+        Args:
+            name: the name of the group.
+            extra: the name of a group in it, as a value to that key.
+
+        Raises:
+            ProgramError: a name is no text.
+        """
+        parts = [_checked(each) for each in (name, extra) if each is not None]
+        return MetricGroup(self._metrics, "".join([self._prefix, *(f"{part}." for part in parts)]))
+
+    def counter(self, name: str) -> Counter:
+        """Return the counter of this name; the same name means the same counter.
+
+        Raises:
+            ProgramError: the name is no text, or that of a metric of another kind.
+        """
+        return self._metrics.get(self._prefix + _checked(name), Counter)
+
+    def meter(self, name: str, time_span_in_seconds: int = 60) -> Meter:
+        """Return the meter of this name; the same name means the same meter.
+
+        Args:
+            name: its name.
+            time_span_in_seconds: accepted as in PyFlink, and not used: the rate is that of the epoch.
+
+        Raises:
+            ProgramError: the name is no text, or that of a metric of another kind.
+        """
+        return self._metrics.get(self._prefix + _checked(name), Meter)
+
+    def distribution(self, name: str) -> Distribution:
+        """Return the distribution of this name; the same name means the same distribution.
+
+        Raises:
+            ProgramError: the name is no text, or that of a metric of another kind.
+        """
+        return self._metrics.get(self._prefix + _checked(name), Distribution)
+
+    def gauge(self, name: str, obj: Callable[[], int | float]) -> None:
+        """Report what a function returns at the end of each epoch.
+
+        Args:
+            name: its name in ``TaskReport.gauges``.
+            obj: called in the mailbox thread; a number is expected, and an error fails the task.
+
+        Raises:
+            ProgramError: the name is no text, or that of another metric; ``obj`` cannot be called.
+        """
+        if not callable(obj):
+            raise ProgramError(f"gauge({name!r}) takes a function that returns a number, not {shorten(obj)}")
+        self._metrics.add_gauge(self._prefix + _checked(name), obj)
+
+
+class UserMetrics:
+    """The metrics of an operator's functions, by name."""
+
+    def __init__(self, operator: str) -> None:
+        self._operator = operator
+        self._metrics: dict[str, Any] = {}
+        self._began = time.monotonic()
+
+    def get(self, name: str, kind: type[_MetricT]) -> _MetricT:
+        """Return the metric of a name, made at the first call."""
+        metric = self._metrics.get(name)
+        if metric is None:
+            metric = self._metrics[name] = kind()
+        if not isinstance(metric, kind):
+            self._refuse(name)
+        return metric
+
+    def add_gauge(self, name: str, function: Callable[[], int | float]) -> None:
+        """Add a gauge."""
+        if name in self._metrics:
+            self._refuse(name)
+        self._metrics[name] = _Gauge(function, self._operator)
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise ProgramError(
+            f"operator {self._operator!r} has two metrics called {name!r}, of different kinds: give each a name"
+        )
+
+    def take(self, uid: str, counters: dict[str, int], gauges: dict[str, float]) -> None:
+        """Add what there is to report of the epoch; the next one begins."""
+        now = time.monotonic()
+        seconds, self._began = now - self._began, now
+        for name, metric in self._metrics.items():
+            metric._take(counters, gauges, f"{uid}.{name}", seconds)
+
+
+def _checked(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise ProgramError(f"the name of a metric is a non-empty string, not {shorten(name)}")
+    return name

@@ -1,0 +1,278 @@
+"""Assigns event time to records, and emits watermarks.
+
+Watermarks are emitted after each run of records and at the end of an epoch, not by the clock: so an epoch that
+is run again emits the same ones. Source of the behaviour: Flink's ``TimestampsAndWatermarksOperator``.
+
+Behind a shuffle its last watermark is state, and so are its status and the time since which it has had no record, in
+epochs' times: whichever worker has the subtask, and however often it is made anew, a silent one becomes idle when it
+would have become so. (In Flink nothing of it is state, and the countdown starts anew with the task.) At a source the
+task that reads it counts, as partitions have no identity (:class:`~pillarbox._task.InputGate`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._errors import OperatorError, PillarboxError, ProgramError, describe, shorten_record
+from pillarbox._operators.collector import settled
+from pillarbox._operators.dead_letter import DeadLetters
+from pillarbox._operators.functions import OutputTag
+from pillarbox._operators.operator import Input, OperatorContext, StreamOperator
+from pillarbox._operators.user_code import raise_at_record, with_context
+from pillarbox._rows import Row, timestamps_ms
+from pillarbox._time import (
+    MonotoneWatermarkOutput,
+    NoWatermarksGenerator,
+    WatermarkGenerator,
+    WatermarkOutput,
+    WatermarkStrategy,
+    WatermarksWithIdleness,
+    to_timestamp,
+)
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+
+__all__ = ["TimestampsAndWatermarksOperator", "status_said_anew"]
+
+
+def status_said_anew(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an operator knew of event time where nobody is sure to know its status: it says that once more.
+
+    To those who know it, that is nothing new.
+    """
+    return {**known, "idle": None, "silent": False}
+
+
+class TimestampsAndWatermarksOperator(StreamOperator):
+    """Runs a watermark strategy. Watermarks from upstream are not heeded, except the last one.
+
+    Args:
+        tag: the side output for dead letters of records whose timestamp cannot be told; None: they fail the task.
+    """
+
+    def __init__(
+        self, context: OperatorContext, strategy: WatermarkStrategy, tag: OutputTag[Any] | None = None
+    ) -> None:
+        super().__init__(context)
+        self.strategy = strategy
+        self._letters = None if tag is None else DeadLetters(context, tag, context.side_outputs)
+        self._generator: WatermarkGenerator = NoWatermarksGenerator()
+        self._watermarks = MonotoneWatermarkOutput(self.output)
+        self._used = False
+
+    def open(self) -> None:
+        """Make the watermark generator."""
+        self._begin_anew(idle=None)
+
+    def begin_epoch(self) -> None:
+        """Begin anew: under Spark the records of another epoch come from other partitions, active ones to all."""
+        self._begin_anew(idle=False)
+
+    def _begin_anew(self, *, idle: bool | None, last: int = MIN_TIMESTAMP) -> None:
+        context = self.context
+        if not context.batch:  # where there are no watermarks but the last one
+            make, clock = self.strategy.create_generator, context.epoch_time
+            self._generator = with_context(context, "making its watermark generator", make, clock)
+        self._watermarks = MonotoneWatermarkOutput(self.output, idle=idle, last=last)
+        self._used = False
+
+    @property
+    def _idleness(self) -> WatermarksWithIdleness | None:
+        """The countdown of the strategy's idleness; None: it has none, or it is counted elsewhere."""
+        generator = self._generator
+        counts = self.strategy.idle_timeout is not None and self.context.epoch_time is not None
+        return generator if counts and isinstance(generator, WatermarksWithIdleness) else None
+
+    @property
+    def next_wake_up(self) -> int | None:
+        """When the stream becomes idle, unless records come (epoch ms); None: it does not, or is."""
+        return None if self._idleness is None else self._idleness.idle_at
+
+    def snapshot_event_time(self) -> dict[str, Any] | None:
+        """Return the last watermark and status, and since when there has been silence."""
+        said = {"watermark": self._watermarks.last, "idle": self._watermarks.is_idle}
+        return said if self._idleness is None else {**said, **self._idleness.snapshot()}
+
+    def restore_event_time(self, state: dict[str, Any] | None) -> None:
+        """Go on from what was said last; the generator begins anew, and what it says again goes no further."""
+        if state is not None:
+            self._begin_anew(idle=state["idle"], last=state["watermark"])
+            if self._idleness is not None:
+                self._idleness.restore(state)
+        elif self._used:
+            # A checkpoint of former versions: whether the valve downstream has it for idle is not known.
+            self._begin_anew(idle=None)
+
+    def process_records(self, records: Records) -> None:
+        """Assign timestamps to a run, hand it on, then let the generator emit."""
+        if not len(records):
+            return
+        if isinstance(self._generator, NoWatermarksGenerator) and self.strategy.timestamp_assigner is None:
+            self.output.process_records(records)
+            return
+        self._used = True
+        if self._watermarks.is_idle is None:
+            self._watermarks.mark_active()
+        found = self._stamp(records) if self._letters is None else self._sorted_out(records, self._letters)
+        if found is None:
+            return
+        stamped, latest = found
+        if self._generator.batchable:
+            self.output.process_records(stamped)
+            what = "its watermark generator's on_batch()"
+            with_context(self.context, what, self._generator.on_batch, latest, self._watermarks)
+        else:
+            self._punctuated(stamped)
+        self._emit_periodically()
+
+    def _emit_periodically(self) -> None:
+        what = "its watermark generator's on_periodic_emit()"
+        with_context(self.context, what, self._generator.on_periodic_emit, self._watermarks)
+
+    def _punctuated(self, records: Records) -> None:
+        """Show each record to a generator that may emit between two: what came before must be out by then."""
+        values, timestamps = records.values, records.timestamps
+        assert timestamps is not None
+        pending = _Pending(self.output, self._watermarks, values, timestamps)
+        seen = iter(values)
+        try:
+            for value, timestamp in zip(seen, timestamps):
+                pending.seen += 1
+                self._generator.on_event(value, timestamp, pending)  # type: ignore[arg-type]
+        except BaseException as error:
+            where = f"operator {self.name!r}: the watermark generator"
+            raise_at_record(error, where, values, seen, operator=self.name, subtask=self.context.subtask)
+        pending.hand_on()
+
+    def _stamp(self, records: Records) -> tuple[Records, int]:
+        """Return the records with their timestamps, and the latest of these."""
+        column = self.strategy.timestamp_column
+        assigner = self.strategy.timestamp_assigner
+        if column is not None:
+            if isinstance(records, ArrowRecords):
+                column_stamps = self._column(records, column)
+                return ArrowRecords(records.batch, column_stamps), int(column_stamps.max())
+            fields = [self._field(value, column) for value in records.values]
+            return Records(records.values, fields), max(fields)
+        if assigner is None:
+            if records.timestamps is None or None in records.timestamps:
+                raise ProgramError(
+                    f"operator {self.name!r}: records have no timestamp: give the strategy"
+                    " with_timestamp_assigner(...) a column name or a function"
+                )
+            return records, max(_or_none_yet(records))
+        previous = _or_none_yet(records)
+        values = records.values
+        pending = iter(values)
+        extract = assigner.extract_timestamp
+        try:
+            stamps = [to_timestamp(extract(value, stamp)) for value, stamp in zip(pending, previous)]
+        except BaseException as error:
+            where = f"operator {self.name!r}: the timestamp assigner"
+            raise_at_record(error, where, values, pending, operator=self.name, subtask=self.context.subtask)
+        return Records(values, stamps), max(stamps)
+
+    def _sorted_out(self, records: Records, letters: DeadLetters) -> tuple[Records, int] | None:
+        """Return the same without the records that have none, whose letters are written; None: no record is left."""
+        if self.strategy.timestamp_column is not None:
+            try:
+                return self._stamp(records)
+            except OperatorError:
+                pass  # one by one; a function of the program's is called once for each record
+        good: list[int] = []
+        stamps: list[int] = []
+        for position in range(len(records)):
+            one = records.slice(position, position + 1)
+            try:
+                stamps.append(self._stamp(one)[1])
+                good.append(position)
+            except OperatorError as error:
+                cause = error.__cause__
+                if not isinstance(cause, Exception) or isinstance(cause, (PillarboxError, MemoryError)):
+                    raise
+                before = None if records.timestamps is None else records.timestamps[position]
+                letters.write(cause, settled(records.values[position]), None, before)
+        if not good:
+            return None
+        if isinstance(records, ArrowRecords) and self.strategy.timestamp_column is not None:
+            batch = records.take(np.array(good, np.int64)).batch
+            return ArrowRecords(batch, np.array(stamps, np.int64)), max(stamps)
+        return Records([records.values[position] for position in good], stamps), max(stamps)
+
+    def _column(self, records: ArrowRecords, column: str) -> npt.NDArray[np.int64]:
+        position = records.batch.schema.get_field_index(column)
+        if position < 0:
+            raise ProgramError(
+                f"operator {self.name!r}: there is no timestamp column {column!r}; the columns are"
+                f" {', '.join(records.batch.schema.names)}"
+            )
+        try:
+            return timestamps_ms(records.batch.column(position))
+        except (TypeError, ValueError) as error:
+            raise OperatorError(f"operator {self.name!r}: timestamp column {column!r}: {error}") from error
+
+    def _field(self, value: Any, column: str) -> int:
+        try:
+            found = value[column] if isinstance(value, (Row, dict)) else getattr(value, column)
+            return to_timestamp(found)
+        except (LookupError, AttributeError, TypeError, ValueError) as error:
+            raise OperatorError(
+                f"operator {self.name!r}: no timestamp in field {column!r} of the record {shorten_record(value)}:"
+                f" {describe(error)}"
+            ) from error
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Hand on only the maximum watermark: the end of bounded input."""
+        if timestamp == MAX_WATERMARK:
+            self._watermarks.emit_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        """Status comes from the generator here, not from upstream."""
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Let the generator emit before the epoch ends."""
+        self._used = True
+        self._emit_periodically()
+
+
+class _Pending(WatermarkOutput):
+    """The part of a run that has been shown to the generator and not been handed on."""
+
+    def __init__(
+        self, output: Input, watermarks: WatermarkOutput, values: list[Any], timestamps: Sequence[int | None]
+    ) -> None:
+        self._output = output
+        self._watermarks = watermarks
+        self._values = values
+        self._timestamps = timestamps
+        self._handed_on = 0
+        self.seen = 0
+
+    def hand_on(self) -> None:
+        start, self._handed_on = self._handed_on, self.seen
+        if start < self.seen:
+            run = Records(self._values[start : self.seen], self._timestamps[start : self.seen])
+            self._output.process_records(run)
+
+    def emit_watermark(self, timestamp_ms: int) -> None:
+        self.hand_on()
+        self._watermarks.emit_watermark(timestamp_ms)
+
+    def mark_idle(self) -> None:
+        self.hand_on()
+        self._watermarks.mark_idle()
+
+    def mark_active(self) -> None:
+        self.hand_on()
+        self._watermarks.mark_active()
+
+
+def _or_none_yet(records: Records) -> list[int]:
+    """Return the timestamps that records have so far, as an assigner gets them."""
+    if records.timestamps is None:
+        return [MIN_TIMESTAMP] * len(records)
+    return [MIN_TIMESTAMP if stamp is None else stamp for stamp in records.timestamps]

@@ -1,0 +1,34 @@
+"""Calls of user code: what it raises comes out as an error that names the operator, the key and the record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import length_hint
+from typing import Any, NoReturn
+
+from pillarbox._errors import raise_from_user_code, shorten_record
+from pillarbox._operators.operator import OperatorContext
+
+__all__ = ["raise_at_record", "with_context"]
+
+
+def raise_at_record(
+    error: BaseException, where: str, values: Sequence[Any], pending: Iterator[Any], **place: Any
+) -> NoReturn:
+    """Raise the error that names ``where`` and the record, when user code raised in a pass over ``values``."""
+    position = len(values) - length_hint(pending) - 1
+    at = where + " failed"
+    if 0 <= position < len(values):
+        place["record"] = values[position]
+        at += f" at the record {shorten_record(values[position])}"
+    raise_from_user_code(error, at, **place)
+
+
+def with_context(context: OperatorContext, what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Call user code; an exception comes out as an error that names the operator and ``what`` was done."""
+    try:
+        return function(*args)
+    except BaseException as error:
+        raise_from_user_code(
+            error, f"operator {context.name!r} failed in {what}", operator=context.name, subtask=context.subtask
+        )

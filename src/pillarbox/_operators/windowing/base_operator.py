@@ -1,0 +1,211 @@
+"""The common part of all operators of windows: the user's functions, late elements, results, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Any, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox._errors import raise_from_user_code, shorten
+from pillarbox._operators.collector import Collector
+from pillarbox._operators.functions import Function, OutputTag, RuntimeContext
+from pillarbox._operators.keyed import KeyedOperator
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.user_code import with_context
+from pillarbox._operators.windowing.assigner import WindowAssigner, assign_function
+from pillarbox._operators.windowing.contents import Contents
+from pillarbox._operators.windowing.contexts import AssignerContext, FiringContext
+from pillarbox._operators.windowing.functions import (
+    AllWindowFunction,
+    ProcessAllWindowFunction,
+    ProcessWindowFunction,
+    WindowFunction,
+)
+from pillarbox._operators.windowing.triggers import Trigger
+from pillarbox._state import KeyedStateBackend
+from pillarbox._time.timestamps import MAX_WATERMARK
+
+__all__ = ["LATE_RECORDS_DROPPED", "BaseWindowOperator", "WindowProgram", "are_far", "places"]
+
+LATE_RECORDS_DROPPED = "late_records_dropped"
+"""The counter of the epoch's records that came too late for all of their windows, and went nowhere."""
+
+_FAR = 2**62
+
+
+@dataclass(frozen=True)
+class WindowProgram:
+    """The parts of a window operator.
+
+    Attributes:
+        assigner: which windows an element belongs to.
+        trigger: when their function is called.
+        contents: what they keep of their elements.
+        function: the user's window function; None: the contents are the result.
+        opened: functions that are opened and closed with the operator.
+        lateness: how long a window stays behind its end, in milliseconds of event time.
+        late_tag: the side output for what comes too late; None: it is dropped, and counted.
+    """
+
+    assigner: WindowAssigner
+    trigger: Trigger
+    contents: Contents
+    function: Any = None
+    opened: tuple[Any, ...] = field(default=())
+    lateness: int = 0
+    late_tag: OutputTag[Any] | None = None
+
+    @property
+    def clears(self) -> bool:
+        """Whether the window function is to be told of the end of each window: it has a ``clear`` of its own."""
+        return isinstance(self.function, (ProcessWindowFunction, ProcessAllWindowFunction)) and (
+            type(self.function).clear not in (ProcessWindowFunction.clear, ProcessAllWindowFunction.clear)
+        )
+
+
+class BaseWindowOperator(KeyedOperator):
+    """Calls a window function with the elements of windows.
+
+    Args:
+        timers: the name of its timers.
+        namespaced: whether they are timers of windows; else of keys.
+        merging: whether windows may merge, so that nothing belongs to one of them.
+        shared: whether windows are those of all keys, so that these have timers together.
+    """
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        keying: Keying,
+        program: WindowProgram,
+        timers: str,
+        *,
+        namespaced: bool = False,
+        merging: bool = False,
+        shared: bool = False,
+    ) -> None:
+        super().__init__(context, program.function, "", keying)
+        if shared:
+            self.backend.share_namespaces()
+        self._program = program
+        self._assigner = program.assigner
+        self._assign = assign_function(program.assigner)
+        self._lateness = program.lateness
+        self._is_event_time = program.assigner.is_event_time()
+        # (Triggers set timers of windows.)
+        self._timers = self.time_services.get_internal_timer_service(
+            timers, self, namespaced=namespaced, by_user=namespaced
+        )
+        self._collector: Collector = Collector(context)
+        self._assigner_context = AssignerContext(self._timers, RuntimeContext(context, self.keyed))
+        self._window_context = FiringContext(self.backend, self._timers, self._collector, merging)
+        self._call = _caller(program.function, self._window_context, self.backend)
+        self._clears = program.clears
+        self._dropped = 0
+
+    def open(self) -> None:
+        """Open the user's functions, and let the assigner declare what it counts."""
+        for function in self._program.opened:
+            if isinstance(function, Function):
+                with_context(self.context, "open()", function.open, RuntimeContext(self.context, self.keyed))
+        self._assigner.open(self._assigner_context)
+
+    def close(self) -> None:
+        """Close the user's functions."""
+        for function in self._program.opened:
+            if isinstance(function, Function):
+                with_context(self.context, "close()", function.close)
+
+    def snapshot_state(self, checkpoint_id: int) -> None:
+        """Note in the metrics how many records of the epoch were dropped; keyed state is all that there is."""
+        self.context.counters[LATE_RECORDS_DROPPED] = self._dropped
+        self._dropped = 0
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None:
+        """Handle a timer of event time."""
+        raise NotImplementedError
+
+    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
+        """Handle a timer of processing time, and hand on what it has emitted."""
+        raise NotImplementedError
+
+    # -- late elements --
+
+    def _cleanup_time(self, window: Any) -> int:
+        """Return when a window is over: it has ended, and the allowed lateness has passed."""
+        end: int = window.max_timestamp()
+        return min(end + self._lateness, MAX_WATERMARK) if self._is_event_time else end
+
+    def _is_over(self, window: Any) -> bool:
+        return self._is_event_time and self._cleanup_time(window) <= self._timers.current_watermark
+
+    def _drop_if_late(self, value: Any, timestamp: int | None) -> None:
+        """Take note of an element that no window takes: one that is in no window at all may still not be late."""
+        if not self._is_event_time or timestamp is None or timestamp + self._lateness > self._timers.current_watermark:
+            return
+        tag = self._program.late_tag
+        if tag is None:
+            self._dropped += 1
+        else:
+            self._collector.collect_side(tag, value, timestamp)
+
+    # -- results --
+
+    def _emit(self, window: Any, timestamp: int, elements: tuple[Any, ...]) -> None:
+        """Call the window function with a window's elements, and take its results, which carry its last timestamp."""
+        results = self._call(window, timestamp, elements)
+        if results is not None:
+            self._collector.collect(results, timestamp)
+
+    def _tell_of_end(self, window: Any) -> None:
+        """Let the window function remove the states of a window that is over."""
+        self._window_context.enter(window, window.max_timestamp())
+        self._program.function.clear(self._window_context)
+
+    def _timer_failed(self, clock: str, timestamp: int, what: Any, error: BaseException) -> NoReturn:
+        key = self.backend.key
+        raise_from_user_code(
+            error,
+            f"operator {self.name!r} failed in the {clock} timer at {timestamp} of {what} of key {shorten(key)}",
+            operator=self.name,
+            subtask=self.context.subtask,
+            key=key,
+        )
+
+
+def _caller(
+    function: Any, context: FiringContext, backend: KeyedStateBackend
+) -> Callable[[Any, int, tuple[Any, ...]], Any]:
+    """Return what a window, its last timestamp and its elements are given to."""
+    if function is None:
+        return lambda window, timestamp, elements: elements
+    if isinstance(function, WindowFunction):
+        return lambda window, timestamp, elements: function.apply(backend.key, window, elements)
+    if isinstance(function, AllWindowFunction):
+        return lambda window, timestamp, elements: function.apply(window, elements)
+    keyed = isinstance(function, ProcessWindowFunction)
+
+    def call(window: Any, timestamp: int, elements: tuple[Any, ...]) -> Any:
+        context.enter(window, timestamp)
+        return function.process(*(backend.key,) if keyed else (), context, elements)
+
+    return call
+
+
+def are_far(times: npt.NDArray[np.int64], length: int) -> bool:
+    """Tell whether times, or the length of windows, are so far out that the arithmetic of 64 bits might not hold."""
+    return int(times.min()) < -_FAR or int(times.max()) > _FAR or length > _FAR
+
+
+def places(starts: npt.NDArray[np.int64], at: Callable[[int], Any]) -> Iterable[Any]:
+    """Return ``at(start)`` for each of some starts of windows. It is called once for each different one."""
+    first = int(starts[0])
+    if (starts == first).all():
+        return repeat(at(first))
+    known = {start: at(start) for start in np.unique(starts).tolist()}
+    return map(known.__getitem__, starts.tolist())

@@ -1,0 +1,111 @@
+"""Columnar runs that wait for each other, so that the records of a key can be handled together.
+
+Where keys are many, looking for what is kept of one takes longer than anything else that is done with a record: the
+processor waits for memory. Records of a key keep their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.keys import Keying
+
+__all__ = ["GroupedRecords", "RunsByKey"]
+
+# That many rows, or bytes, and no more wait for each other.
+_ROWS = 1 << 18
+_BYTES = 32 * 1024 * 1024
+# That many rows become Python objects at a time.
+_PORTION = 1 << 15
+
+
+class GroupedRecords(NamedTuple):
+    """Records of several keys, those of a key together.
+
+    Attributes:
+        records: the records.
+        keys: the keys.
+        ends: for each key, where its records end.
+    """
+
+    records: ArrowRecords
+    keys: list[Any]
+    ends: list[int]
+
+
+class RunsByKey:
+    """Gathers runs. Only the mailbox thread may touch it."""
+
+    def __init__(self, keying: Keying) -> None:
+        self._keying = keying
+        self._runs: list[ArrowRecords] = []
+        self._rows = 0
+        self._bytes = 0
+
+    def takes(self, records: Records) -> bool:
+        """Tell whether a run can wait for others: it has timestamps, and keys that Arrow can group by."""
+        columns = self._keying.columns
+        if columns is None or not isinstance(records, ArrowRecords) or records.stamps is None:
+            return False
+        if self._runs and not self._runs[0].batch.schema.equals(records.batch.schema):
+            return False
+        return all(_groups(self._keying.column_of(records.batch, name).type) for name in columns)
+
+    def add(self, records: ArrowRecords) -> bool:
+        """Take a run; return whether there are enough of them."""
+        self._runs.append(records)
+        self._rows += len(records)
+        self._bytes += int(records.batch.nbytes)
+        return self._rows >= _ROWS or self._bytes >= _BYTES
+
+    def take(self) -> ArrowRecords | None:
+        """Return all that has been gathered, in the order in which it came; None: nothing."""
+        runs, self._runs = self._runs, []
+        self._rows = self._bytes = 0
+        if len(runs) < 2:
+            return runs[0] if runs else None
+        batch = pa.Table.from_batches([run.batch for run in runs]).combine_chunks().to_batches()[0]
+        return ArrowRecords(batch, np.concatenate([run.stamps for run in runs]))
+
+    def grouped(self, records: ArrowRecords) -> Iterator[GroupedRecords]:
+        """Return records in portions, those of a key together, in their order."""
+        assert self._keying.columns is not None
+        order, starts = _grouping([self._keying.column_of(records.batch, name) for name in self._keying.columns])
+        count = len(records)
+        ends = np.append(starts[1:], count)
+        first = 0
+        while first < len(starts):
+            begin = int(starts[first])
+            last = int(np.searchsorted(ends, min(begin + _PORTION, count), "left"))
+            end = int(ends[last])
+            heads = ArrowRecords(records.batch.take(pa.array(order[starts[first : last + 1]])))
+            portion = records.take(order[begin:end])
+            yield GroupedRecords(portion, self._keying.keys_of(heads), (ends[first : last + 1] - begin).tolist())
+            first = last + 1
+
+
+def _groups(kind: pa.DataType) -> bool:
+    is_ = pa.types
+    return any((is_.is_primitive(kind), is_.is_string(kind), is_.is_binary(kind), is_.is_decimal(kind)))
+
+
+def _grouping(columns: list[pa.Array]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return the positions of rows, those of a key together, in their order; and where each key's begin."""
+    if len(columns) == 1 and pa.types.is_integer(columns[0].type) and not columns[0].null_count:
+        keys = columns[0].to_numpy()
+        order = np.argsort(keys, kind="stable")
+        ordered = keys[order]
+        return order, np.append(0, np.flatnonzero(ordered[1:] != ordered[:-1]) + 1)
+    names = [str(number) for number in range(len(columns) + 1)]
+    table = pa.table([*columns, pa.array(np.arange(len(columns[0])))], names=names)
+    found = table.group_by(names[:-1], use_threads=False).aggregate([(names[-1], "list")])
+    positions = found.column(f"{names[-1]}_list").combine_chunks()
+    lengths = pc.list_value_length(positions).to_numpy()
+    return positions.flatten().to_numpy(), np.append(0, np.cumsum(lengths)[:-1])

@@ -1,0 +1,182 @@
+"""Evictors: which elements of a window its function gets to see. Source of the behaviour: Flink's evictors.
+
+With an evictor a window keeps all of its elements, with their timestamps, also where an incremental function folds
+them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._time.duration import DurationLike, positive_millis
+from pillarbox._unpickle import make
+
+__all__ = ["CountEvictor", "DeltaEvictor", "Evictor", "TimeEvictor", "TimestampedValue"]
+
+
+class TimestampedValue(NamedTuple):
+    """An element of a window.
+
+    Attributes:
+        value: the element.
+        timestamp: when it happened, in epoch milliseconds; None if that is not known.
+    """
+
+    value: Any
+    timestamp: int | None
+
+    def __reduce__(self) -> Any:
+        return make, ("TimestampedValue", *self)
+
+
+class Evictor(ABC):
+    """Takes elements out of a window, before or after its function is called.
+
+    Example:
+        >>> class WithoutSmallest(Evictor):
+        ...     def evict_before(self, elements, window, ctx):
+        ...         elements.remove(min(elements, key=lambda element: element.value))
+        ...
+        ...     def evict_after(self, elements, window, ctx):
+        ...         pass
+        >>> numbers = env.from_collection([5, 1, 7]).key_by(lambda n: "all").count_window(3)
+        >>> numbers.evictor(WithoutSmallest()).reduce(lambda a, b: a + b).execute_and_collect()
+        [12]
+    """
+
+    class EvictorContext(ABC):
+        """The clocks."""
+
+        @abstractmethod
+        def get_current_processing_time(self) -> int:
+            """Return the wall clock's time, in epoch milliseconds."""
+
+        @abstractmethod
+        def get_current_watermark(self) -> int:
+            """Return the operator's event-time clock: -2**63 before the first watermark."""
+
+    @abstractmethod
+    def evict_before(self, elements: list[TimestampedValue], window: Any, ctx: EvictorContext, /) -> None:
+        """Remove elements from the list before the window's function is called."""
+
+    @abstractmethod
+    def evict_after(self, elements: list[TimestampedValue], window: Any, ctx: EvictorContext, /) -> None:
+        """Remove elements from the list after the window's function was called."""
+
+
+class _OneSided(Evictor):
+    """Evicts by one rule, either before or after."""
+
+    def __init__(self, do_evict_after: bool) -> None:
+        self._after = do_evict_after
+
+    def evict_before(self, elements: list[TimestampedValue], window: Any, ctx: Evictor.EvictorContext, /) -> None:
+        if not self._after:
+            self._evict(elements)
+
+    def evict_after(self, elements: list[TimestampedValue], window: Any, ctx: Evictor.EvictorContext, /) -> None:
+        if self._after:
+            self._evict(elements)
+
+    @abstractmethod
+    def _evict(self, elements: list[TimestampedValue]) -> None: ...
+
+
+class CountEvictor(_OneSided):
+    """Keeps the last elements, up to a number."""
+
+    def __init__(self, max_count: int, do_evict_after: bool = False) -> None:
+        super().__init__(do_evict_after)
+        if isinstance(max_count, bool) or not isinstance(max_count, int) or max_count < 0:
+            raise ProgramError(f"CountEvictor.of() takes a number of elements, not {shorten(max_count)}")
+        self.max_count = max_count
+
+    @staticmethod
+    def of(max_count: int, do_evict_after: bool = False) -> CountEvictor:
+        """Return an evictor that keeps the last ``max_count`` elements.
+
+        Raises:
+            ProgramError: a number below 0.
+
+        Example:
+            >>> numbers = env.from_collection([1, 2, 3, 4]).key_by(lambda n: "all")
+            >>> windows = numbers.window(GlobalWindows.create()).trigger(CountTrigger.of(4))
+            >>> windows.evictor(CountEvictor.of(2)).reduce(lambda a, b: a + b).execute_and_collect()
+            [7]
+        """
+        return CountEvictor(max_count, do_evict_after)
+
+    def _evict(self, elements: list[TimestampedValue]) -> None:
+        del elements[: max(0, len(elements) - self.max_count)]
+
+
+class TimeEvictor(_OneSided):
+    """Keeps the elements of the last stretch of time, counted back from the latest element."""
+
+    def __init__(self, window_size: DurationLike, do_evict_after: bool = False) -> None:
+        super().__init__(do_evict_after)
+        self.window_size: int = positive_millis(window_size, "TimeEvictor.of(): the window size")
+
+    @staticmethod
+    def of(window_size: DurationLike, do_evict_after: bool = False) -> TimeEvictor:
+        """Return an evictor that drops elements which are ``window_size`` older than the latest, or more.
+
+        Raises:
+            ProgramError: a size below one millisecond.
+
+        Example:
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda n: n * 1_000)
+            >>> stamped = env.from_collection([1, 2, 5, 6]).assign_timestamps_and_watermarks(at)
+            >>> numbers = stamped.key_by(lambda n: "all")
+            >>> windows = numbers.window(GlobalWindows.create()).trigger(CountTrigger.of(4))
+            >>> windows.evictor(TimeEvictor.of("2 seconds")).reduce(lambda a, b: a + b).execute_and_collect()
+            [11]
+        """
+        return TimeEvictor(window_size, do_evict_after)
+
+    def _evict(self, elements: list[TimestampedValue]) -> None:
+        # As in Flink: without timestamps there is nothing to go by.
+        if not elements or elements[0].timestamp is None:
+            return
+        latest = max(element.timestamp for element in elements if element.timestamp is not None)
+        limit = latest - self.window_size
+        elements[:] = [element for element in elements if element.timestamp is None or element.timestamp > limit]
+
+
+class DeltaEvictor(_OneSided):
+    """Keeps the elements that are nearer than a threshold to the last one."""
+
+    def __init__(
+        self, threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool = False
+    ) -> None:
+        super().__init__(do_evict_after)
+        if not callable(delta_function):
+            raise ProgramError(f"DeltaEvictor.of() takes a function of two elements, not {shorten(delta_function)}")
+        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or threshold != threshold:
+            raise ProgramError(f"DeltaEvictor.of(): the threshold is a number, not {shorten(threshold)}")
+        self.threshold = threshold
+        self.delta_function = delta_function
+
+    @staticmethod
+    def of(threshold: float, delta_function: Callable[[Any, Any], float], do_evict_after: bool = False) -> DeltaEvictor:
+        """Return an evictor that drops elements where ``delta_function(element, last)`` is the threshold or more.
+
+        Raises:
+            ProgramError: the threshold is no number, or the function is none.
+
+        Example:
+            >>> numbers = env.from_collection([1, 20, 3, 4]).key_by(lambda n: "all")
+            >>> windows = numbers.window(GlobalWindows.create()).trigger(CountTrigger.of(4))
+            >>> near = DeltaEvictor.of(5, lambda element, last: abs(last - element))
+            >>> windows.evictor(near).reduce(lambda a, b: a + b).execute_and_collect()
+            [8]
+        """
+        return DeltaEvictor(threshold, delta_function, do_evict_after)
+
+    def _evict(self, elements: list[TimestampedValue]) -> None:
+        if elements:
+            last = elements[-1].value
+            elements[:] = [each for each in elements if self.delta_function(each.value, last) < self.threshold]

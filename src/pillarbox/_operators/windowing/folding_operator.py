@@ -1,0 +1,101 @@
+"""The common part of operators that fold elements in ways of their own, and fire by timers of keys."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.windowing.assigner import TimedAssigner
+from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
+from pillarbox._operators.windowing.contents import Fold, Folded
+from pillarbox._operators.windowing.triggers import EventTimeTrigger, ProcessingTimeTrigger
+from pillarbox._operators.windowing.windows import TimeWindow
+from pillarbox._time.internal_timer_service import VOID_NAMESPACE
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+
+__all__ = ["FoldingWindowOperator"]
+
+
+class FoldingWindowOperator(BaseWindowOperator):
+    """Folds elements into windows of time, which fire at their ends.
+
+    A key has a timer for the next of its windows that has something to do, and not one for each window: where that
+    has changed meanwhile, the timer finds nothing due, and the next one is registered.
+    """
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        keying: Keying,
+        program: WindowProgram,
+        timers: str,
+        *,
+        merging: bool = False,
+        shared: bool = False,
+    ) -> None:
+        super().__init__(context, keying, program, timers, merging=merging, shared=shared)
+        assert isinstance(program.contents, Folded)
+        self._fold: Fold = program.contents.fold
+        # Registers a timer of the current key.
+        self._register: Callable[[int], None] = (
+            self._timers.event_timers.register
+            if self._is_event_time
+            else partial(self._timers.register_processing_time_timer, VOID_NAMESPACE)
+        )
+
+    @staticmethod
+    def folds_at_ends(program: WindowProgram) -> bool:
+        """Tell whether windows fold their elements, mergeably, and fire at their ends."""
+        return (
+            isinstance(program.assigner, TimedAssigner)
+            and type(program.trigger)
+            is (EventTimeTrigger if program.assigner.is_event_time() else ProcessingTimeTrigger)
+            and isinstance(program.contents, Folded)
+            and program.contents.fold.merge is not None
+        )
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None:
+        """Fire the key's windows that end now, and remove what is over."""
+        try:
+            self._on_timer(timestamp)
+        except BaseException as error:
+            self._timer_failed("event time", timestamp, "the windows", error)
+
+    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
+        """Fire the key's windows that end now, and remove what is over."""
+        try:
+            self._on_timer(timestamp)
+        except BaseException as error:
+            self._timer_failed("processing time", timestamp, "the windows", error)
+        self._collector.flush()
+
+    @abstractmethod
+    def _on_timer(self, timestamp: int) -> None:
+        """Fire the key's windows that end now, remove what is over, and register the next timer."""
+
+    @property
+    def _passed(self) -> int:
+        """The time that the clock of the windows has passed, as far as windows have fired."""
+        return self._timers.current_watermark if self._is_event_time else MIN_TIMESTAMP
+
+    def _fire(self, start: int, end: int, accumulator: Any) -> None:
+        """Call the window function with the result of a window, unless it is empty."""
+        value = None if accumulator is None else self._fold.result(accumulator)
+        if value is not None:
+            self._emit(TimeWindow(start, end), end - 1, (value,))
+
+    def _folded_none(self) -> ProgramError:
+        return ProgramError(
+            f"operator {self.name!r}, key {shorten(self.backend.key)}: the function that folds the elements of"
+            " windows returned None: does it return its result?"
+        )
+
+    def _end_of_lateness(self, end: int) -> int | None:
+        """Return when a window is over, which is later than when it fires; None: then, or never."""
+        time = end - 1 + self._lateness
+        return time if self._lateness and time < MAX_WATERMARK else None

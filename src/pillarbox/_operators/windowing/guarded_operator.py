@@ -1,0 +1,72 @@
+"""Windows that go on when one of their functions raises: dead letters of records, and of windows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pillarbox._errors import PillarboxError
+from pillarbox._operators.functions import OutputTag, TimeDomain
+from pillarbox._operators.guarded import GuardedOperator
+from pillarbox._operators.operator import OperatorContext, StreamOperator
+from pillarbox._operators.windowing.contents import CONTENTS
+from pillarbox._operators.windowing.operator import WindowOperator
+from pillarbox._state.backend import StateUndo
+
+__all__ = ["GuardedWindowOperator"]
+
+
+class GuardedWindowOperator(GuardedOperator):
+    """Guards a :class:`WindowOperator`.
+
+    A record whose adding fails is in no window. A window whose function fails goes on as if it had emitted nothing: it
+    is purged, and cleaned up, when it would have been. So timers are not undone as a whole; what fails in them beside
+    the window function, such as a trigger of the program's own, fails the task.
+
+    Args:
+        make: makes the window operator.
+        tag: the side output for dead letters.
+        has_key: whether the windows are those of keys; else of the whole stream.
+    """
+
+    appended: Sequence[str] = (CONTENTS,)
+
+    def __init__(
+        self,
+        context: OperatorContext,
+        make: Callable[[OperatorContext], StreamOperator],
+        tag: OutputTag[Any],
+        *,
+        has_key: bool = True,
+    ) -> None:
+        super().__init__(context, make, tag, has_key=has_key)
+        assert isinstance(self._guarded, WindowOperator) and self._backend is not None
+        self._windows: WindowOperator = self._guarded
+        self._windows.guard = self._guard_firing
+        # Beside that of records: a record may fire a window.
+        self._firing_undo: StateUndo = self._backend.allow_undo(self.appended)
+
+    def fire(self, call: Callable[[int, Any], None], timestamp: int, namespace: Any, timer: TimeDomain) -> None:
+        """Call what handles a timer of the current key and window."""
+        call(timestamp, namespace)
+        self._guarded.flush()
+        self.hand_on_timers(timer)
+
+    def _guard_firing(self, fire: Callable[[], None], timestamp: int) -> None:
+        """Call the window function of the current key and window."""
+        assert self._backend is not None
+        undo, key = self._firing_undo, self._backend.key
+        self._guarded.flush()
+        marks = self._marks()
+        undo.begin()
+        undo.save_current()
+        kept = self._windows.kept()
+        try:
+            fire()
+            self._guarded.flush()
+        except (PillarboxError, MemoryError):
+            raise
+        except Exception as error:
+            self._take_back(marks, undo)
+            self._letters.write(error, kept, key, timestamp)
+        undo.begin()

@@ -1,0 +1,208 @@
+"""Windows of a keyed stream. Source of the behaviour: Flink's ``WindowOperator`` and ``EvictingWindowOperator`` (T8).
+
+A window's elements, the state of its trigger and its timers are state of (key, window). Windows that merge keep their
+elements under the window that was first; trigger state and timers are under the window as it is now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+from pillarbox._elements import Records
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.function_operator import Pass, under_keys
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.windowing.assigner import MergingWindowAssigner
+from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
+from pillarbox._operators.windowing.contexts import TriggerContext
+from pillarbox._operators.windowing.merging import MergingWindowSet, merging_windows
+from pillarbox._operators.windowing.triggers import TriggerResult
+from pillarbox._time.timestamps import MAX_WATERMARK
+
+__all__ = ["WindowOperator"]
+
+
+class WindowOperator(BaseWindowOperator):
+    """Adds each record to its windows, and calls the window function when their trigger says so.
+
+    Attributes:
+        guard: makes the calls of the window function, if it is to go on when that raises: it gets the call, and the
+            last timestamp of the window, which is the current namespace.
+    """
+
+    guard: Callable[[Callable[[], None], int], None] | None = None
+
+    def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
+        merging = isinstance(program.assigner, MergingWindowAssigner)
+        super().__init__(context, keying, program, "window-timers", namespaced=True, merging=merging)
+        self._trigger = program.trigger
+        self._contents = program.contents
+        self._state = self.backend.get_state(program.contents.descriptor, namespaced=True)
+        self._merging: MergingWindowSet | None = None
+        if isinstance(program.assigner, MergingWindowAssigner):
+            windows = self.backend.get_state(merging_windows(program.assigner))
+            self._merging = MergingWindowSet(program.assigner, windows)
+        self._trigger_context = TriggerContext(self.backend, self._timers, context.metrics)
+
+    # -- records --
+
+    def process_records(self, records: Records) -> None:
+        """Add each record of a run to its windows."""
+        values = records.values
+        pending = iter(values)
+        stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
+        taken = under_keys(self.backend, self.keying.keys_of(records), pending)
+        add = self._add if self._merging is None else self._add_merging
+        with Pass(self, values, pending, taken) as elements:
+            for value, timestamp in zip(elements, stamps):
+                windows = self._assign(value, timestamp, self._assigner_context)
+                if not add(value, timestamp, windows):
+                    self._drop_if_late(value, timestamp)
+        self._collector.flush()
+
+    def _add(self, value: Any, timestamp: int | None, windows: Any) -> bool:
+        """Add an element to its windows; return whether any was not late."""
+        taken = False
+        for window in windows:
+            if self._is_over(window):
+                continue
+            taken = True
+            self.backend.set_current_namespace(tuple(window))
+            self._contents.add(self._state, value, timestamp)
+            self._react(self._trigger.on_element(value, timestamp, window, self._enter(window)), window, window)
+            self._register_cleanup(window)
+        return taken
+
+    def _add_merging(self, value: Any, timestamp: int | None, windows: Any) -> bool:
+        """Add an element to windows that may merge; return whether any was not late."""
+        assert self._merging is not None
+        taken = False
+        for assigned in windows:
+            window = self._merging.add(assigned, self._on_merge)
+            if self._is_over(window):
+                self._merging.retire(window)
+                continue
+            taken = True
+            place = self._merging.state_window(window)
+            self.backend.set_current_namespace(tuple(place))
+            self._contents.add(self._state, value, timestamp)
+            self._react(self._trigger.on_element(value, timestamp, window, self._enter(window)), window, place)
+            self._register_cleanup(window)
+        return taken
+
+    def _on_merge(self, window: Any, parts: list[Any], place: Any, others: list[Any]) -> None:
+        """Make one of windows that met: trigger, timers, elements."""
+        if self._is_over(window):
+            raise ProgramError(
+                f"{self._assigner!r} merged windows into {window}, which is over already: event time has passed its"
+                " end; merge_windows() has to return windows that cover what they replace"
+            )
+        ctx = self._enter(window)
+        ctx.merged = parts
+        self._trigger.on_merge(window, ctx)
+        for part in parts:
+            if part != window:
+                self._trigger.clear(part, self._enter(part))
+                self._delete_cleanup(part)
+        if others:
+            self._state.merge_namespaces(tuple(place), [tuple(other) for other in others])
+
+    # -- firing --
+
+    def _react(self, result: TriggerResult, window: Any, place: Any) -> None:
+        """Do what the trigger says of a window, whose elements lie under ``place``."""
+        if result is TriggerResult.CONTINUE:
+            return
+        if not isinstance(result, TriggerResult):
+            raise TypeError(f"{self._trigger!r} returned {shorten(result)}: a trigger returns a TriggerResult")
+        if result.is_fire():
+            self.backend.set_current_namespace(tuple(place))
+            if self.guard is None:
+                self._fire(window, place)
+            else:
+                self.guard(partial(self._fire, window, place), window.max_timestamp())
+        if result.is_purge():
+            self.backend.set_current_namespace(tuple(place))
+            self._state.clear()
+
+    def _fire(self, window: Any, place: Any) -> None:
+        """Call the window function with what the current window keeps."""
+        self._contents.fire(self._state, window, self._window_context, self._emitter(window, place))
+
+    def kept(self) -> Sequence[Any]:
+        """Return what the current window keeps: its elements, or one accumulator."""
+        return self._contents.kept(self._state)
+
+    def _emitter(self, window: Any, place: Any) -> Callable[[tuple[Any, ...]], None]:
+        """Return what calls the window function, with the window's own state at hand, and takes its results."""
+        timestamp = window.max_timestamp()
+
+        def emit(elements: tuple[Any, ...]) -> None:
+            self.backend.set_current_namespace(tuple(window))
+            self._emit(window, timestamp, elements)
+            self.backend.set_current_namespace(tuple(place))
+
+        return emit
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None:
+        """Ask the trigger, and clean up where that is due."""
+        self._on_timer(timestamp, namespace, self._trigger.on_event_time, self._is_event_time, "event time")
+
+    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
+        """Ask the trigger, and clean up where that is due."""
+        self._on_timer(
+            timestamp, namespace, self._trigger.on_processing_time, not self._is_event_time, "processing time"
+        )
+        self._collector.flush()
+
+    def _on_timer(self, timestamp: int, namespace: Any, ask: Any, ends_windows: bool, clock: str) -> None:
+        window = self._assigner.window_type(*namespace)
+        try:
+            place = window if self._merging is None else self._merging.state_window(window)
+            if place is None:
+                return  # it was merged into another one, or is over
+            self._react(ask(timestamp, window, self._enter(window)), window, place)
+            if ends_windows and timestamp == self._cleanup_time(window):
+                self._end(window, place)
+        except BaseException as error:
+            self._timer_failed(clock, timestamp, window, error)
+
+    def _end(self, window: Any, place: Any) -> None:
+        """Remove all that is kept of a window that is over."""
+        self.backend.set_current_namespace(tuple(place))
+        self._state.clear()
+        self._trigger.clear(window, self._enter(window))
+        if self._clears:
+            self._tell_of_end(window)
+        if self._merging is not None:
+            self._merging.retire(window)
+
+    def _enter(self, window: Any) -> TriggerContext:
+        namespace = tuple(window)
+        self.backend.set_current_namespace(namespace)
+        self._trigger_context.namespace = namespace
+        return self._trigger_context
+
+    # -- ends of windows --
+
+    def _register_cleanup(self, window: Any) -> None:
+        time = self._cleanup_time(window)
+        if time == MAX_WATERMARK:
+            return  # it never ends
+        if self._is_event_time:
+            self._timers.register_event_time_timer(tuple(window), time)
+        else:
+            self._timers.register_processing_time_timer(tuple(window), time)
+
+    def _delete_cleanup(self, window: Any) -> None:
+        time = self._cleanup_time(window)
+        if time == MAX_WATERMARK:
+            return
+        if self._is_event_time:
+            self._timers.delete_event_time_timer(tuple(window), time)
+        else:
+            self._timers.delete_processing_time_timer(tuple(window), time)

@@ -1,0 +1,279 @@
+"""Windows that overlap, as sliding and cumulating ones do, on panes: an element is folded once, whatever the windows.
+
+A pane is one thing for all keys, as tumbling windows are; in a checkpoint, it is a row of (key, start of the pane) for
+each key. Timers are those of keys. When a window fires, the panes of which it is made are merged, with the
+help of two stacks. Those are a cache in memory: they are made anew from the panes after a restart, and in part when a
+pane changes that is in them.
+"""
+
+from __future__ import annotations
+
+import copy
+from bisect import bisect_left, insort
+from collections.abc import Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.function_operator import Pass
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.windowing.base_operator import WindowProgram, are_far, places
+from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
+from pillarbox._operators.windowing.panes import Panes, panes_of
+from pillarbox._operators.windowing.two_stacks import TwoStacks
+from pillarbox._state import FoldedWindows
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+
+__all__ = ["PaneWindowOperator"]
+
+
+class _KeyPanes:
+    """The panes of a key.
+
+    Attributes:
+        starts: their starts, in order.
+        stacks: their results for the next window; None: to be made anew.
+        timer: the next timer of the key, as far as it is known.
+    """
+
+    __slots__ = ("stacks", "starts", "timer")
+
+    def __init__(self, starts: list[int]) -> None:
+        self.starts = starts
+        self.stacks: TwoStacks | None = None
+        self.timer: int | None = None
+
+
+class _Moment(NamedTuple):
+    """The windows at a time.
+
+    Attributes:
+        time: the time.
+        window: the window that ends with it.
+        next_start: the start of the first window that ends later.
+        next_end: the end of that.
+        over: panes before it are only in windows that are over.
+    """
+
+    time: int
+    window: tuple[int, int] | None
+    next_start: int
+    next_end: int
+    over: int
+
+
+class PaneWindowOperator(FoldingWindowOperator):
+    """Folds each record into one pane, and merges panes when a window fires."""
+
+    def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
+        super().__init__(context, keying, program, "pane-timers", shared=True)
+        panes = panes_of(program.assigner)
+        assert panes is not None and self._fold.merge is not None
+        self._panes: Panes = panes
+        self._merge = self._fold.merge
+        # Named by how they are cut: other panes in a checkpoint are refused.
+        descriptor = copy.copy(self._fold.descriptor)
+        descriptor.name = panes.name
+        self._state: FoldedWindows = self.backend.get_state(descriptor, namespaced=True)
+        self._by_key: dict[Any, _KeyPanes] = {}
+        self._clock_was = MIN_TIMESTAMP
+        self._moment: _Moment | None = None
+
+    @staticmethod
+    def does(program: WindowProgram) -> bool:
+        """Tell whether a program's windows can be made of panes: nothing may belong to a window by itself."""
+        return (
+            FoldingWindowOperator.folds_at_ends(program)
+            and panes_of(program.assigner) is not None
+            and not program.clears
+        )
+
+    def restore_state(self, state: Any) -> None:
+        """Forget what is made of panes: another worker may have changed them."""
+        self._by_key.clear()
+
+    def end_key(self) -> None:
+        """Fire the windows of the key that has ended; nothing is kept of it."""
+        super().end_key()
+        self._by_key.clear()
+
+    # -- records --
+
+    def process_records(self, records: Records) -> None:
+        """Fold the records of a run into their panes."""
+        count = len(records)
+        values = records.values
+        pending = iter(values)
+        with Pass(self, values, pending, pending) as elements:
+            keys = self.keying.keys_of(records)
+            starts, apart = self._panes_ahead(records)
+            begin = 0
+            # In their order: on both sides of the watermark there may be elements of one pane.
+            for position in [*apart, count]:
+                if begin < position:
+                    panes = places(starts[begin:position], self._pane_at)
+                    run = islice(elements, position - begin)
+                    self._state.fold(run, keys[begin:position], panes, self._begun)
+                if position < count:
+                    self.backend.set_current_key(keys[position])
+                    self._add(next(elements), None if records.timestamps is None else records.timestamps[position])
+                begin = position + 1
+        self._collector.flush()
+
+    def _pane_at(self, start: int) -> Any:
+        """Return what all keys have in the pane that starts then."""
+        pane = self._state.find(start)
+        return self._state.begin(start) if pane is None else pane
+
+    def _begun(self, key: Any, pane: Any) -> None:
+        """Take note of a pane that is new for a key."""
+        self.backend.set_current_key(key)
+        self._schedule(self._with(pane.namespace), self._at(self._clock_was))
+
+    def _panes_ahead(self, records: Records) -> tuple[npt.NDArray[np.int64], Sequence[int]]:
+        """Return the panes of records, and the positions of those that are in none, or in a window that has passed."""
+        count = len(records)
+        none = np.zeros(count, np.int64), range(count)
+        if not self._is_event_time:
+            now = self._timers.current_processing_time()
+            if now <= self._clock_was:
+                self._by_key.clear()  # the clock was set back: panes may change that were merged
+            self._clock_was = now - 1
+            times = np.full(count, now)
+        elif isinstance(records, ArrowRecords) and records.stamps is not None:
+            self._clock_was = self._timers.current_watermark
+            times = records.stamps
+        elif records.timestamps is None:
+            return none
+        else:
+            self._clock_was = self._timers.current_watermark
+            try:
+                times = np.array(records.timestamps, np.int64)
+            except (TypeError, ValueError, OverflowError):
+                return none
+        if not count or are_far(times, self._panes.longest):
+            return none
+        apart = times <= self._clock_was
+        outside = self._panes.outside(times)
+        if outside is not None:
+            apart |= outside
+        return self._panes.starts(times), np.flatnonzero(apart).tolist()
+
+    def _add(self, value: Any, timestamp: int | None) -> None:
+        """Add an element to its windows, some of which may have fired: then they do so again."""
+        if not self._is_event_time:
+            return  # by the clock, nothing is late: it is between windows
+        windows = [
+            window
+            for window in self._assigner.assign_windows(value, timestamp, self._assigner_context)
+            if not self._is_over(window)
+        ]
+        if not windows:
+            self._drop_if_late(value, timestamp)
+            return
+        assert timestamp is not None
+        pane = self._panes.start(timestamp)
+        self._state.fold((value,), (self.backend.key,), (self._pane_at(pane),), None)
+        panes = self._with(pane)
+        if panes.stacks is not None:
+            panes.stacks.changed(pane)
+        passed = self._passed
+        stacks = TwoStacks(self._merge, self._read)
+        due = {
+            window: stacks.window(window.start, window.end, panes.starts)
+            for window in sorted(windows)
+            if window.end - 1 <= passed
+        }
+        for window in windows:
+            if window in due:
+                self._fire(window.start, window.end, due[window])
+        self._schedule(panes, self._at(self._clock_was))
+        last = max(windows).end - 1
+        if last > MAX_WATERMARK:
+            self._register(last)  # which is refused
+
+    def _with(self, pane: int) -> _KeyPanes:
+        """Return the panes of the current key, with one that may be new."""
+        panes = self._known()
+        starts = panes.starts
+        if not starts or starts[-1] < pane:
+            starts.append(pane)
+        elif starts[bisect_left(starts, pane)] != pane:
+            insort(starts, pane)
+        return panes
+
+    def _known(self) -> _KeyPanes:
+        """Return the panes of the current key."""
+        key = self.backend.key
+        panes = self._by_key.get(key)
+        if panes is None:
+            # Rows that are no panes are the window function's.
+            starts = sorted(start for start in self.backend.get_namespaces() if type(start) is int)
+            panes = self._by_key[key] = _KeyPanes(starts)
+        return panes
+
+    def _read(self, pane: int) -> Any:
+        return self._state.folded(pane, self.backend.key)
+
+    # -- firing --
+
+    def _on_timer(self, timestamp: int) -> None:
+        self._clock_was = max(self._clock_was, timestamp)
+        panes = self._known()
+        panes.timer = None
+        moment = self._at(timestamp)
+        if moment.window is not None:
+            if panes.stacks is None:
+                panes.stacks = TwoStacks(self._merge, self._read)
+            start, end = moment.window
+            self._fire(start, end, panes.stacks.window(start, end, panes.starts))
+        starts = panes.starts
+        if starts and starts[0] < moment.over:
+            self._remove(starts, moment.over)
+        if starts:
+            self._schedule(panes, moment)
+        else:
+            del self._by_key[self.backend.key]
+
+    def _remove(self, starts: list[int], over: int) -> None:
+        """Remove the panes before ``over``, whose last windows are over."""
+        count = bisect_left(starts, over)
+        for start in starts[:count]:
+            self._state.remove(start, self.backend.key)
+        del starts[:count]
+
+    def _schedule(self, panes: _KeyPanes, moment: _Moment) -> None:
+        """Register the key's next timer: of the next window that holds a pane, or of a pane that is over."""
+        starts = panes.starts
+        position = 0 if starts[0] >= moment.next_start else bisect_left(starts, moment.next_start)
+        time = MAX_WATERMARK + 1
+        if position < len(starts):
+            first = starts[position]
+            time = (moment.next_end if first < moment.next_end else self._panes.end_after(first)) - 1
+        if self._lateness:
+            over = self._end_of_lateness(self._panes.last_end(starts[0]))
+            if over is not None and over < time:
+                time = over
+        if time <= MAX_WATERMARK and (panes.timer is None or time < panes.timer):
+            self._register(time)
+            panes.timer = time
+
+    def _at(self, time: int) -> _Moment:
+        """Return what is the same for all keys at a time: mostly that of the call before."""
+        moment = self._moment
+        if moment is None or moment.time != time:
+            panes = self._panes
+            end = panes.end_after(time)
+            next_end = panes.end_after(time + 1)
+            moment = self._moment = _Moment(
+                time,
+                (panes.window_start(end), end) if end == time + 1 else None,
+                panes.window_start(next_end),
+                next_end,
+                panes.window_start(panes.end_after(time + 1 - self._lateness)),
+            )
+        return moment

@@ -1,0 +1,306 @@
+"""Sessions that fold their elements and fire at their ends: those of a key are one short list.
+
+A session is ``(start, end, accumulator)``. They are in order, and no two of a key overlap or touch: those that do are
+one. Most elements belong to the last session, whose end they move; its timer stays, and finds out when it fires.
+
+They are tuples, as these lie in one piece of memory: with many keys, a look at each further piece takes longest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from itertools import islice
+from operator import itemgetter
+from typing import Any
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.function_operator import Pass
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.windowing.base_operator import WindowProgram, are_far
+from pillarbox._operators.windowing.by_key import GroupedRecords, RunsByKey
+from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
+from pillarbox._operators.windowing.session_windows import (
+    DynamicEventTimeSessionWindows,
+    DynamicProcessingTimeSessionWindows,
+    EventTimeSessionWindows,
+    ProcessingTimeSessionWindows,
+)
+from pillarbox._operators.windowing.windows import TimeWindow
+from pillarbox._state import ValueState, ValueStateDescriptor
+from pillarbox._time.timestamps import MIN_TIMESTAMP
+
+__all__ = ["SessionWindowOperator"]
+
+_KINDS = frozenset(
+    {
+        DynamicEventTimeSessionWindows,
+        DynamicProcessingTimeSessionWindows,
+        EventTimeSessionWindows,
+        ProcessingTimeSessionWindows,
+    }
+)
+_START = itemgetter(0)
+_END = itemgetter(1)
+
+Session = tuple[int, int, Any]
+
+
+class SessionWindowOperator(FoldingWindowOperator):
+    """Folds each record into the session that it belongs to."""
+
+    def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
+        super().__init__(context, keying, program, "session-timers", merging=True)
+        assert self._fold.merge is not None
+        self._merge = self._fold.merge
+        # Named by what the accumulators are.
+        name = f"{self._fold.descriptor.kind}-sessions"
+        (accumulator,) = self._fold.descriptor.declared_types
+        declared = None if accumulator is None else list[tuple[int, int, accumulator]]  # type: ignore[valid-type]
+        self._state: ValueState[tuple[Session, ...]] = self.backend.get_state(ValueStateDescriptor(name, declared))
+
+        assigner = program.assigner
+        self._gap: int | None = assigner.gap if isinstance(assigner, EventTimeSessionWindows) else None
+        self._runs = RunsByKey(keying)
+
+    @staticmethod
+    def does(program: WindowProgram) -> bool:
+        """Tell whether a program's windows are of this kind."""
+        return type(program.assigner) in _KINDS and FoldingWindowOperator.folds_at_ends(program)
+
+    # -- records --
+
+    def process_records(self, records: Records) -> None:
+        """Fold the records of a run into their sessions; columnar runs wait for others, until event time goes on."""
+        if len(records) and self._gap is not None and self._runs.takes(records):
+            assert isinstance(records, ArrowRecords)
+            if self._runs.add(records):
+                self._fold_gathered()
+            return
+        self._fold_gathered()
+        self._fold_each(records)
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Fold what waits, fire the sessions that end, then hand the watermark on."""
+        self._fold_gathered()
+        super().process_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        """Hand on a change between idle and active, behind what came before it."""
+        self._fold_gathered()
+        super().process_status(idle)
+
+    def end_input(self) -> None:
+        """Fold what waits: the input has ended."""
+        self._fold_gathered()
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Fold what waits: the epoch ends."""
+        self._fold_gathered()
+
+    def _fold_gathered(self) -> None:
+        """Fold the runs that wait, key by key; where any record may be late, one by one."""
+        records = self._runs.take()
+        if records is None:
+            return
+        assert records.stamps is not None and self._gap is not None
+        if are_far(records.stamps, self._gap) or int(records.stamps.min()) + self._gap <= self._passed + 1:
+            self._fold_each(records)
+            return
+        for portion in self._runs.grouped(records):
+            self._fold_portion(portion)
+
+    def _fold_portion(self, portion: GroupedRecords) -> None:
+        """Fold records that are ahead of event time, those of a key together: its state is read and written once."""
+        values = portion.records.values
+        assert portion.records.stamps is not None and self._gap is not None
+        times: Iterator[int] = iter(portion.records.stamps.tolist())
+        pending = iter(values)
+        backend, rows = self.backend, self.backend.rows
+        sessions_of = self._state.value
+        first, add_to, gap = self._fold.first, self._fold.add, self._gap
+        unfired = self._passed + 1
+        with Pass(self, values, pending, pending) as elements:
+            begin = 0
+            for key, stop in zip(portion.keys, portion.ends):
+                backend.row = rows[key]
+                backend.key = key
+                done = [*(sessions_of() or ())]
+                timed = bool(done) and done[-1][1] > unfired
+                start, until, folded = done.pop() if timed else (0, done[-1][1] if done else MIN_TIMESTAMP, None)
+                if timed and folded is None:
+                    done.append((start, until, None))
+                for value, time in zip(islice(elements, stop - begin), times):
+                    if time > until:
+                        if folded is not None:
+                            done.append((start, until, folded))
+                        start, until, folded = time, time + gap, first(value)
+                        if folded is None:
+                            done.append((start, until, None))
+                    elif folded is not None and time >= start:
+                        folded = add_to(folded, value)
+                        if folded is None:
+                            raise self._folded_none()
+                        if time + gap > until:
+                            until = time + gap
+                    else:  # it meets one before the last
+                        if folded is not None:
+                            done.append((start, until, folded))
+                        self._put(done, unfired, timed=timed)
+                        self._add(value, time, time + gap, tuple(done))
+                        done = [*(sessions_of() or ())]
+                        timed = True
+                        start, until, folded = done.pop()
+                        if folded is None:
+                            done.append((start, until, None))
+                begin = stop
+                if folded is not None:
+                    done.append((start, until, folded))
+                self._put(done, unfired, timed=timed)
+        self._collector.flush()
+
+    def _fold_each(self, records: Records) -> None:
+        """Fold the records of a run one by one."""
+        values = records.values
+        pending = iter(values)
+        backend, rows, register = self.backend, self.backend.rows, self._register
+        sessions_of, update = self._state.value, self._state.update
+        first, add_to = self._fold.first, self._fold.add
+        unfired = self._passed + 1  # the sessions that end later than this have not fired
+        with Pass(self, values, pending, pending) as elements:
+            keys, windows = self.keying.keys_of(records), self._windows_of(records)
+            for value, key, (start, end) in zip(elements, keys, windows):
+                # The key becomes the current one.
+                backend.row = rows[key]
+                backend.key = key
+                sessions = sessions_of()
+                if sessions is None:
+                    if end > unfired:
+                        update(((start, end, first(value)),))
+                        register(end - 1)
+                        continue
+                    sessions = ()
+                else:
+                    begin, until, accumulator = sessions[-1]
+                    if start > until:
+                        if end > unfired:  # a new one behind the others
+                            update((*sessions, (start, end, first(value))))
+                            if until <= unfired:  # (else the timer of the one before comes early enough)
+                                register(end - 1)
+                            continue
+                    elif begin <= start and until > unfired and accumulator is not None:
+                        folded = add_to(accumulator, value)
+                        if folded is None:
+                            raise self._folded_none()
+                        last = (begin, end if end > until else until, folded)
+                        update((last,) if len(sessions) == 1 else (*sessions[:-1], last))
+                        continue
+                self._add(value, start, end, sessions)
+        self._collector.flush()
+
+    def _put(self, sessions: list[Session], unfired: int, *, timed: bool) -> None:
+        """Keep the sessions of the current key; unless one that has not fired has a timer, the first such gets one."""
+        self._state.update(tuple(sessions))
+        if not timed:
+            for _, end, _ in sessions:
+                if end > unfired:
+                    self._register(end - 1)
+                    return
+
+    def _windows_of(self, records: Records) -> Iterator[tuple[int, int]]:
+        """Return for each record the session that it would be by itself."""
+        assigner, times = self._assigner, records.timestamps
+        if isinstance(assigner, EventTimeSessionWindows) and times is not None and None not in times:
+            gap = assigner.gap
+            return zip(times, [time + gap for time in times])  # type: ignore[operator, arg-type]
+        return self._assigned(records)
+
+    def _assigned(self, records: Records) -> Iterator[tuple[int, int]]:
+        times = [None] * len(records) if records.timestamps is None else records.timestamps
+        assign, context = self._assigner.assign_windows, self._assigner_context
+        for value, time in zip(records.values, times):
+            (window,) = assign(value, time, context)
+            yield window
+
+    def _add(self, value: Any, start: int, end: int, sessions: tuple[Session, ...]) -> None:
+        """Add an element to the sessions that it meets, which become one, or as a new one."""
+        first = bisect_left(sessions, start, key=_END)
+        behind = bisect_right(sessions, end, key=_START)
+        met = sessions[first:behind]
+        if not met and self._is_over(TimeWindow(start, end)):
+            self._drop_if_late(value, start)
+            return
+        passed = self._passed
+        if met:
+            # A timer of one that has not fired comes early enough for what they are together.
+            has_timer = met[-1][1] - 1 > passed
+            accumulator = self._merged([session[2] for session in met])
+            folded = self._fold.first(value) if accumulator is None else self._fold.add(accumulator, value)
+            if folded is None and accumulator is not None:
+                raise self._folded_none()
+            accumulator = folded
+            start, end = min(start, met[0][0]), max(end, met[-1][1])
+        else:
+            has_timer = first > 0 and sessions[first - 1][1] - 1 > passed
+            accumulator = self._fold.first(value)
+        self._state.update((*sessions[:first], (start, end, accumulator), *sessions[behind:]))
+        if end - 1 <= passed:
+            self._fire(start, end, accumulator)
+        if not has_timer:
+            self._schedule(end, passed)
+
+    def _merged(self, accumulators: list[Any]) -> Any:
+        """Return one accumulator of those of several sessions: that of the first takes up the others."""
+        first, *others = accumulators
+        rest = None
+        for other in others:
+            if other is not None:
+                rest = other if rest is None else self._merge(rest, other)
+        return rest if first is None else first if rest is None else self._merge(first, rest)
+
+    # -- firing --
+
+    def _on_timer(self, timestamp: int) -> None:
+        sessions = self._state.value()
+        if sessions is None:
+            return
+        end = timestamp + 1
+        first = sessions[0]
+        if first[1] > end:  # it has grown since
+            self._register(first[1] - 1)
+            return
+        if first[1] == end and len(sessions) == 1 and not self._lateness and not self._clears:
+            self._fire(*first)  # as mostly
+            self._state.clear()
+            return
+        ending, over = 0, 1
+        if self._lateness or first[1] < end:
+            ending, over = bisect_left(sessions, end, key=_END), bisect_right(sessions, end - self._lateness, key=_END)
+        if ending < len(sessions) and sessions[ending][1] == end:
+            self._fire(*sessions[ending])
+        if over:
+            sessions = self._without(sessions, over)
+        if sessions:
+            self._schedule(sessions[0][1], timestamp)
+            following = bisect_right(sessions, end, key=_END) if self._lateness else 0
+            if 0 < following < len(sessions):
+                self._register(sessions[following][1] - 1)
+
+    def _without(self, sessions: tuple[Session, ...], over: int) -> tuple[Session, ...]:
+        """Remove the first ``over`` sessions, which are over; return the others."""
+        if self._clears:
+            for start, end, _ in sessions[:over]:
+                self._tell_of_end(TimeWindow(start, end))
+        rest = sessions[over:]
+        if rest:
+            self._state.update(rest)
+        else:
+            self._state.clear()
+        return rest
+
+    def _schedule(self, end: int, passed: int) -> None:
+        """Register the next timer of a session: for when it fires, or for when it is over."""
+        time = end - 1 if end - 1 > passed else self._end_of_lateness(end)
+        if time is not None:
+            self._register(time)

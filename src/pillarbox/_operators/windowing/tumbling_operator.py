@@ -1,0 +1,183 @@
+"""Tumbling windows that fold their elements and fire at their end: what most programs have, done with less asking.
+
+All keys have the same windows, so a window is one thing: what it folds lies together, by key, and it has one timer,
+which goes through its keys. In a checkpoint, state and timers are those of :class:`WindowOperator`, so a program may
+change over to other windows' options and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import compress, repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.function_operator import Pass
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram, are_far, places
+from pillarbox._operators.windowing.contents import Fold, Folded
+from pillarbox._operators.windowing.time_windows import TumblingEventTimeWindows
+from pillarbox._operators.windowing.triggers import EventTimeTrigger
+from pillarbox._operators.windowing.windows import TimeWindow
+from pillarbox._state import FoldedWindows
+from pillarbox._time.timestamps import MAX_WATERMARK
+
+__all__ = ["TumblingWindowOperator"]
+
+
+_Check = Callable[[Any, Any], None] | None
+
+
+class TumblingWindowOperator(BaseWindowOperator):
+    """Folds each record into the one window that it belongs to."""
+
+    _assigner: TumblingEventTimeWindows
+
+    def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
+        super().__init__(context, keying, program, "window-timers", namespaced=True, shared=True)
+        assert isinstance(program.contents, Folded)
+        self._fold: Fold = program.contents.fold
+        self._state: FoldedWindows = self.backend.get_state(program.contents.descriptor, namespaced=True)
+
+    @staticmethod
+    def does(program: WindowProgram) -> bool:
+        """Tell whether a program's windows are of this kind."""
+        assigner = program.assigner
+        return (
+            type(assigner) is TumblingEventTimeWindows
+            and assigner.time_zone is None
+            and type(program.trigger) is EventTimeTrigger
+            and isinstance(program.contents, Folded)
+        )
+
+    def restore_state(self, state: Any) -> None:
+        """Register the timers of the windows that there are; one that is over by now has fired, and goes."""
+        self._state.forget_timers()
+        for namespace in self._state.namespaces():
+            window = TimeWindow(*namespace)
+            if self._is_over(window):
+                self._state.end(namespace)
+            else:
+                self._set_timers(window)
+
+    # -- records --
+
+    def process_records(self, records: Records) -> None:
+        """Fold the records of a run into their windows."""
+        if not len(records):
+            return
+        values, keys = records.values, self.keying.keys_of(records)
+        check = None if self.keying.keeps_keys(records) else self._check_owner
+        starts = self._starts_of(records)
+        if starts is None:
+            self._add_each(values, keys, records.timestamps, check)
+        else:
+            ahead = starts + (self._assigner.size - 1) > self._timers.current_watermark
+            if ahead.all():
+                self._fold_run(values, keys, starts, check)
+            else:
+                # Windows that have fired are others than those of the rest, so it does not matter which come first.
+                chosen, others = ahead.tolist(), (~ahead).tolist()
+                self._fold_run(list(compress(values, chosen)), list(compress(keys, chosen)), starts[ahead], check)
+                times = list(compress(records.timestamps or (), others))
+                self._add_each(list(compress(values, others)), list(compress(keys, others)), times, check)
+        self._collector.flush()
+
+    def _check_owner(self, key: Any, window: Any) -> None:
+        self.backend.check_owner(key)
+
+    def _starts_of(self, records: Records) -> npt.NDArray[np.int64] | None:
+        """Return where the window of each record starts; None: a timestamp is missing, or too far out."""
+        if isinstance(records, ArrowRecords) and records.stamps is not None:
+            times = records.stamps
+        elif records.timestamps is None:
+            return None
+        else:
+            try:
+                times = np.array(records.timestamps, np.int64)
+            except (TypeError, ValueError, OverflowError):
+                return None
+        size = self._assigner.size
+        if are_far(times, size):
+            return None
+        starts: npt.NDArray[np.int64] = times - (times - self._assigner.offset) % size
+        return starts
+
+    def _fold_run(
+        self, values: Sequence[Any], keys: Iterable[Any], starts: npt.NDArray[np.int64], check: _Check
+    ) -> None:
+        """Fold elements into windows that have not fired."""
+        if not len(starts):
+            return
+        windows = places(starts, self._window_at)
+        pending = iter(values)
+        with Pass(self, values, pending, pending) as elements:
+            self._state.fold(elements, keys, windows, check)
+
+    def _window_at(self, start: int) -> Any:
+        """Return what all keys have in the window that starts then."""
+        namespace = (start, start + self._assigner.size)
+        window = self._state.find(namespace)
+        if window is None:
+            window = self._state.begin(namespace)
+            self._set_timers(TimeWindow(*namespace))
+        return window
+
+    def _set_timers(self, window: TimeWindow) -> None:
+        """Register the timers of a window: when it fires, unless it has, and when it is over."""
+        register, end, over = self._timers.event_timers.register, window.max_timestamp(), self._cleanup_time(window)
+        if end > self._timers.current_watermark:
+            register(end, tuple(window))
+        if over != end and over != MAX_WATERMARK:
+            register(over, tuple(window))
+
+    def _add_each(
+        self, values: Sequence[Any], keys: Iterable[Any], timestamps: Sequence[int | None] | None, check: _Check
+    ) -> None:
+        """Add elements one by one: where their window has fired, it does so again, for the key."""
+        pending = iter(values)
+        times: Iterable[int | None] = repeat(None) if timestamps is None else timestamps
+        with Pass(self, values, pending, pending) as elements:
+            for value, key, timestamp in zip(elements, keys, times):
+                self.backend.set_current_key(key)
+                for window in self._assigner.assign_windows(value, timestamp, self._assigner_context):
+                    if self._is_over(window):
+                        self._drop_if_late(value, timestamp)
+                        continue
+                    self._state.fold((value,), (key,), (self._window_at(window.start),), check)
+                    if window.max_timestamp() <= self._timers.current_watermark:
+                        self._fire(window, [(key, self._state.folded(tuple(window), key))])
+
+    # -- firing --
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None:
+        """Fire the window of all keys, or remove it, or both."""
+        window = TimeWindow(*namespace)
+        fires, over = timestamp == window.max_timestamp(), timestamp == self._cleanup_time(window)
+        try:
+            if fires:
+                self._fire(window, self._state.each(namespace))
+            if not over:
+                self._state.rewrite(namespace)
+                return
+            if self._clears:
+                for _ in self._state.each(namespace):
+                    self._tell_of_end(window)
+            self._state.end(namespace)
+        except BaseException as error:
+            self._timer_failed("event time", timestamp, window, error)
+
+    def _fire(self, window: TimeWindow, folded: Iterable[tuple[Any, Any]]) -> None:
+        """Call the window function for keys, with what is folded of each."""
+        timestamp, result, call = window.max_timestamp(), self._fold.result, self._call
+        collect = self._collector.collect
+        for _, accumulator in folded:
+            value = result(accumulator)
+            if value is not None:
+                results = call(window, timestamp, (value,))
+                if results is not None:
+                    collect(results, timestamp)

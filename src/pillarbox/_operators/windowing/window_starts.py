@@ -1,0 +1,114 @@
+"""Where windows of a fixed length start: on the axis of milliseconds, or at midnight of a time zone."""
+
+from __future__ import annotations
+
+import datetime
+import functools
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._time.duration import DurationLike, to_millis
+
+__all__ = ["Days", "Milliseconds", "line", "offset_millis"]
+
+_DAY = 86_400_000
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_EPOCH_DAY = _EPOCH.toordinal()
+
+
+class Milliseconds:
+    """Starts of windows on the axis of epoch milliseconds."""
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+
+    def start(self, time: int, step: int) -> int:
+        """Return the last start at or before ``time``, of those that are ``step`` apart."""
+        return time - (time - self.offset) % step
+
+    def plus(self, start: int, length: int, step: int) -> int:
+        """Return the time ``length`` after a start, of those that are ``step`` apart."""
+        return start + length
+
+
+class Days:
+    """Starts of windows at local midnight (and an offset): days have 23, 24 or 25 hours."""
+
+    def __init__(self, zone: str, offset: int, asked_by: str) -> None:
+        try:
+            self._zone = ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+            raise ProgramError(
+                f"{asked_by}: time_zone is the name of a time zone, such as 'Europe/Berlin', not {shorten(zone)}"
+            ) from None
+        self.zone = zone
+        self.offset = offset
+        self._first = functools.lru_cache(maxsize=1024)(self._midnight)
+
+    def __reduce__(self) -> Any:
+        return Days, (self.zone, self.offset, "")
+
+    def _midnight(self, day: int) -> int:
+        wall = datetime.datetime.fromordinal(day) + datetime.timedelta(milliseconds=self.offset)
+        return (wall.replace(tzinfo=self._zone) - _EPOCH) // datetime.timedelta(milliseconds=1)
+
+    def _day(self, time: int, step: int) -> int:
+        """Return the last day that has begun by then, of those that are ``step`` apart."""
+        try:
+            wall = datetime.datetime.fromtimestamp(time // 1000, self._zone).replace(tzinfo=None)
+            day = (wall - datetime.timedelta(milliseconds=self.offset)).toordinal()
+            # Where the clocks are set at midnight, the clock on the wall may say another day than the one that has
+            # begun.
+            if time < self._first(day):
+                day -= 1
+            elif time >= self._first(day + 1):
+                day += 1
+        except (ValueError, OverflowError, OSError):
+            raise ProgramError(
+                f"{time} (epoch ms) is in no year from 1 to 9999, so it has no day in {self.zone}: are these"
+                " milliseconds?"
+            ) from None
+        return day - (day - _EPOCH_DAY) % (step // _DAY)
+
+    def start(self, time: int, step: int) -> int:
+        return self._first(self._day(time, step))
+
+    def plus(self, start: int, length: int, step: int) -> int:
+        # (Where a time zone left out a day, two begin together: which one it is, the distance tells.)
+        return self._first(self._day(start, step) + length // _DAY)
+
+
+def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, int]) -> Milliseconds | Days:
+    """Return the starts of windows.
+
+    Args:
+        asked_by: the method that they are for, for errors.
+        offset: their distance from the epoch, or from midnight, in milliseconds.
+        time_zone: the time zone of the midnights; None: starts lie on the axis of milliseconds.
+        lengths: lengths in milliseconds, by name, that have to be whole days where there is a time zone.
+
+    Raises:
+        ProgramError: one of them is not, or the time zone is not known.
+    """
+    if time_zone is None:
+        return Milliseconds(offset)
+    for name, length in lengths.items():
+        if length % _DAY:
+            raise ProgramError(
+                f"{asked_by}: with a time_zone the {name} is a number of whole days, not {length} ms: hours are as long"
+                " everywhere, so windows of less than a day need an offset at most"
+            )
+    return Days(time_zone, offset, asked_by)
+
+
+def offset_millis(asked_by: str, offset: DurationLike, step: int) -> int:
+    """Return an offset in milliseconds.
+
+    Raises:
+        ProgramError: it is no duration, or not smaller than ``step`` (ms).
+    """
+    millis = to_millis(offset, f"{asked_by}: the offset", allow_negative=True)
+    if abs(millis) >= step:
+        raise ProgramError(f"{asked_by}: the offset has to be smaller than {step} ms, not {shorten(offset)}")
+    return millis

@@ -1,0 +1,105 @@
+"""Windows: parts of a stream that are looked at by themselves.
+
+A window is a plain value: it is compared and hashed by what is in it, and its fields are what state and timers are
+kept under. So a window class of a user's own is a ``NamedTuple`` of numbers and text with a method
+``max_timestamp()``. Names and meaning are Flink's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._unpickle import make
+
+__all__ = ["CountWindow", "GlobalWindow", "TimeWindow", "Window"]
+
+
+class Window(Protocol):
+    """A window: :class:`TimeWindow`, :class:`CountWindow`, :class:`GlobalWindow`, or of a user's own class."""
+
+    def max_timestamp(self) -> int:
+        """Return the largest timestamp that belongs to the window, in epoch milliseconds.
+
+        The window's results carry it, and event time passes the window when the watermark reaches it.
+        """
+        ...
+
+
+class TimeWindow(NamedTuple):
+    """The time from ``start`` up to, and without, ``end``; both in epoch milliseconds.
+
+    Example:
+        >>> window = TimeWindow(0, 60_000)
+        >>> window.max_timestamp()
+        59999
+        >>> window.intersects(TimeWindow(60_000, 90_000))  # they touch
+        True
+    """
+
+    start: int
+    end: int
+
+    def max_timestamp(self) -> int:
+        """Return the last millisecond of the window: ``end - 1``."""
+        return self.end - 1
+
+    def intersects(self, other: TimeWindow, /) -> bool:
+        """Return whether both windows overlap or touch, so that sessions of them are one."""
+        return self.start <= other.end and self.end >= other.start
+
+    def cover(self, other: TimeWindow, /) -> TimeWindow:
+        """Return the smallest window that holds both."""
+        return TimeWindow(min(self.start, other.start), max(self.end, other.end))
+
+    @staticmethod
+    def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
+        """Return the start of the window, of those side by side, that holds a time; all in milliseconds.
+
+        Example:
+            >>> TimeWindow.get_window_start_with_offset(90_000, 0, 60_000)
+            60000
+        """
+        return timestamp - (timestamp - offset) % window_size
+
+    def __reduce__(self) -> Any:
+        return make, ("TimeWindow", *self)
+
+
+class GlobalWindow(NamedTuple):
+    """The one window that holds everything and never ends."""
+
+    @staticmethod
+    def get() -> GlobalWindow:
+        """Return the window.
+
+        Example:
+            >>> GlobalWindow.get() == GlobalWindow()
+            True
+        """
+        return GlobalWindow()
+
+    def max_timestamp(self) -> int:
+        """Return the end of event time."""
+        return MAX_WATERMARK
+
+    def __reduce__(self) -> Any:
+        return make, ("GlobalWindow",)
+
+
+class CountWindow(NamedTuple):
+    """A window of a number of records: the ``id``-th of its key, from 0."""
+
+    id: int
+
+    def max_timestamp(self) -> int:
+        """Return the end of event time: records end such a window, not the clock."""
+        return MAX_WATERMARK
+
+    def __reduce__(self) -> Any:
+        return make, ("CountWindow", *self)
+
+
+def namespace_of(window: Any) -> Any:
+    """Return what a window's state and timers are kept under: a plain tuple, which names no class in a checkpoint."""
+    return tuple(window)

@@ -1,0 +1,45 @@
+"""Whatever leaves a task leaves it as one error that says where, with the frames of the user's code and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pillarbox._errors import OperatorError, PillarboxError, describe
+from pillarbox._tracebacks import has_user_frames, keep_user_frames
+
+__all__ = ["failures_of", "located"]
+
+
+@contextmanager
+def failures_of(task: str, subtask: int) -> Iterator[None]:
+    """Add the place to the errors that leave a task: see :func:`located`."""
+    try:
+        yield
+    except BaseException as error:
+        outcome = located(error, task, subtask)
+        if outcome is error:
+            raise
+        raise outcome from error
+
+
+def located(error: BaseException, task: str, subtask: int) -> BaseException:
+    """Return the error that leaves a task for another: one of pillarbox's, unless that is no ``Exception`` at all.
+
+    Of its tracebacks the user's frames stay. Only where the mistake must be pillarbox's, all of them do.
+
+    Args:
+        task: the operators' names.
+    """
+    if isinstance(error, PillarboxError):
+        error.at(subtask=subtask)
+        keep_user_frames(error)
+        return error
+    if has_user_frames(error):
+        keep_user_frames(error)
+    if not isinstance(error, Exception):
+        return error
+    outcome = OperatorError(f"the task of {task!r} failed: {describe(error)}")
+    outcome.at(subtask=subtask)
+    outcome.__cause__ = error
+    return outcome

@@ -1,0 +1,345 @@
+"""The local runtime: the same vertices, tasks, buffers and barriers in one process, epoch by epoch, without a JVM.
+
+For unit tests, for trying things out, and for replaying an epoch under a debugger. An epoch that fails leaves no trace:
+state is committed when all tasks have come through, and the tasks are made anew from what was committed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, NoReturn, TypeAlias, TypeVar
+
+import pyarrow as pa
+
+from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, decode
+from pillarbox._errors import CheckpointMismatchError, ProgramError
+from pillarbox._graph import CollectionSource, Program, output_target
+from pillarbox._runtime.failures import failures_of
+from pillarbox._runtime.shipping import ship
+from pillarbox._state import MemoryChunkStore
+from pillarbox._state.log_head import META
+from pillarbox._state.log_view import LogView
+from pillarbox._task import REPORT_TARGET, MultipleInputStreamTask, SourceStreamTask
+from pillarbox._task.vertex import Vertex
+from pillarbox._time import ProcessingTimeService
+
+__all__ = ["EpochStore", "LocalJob", "LocalRuntime", "Savepoint"]
+
+# Collections are read in runs of this many records, as batches of Spark's are; in shorter ones, where few are wanted.
+_RUN = 10_000
+_SHORT_RUN = 100
+
+Savepoint = dict[tuple[str, int], MemoryChunkStore]
+Run: TypeAlias = list[Any] | pa.RecordBatch | Records
+T = TypeVar("T")
+
+
+class EpochStore:
+    """The writes of an epoch, over the state that was committed before."""
+
+    def __init__(self, committed: MemoryChunkStore) -> None:
+        self._committed = committed
+        self._written: dict[int, bytes | None] = {}
+
+    def get(self, number: int) -> bytes | None:
+        if number in self._written:
+            return self._written[number]
+        return self._committed.get(number)
+
+    def put(self, number: int, value: bytes) -> None:
+        self._written[number] = value
+
+    def remove(self, number: int) -> None:
+        self._written[number] = None
+
+    def commit(self) -> None:
+        for number, value in self._written.items():
+            if value is not None:
+                self._committed.put(number, value)
+            elif self._committed.get(number) is not None:
+                self._committed.remove(number)
+
+
+def _key_groups(savepoint: Savepoint) -> int | None:
+    """Return the number of key groups that a savepoint was written with; None: nothing is in it."""
+    written = (store for store in savepoint.values() if store.get(META) is not None)
+    return next((LogView(store, 0).head.max_parallelism for store in written), None)
+
+
+def _records(run: Run) -> Records:
+    if isinstance(run, list):
+        return Records(run)
+    return ArrowRecords(run) if isinstance(run, pa.RecordBatch) else run
+
+
+@dataclass
+class _Outcome:
+    """The outcome of an epoch that is not committed yet."""
+
+    outputs: dict[str, list[Any]]
+    reports: list[TaskReport] = field(default_factory=list)
+    stores: list[EpochStore] = field(default_factory=list)
+
+
+class LocalJob:
+    """A program running here.
+
+    Args:
+        clock: processing time, shared by all tasks; the system's when None.
+        savepoint: state to start from; None: that of the program's savepoint, if it starts from one.
+
+    Attributes:
+        epoch: number of epochs committed.
+        reports: metrics of the tasks in the last epoch.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        *,
+        clock: ProcessingTimeService | None = None,
+        savepoint: Savepoint | None = None,
+    ) -> None:
+        self.program = program
+        self.epoch: int = 0
+        self.reports: list[TaskReport] = []
+        self._clock = clock
+        self._epoch_time: int | None = None
+        if program.batch and savepoint:
+            raise ProgramError("a program in batch mode starts without state: it takes no savepoint")
+        if savepoint is None and program.savepoint is not None:
+            from pillarbox._runtime.savepoint_stores import stores_from_savepoint
+
+            savepoint = stores_from_savepoint(program)
+        elif savepoint and not program.sets_max_parallelism:
+            program.lay_out(program.layout._replace(key_groups=_key_groups(savepoint) or program.max_parallelism))
+        self._shipped = [ship(vertex) for vertex in program.vertices]
+        self._codes = {place: code for code, place in program.subtasks.items()}
+        self._stores: Savepoint = {place: store.copy() for place, store in (savepoint or {}).items()}
+        places = {(vertex.uid, subtask) for vertex in program.vertices for subtask in range(vertex.parallelism)}
+        homeless = sorted(self._stores.keys() - places)
+        if homeless:
+            uid, subtask = homeless[0]
+            raise CheckpointMismatchError(
+                f"the savepoint holds state of operator {uid!r}, subtask {subtask}, which the program does not have:"
+                " run the program that wrote it, with its parallelism, and set uid() of the operators to those in it"
+            )
+        self._tasks: dict[tuple[int, ...], MultipleInputStreamTask] = {}
+        self._sources: dict[tuple[int, ...], SourceStreamTask] = {}
+
+    def run_epoch(
+        self, inputs: Mapping[int, Sequence[Iterable[Run]]], *, bounded: bool = False
+    ) -> dict[str, list[Any]]:
+        """Run one epoch.
+
+        Args:
+            inputs: for the number of each source, its partitions, each a number of runs of records: lists of values, or
+                Arrow record batches with the rows of a DataFrame.
+            bounded: whether no more will come: event time ends.
+
+        Returns:
+            the records that reached each output.
+        """
+        if self.program.batch and (self.epoch or not bounded):
+            raise ProgramError("a program in batch mode has one epoch, in which all of its input comes: end_input()")
+        try:
+            outcome = self._run_epoch(inputs, bounded)
+        except BaseException:
+            self.reset()
+            raise
+        self._commit(outcome)
+        return outcome.outputs
+
+    def _run_epoch(self, inputs: Mapping[int, Sequence[Iterable[Run]]], bounded: bool) -> _Outcome:
+        """Run one epoch without committing it."""
+        outcome = _Outcome({name: [] for name in self.program.outputs})
+        for name, records in self._results(inputs, bounded, outcome):
+            outcome.outputs[name].extend(records.values)
+        return outcome
+
+    def _results(
+        self, inputs: Mapping[int, Sequence[Iterable[Run]]], bounded: bool, outcome: _Outcome
+    ) -> Iterator[tuple[str, Records]]:
+        """Run one epoch without committing it; return what comes out, with the name of its output, as it comes."""
+        self._epoch_time = self._time_of_epoch()
+        names = {output_target(index): name for index, name in enumerate(self.program.outputs)}
+        travelling: dict[int, list[Buffer]] = defaultdict(list)
+
+        def carry(buffers: Iterable[Buffer]) -> Iterator[tuple[str, Records]]:
+            for buffer in buffers:
+                if buffer.target == REPORT_TARGET:
+                    report = decode(buffer.payload)
+                    assert isinstance(report, TaskReport)
+                    outcome.reports.append(report)
+                elif buffer.target in names:
+                    records = decode(buffer.payload)
+                    assert isinstance(records, Records)
+                    yield names[buffer.target], records
+                else:
+                    travelling[buffer.target].append(buffer)
+
+        # A source without anything to say still ends its epoch; a bounded one must end its event time.
+        partitions = [
+            (number, place) for number in self.program.sources for place in enumerate(inputs.get(number) or ((),))
+        ]
+        for number, (partition, runs) in self._in_order(partitions):
+            yield from carry(self._run_partition(number, partition, map(_records, runs), bounded))
+        for level in self.program.levels[1:]:
+            places = [(vertex, subtask) for vertex in level for subtask in range(vertex.parallelism)]
+            for vertex, subtask in self._in_order(places):
+                arrived = travelling.pop(self._codes[vertex.number, subtask], [])
+                sent, store = self._run_subtask(vertex, subtask, arrived)
+                outcome.stores.append(store)
+                yield from carry(sent)
+
+    def _commit(self, outcome: _Outcome) -> None:
+        for store in outcome.stores:
+            store.commit()
+        self.epoch += 1
+        self.reports = outcome.reports
+
+    # -- steps that a simulated cluster does in other ways --
+
+    def _time_of_epoch(self) -> int | None:
+        """Return the time that all tasks take for that of the epoch; None: each asks its own clock."""
+        return None if self._clock is None else self._clock.current_processing_time()
+
+    def _in_order(self, places: Sequence[T]) -> Sequence[T]:
+        """Return the partitions of the sources, or the subtasks of a level, in the order in which they run."""
+        return places
+
+    def _run_partition(self, number: int, partition: int, runs: Iterable[Records], bounded: bool) -> Iterable[Buffer]:
+        """Run one partition of a source; return the buffers that it sends, as it sends them."""
+        task = self._source(number)
+        with failures_of(self._shipped[number].name, partition):
+            yield from chain.from_iterable(
+                task.run_epoch(runs, subtask=partition, checkpoint_id=self.epoch, bounded=bounded)
+            )
+
+    def _run_subtask(self, vertex: Vertex, subtask: int, arrived: list[Buffer]) -> tuple[Iterable[Buffer], EpochStore]:
+        """Run one subtask on its buffers; return the buffers that it sends, as it sends them, and the state."""
+        store = EpochStore(self._store(vertex.uid, subtask))
+        return self._sent_by(vertex, subtask, arrived, store), store
+
+    def _sent_by(self, vertex: Vertex, subtask: int, arrived: list[Buffer], store: EpochStore) -> Iterator[Buffer]:
+        kept = None if self.program.batch else store
+        with failures_of(vertex.name, subtask):
+            task = self._task(vertex.number, subtask, kept)
+            yield from chain.from_iterable(task.run_epoch(([buffer] for buffer in arrived), kept, self._epoch_time))
+
+    def run(self) -> dict[str, list[Any]]:
+        """Run the program's collections to their end, in one epoch."""
+        return self.run_epoch(self._collections(_RUN), bounded=True)
+
+    def results(self, limit: int | None) -> Generator[list[Any], None, None]:
+        """Run the program's collections to their end, and return the records that come out, as they come.
+
+        Args:
+            limit: about how many are asked for; None: all.
+        """
+        run = _RUN if limit is None else _SHORT_RUN
+        outcome = _Outcome({})
+        try:
+            for _, records in self._results(self._collections(run), True, outcome):
+                yield records.values
+        except BaseException:
+            self.reset()
+            raise
+        self._commit(outcome)
+
+    def _collections(self, length: int) -> dict[int, list[list[Records]]]:
+        """Return the program's collections in runs of some records each."""
+        return {
+            number: [[Records(each[start : start + length]) for start in range(0, len(each), length)]]
+            for number, source in self.program.sources.items()
+            if isinstance(source, CollectionSource)
+            for each in (list(source.collection),)
+        }
+
+    def savepoint(self) -> Savepoint:
+        """Return the committed state."""
+        return {place: store.copy() for place, store in self._stores.items()}
+
+    def reset(self) -> None:
+        """Forget the resident tasks, as if their processes had died; the state is the committed one."""
+        for task in (*self._tasks.values(), *self._sources.values()):
+            task.cancel()
+        self._tasks = {}
+        self._sources = {}
+
+    def close(self) -> None:
+        """End all tasks in good order."""
+        for task in (*self._sources.values(), *self._tasks.values()):
+            task.close()
+        self._tasks = {}
+        self._sources = {}
+
+    def __enter__(self) -> LocalJob:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _store(self, uid: str, subtask: int) -> MemoryChunkStore:
+        return self._stores.setdefault((uid, subtask), MemoryChunkStore())
+
+    def _new_source(self, number: int) -> SourceStreamTask:
+        return SourceStreamTask(self._shipped[number].load(), 0, clock=self._clock)
+
+    def _new_task(self, number: int, subtask: int) -> MultipleInputStreamTask:
+        return MultipleInputStreamTask(self._shipped[number].load(), subtask, clock=self._clock)
+
+    def _source(self, number: int) -> SourceStreamTask:
+        task = self._sources.get((number,))
+        if task is None:
+            with failures_of(self._shipped[number].name, 0):
+                task = self._sources[(number,)] = self._new_source(number)
+                task.restore()
+        return task
+
+    def _task(self, number: int, subtask: int, store: EpochStore | None) -> MultipleInputStreamTask:
+        task = self._tasks.get((number, subtask))
+        if task is None:
+            task = self._tasks[number, subtask] = self._new_task(number, subtask)
+        if not task.restore(store):
+            raise AssertionError("the local runtime's tasks are made anew after a failure")
+        return task
+
+
+class LocalRuntime:
+    """Runs programs in this process; it knows no DataFrames."""
+
+    parallelism = 1
+    task_slots = 1
+    time_zone = "UTC"
+
+    def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
+        """Run a program on its collections; return the records of its output in portions, as they come."""
+        with LocalJob(program) as job:
+            yield from job.results(limit)
+
+    def dataframe(self, program: Program, schema: Any) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ProgramError: always.
+        """
+        raise _takes_a_session("to_dataframe()")
+
+    def for_each_batch(self, program: Program, schemas: Any, function: Callable[..., None]) -> NoReturn:
+        """Refuse.
+
+        Raises:
+            ProgramError: always.
+        """
+        raise _takes_a_session("for_each_batch()")
+
+
+def _takes_a_session(method: str) -> ProgramError:
+    return ProgramError(
+        f"{method} makes a DataFrame, which takes a Spark session, and the program reads only collections: give"
+        " it one, get_execution_environment(spark)"
+    )

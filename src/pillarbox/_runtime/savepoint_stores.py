@@ -1,0 +1,66 @@
+"""The state of a program that starts from a savepoint, for runtimes that read it in this process."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import pyarrow as pa
+
+from pillarbox._graph import Program
+from pillarbox._graph.savepoint_start import plan_restore
+from pillarbox._state import MemoryChunkStore
+from pillarbox._state.class_names import Classes
+from pillarbox._state.savepoint import LocalSavepoint, Table, build_log
+from pillarbox._state.savepoint.table import Loads
+from pillarbox._state.unread import AnyNames
+from pillarbox._task.vertex import Vertex
+from pillarbox._unpickle import loads_allowed
+
+__all__ = ["as_it_is", "classes_of", "stores_from_savepoint"]
+
+_log = logging.getLogger("pillarbox")
+
+
+def as_it_is() -> Loads:
+    """Return what unpickles values that are only pickled again: it imports nothing that they name."""
+    return partial(loads_allowed, allowed=AnyNames())
+
+
+def classes_of(vertex: Vertex) -> Loads:
+    """Return what unpickles keys and operators' own state, also of classes that have moved."""
+    return partial(loads_allowed, allowed=Classes(vertex.moved))
+
+
+def stores_from_savepoint(program: Program) -> dict[tuple[str, int], MemoryChunkStore]:
+    """Return the logs of a program's subtasks, by uid and index, as the savepoint has them that it starts from.
+
+    Raises:
+        CheckpointMismatchError: the savepoint is missing or damaged, or the program cannot start from it.
+    """
+    start = program.savepoint
+    assert start is not None
+    savepoint = LocalSavepoint(start.directory)
+    manifest = savepoint.manifest
+    loads = classes_of(program.vertices[0])
+    own = {table.uid: savepoint.own_states(table.uid, loads) for table in manifest.operators}
+    plan = plan_restore(start, manifest, program, own)
+    for warning in plan.warnings:
+        _log.warning("savepoint %s: %s", start.directory, warning)
+    for uid in plan.left_behind:
+        count = sum(batch.num_rows for batch in savepoint.batches(uid)) if uid in own else 0
+        _log.warning(start.left_behind(uid, count))
+    stores: dict[tuple[str, int], MemoryChunkStore] = {}
+    for uid, vertex in plan.vertices.items():
+        table, parallelism, groups = savepoint.table(uid), vertex.parallelism, vertex.max_parallelism
+        shares: list[list[pa.RecordBatch]] = [[] for _ in range(parallelism)]
+        for batch in savepoint.batches(uid):
+            for subtask, share in table.route(batch, parallelism, groups, loads):
+                shares[subtask].append(share)
+        states = start.own_states(table.operator, own[uid], vertex, manifest, program)
+        written = Table(start.table(table.operator, program))
+        for subtask, state in enumerate(states):
+            store = stores[vertex.uid, subtask] = MemoryChunkStore()
+            share, shares[subtask] = shares[subtask], []
+            build_log(store, written, vertex.log_identity(subtask), share, state, as_it_is())
+    return stores

@@ -1,0 +1,95 @@
+"""How a vertex travels to the process that runs its tasks: as bytes with a digest, unpickled for each task.
+
+Classes that the user defined in the driver's ``__main__`` travel along and are put into the worker's ``__main__``, so
+that records and state of such classes pickle by name there, and a restarted driver reads them back as its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import cloudpickle
+
+from pillarbox._errors import OperatorError, ProgramError, describe
+from pillarbox._task.vertex import Vertex
+
+__all__ = ["ShippedVertex", "ship"]
+
+_SHIPPED = "__pillarbox_shipped__"
+
+
+@dataclass(frozen=True)
+class ShippedVertex:
+    """A vertex as bytes.
+
+    Attributes:
+        digest: tells programs apart: a resident task is used again only for the same bytes.
+        main_classes: the driver's ``__main__`` classes, pickled.
+    """
+
+    number: int
+    name: str
+    digest: str
+    payload: bytes
+    main_classes: bytes
+
+    def load(self) -> Vertex:
+        """Return a new copy of the vertex.
+
+        Raises:
+            OperatorError: something in it cannot be imported here.
+        """
+        try:
+            install_main_classes(self.main_classes)
+            vertex: Vertex = cloudpickle.loads(self.payload)
+        except Exception as error:
+            raise OperatorError(
+                f"the functions of {self.name!r} cannot be loaded in the worker: {describe(error)}; modules that"
+                " they import must be installed there, or shipped with spark.addArtifacts(..., pyfile=True)"
+            ) from error
+        return vertex
+
+
+def ship(vertex: Vertex) -> ShippedVertex:
+    """Return a vertex as bytes.
+
+    Raises:
+        ProgramError: a function holds something that cannot be pickled.
+    """
+    try:
+        payload = cloudpickle.dumps(vertex, protocol=5)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        raise ProgramError(
+            f"the functions of {vertex.name!r} cannot be sent to the workers: {describe(error)}; what cannot be"
+            " pickled (connections, locks, a SparkSession) is made in open(), not kept in the function"
+        ) from error
+    classes = main_classes()
+    digest = hashlib.sha256(payload + classes).hexdigest()
+    return ShippedVertex(vertex.number, vertex.name, digest, payload, classes)
+
+
+def main_classes() -> bytes:
+    """Return the classes that the driver's ``__main__`` defines, pickled; those that cannot be are left out."""
+    main = sys.modules.get("__main__")
+    found: dict[str, Any] = {}
+    for name, value in list(vars(main).items()) if main is not None else ():
+        if isinstance(value, type) and value.__module__ == "__main__" and value.__qualname__ == name:
+            try:
+                cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+            except Exception:
+                continue
+            found[name] = value
+    pickled: bytes = cloudpickle.dumps(found, protocol=5)  # type: ignore[no-untyped-call]
+    return pickled
+
+
+def install_main_classes(pickled: bytes) -> None:
+    """Put classes into this process's ``__main__``, where it has no others of these names."""
+    main = sys.modules["__main__"]
+    for name, value in cloudpickle.loads(pickled).items():
+        if not hasattr(main, name) or getattr(getattr(main, name), _SHIPPED, False):
+            setattr(value, _SHIPPED, True)
+            setattr(main, name, value)

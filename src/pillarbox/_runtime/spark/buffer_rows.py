@@ -1,0 +1,119 @@
+"""Buffers as rows of Spark's, on their way through a shuffle.
+
+A buffer of half a megabyte is many rows. So no row is large, and the number of rows in an Arrow batch, which Spark
+bounds, bounds its bytes, too. Spark can also bound these, but then it adds up the sizes of all columns anew for each
+row that it hands to Python, rows of sources as well: that took a third of the time that their way into Python takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from pillarbox._elements import Buffer
+from pillarbox._errors import ExchangeError
+from pillarbox._graph import DataFrameSource, Program
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["BUFFER_COLUMNS", "BUFFER_SCHEMA", "BufferRows", "as_rows", "batch_settings"]
+
+BUFFER_SCHEMA = "target LONG, channel LONG, seq LONG, part LONG, parts LONG, payload BINARY"
+_NUMBERS = ("target", "channel", "seq", "part", "parts")
+BUFFER_COLUMNS = (*_NUMBERS, "payload")
+
+# The most bytes of a row, and the most rows of an Arrow batch.
+_ROW_BYTES = 4096
+_BATCH_ROWS = 10_000
+# With so few columns of fixed width a batch is no larger than Spark has it by default.
+_NARROW = 400
+
+_RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
+_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+_UNBOUNDED = str(2**31 - 1)
+
+
+def as_rows(buffers: Sequence[Buffer]) -> list[pa.Array]:
+    """Return the columns of rows with these buffers."""
+    payloads = [buffer.payload for buffer in buffers]
+    lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
+    parts = np.maximum(1, -(-lengths // _ROW_BYTES))
+    part = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+    starts = np.repeat(np.cumsum(lengths) - lengths, parts) + part * _ROW_BYTES
+    ends = np.append(starts, lengths.sum()).astype(np.int32)
+    content = pa.py_buffer(b"".join(payloads))
+    numbers = [np.repeat(np.array([buffer[place] for buffer in buffers], np.int64), parts) for place in range(3)]
+    return [
+        *map(pa.array, (*numbers, part, np.repeat(parts, parts))),
+        pa.Array.from_buffers(pa.binary(), len(part), [None, pa.py_buffer(ends), content]),
+    ]
+
+
+class BufferRows:
+    """Makes buffers of rows, which may come in any order."""
+
+    def __init__(self) -> None:
+        # The rows of buffers that are not complete, by their numbers; and how many there are to be.
+        self._begun: dict[tuple[int, int, int, int], dict[int, bytes]] = {}
+
+    def take(self, columns: Sequence[Iterable[int | bytes]]) -> Iterator[Buffer]:
+        """Return the buffers of which all rows have come.
+
+        Args:
+            columns: of rows that have come.
+
+        Raises:
+            ExchangeError: a row came twice.
+        """
+        begun = self._begun
+        for target, channel, seq, part, parts, payload in zip(*columns):
+            if parts == 1:
+                yield Buffer(target, channel, seq, payload)
+                continue
+            where = target, channel, seq, parts
+            pieces = begun.setdefault(where, {})
+            if part in pieces:
+                raise ExchangeError(f"row {part} of buffer {seq} of channel {channel} came twice")
+            pieces[part] = payload
+            if len(pieces) == parts:
+                del begun[where]
+                yield Buffer(target, channel, seq, b"".join(map(pieces.__getitem__, range(parts))))
+
+    def end(self) -> None:
+        """Check that there are no more rows to come.
+
+        Raises:
+            ExchangeError: some are missing.
+        """
+        for (_, channel, seq, parts), pieces in self._begun.items():
+            raise ExchangeError(f"of buffer {seq} of channel {channel} only {len(pieces)} of {parts} rows have come")
+
+
+def batch_settings(spark: SparkSession, programs: Sequence[Program | None]) -> dict[str, str]:
+    """Return the settings of Arrow batches that the query of some programs needs.
+
+    Where no row of their sources can be large, the bytes of batches are not bounded, unless the user has done it.
+    """
+    needed: dict[str, str] = {}
+    if not 0 < int(spark.conf.get(_RECORDS) or 0) <= _BATCH_ROWS:
+        needed[_RECORDS] = str(_BATCH_ROWS)
+    if _BYTES not in spark.conf.getAll and all(program is not None and _is_narrow(program) for program in programs):
+        needed[_BYTES] = _UNBOUNDED
+    return needed
+
+
+def _is_narrow(program: Program) -> bool:
+    """Return whether the rows of all sources of a program have few columns, all of fixed width."""
+    from pyspark.sql.types import BooleanType, DateType, NumericType, TimestampNTZType, TimestampType
+
+    fixed = (BooleanType, DateType, NumericType, TimestampNTZType, TimestampType)
+    schemas: list[Any] = [
+        source.dataframe.schema.fields for source in program.sources.values() if isinstance(source, DataFrameSource)
+    ]
+    return all(
+        len(fields) <= _NARROW and all(isinstance(field.dataType, fixed) for field in fields) for fields in schemas
+    )

@@ -1,0 +1,332 @@
+"""The files beside a query's checkpoint: descriptions of the programs that it belongs to."""
+
+from __future__ import annotations
+
+import json
+import logging
+import uuid
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from itertools import zip_longest
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import CheckpointMismatchError
+from pillarbox._graph import CODES, Layout, Program
+from pillarbox._graph.description import (
+    LayoutsNote,
+    compare,
+    describe_programs,
+    read_description,
+    read_layouts,
+)
+from pillarbox._runtime.spark.places import reader
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["Description"]
+
+_log = logging.getLogger("pillarbox")
+
+# By this name the offset log notes the number of partitions of state, whatever the session's setting of this name.
+_PARTITIONS = "spark.sql.shuffle.partitions"
+
+
+class Description:
+    """The descriptions of a query's programs, beside its checkpoint; and how their subtasks are laid out in it.
+
+    It is for one start: what there is, is read once.
+
+    They are written and read by Spark, so they can be wherever a checkpoint can. Each start with a changed program adds
+    a file, which Spark writes elsewhere and moves to its place: a driver that dies meanwhile leaves what there was. A
+    description says from which batch on it holds: one of a program that never committed a batch, because it failed, or
+    was refused further on, binds nobody.
+    """
+
+    def __init__(self, spark: SparkSession, checkpoint: str) -> None:
+        self._spark = spark
+        self._checkpoint = checkpoint.rstrip("/")
+        self._folder = f"{self._checkpoint}/pillarbox"
+
+    def __str__(self) -> str:
+        return self._checkpoint
+
+    @cached_property
+    def _noted(self) -> LayoutsNote | None:
+        """The newest note of the layouts; None: there is none."""
+        return max(filter(None, map(read_layouts, self._lines)), default=None, key=itemgetter(0))
+
+    def subtasks(self) -> list[tuple[int, int]] | None:
+        """Return the numbers of subtasks and of key groups of each program, as noted; None: nothing was noted."""
+        if self.last_committed >= 0 and self._noted is not None and self._noted.layouts is not None:
+            return [(subtasks, key_groups) for subtasks, key_groups in self._noted.layouts]
+        binding = self.binding()
+        if binding is None:
+            return None
+        return [(program["parallelism"], program["max_parallelism"]) for program in binding["programs"]]
+
+    def layouts(self, compiled: Sequence[Layout], find: Callable[[], list[tuple[int, int]]]) -> list[Layout]:
+        """Return how the programs of a query are laid out in the checkpoint; note it where it is not noted.
+
+        Args:
+            compiled: the layouts that the programs were compiled with; a new checkpoint gets these.
+            find: looks for the numbers of subtasks and of key groups in the state; nothing noted them in the first
+                versions.
+        """
+        noted = self._noted
+        if self.last_committed < 0:
+            numbers, codes = [[each.subtasks, each.key_groups] for each in compiled], CODES
+        else:
+            known = self.subtasks() or find()
+            # What was begun before they were noted has the first scheme of codes.
+            numbers, codes = [[*each] for each in known], 1 if noted is None else noted.codes
+        if noted is None or noted.layouts != numbers:
+            self._write(LayoutsNote(1 if noted is None else noted.number + 1, codes, numbers).to_json())
+        return [
+            each._replace(codes=codes) if pair is None else Layout(pair[0], pair[1], codes)
+            for each, pair in zip_longest(compiled, numbers[: len(compiled)])
+        ]
+
+    def check(self, programs: Sequence[Program], layouts: Sequence[Layout]) -> None:
+        """Compare with the programs that the checkpoint belongs to; note what there is now.
+
+        Args:
+            layouts: those that the programs are to run with.
+
+        Raises:
+            CheckpointMismatchError: it belongs to programs that these cannot take the place of.
+        """
+        now = describe_programs(programs, layouts)
+        binding = self.binding()
+        if binding is not None:
+            self._compare(binding, now)
+        self._note(self._read(), now, self.last_committed)
+
+    def follow(self, programs: Sequence[Program], layouts: Sequence[Layout]) -> None:
+        """Note what there is now, if anything has been noted before; refuse nothing.
+
+        Without this, batches that these programs commit would seem to be those of the ones before.
+        """
+        every = self._read()
+        if every:
+            self._note(every, describe_programs(programs, layouts), self.last_committed)
+
+    @property
+    def savepoint(self) -> str | None:
+        """The savepoint that the checkpoint was begun from, or is being; None: none."""
+        noted = [_json(line).get("savepoint") for line in self._lines]
+        return next((found for found in noted if isinstance(found, str)), None)
+
+    def note_savepoint(self, directory: str) -> None:
+        """Note that a new checkpoint begins from a savepoint."""
+        self._write(json.dumps({"savepoint": directory}))
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a batch was begun, be it committed or not."""
+        names = self._column(f"{self._checkpoint}/offsets", "_metadata.file_name")
+        return any(name.isdigit() for name in names)
+
+    def _compare(self, then: dict[str, Any], now: dict[str, Any]) -> None:
+        found = compare(then, now)
+        if found.refused:
+            changes = "".join(f"\n  - {what}" for what in found.refused)
+            raise CheckpointMismatchError(
+                f"the checkpoint {self._checkpoint} belongs to another program (as noted in {self._folder}):{changes}\n"
+                "change it back, or start from a new checkpoint"
+            )
+        for what in found.doubtful:
+            _log.warning("checkpoint %s: %s", self._checkpoint, what)
+
+    def _note(self, every: list[dict[str, Any]], now: dict[str, Any], committed: int) -> None:
+        if every and every[-1]["programs"] == now["programs"]:
+            return
+        number = every[-1]["number"] + 1 if every else 1
+        text = json.dumps({**now, "number": number, "batch": committed + 1}, sort_keys=True)
+        self._write(text)
+
+    def _write(self, text: str) -> None:
+        written = self._spark.sql("SELECT :text AS value", args={"text": text})
+        written.write.mode("append").option("compression", "none").text(self._folder)
+
+    def _read(self) -> list[dict[str, Any]]:
+        """Return all descriptions, in the order in which they were written."""
+        found = [read_description(line) for line in self._lines]
+        return sorted((one for one in found if one is not None), key=itemgetter("number"))
+
+    def binding(self) -> dict[str, Any] | None:
+        """Return the description of the program that committed the last batch; None: there is none."""
+        noted = [one for one in self._read() if one["batch"] <= self.last_committed]
+        return noted[-1] if noted else None
+
+    def programs_at(self, batch: int) -> list[dict[str, Any]] | None:
+        """Return the descriptions of the programs that committed a batch; None: there are none."""
+        noted = [one for one in self._read() if one["batch"] <= batch]
+        return noted[-1]["programs"] if noted else None
+
+    def keep(self) -> None:
+        """Let the description that holds go on to hold when a batch is committed that is none of a program's.
+
+        Else the one of a program that never committed a batch would come to hold.
+        """
+        binding, every = self.binding(), self._read()
+        if binding is not None and binding is not every[-1]:
+            self._note(every, {"format": binding["format"], "programs": binding["programs"]}, self.last_committed)
+
+    # -- the last epoch --
+
+    def is_drained(self, epoch: int | None = None) -> bool:
+        """Return whether event time has ended in an epoch, or in one before it; None: the last one committed."""
+        if not self._last_epochs:
+            return False
+        return min(self._last_epochs) <= (self.last_committed if epoch is None else epoch)
+
+    @property
+    def last_epoch_begun(self) -> int | None:
+        """The number of an epoch that was begun as the query's last one, and not committed; None: there is none."""
+        if not self._last_epochs:
+            return None
+        following = self.last_committed + 1
+        return following if following in self._last_epochs and self.unfinished is not None else None
+
+    def note_last_epoch(self) -> int:
+        """Note that the epoch that follows is the query's last one, whenever it is run; return its number."""
+        number = self.last_committed + 1
+        self._write(json.dumps({"last_epoch": number, "note": uuid.uuid4().hex}))
+        return number
+
+    def forget_last_epoch(self, number: int | None = None) -> None:
+        """Let an epoch be one as any other: the one that follows, unless it was begun, or one that was committed."""
+        note = self._last_epochs.get(self.last_committed + 1 if number is None else number)
+        if note is not None and (number is not None or self.unfinished is None):
+            self._write(json.dumps({"forgotten": note}))
+
+    @cached_property
+    def _last_epochs(self) -> dict[int, str]:
+        """The epochs that were noted as the last one, each with the mark of its note."""
+        noted = [_json(line) for line in self._lines]
+        forgotten = {note["forgotten"] for note in noted if "forgotten" in note}
+        return {note["last_epoch"]: note["note"] for note in noted if note.get("note", "") not in {"", *forgotten}}
+
+    # -- partitions --
+
+    @property
+    def parallelism(self) -> int | None:
+        """In how many of Spark's partitions the state lies, as of the last batch that was committed."""
+        return self._partitions_of.get(self.last_committed)
+
+    @property
+    def unfinished(self) -> int | None:
+        """The number of partitions of the batch that was begun, and not committed; None: there is none."""
+        return self._partitions_of.get(self.last_committed + 1)
+
+    @property
+    def interrupted(self) -> int | None:
+        """The number of partitions that the state was to get, where a change of it was interrupted."""
+        return None if self.unfinished == self.parallelism else self.unfinished
+
+    def newest(self) -> dict[str, Any] | None:
+        """Return the newest description, whether its program has committed a batch or not; None: there is none."""
+        every = self._read()
+        return every[-1] if every else None
+
+    def check_interrupted(self, wanted: int | None = None) -> None:
+        """Refuse a checkpoint where a change of its partitions was interrupted, unless it was to this number.
+
+        Raises:
+            CheckpointMismatchError: it was.
+        """
+        interrupted = self.interrupted
+        if interrupted not in (None, wanted):
+            raise CheckpointMismatchError(
+                f"checkpoint {self}: a change of its parallelism from {self.parallelism} to {interrupted} was"
+                f" interrupted: complete it first, with 'pillarbox rescale {self} --parallelism {interrupted}'"
+            )
+
+    def check_parallelism(self, wanted: int | None, most: int | None) -> None:
+        """Check the parallelism of a program that is about to be started; the log tells if it will have another one.
+
+        Args:
+            wanted: the one that the program sets; None: it sets none.
+            most: the number of its subtasks; None: nobody knows.
+
+        Raises:
+            CheckpointMismatchError: to change it was interrupted.
+        """
+        self.check_interrupted()
+        present = self.parallelism
+        if present is None or wanted in (None, present):
+            return
+        assert wanted is not None
+        if most is not None and wanted > most:
+            _log.warning(
+                "checkpoint %s: its first start fixed the max parallelism at %d, so the query cannot have parallelism"
+                " %d, and runs with %d: more than %d takes a new checkpoint",
+                *(self, most, wanted, present, most),
+            )
+        else:
+            _log.warning(
+                "checkpoint %s: the query runs with parallelism %d, as the checkpoint does, and not with %d: to change"
+                " that, stop it, and run 'pillarbox rescale %s --parallelism %d', or call env.set_auto_rescale(True)",
+                *(self, present, wanted, self, wanted),
+            )
+
+    @cached_property
+    def query_id(self) -> str | None:
+        """Return the id of the query that the checkpoint belongs to."""
+        for line in self._column(f"{self._checkpoint}/metadata", "value"):
+            return str(_json(line).get("id"))
+        return None
+
+    @cached_property
+    def _partitions_of(self) -> dict[int, int]:
+        """Return the number of partitions of the last batch that was committed, and of one that was begun then."""
+        last = self.last_committed
+        found: dict[int, int] = {}
+        if last < 0:
+            return found
+        files = f"{{{last},{last + 1}}}"
+        for name, value in self._columns(f"{self._checkpoint}/offsets", "_metadata.file_name", "value", files=files):
+            settings = _json(value).get("conf")
+            if name.isdigit() and isinstance(settings, dict) and _PARTITIONS in settings:
+                found[int(name)] = int(settings[_PARTITIONS])
+        return found
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self._column(self._folder, "value")
+
+    @cached_property
+    def last_committed(self) -> int:
+        """Return the number of the last micro-batch that was committed; -1 where there is none."""
+        names = self._column(f"{self._checkpoint}/commits", "_metadata.file_name")
+        return max((int(name) for name in names if name.isdigit()), default=-1)
+
+    @cached_property
+    def state_format(self) -> str:
+        """The format of the state files, "1" or "2", as the commit log notes it."""
+        lines = self._column(f"{self._checkpoint}/commits/{self.last_committed}", "value")
+        return "2" if "v2" in lines[:1] else "1"
+
+    def _column(self, folder: str, column: str) -> list[str]:
+        return [row[0] for row in self._columns(folder, column)]
+
+    def _columns(self, folder: str, *columns: str, files: str = "*") -> list[Any]:
+        from pyspark.errors import AnalysisException
+
+        try:
+            return reader(self._spark).option("pathGlobFilter", files).text(folder).select(*columns).collect()
+        except AnalysisException as error:
+            if error.getCondition() != "PATH_NOT_FOUND":
+                raise
+            return []
+
+
+def _json(line: str) -> dict[str, Any]:
+    """Return a line of a file of Spark's, where it is a JSON object; else nothing."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,80 @@
+"""How an error gets from a task in a worker, through Spark, to the user: as a sentence and the user's own frames.
+
+Spark carries text: what its worker prints of an exception. So all that the user needs is in the message; of the
+traceback, which is Spark's and pillarbox's, nothing is printed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pillarbox._errors import OperatorError, PillarboxError
+from pillarbox._runtime.failures import located
+from pillarbox._tracebacks import user_traceback
+
+__all__ = ["failures_in_worker", "unwrapped_failures"]
+
+
+@contextmanager
+def failures_in_worker(task: str, subtask: int) -> Iterator[None]:
+    """Let only one error leave a task, with a message that says it all.
+
+    Args:
+        task: the operators' names.
+    """
+    try:
+        yield
+    except GeneratorExit:
+        raise  # Spark takes no more, as with a limit
+    except BaseException as error:
+        raise _told(located(error, task, subtask), task, subtask) from None
+
+
+def _told(error: BaseException, task: str, subtask: int) -> PillarboxError:
+    """Return an error as one that is complete without its traceback and its causes."""
+    from pyspark import TaskContext
+
+    if TaskContext.get() is not None:
+        # PySpark looks at this when it reports the error, which is the last thing that a worker does.
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+    sentence = str(error)
+    kind = _kinds().get(type(error).__name__, OperatorError)
+    if not isinstance(error, PillarboxError):
+        interrupted = OperatorError(sentence or f"the task of {task!r} was left by {type(error).__name__}")
+        interrupted.at(subtask=subtask)
+        sentence = str(interrupted)
+    return kind("\n".join(filter(None, [sentence, user_traceback(error), *getattr(error, "__notes__", ())])))
+
+
+@contextmanager
+def unwrapped_failures() -> Iterator[None]:
+    """Raise an error of a task as itself, and not as Spark's."""
+    try:
+        yield
+    except PillarboxError:
+        raise
+    except Exception as error:
+        found = _MESSAGE.search(str(error))
+        kind = None if found is None else _kinds().get(found[1])
+        if found is None or kind is None:
+            raise
+        raise kind(found[2].rstrip()) from None
+
+
+# An exception as Python prints it, up to where Spark goes on.
+_MESSAGE = re.compile(r"\bpillarbox(?:\.\w+)*\.(\w+): (.*?)(?=\s+SQLSTATE: |\n\tat |\n\nJVM stacktrace:|\Z)", re.DOTALL)
+
+
+def _kinds() -> dict[str, type[PillarboxError]]:
+    """Return pillarbox's own classes of errors by name."""
+    kinds: dict[str, type[PillarboxError]] = {}
+    pending: list[type[PillarboxError]] = [PillarboxError]
+    while pending:
+        kind = pending.pop()
+        if kind.__module__.split(".")[0] == "pillarbox":
+            kinds[kind.__name__] = kind
+        pending += kind.__subclasses__()
+    return kinds

@@ -1,0 +1,65 @@
+"""The layout of a query's checkpoint, on its way to the tasks.
+
+It is known when the query starts, and its plan was made before. So it is a setting of the session while the query
+starts: Spark keeps the session's settings for the query, and hands them to its tasks as local properties.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pillarbox._graph import CODES, Layout, Parallelisms, Program, subtask_places
+
+__all__ = ["ProgramLayout", "layout_setting", "local_property"]
+
+
+def layout_setting(program: str, layout: Layout) -> tuple[str, str]:
+    """Return name and value of the setting that tells the tasks of a program the layout of its checkpoint."""
+    return _name(program), json.dumps(layout)
+
+
+def local_property(name: str) -> str | None:
+    """Return a local property of the task of Spark's that runs here; None: it has no such one, or none runs."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty(name)
+
+
+def _name(program: str) -> str:
+    return f"spark.pillarbox.layout.{program}"
+
+
+@dataclass(frozen=True)
+class ProgramLayout:
+    """The layout of a program, as its tasks find it out.
+
+    Attributes:
+        program: its id.
+        parallelisms: the numbers of subtasks of its vertices.
+        compiled: the layout that it was compiled with, for a checkpoint that says nothing else.
+    """
+
+    program: str
+    parallelisms: Parallelisms
+    compiled: Layout
+
+    @staticmethod
+    def of(program: Program) -> ProgramLayout:
+        """Return that of a program."""
+        return ProgramLayout(program.id, program.parallelisms, program.layout._replace(codes=CODES))
+
+    def current(self) -> Layout:
+        """Return the layout of the query that the running task of Spark's belongs to."""
+        told = local_property(_name(self.program))
+        return self.compiled if told is None else Layout(*json.loads(told))
+
+    def place(self, layout: Layout, code: int) -> tuple[int, int] | None:
+        """Return vertex and subtask of a code; None: it is no subtask's."""
+        return subtask_places(self.parallelisms, layout).get(code)
+
+    def codes(self, layout: Layout) -> Iterable[int]:
+        """Return the codes of all subtasks."""
+        return subtask_places(self.parallelisms, layout).keys()

@@ -1,0 +1,61 @@
+"""The tasks' metrics as a query's progress reports them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pillarbox._elements import TaskReport
+from pillarbox._runtime.spark.output import REPORT_TYPES
+
+__all__ = ["metrics"]
+
+_NAME = re.compile(r"pillarbox( \d+)?( level \d+)?")
+
+
+def metrics(progress: Any) -> list[TaskReport]:
+    """Return the metrics of all tasks of an epoch, of all programs in the query.
+
+    A task whose output was lost with its executor runs again, and is among them twice.
+
+    Example::
+
+        for task in pillarbox.metrics(query.lastProgress):
+            print(task.uid, task.subtask, task.records_in, task.busy_ms)
+
+    Args:
+        progress: a query's ``lastProgress``, one of its ``recentProgress``, the event of a listener's
+            ``onQueryProgress``, or a dict made of its JSON.
+    """
+    progress = getattr(progress, "progress", progress)
+    if progress is None:
+        return []
+    observed = progress["observedMetrics"] if isinstance(progress, Mapping) else progress.observedMetrics
+    tasks: list[TaskReport] = []
+    for name, values in observed.items():
+        if _NAME.fullmatch(name):
+            row = _named(values, ["tasks"])
+            tasks += [_task(_named(task, REPORT_TYPES)) for task in row["tasks"] or ()]
+    return tasks
+
+
+def _named(row: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return the values of a row by their names.
+
+    Args:
+        row: one of Spark's, a list, or a dict; that of a progress under Spark Connect has ``values`` and a ``schema``.
+        names: those of the values of a list.
+    """
+    named = dict(row) if isinstance(row, Mapping) else dict(zip(getattr(row, "__fields__", None) or names, row))
+    if named.keys() == {"values", "schema"}:
+        named = dict(zip((field["name"] for field in named["schema"]["fields"]), named["values"]))
+    return named
+
+
+def _task(named: dict[str, Any]) -> TaskReport:
+    for name in ("counters", "gauges"):
+        named[name] = dict(named.get(name) or {})
+    # A report that another version of pillarbox wrote may have other metrics.
+    known: dict[str, Any] = {name: named.get(name) for name in REPORT_TYPES}
+    return TaskReport(**known)

@@ -1,0 +1,244 @@
+"""Queries that pillarbox looks after from start to end: :func:`start` in place of a writer's own.
+
+A changed program is refused before anything runs, by its description beside the checkpoint. A thread in the driver
+watches the query: it ends an ``availableNow`` query, which Spark would run for ever where a program uses processing
+time, and has the functions closed when the query has ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from pillarbox._elements import TaskReport
+from pillarbox._errors import ProgramError, describe
+from pillarbox._runtime.spark import residency
+from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.metrics import metrics
+from pillarbox._runtime.spark.requests import RequestWatch
+from pillarbox._runtime.spark.rescale import check_spark, rescale
+from pillarbox._runtime.spark.session import task_slots, worker_pool
+from pillarbox._runtime.spark.start import PlannedProgram, changes_refused, programs_of, wanted_parallelism
+from pillarbox._runtime.spark.started import StartedQuery, find
+from pillarbox._runtime.spark.writer import checkpoint_of, is_available_now, one_batch, session_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+__all__ = ["start"]
+
+_log = logging.getLogger("pillarbox")
+
+# How often the progress of an `availableNow` query is looked at (seconds).
+_LOOK_EVERY = 0.2
+# How often requests from the command line are looked for (seconds).
+_REQUESTS_EVERY = 5.0
+# Rounds in which residents are looked for, at most.
+_CLOSING_ROUNDS = 8
+
+
+def start(
+    writer: DataStreamWriter, path: str | None = None, *, table: str | None = None, **options: Any
+) -> StreamingQuery:
+    """Start a streaming query with a program of pillarbox, as ``writer.start()`` does, and look after it.
+
+    - A program that cannot go on with the checkpoint is refused before anything runs: shuffles or sources that were
+      added or removed, another key, max parallelism or uid. Changes that may be such are logged as a warning. For this,
+      a description of the program is written into ``pillarbox/`` of the checkpoint location.
+    - A checkpoint whose change to another parallelism was interrupted is refused. One with another parallelism than
+      the program sets is rescaled first, where ``env.set_auto_rescale(True)`` was called; else the query runs with that
+      of the checkpoint, and a warning says so.
+    - With ``trigger(availableNow=True)`` the query ends also where the program uses processing time: when all input is
+      read, processing-time timers that were due by then have fired, and requests carried from epoch to epoch are
+      answered. Later timers stay in the checkpoint. The end is ``query.stop()``: ``awaitTermination()`` returns, and
+      ``exception()`` is None. It may come in the middle of a batch without input, which the next start runs again.
+    - ``pillarbox savepoint CHECKPOINT DIR --stop`` finds it, whichever machine it runs on.
+    - When the query has ended, the ``close()`` of its functions is called in the workers that are still there.
+
+    Args:
+        writer: of a program's ``to_dataframe(...).writeStream``, or of ``for_each_batch``.
+        path: as of ``DataStreamWriter.start``.
+        table: a table to write to, as of ``DataStreamWriter.toTable``.
+        options: as of ``start`` or ``toTable``.
+
+    Raises:
+        CheckpointMismatchError: the checkpoint belongs to another program; or to change its parallelism was
+            interrupted.
+        ConfigurationError: this Spark cannot rescale, and ``env.set_auto_rescale(True)`` asks for it.
+        ProgramError: the query has no program of pillarbox.
+    """
+    if table is not None and path is not None:
+        raise ProgramError("start() takes a path or a table, not both")
+    planned = programs_of(writer)
+    if not planned:
+        raise ProgramError(
+            "start() takes the writer of a program, such as to_dataframe(...).writeStream or for_each_batch(...); start"
+            " a query without a program of pillarbox by its writer's own start()"
+        )
+    _adapt(writer, planned, path, table, options)
+    with changes_refused():
+        query = writer.toTable(table, **options) if table is not None else writer.start(path, **options)
+    timed = any(one.program is not None and one.program.uses_processing_time for one in planned)
+    started = find(query)
+    assert started is not None
+    _Watch(session_of(writer), started, ends=timed and is_available_now(writer)).start()
+    started.hold_its_end()
+    return query
+
+
+# -- another parallelism --
+
+
+def _adapt(
+    writer: DataStreamWriter,
+    planned: Sequence[PlannedProgram],
+    path: str | None,
+    table: str | None,
+    options: dict[str, Any],
+) -> None:
+    """Give the checkpoint the parallelism of the programs, if they ask for that."""
+    wanted = wanted_parallelism(planned)
+    if wanted is None or not any(one.program is not None and one.program.auto_rescale for one in planned):
+        return
+    run = partial(writer.start, path, **options) if table is None else partial(writer.toTable, table, **options)
+    checkpoint = checkpoint_of(writer, run.func, *run.args, **options)
+    if checkpoint is None:
+        return
+    spark = session_of(writer)
+    description = Description(spark, checkpoint)
+    present = description.parallelism
+    if present is None or (present == wanted and description.interrupted is None):
+        return
+    check_spark(spark)
+    if description.unfinished == present:
+        _log.info("checkpoint %s: finishing epoch %d", checkpoint, description.last_committed + 1)
+        with one_batch(writer), changes_refused():
+            run().awaitTermination()
+    if rescale(spark, checkpoint, wanted):
+        _log.info("checkpoint %s: its parallelism went from %d to %d", checkpoint, present, wanted)
+
+
+# -- the end --
+
+
+class EndOfWork:
+    """Finds the micro-batch behind which an ``availableNow`` query has nothing left to do."""
+
+    def __init__(self) -> None:
+        # When the input ended: the time of the first batch without any (epoch ms).
+        self._input_ended: int | None = None
+        self._is_first = True
+
+    def is_reached(self, progress: Any) -> bool:
+        """Return whether it is the one of this progress report; some reports may be left out.
+
+        Of a batch without input, exactly the tasks with something due run, and report. The others have nothing to do by
+        its time, which is no earlier than the end of the input. The first batch of a run says nothing: it may be one
+        that the run before planned and did not finish, ahead of all input that has come since.
+        """
+        first, self._is_first = self._is_first, False
+        if any(source["startOffset"] != source["endOffset"] for source in progress["sources"]):
+            self._input_ended = None
+            return False
+        if first:
+            return False
+        if self._input_ended is None:
+            self._input_ended = _millis(progress["timestamp"])
+        return not any(self._has_work(report, self._input_ended) for report in metrics(progress))
+
+    def _has_work(self, report: TaskReport, until: int) -> bool:
+        wakes_up = report.next_wake_up
+        return bool(report.unfinished) or (wakes_up is not None and wakes_up <= until)
+
+
+class _Watch(threading.Thread):
+    """Waits for the end of a query, or brings it about; meanwhile it looks for requests from the command line.
+
+    Args:
+        ends: whether the query is to end when there is nothing left to do.
+    """
+
+    def __init__(self, spark: SparkSession, started: StartedQuery, *, ends: bool) -> None:
+        super().__init__(name=f"pillarbox query {started.query.id}", daemon=True)
+        self._spark = spark
+        self._managed = started
+        self._query: Any = started.query
+        self._pools = [pool for one in started.programs for pool in one.pools]
+        self._end = EndOfWork() if ends else None
+        self._requests = None if started.checkpoint is None else RequestWatch(spark, started)
+
+    def run(self) -> None:
+        """Watch."""
+        try:
+            self._wait()
+        except Exception as error:
+            # The query's own failure is raised where the user waits for it.
+            _log.debug("query %s ended: %s", self._query.id, describe(error))
+        self._managed.wait_while_held()
+        try:
+            close_functions(self._spark, str(self._query.id), self._pools)
+        except Exception as error:
+            _log.debug("the functions of query %s were not closed: %s", self._query.id, describe(error))
+
+    def _wait(self) -> None:
+        looked_at = None
+        looked_for_requests = time.monotonic()
+        while not self._query.awaitTermination(_REQUESTS_EVERY if self._end is None else _LOOK_EVERY):
+            if self._requests is not None and time.monotonic() - looked_for_requests >= _REQUESTS_EVERY:
+                self._requests.look()
+                looked_for_requests = time.monotonic()
+            progress = None if self._end is None else self._query.lastProgress
+            if self._end is not None and progress is not None and progress["batchId"] != looked_at:
+                looked_at = progress["batchId"]
+                if self._end.is_reached(progress):
+                    self._query.stop()
+
+
+def _millis(timestamp: str) -> int:
+    return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
+
+
+# -- closing --
+
+
+class _Closer:
+    """The function for ``mapInArrow`` that closes what the worker holds of a query; a row says which worker that is."""
+
+    def __init__(self, query: str) -> None:
+        self._query = query
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            pass
+        residency.here.close_query(self._query)
+        yield pa.RecordBatch.from_pydict({"worker": [f"{os.getpid()} {socket.gethostname()}"]})
+
+
+def close_functions(spark: SparkSession, query: str, pools: Sequence[str]) -> None:
+    """Close the residents of a query that has ended, in the workers that are idle now.
+
+    Nobody can ask for a certain worker. But Spark hands a task to the one that has been idle the longest, so rounds of
+    tasks reach one after the other, and all of them when none is new: those of other queries as well, of which there
+    may be many in the pool of sources and outputs.
+    """
+    for pool in (None, *pools):
+        reached: set[str] = set()
+        for _ in range(_CLOSING_ROUNDS):
+            tasks = 2 * max(task_slots(spark), len(reached))
+            with worker_pool(spark, pool):
+                closing = spark.range(0, tasks, 1, tasks).mapInArrow(_Closer(query), "worker STRING")
+            workers = {row[0] for row in closing.collect()}
+            if workers <= reached:
+                break
+            reached |= workers

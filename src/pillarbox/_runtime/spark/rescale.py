@@ -1,0 +1,104 @@
+"""Another parallelism for a stopped query: Spark spreads its state over another number of partitions.
+
+Spark does it as a batch of its own, without input, which it commits as any other. If that is interrupted, the offset
+log knows of the batch and the commit log does not: Spark then starts no query on the checkpoint, and completes the
+batch when it is asked for the same number again. So nothing needs to be noted beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pillarbox._errors import CheckpointMismatchError, ConfigurationError, ProgramError, shorten
+from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles
+from pillarbox._runtime.spark.start import spark_version, state_settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["check_spark", "rescale"]
+
+_SINCE = (4, 2)
+
+
+def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
+    """Change how many tasks a stopped query runs at a time: its state moves to another number of Spark's partitions.
+
+    Then start the same program with ``set_parallelism(parallelism)``: it goes on exactly where it was. Its subtasks,
+    whose number is the max parallelism, which the first start fixed, are spread over the partitions.
+
+    All state is read and written once, by Spark. If it is interrupted, no query starts on the checkpoint until the
+    same call has completed it.
+
+    Args:
+        spark: a classic session, of Spark 4.2 or newer.
+        checkpoint: the ``checkpointLocation`` of the query. The query must not run, nowhere.
+        parallelism: the number, from 1 to the max parallelism.
+
+    Returns:
+        Whether there was anything to change.
+
+    Raises:
+        CheckpointMismatchError: there is no such checkpoint; the query runs; its last epoch is not committed; to
+            change it to another number was interrupted; or its max parallelism is lower.
+        ConfigurationError: this Spark cannot do it.
+        ProgramError: ``parallelism`` is no whole number from 1.
+
+    Example:
+        >>> rescale(spark, "/checkpoints/flights", 8)  # doctest: +SKIP
+        True
+    """
+    if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
+        raise ProgramError(f"parallelism is a whole number from 1, not {shorten(parallelism)}")
+    check_spark(spark)
+    files = CheckpointFiles(spark, checkpoint)
+    description = files.description
+    if description.query_id in {str(query.id) for query in spark.streams.active}:
+        raise CheckpointMismatchError(f"checkpoint {checkpoint}: its query is running: stop it, and call this again")
+    present, interrupted = description.parallelism, description.interrupted
+    if description.unfinished is not None and interrupted is None:
+        raise CheckpointMismatchError(
+            f"checkpoint {checkpoint}: epoch {files.epoch + 1} was begun, and is not committed: start the query once"
+            " more, with trigger(availableNow=True), let it end, and call this again"
+        )
+    description.check_interrupted(parallelism)
+    if interrupted is None and present == parallelism:
+        return False
+    subtasks = _subtasks(files)
+    if subtasks is None:
+        raise CheckpointMismatchError(f"checkpoint {checkpoint} has no state of pillarbox: there is nothing to spread")
+    if parallelism > subtasks:
+        raise CheckpointMismatchError(
+            f"checkpoint {checkpoint}: parallelism {parallelism} is above its max parallelism {subtasks}, which the"
+            f" first start fixed: choose one up to {subtasks}, or start anew with set_max_parallelism(...) as high"
+            " as the parallelism may ever have to be"
+        )
+    description.keep()
+    with state_settings(spark, description.state_format):
+        spark._streamingCheckpointManager.repartition(str(files), parallelism)
+    return True
+
+
+def check_spark(spark: SparkSession) -> None:
+    """Check that a session can spread state over another number of partitions.
+
+    Raises:
+        ConfigurationError: it cannot.
+    """
+    is_classic = hasattr(spark, "_jsparkSession")
+    if not is_classic or spark_version(spark) < _SINCE:
+        named = f"Spark {spark.version}" if is_classic else "Spark Connect"
+        raise ConfigurationError(
+            f"{named} cannot spread the state of a checkpoint over"
+            " another number of partitions: call pillarbox.rescale in a classic session of Spark 4.2 or newer, or"
+            " 'pillarbox rescale'; the query itself may go on with this one then. Or write a savepoint, and start from"
+            " that, env.from_savepoint(...), on a new checkpoint with any parallelism"
+        )
+
+
+def _subtasks(files: CheckpointFiles) -> int | None:
+    """Return the number of subtasks of the checkpoint's operators: the fewest, if there are several programs."""
+    noted = files.description.subtasks()
+    if noted is not None:
+        return min((subtasks for subtasks, _ in noted), default=None)
+    return max((head.parallelism for head in files.every_head()), default=None)

@@ -1,0 +1,214 @@
+"""Tasks that live on in a Python worker between epochs.
+
+A worker is one process with one thread that runs Spark's tasks one after another; which subtask it is handed next is
+Spark's choice. So a worker may hold any number of residents; one that was not asked for in a while is let go. All
+of this belongs to the worker's main thread, which is the mailbox thread of all residents.
+"""
+
+from __future__ import annotations
+
+import atexit
+import gc
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import cache
+from typing import NoReturn, TypeVar
+
+from pillarbox._graph import Layout, lay_out
+from pillarbox._runtime.shipping import ShippedVertex
+from pillarbox._runtime.spark.layouts import local_property
+from pillarbox._state import ChunkStore
+from pillarbox._task import MultipleInputStreamTask, SourceStreamTask, StreamTask, TaskState
+from pillarbox._task.vertex import Vertex
+
+__all__ = ["DRAIN_PROPERTY", "Residency", "drains", "here"]
+
+# A setting of the session while a query starts: which micro-batch is its last one, in which event time ends. Spark
+# hands settings of a query to its tasks as local properties.
+DRAIN_PROPERTY = "spark.pillarbox.drain"
+
+_LET_GO_AFTER_SECONDS = 600.0
+
+# How long a worker that is let go may take to close its residents.
+_LEAVE_WITHIN_SECONDS = 10.0
+
+# Of the worker's processor time, at most this part goes into looking for cycles among all objects. Not of the wall
+# clock: cycles come of work; a worker that only waits makes none, and would look for them in its next epoch.
+_COLLECTING = 0.01
+
+T = TypeVar("T", bound=StreamTask)
+# The query, what the program is known by with its layout, and the subtask; -1 is a source.
+_Place = tuple[str, str, Layout, int]
+_log = logging.getLogger("pillarbox")
+
+
+class Residency:
+    """The residents of one worker, by query, program (with its layout) and subtask.
+
+    Args:
+        clock: seconds, from any start.
+        worked: the processor time of this worker (seconds), from any start.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] = time.monotonic, worked: Callable[[], float] = time.process_time
+    ) -> None:
+        self._clock = clock
+        self._worked = worked
+        self._residents: dict[_Place, StreamTask] = {}
+        # In the order of these times: a worker may have a hundred residents, and asks for each in every epoch.
+        self._last_used: dict[_Place, float] = {}
+        # When the last full collection ended, and how long it took (processor time). The first one can wait: what a
+        # cold start has read has no cycles, and looking at it would take as long as that did.
+        self._collected_at = worked()
+        self._collecting_took = 1.0
+
+    def source_task(self, shipped: ShippedVertex, layout: Layout) -> SourceStreamTask:
+        """Return the worker's task of a source: one serves all partitions, in turn."""
+
+        def make() -> SourceStreamTask:
+            task = SourceStreamTask(loaded(shipped, layout), 0)
+            task.restore()
+            return task
+
+        return self._resident((_query(), shipped.digest, layout, -1), make)
+
+    def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore, layout: Layout) -> MultipleInputStreamTask:
+        """Return the task of a subtask, at the version in ``store``."""
+        place = (_query(), shipped.digest, layout, subtask)
+
+        def make() -> MultipleInputStreamTask:
+            return MultipleInputStreamTask(loaded(shipped, layout), subtask)
+
+        task = self._resident(place, make)
+        try:
+            if task.restore(store):
+                return task
+            # It went through an epoch here that Spark did not commit: nothing of it may stay.
+            self.discard(task)
+            task = self._resident(place, make)
+            if not task.restore(store):
+                raise AssertionError("a new task has nothing that could differ from the store")
+            return task
+        except BaseException:
+            self.discard(task)
+            raise
+
+    def _resident(self, place: _Place, make: Callable[[], T]) -> T:
+        now = self._clock()
+        self._last_used.pop(place, None)
+        while self._last_used:
+            oldest, used = next(iter(self._last_used.items()))
+            if now - used <= _LET_GO_AFTER_SECONDS:
+                break
+            self._close(oldest)
+        task = self._residents.get(place)
+        if task is None:
+            _close_before_leaving()
+            task = self._residents[place] = make()
+        self._last_used[place] = now
+        return task  # type: ignore[return-value]
+
+    def _close(self, place: _Place) -> None:
+        task = self._residents.pop(place)
+        self._last_used.pop(place, None)
+        self._collecting_took = 0.0  # a task and what it refers to are a cycle
+        try:
+            task.close()
+        except Exception:
+            _log.exception("closing the operators of %s failed", task.vertex.name)
+
+    def discard(self, task: StreamTask) -> None:
+        """Drop a task that failed, or holds changes that were not committed."""
+        for place, resident in list(self._residents.items()):
+            if resident is task:
+                del self._residents[place]
+                self._last_used.pop(place, None)
+        self._collecting_took = 0.0
+        task.cancel()
+
+    def close_query(self, query: str) -> int:
+        """Close the residents of a query that has ended, and return how many there were."""
+        places = [place for place in self._residents if place[0] == query]
+        for place in places:
+            self._close(place)
+        return len(places)
+
+    def close_all(self) -> None:
+        """End all residents, when the worker ends in good order."""
+        for place in list(self._residents):
+            self._close(place)
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether an epoch is running."""
+        return any(task.state is TaskState.RUNNING for task in self._residents.values())
+
+    def spare_the_collector(self) -> None:
+        """Leave the live state out of the collections that Spark asks for.
+
+        PySpark's daemon collects all garbage after each task, which takes a second for a million keys: an epoch would
+        cost what exists, not what it touches. State has no cycles as a rule, and needs no collector. For what has,
+        there is a full collection from time to time: so rarely that it takes a small share of the work.
+        """
+        now = self._worked()
+        if now - self._collected_at >= self._collecting_took / _COLLECTING:
+            gc.unfreeze()
+            gc.collect()
+            self._collected_at = self._worked()
+            self._collecting_took = self._collected_at - now
+        else:
+            # Objects that the epoch left behind are young, and need not be kept until then.
+            gc.collect(1)
+        gc.freeze()
+
+
+def _query() -> str:
+    return local_property("sql.streaming.queryId") or ""
+
+
+def drains() -> bool:
+    """Return whether the micro-batch at hand is the query's last one, behind which event time ends."""
+    last = local_property(DRAIN_PROPERTY)
+    return last is not None and last == local_property("streaming.sql.batchId")
+
+
+def loaded(shipped: ShippedVertex, layout: Layout) -> Vertex:
+    """Return a vertex with the subtasks that it has by the layout of the checkpoint."""
+    vertex = shipped.load()
+    lay_out(vertex, layout)
+    return vertex
+
+
+#: The residents of this process.
+here: Residency = Residency()
+atexit.register(here.close_all)
+
+
+@cache
+def _close_before_leaving() -> None:
+    """Close residents when Spark lets this worker go.
+
+    Spark closes the socket of a worker that was idle for a minute. PySpark's daemon then ends it by ``os._exit``, which
+    runs no exit handlers.
+    """
+    worker, leave = os.getpid(), os._exit
+
+    def close_and_leave(status: int) -> NoReturn:
+        # Not in a process that a function has forked, nor where user code leaves in the middle of an epoch.
+        mine = os.getpid() == worker and threading.current_thread() is threading.main_thread()
+        if mine and not here.is_at_work:
+            # Also where a function's close() never returns, or left a thread that does not.
+            last_moment = threading.Timer(_LEAVE_WITHIN_SECONDS, leave, (status,))
+            last_moment.daemon = True
+            last_moment.start()
+            try:
+                here.close_all()
+            finally:
+                leave(status)
+        leave(status)
+
+    os._exit = close_and_leave

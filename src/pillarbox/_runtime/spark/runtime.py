@@ -1,0 +1,63 @@
+"""A Spark session as the place where programs run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._graph import CollectionSource, Program
+from pillarbox._runtime.local import LocalRuntime
+from pillarbox._runtime.spark.plan import collect_objects, plan_for_each_batch, plan_output
+from pillarbox._runtime.spark.session import default_parallelism, task_slots, time_zone
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+
+__all__ = ["SparkRuntime"]
+
+
+class SparkRuntime:
+    """Runs programs in a session; those that read nothing but collections, and make no DataFrame, run in this process.
+
+    Args:
+        session: the user's own.
+    """
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+
+    @property
+    def parallelism(self) -> int:
+        """``spark.sql.shuffle.partitions`` where it is not Spark's 200, otherwise the cluster's cores, at most 16."""
+        return default_parallelism(self._session)
+
+    @property
+    def task_slots(self) -> int:
+        """The number of partitions that Spark deals rows out to by itself."""
+        return task_slots(self._session)
+
+    @property
+    def time_zone(self) -> str:
+        """The session's."""
+        return time_zone(self._session)
+
+    def collect(self, program: Program, limit: int | None = None) -> Generator[list[Any], None, None]:
+        """Run a bounded program; return the records of its one output in portions, as they come."""
+        if all(isinstance(source, CollectionSource) for source in program.sources.values()):
+            return LocalRuntime().collect(program, limit)
+        return collect_objects(program, self._session)
+
+    def dataframe(self, program: Program, schema: StructType) -> DataFrame:
+        """Return the one output of a program as a DataFrame."""
+        return plan_output(program, self._session, schema)
+
+    def for_each_batch(
+        self,
+        program: Program,
+        schemas: dict[str, StructType],
+        function: Callable[[dict[str, DataFrame], int], None],
+    ) -> DataStreamWriter:
+        """Return the writer of a query that calls ``function`` with the outputs of each micro-batch, by name."""
+        return plan_for_each_batch(program, self._session, schemas, function)

@@ -1,0 +1,426 @@
+"""Savepoints on Spark: written from a checkpoint, and opened, by Spark's readers and writers alone.
+
+So a savepoint can be wherever Spark writes. How it is written, step by step, is in docs/savepoint-format.md: the
+manifest comes last, and without it there is no savepoint.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+import pillarbox
+from pillarbox._errors import CheckpointMismatchError
+from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles, Stateful, each_log
+from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
+from pillarbox._runtime.spark.places import reader
+from pillarbox._runtime.spark.session import worker_pool
+from pillarbox._state import MemoryChunkStore
+from pillarbox._state.log_view import LogView
+from pillarbox._state.many_objects import many_new_objects
+from pillarbox._state.savepoint import (
+    TASKS,
+    FileDigest,
+    Manifest,
+    OperatorTable,
+    OwnState,
+    Sources,
+    Table,
+    is_drained,
+    read_task,
+    task_row,
+)
+from pillarbox._state.savepoint.arrow_parts import schemas_of
+from pillarbox._state.savepoint.manifest import parts_slot, table_folder
+from pillarbox._state.savepoint.table import Loads
+from pillarbox._unpickle import loads as loads_anything
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+__all__ = [
+    "OpenSavepoint",
+    "begin",
+    "check_new",
+    "complete",
+    "is_savepoint",
+    "open_savepoint",
+    "savepoint",
+    "spark_schema",
+    "write_table",
+    "write_tasks",
+]
+
+_STARTED = "started"
+_MANIFEST = "manifest"
+_STATE = "state"
+_TASKS = "tasks"
+# Of a file that Spark reads as a whole, for its digest, as much is in memory.
+_ROWS_IN_FILE = "1000000"
+_BEGUN = "a savepoint of pillarbox was begun here"
+
+
+def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: int | None = None) -> None:
+    """Write a savepoint: all state of a query as plain Parquet, from which a query with other parallelism can start.
+
+    It is written from the checkpoint of a query that is stopped, or running, of one epoch that was committed; the
+    program and its classes are not needed. All state is read, and proved, once; a task has the log of one subtask in
+    memory. The format is described in docs/savepoint-format.md.
+
+    If it is interrupted, there is no savepoint: the same call again begins anew, and overwrites what there is.
+
+    Args:
+        spark: the session that reads the checkpoint and writes the savepoint.
+        checkpoint: the ``checkpointLocation`` of the query.
+        directory: where to write it, anywhere that Spark writes; it must not exist.
+        epoch: the number of a micro-batch whose state Spark still has; None: the last one that was committed.
+
+    Raises:
+        CheckpointMismatchError: there is no such checkpoint or epoch, or it cannot be read, or was cleaned away
+            meanwhile; or there is something in the directory.
+        ProgramError: ``epoch`` is no number of a micro-batch.
+
+    Example:
+        >>> savepoint(spark, "/checkpoints/flights", "/savepoints/flights-1")  # doctest: +SKIP
+    """
+    files = CheckpointFiles(spark, checkpoint, epoch)
+    stateful = files.stateful
+    directory = directory.rstrip("/")
+    check_new(spark, directory)
+    with worker_pool(spark, None), unwrapped_failures():
+        begin(spark, directory)
+        with _still_there(files):
+            operators, tasks = _write_tables(files, stateful, directory)
+        write_tasks(spark, tasks, directory)
+        manifest = Manifest(
+            pillarbox=pillarbox.__version__,
+            epoch=files.epoch,
+            programs=files.description.programs_at(files.epoch),
+            operators=tuple(operators),
+            sources=_sources(spark, str(files), files.epoch),
+            files={},
+            checkpoint=str(files),
+            drained=is_drained(tasks),
+        )
+        complete(spark, directory, manifest)
+
+
+def check_new(spark: SparkSession, directory: str) -> None:
+    """Check that a savepoint can be written into a directory: it is new, or has one that was not completed.
+
+    Raises:
+        CheckpointMismatchError: there is something else in it.
+    """
+    directory = directory.rstrip("/")
+    is_half = _text(spark, f"{directory}/{_STARTED}") is not None and _text(spark, f"{directory}/{_MANIFEST}") is None
+    if is_half or _is_empty(spark, directory):
+        return
+    what = "a savepoint is there already" if is_savepoint(spark, directory) else "there is something else in it"
+    raise CheckpointMismatchError(f"{directory} exists, and {what}: give a new directory for the savepoint")
+
+
+def is_savepoint(spark: SparkSession, directory: str) -> bool:
+    """Return whether there is a savepoint in a directory, complete or not."""
+    return any(_text(spark, f"{directory.rstrip('/')}/{name}") is not None for name in (_MANIFEST, _STARTED))
+
+
+# -- writing --
+
+
+def begin(spark: SparkSession, directory: str) -> None:
+    """Begin a savepoint, or one that was begun and not completed anew."""
+    if _text(spark, f"{directory}/{_STARTED}") is None:
+        # Overwriting it would remove it first: who is killed then would leave files that nobody knows.
+        _write_text(spark, _BEGUN, f"{directory}/{_STARTED}")
+    # Overwriting a folder removes all that a half savepoint of before has in it.
+    _write_text(spark, "a folder for each operator", f"{directory}/{_STATE}")
+
+
+def write_table(rows: DataFrame, directory: str, uid: str) -> None:
+    """Write the table of an operator."""
+    rows.write.mode("overwrite").option("maxRecordsPerFile", _ROWS_IN_FILE).parquet(f"{directory}/{table_folder(uid)}")
+
+
+def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
+    """Write the manifest, with the digests of all files that are there: the savepoint is complete by that."""
+    whole = replace(manifest, files=_digests(spark, directory))
+    _write_text(spark, whole.to_json(), f"{directory}/{_MANIFEST}")
+
+
+def _write_tables(
+    files: CheckpointFiles, stateful: Iterable[Stateful], directory: str
+) -> tuple[list[OperatorTable], list[dict[str, Any]]]:
+    """Write the tables of all operators; return what the manifest says of them, and the rows of ``tasks``."""
+    operators: list[OperatorTable] = []
+    tasks: list[dict[str, Any]] = []
+    for operator in stateful:
+        by_uid: dict[str, dict[int, LogView]] = {}
+        for code, view in files.views(operator).items():
+            by_uid.setdefault(view.head.operator, {})[code] = view
+        for uid, views in sorted(by_uid.items()):
+            if any(uid == other.uid for other in operators):
+                raise CheckpointMismatchError(
+                    f"checkpoint {files}: several programs of the query have an operator {uid!r}, and a savepoint has"
+                    " one state for each uid: give operators of all programs in a query uids of their own"
+                )
+            logs = files.logs(operator).where(f"code IN ({', '.join(map(str, sorted(views)))})")
+            heads = [view.head for view in views.values()]
+            table = Table(OperatorTable.of(heads))
+            if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
+                table = Table(OperatorTable.of(heads, _parts(logs)))
+            rows = logs.mapInArrow(_Rows(table.operator), spark_schema(table.schema))
+            write_table(rows, directory, uid)
+            operators.append(table.operator)
+            tasks += map(task_row, views.values())
+    return sorted(operators, key=lambda each: each.uid), tasks
+
+
+class _Rows:
+    """The function for ``mapInArrow``: from the values of logs to the rows of the table."""
+
+    def __init__(self, operator: OperatorTable) -> None:
+        self._operator = operator
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with failures_in_worker("savepoint", 0):
+            table = Table(self._operator)
+
+            def rows(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+                view = LogView(store, code)
+                with many_new_objects():
+                    yield from table.encode(view.rows(), view.head.subtask)
+
+            yield from each_log(batches, rows)
+
+
+def _parts(logs: DataFrame) -> dict[str, pa.Schema]:
+    """Return the Arrow schemas of an operator by columns."""
+    found: dict[str, pa.Schema] = {}
+    for row in logs.mapInArrow(_schemas, "part STRING, content BINARY").collect():
+        found.setdefault(row["part"], pa.ipc.read_schema(pa.py_buffer(bytes(row["content"]))))
+    return found
+
+
+def _schemas(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def schemas(code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
+        found = schemas_of(LogView(store, code))
+        if found:
+            contents = [schema.serialize().to_pybytes() for schema in found.values()]
+            yield pa.RecordBatch.from_pydict({"part": [*found], "content": contents})
+
+    with failures_in_worker("savepoint", 0):
+        yield from each_log(batches, schemas)
+
+
+def write_tasks(spark: SparkSession, rows: list[dict[str, Any]], directory: str) -> None:
+    """Write what subtasks keep beside the rows of keys, of all operators."""
+    values = [tuple(row[name] for name in TASKS.names) for row in rows]
+    frame = spark.createDataFrame(values, spark_schema(TASKS))
+    frame.coalesce(1).write.mode("overwrite").parquet(f"{directory}/{_TASKS}")
+
+
+def _write_text(spark: SparkSession, text: str, folder: str) -> None:
+    frame = spark.createDataFrame([(text,)], "value STRING").coalesce(1)
+    frame.write.mode("overwrite").option("compression", "none").text(folder)
+
+
+@contextmanager
+def _still_there(files: CheckpointFiles) -> Iterator[None]:
+    """Tell where the epoch was cleaned away while it was read: the query goes on meanwhile."""
+    try:
+        yield
+    except Exception as error:
+        try:
+            CheckpointFiles(files.spark, str(files), files.epoch).stateful  # noqa: B018
+        except CheckpointMismatchError as cause:
+            raise CheckpointMismatchError(
+                f"checkpoint {files}: epoch {files.epoch} was cleaned away while the savepoint was written: call it"
+                " again for the last epoch, or let Spark keep more (spark.sql.streaming.minBatchesToRetain)"
+            ) from cause
+        raise error
+
+
+# -- sources --
+
+
+def _sources(spark: SparkSession, checkpoint: str, epoch: int) -> Sources:
+    """Return how far the sources had been read as of an epoch."""
+    text = _text(spark, f"{checkpoint}/offsets/{epoch}")
+    if text is None:
+        return Sources()
+    offsets = tuple(text.splitlines())
+    # Behind the version and the settings there is a line for each source; where sources have names, with these. A
+    # source that is read twice has two lines, and one folder: which folder is whose, the program tells. So for each
+    # there is more than it may need.
+    found = [line.partition(":")[::2] for line in offsets[2:]] if offsets[0] == "v2" else enumerate(offsets[2:])
+    lines = {str(name): _object(text) for name, text in found}
+    last = max((line["logOffset"] for line in lines.values() if isinstance(line.get("logOffset"), int)), default=None)
+    if last is None:
+        return Sources(offsets)
+    files = {name: _files_seen(spark, f"{checkpoint}/sources/{name}", last) for name in lines}
+    return Sources(offsets, {name: seen for name, seen in files.items() if seen})
+
+
+def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
+    """Return the lines of a file source's log up to a number; those of compact files stand in others, too."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        rows = reader(spark).text(folder).where("value LIKE '{%'").distinct().collect()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return ()
+    seen = [(found, row[0]) for row in rows if "path" in (found := _object(row[0])) and found.get("batchId", 0) <= last]
+    return tuple(line for _, line in sorted(seen, key=lambda each: (each[0].get("batchId", 0), each[0]["path"])))
+
+
+def _object(line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+# -- reading --
+
+
+def _digests(spark: SparkSession, directory: str) -> dict[str, FileDigest]:
+    """Return what the data files are, by their place in the directory."""
+    found: dict[str, FileDigest] = {}
+    for name, depth in ((_STATE, 2), (_TASKS, 1)):
+        read = reader(spark).format("binaryFile").option("recursiveFileLookup", "true")
+        rows = (
+            read.option("pathGlobFilter", "*.parquet")
+            .load(f"{directory}/{name}")
+            .selectExpr("path", "length", "sha2(content, 256)")
+        )
+        for path, length, digest in rows.collect():
+            found["/".join([name, *path.split("/")[-depth:]])] = FileDigest(length, digest)
+    return found
+
+
+def _is_empty(spark: SparkSession, directory: str) -> bool:
+    """Return whether a directory does not exist, or has no files."""
+    from pyspark.errors import AnalysisException
+
+    read = reader(spark).format("binaryFile").option("recursiveFileLookup", "true")
+    try:
+        return read.load(directory).select("path").limit(1).count() == 0
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return True
+
+
+def _text(spark: SparkSession, path: str) -> str | None:
+    """Return the text of a file, or of the only file in a folder; None: there is none."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        rows = reader(spark).text(path, wholetext=True).collect()
+    except AnalysisException as error:
+        if error.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return None
+    texts = [row[0] for row in rows if row[0]]
+    return texts[0] if texts else None
+
+
+def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
+    """Return a savepoint, whose files are proved to be those that were written.
+
+    Args:
+        directory: where it lies.
+
+    Raises:
+        CheckpointMismatchError: it is none, or not complete, or not as it was written.
+    """
+    directory = directory.rstrip("/")
+    text = _text(spark, f"{directory}/{_MANIFEST}")
+    if text is None:
+        state = "was begun, and not completed" if is_savepoint(spark, directory) else "is no savepoint"
+        raise CheckpointMismatchError(f"{directory} {state}: it has no manifest")
+    manifest = Manifest.from_json(text)
+    _prove(directory, manifest.files, _digests(spark, directory))
+    return OpenSavepoint(spark, directory, manifest)
+
+
+def _prove(directory: str, wanted: Mapping[str, FileDigest], present: Mapping[str, FileDigest]) -> None:
+    for name in sorted({*wanted, *present}):
+        if name not in present:
+            raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is missing")
+        if name not in wanted:
+            raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is none of its own; remove it")
+        if wanted[name] != present[name]:
+            raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is not as it was written")
+
+
+class OpenSavepoint:
+    """A savepoint as Spark reads it.
+
+    Attributes:
+        directory: where it lies.
+        manifest: its manifest.
+    """
+
+    def __init__(self, spark: SparkSession, directory: str, manifest: Manifest) -> None:
+        self._spark = spark
+        self.directory: str = directory
+        self.manifest: Manifest = manifest
+
+    def table(self, uid: str) -> Table:
+        """Return the table of an operator, which reads its rows.
+
+        Raises:
+            CheckpointMismatchError: there is no state of it.
+        """
+        return Table(self.manifest.operator(uid))
+
+    def frame(self, uid: str) -> DataFrame:
+        """Return the rows of an operator's table.
+
+        Raises:
+            CheckpointMismatchError: there is no state of it.
+        """
+        schema = spark_schema(self.table(uid).schema)
+        return reader(self._spark).schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
+
+    @property
+    def tasks(self) -> DataFrame:
+        """What subtasks keep beside the rows of keys, pickled: a row for each."""
+        return reader(self._spark).schema(spark_schema(TASKS)).parquet(f"{self.directory}/{_TASKS}")
+
+    def own_states(self, uid: str, loads: Loads = loads_anything) -> list[OwnState]:
+        """Return what the operator's subtasks keep beside the rows of keys, by subtask; all of it is in memory.
+
+        Args:
+            loads: unpickles it.
+
+        Raises:
+            CheckpointMismatchError: there is no state of it, or it cannot be read.
+        """
+        table = self.table(uid)
+        states = [OwnState() for _ in range(table.operator.parallelism)]
+        for row in self.tasks.where("task IS NOT NULL").collect():
+            if row["uid"] == uid and row["task"]:
+                states[row["subtask"]].task = read_task(uid, bytes(row["task"]), loads)
+        if table.operator.space_layout:
+            for batch in self.frame(uid).where("key_group IS NULL").toArrow().to_batches():
+                for subtask, content in table.own_rows(batch, loads).items():
+                    states[subtask].row = content
+        return states
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """Return the columns of an Arrow schema as Spark has them."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    return from_arrow_schema(schema)

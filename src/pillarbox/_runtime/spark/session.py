@@ -1,0 +1,275 @@
+"""The Spark session that a program runs in, which is the user's own: its settings, and the checks of it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "check_packages",
+    "check_session",
+    "default_parallelism",
+    "local_session",
+    "session_settings",
+    "task_slots",
+    "time_zone",
+    "worker_pool",
+]
+
+_PARTITIONS = "spark.sql.shuffle.partitions"
+# By default no program has a higher parallelism: its max parallelism is eight times as high, and at most 128.
+_MOST_BY_DEFAULT = 16
+
+
+def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: str) -> SparkSession:
+    """Return a local Spark session with everything set as programs like it: for examples, tests and trying out.
+
+    Args:
+        cores: number of tasks at once.
+        settings: more Spark settings, with ``__`` for each dot, such as ``spark__driver__memory="4g"``.
+
+    Raises:
+        ConfigurationError: Java or a Python package is missing or of a wrong version.
+    """
+    check_packages()
+    check_java()
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # Workers find the program's own modules where the driver does: beside the script.
+    beside = [folder for folder in sys.path[:1] if os.path.isdir(folder)]
+    paths = [*beside, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
+    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
+    builder: Any = SparkSession.builder.appName(app_name)
+    merged = {
+        # Four attempts a task: plain local[n] never tries again.
+        "spark.master": f"local[{cores}, 4]",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.speculation": "false",
+        "spark.log.level": "ERROR",
+        _PARTITIONS: str(cores),
+        **{name.replace("__", "."): value for name, value in settings.items()},
+    }
+    for name, value in merged.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session
+
+
+def check_packages() -> None:
+    """Check that the Python packages that Spark's stateful Python API needs are there.
+
+    Raises:
+        ConfigurationError: one is missing, or pandas is too new.
+    """
+    for module, package in (
+        ("pandas", "pandas<3"),
+        ("pyarrow", "pyarrow"),
+        ("google.protobuf", "protobuf"),
+    ):
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise ConfigurationError(
+                f"Spark's stateful Python API needs {package}, which cannot be imported ({error}):"
+                f" pip install '{package}'"
+            ) from error
+    import pandas
+
+    if int(pandas.__version__.split(".")[0]) >= 3:
+        raise ConfigurationError(
+            f"Spark's stateful Python API does not work with pandas {pandas.__version__}: pip install 'pandas<3'"
+        )
+
+
+def check_java() -> None:
+    """Check that there is a Java for Spark 4: version 17 or newer.
+
+    Raises:
+        ConfigurationError: there is none, or it is older.
+    """
+    home = os.environ.get("JAVA_HOME")
+    java = os.path.join(home, "bin", "java") if home else shutil.which("java")
+    if java is None or not os.path.exists(java):
+        raise ConfigurationError("Spark needs Java 17 or newer: install it, or set JAVA_HOME to where it is")
+    said = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr
+    found = re.search(r'version "(\d+)(?:\.(\d+))?', said)
+    version = int(found[2] or 0) if found and found[1] == "1" else int(found[1]) if found else 17
+    if version < 17:
+        raise ConfigurationError(
+            f"Spark needs Java 17 or newer, {java} is Java {version}: install a newer one, or set JAVA_HOME to it"
+        )
+
+
+def check_session(spark: SparkSession, *, streaming: bool) -> None:
+    """Check that the application can run a program.
+
+    Raises:
+        ConfigurationError: a package is missing, or a setting of the application stands in the way.
+    """
+    check_packages()
+    if streaming and spark.conf.get("spark.speculation", "false") == "true":
+        raise ConfigurationError(
+            "spark.speculation is on: two attempts of one task would work on the same state; set it to false"
+        )
+    # On this machine the workers can be compared with the driver; elsewhere the interpreter's path may well differ.
+    context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
+    if context is not None and re.match(r"local(\[|$)", spark.conf.get("spark.master", "") or ""):
+        check_python(context.pythonExec)
+
+
+def check_python(worker: str) -> None:
+    """Check that the workers' Python has the packages of this one.
+
+    Args:
+        worker: a path, or a name to be found on the path for programs.
+
+    Raises:
+        ConfigurationError: it is another one, or belongs to another environment.
+    """
+    found = shutil.which(worker)
+    # The paths alone do not tell: two environments may share one base Python, one environment has several names for it.
+    if found is None or (found != sys.executable and _prefix(found) != sys.prefix):
+        raise ConfigurationError(
+            f"Spark's Python workers run {found or worker}, this program runs {sys.executable}: set"
+            " PYSPARK_PYTHON to it before the session is made"
+        )
+
+
+@cache
+def _prefix(python: str) -> str:
+    """Return where a Python has its packages."""
+    said = subprocess.run([python, "-c", "import sys; print(sys.prefix)"], capture_output=True, text=True, check=False)
+    return said.stdout.strip()
+
+
+def default_parallelism(spark: SparkSession) -> int:
+    """Return ``spark.sql.shuffle.partitions`` where it is not Spark's 200, else the cluster's cores, at most 16.
+
+    Each subtask costs an epoch some time, and how much there is to do nobody knows: more cores than that are used where
+    the user says so. No job is run to find them out.
+    """
+    partitions = int(spark.conf.get(_PARTITIONS, "200") or 200)
+    if partitions != 200:
+        return partitions
+    return min(_cores(spark) or _MOST_BY_DEFAULT, _MOST_BY_DEFAULT)
+
+
+def _cores(spark: SparkSession) -> int | None:
+    """Return how many tasks run at a time; None: nobody knows."""
+    context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
+    if context is not None:
+        return int(context.defaultParallelism)
+    said = spark.conf.get("spark.default.parallelism", None)
+    if said is not None:
+        return int(said)
+    executors = spark.conf.get("spark.executor.instances", None)
+    if executors is not None:
+        return int(executors) * int(spark.conf.get("spark.executor.cores", None) or 1)
+    return _local_cores(spark)
+
+
+def _local_cores(spark: SparkSession) -> int | None:
+    """Return the cores of a local master, or None."""
+    local = re.match(r"local\[(\d+|\*)", spark.conf.get("spark.master", "") or "")
+    if local is None:
+        return None
+    return (os.cpu_count() or 1) if local[1] == "*" else int(local[1])
+
+
+def task_slots(spark: SparkSession) -> int:
+    """Return how many tasks a source has at a time: the number of partitions that Spark deals rows out to by itself.
+
+    No job is run to find it out.
+
+    Raises:
+        ConfigurationError: (Spark Connect) no setting tells.
+    """
+    from pyspark.sql.utils import is_remote
+
+    said = spark.conf.get("spark.sql.leafNodeDefaultParallelism", None)
+    if said is None and not is_remote():
+        return int(spark.sparkContext.defaultParallelism)
+    said = said or spark.conf.get("spark.default.parallelism", None)
+    if said is not None:
+        return int(said)
+    cores = _local_cores(spark)
+    if cores is None:
+        raise ConfigurationError(
+            "job_rate_limit is shared by the tasks of the source, and their number is not known: set"
+            " spark.sql.leafNodeDefaultParallelism to it, or use rate_limit, which is that of each task"
+        )
+    return cores
+
+
+def time_zone(spark: SparkSession) -> str:
+    """Return the time zone of a session, in which naive datetimes are meant."""
+    return spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
+
+
+# The environment belongs to the whole application, and queries that end have their functions closed from other threads.
+_pool_lock = threading.Lock()
+
+
+@contextmanager
+def session_settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
+    """Have settings on a session meanwhile."""
+    before = spark.conf.getAll if settings else {}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name in settings:
+            if name in before:
+                spark.conf.set(name, before[name])
+            else:
+                spark.conf.unset(name)
+
+
+@contextmanager
+def worker_pool(spark: SparkSession, name: str | None) -> Iterator[None]:
+    """Give the Python functions of the plans that are built meanwhile workers of their own.
+
+    Spark hands a task to any idle worker of a pool, and keeps a pool for each set of environment variables. Keyed
+    tasks live in their workers: in a pool with sources and outputs there would be several times as many workers to be
+    warm in. Under Spark Connect there is one pool for all; None is the one of sources and outputs: its functions are
+    planned in here as well, as the variables are those of the whole process, and another thread may be at it.
+    """
+    context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
+    if context is None:
+        yield
+        return
+    if name is None:
+        with _pool_lock:
+            yield
+        return
+    # Spark sets the second one for Arrow functions but not for stateful ones: those would have two pools of one name,
+    # and nobody would reach the residents of the latter to close them.
+    variables = {"PILLARBOX_POOL": name, "SPARK_SIMPLIFIED_TRACEBACK": "1"}
+    with _pool_lock:
+        # Another dictionary in its place: a thread of the user's, which knows nothing of the lock, may be reading it.
+        before = context.environment
+        context.environment = {**before, **variables}
+        try:
+            yield
+        finally:
+            context.environment = before

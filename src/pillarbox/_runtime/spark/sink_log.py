@@ -1,0 +1,120 @@
+"""The log of a file sink, which has no gap where the state of its query went to other partitions.
+
+Spark's file sinks (Parquet, JSON and the like) keep a log of their files in ``_spark_metadata`` of their folder, with
+an entry for each micro-batch; who reads the folder goes by it. There are batches that no sink hears of: in which Spark
+spreads state over other partitions, and the first one of a query that begins from a savepoint. With no entry for one,
+reading fails as soon as there is one behind, and so does the sink where it writes the entries of several batches as
+one. So the gap is filled before the query goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import CheckpointMismatchError
+from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.places import reader
+from pillarbox._runtime.spark.writer import files_of, session_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["SinkLog", "complete_sink_log"]
+
+_log = logging.getLogger("pillarbox")
+
+_METADATA = "_spark_metadata"
+_PARTITIONS = "spark.sql.shuffle.partitions"  # by this name the offset log notes those of the state
+_VERSION = 1  # of the sink's log
+_FAR = 20  # times in a row that somebody may change the partitions
+
+
+def complete_sink_log(
+    writer: Any, description: Description, start: Callable[..., Any], *args: Any, **options: Any
+) -> None:
+    """Give the log of a file sink an entry for each batch before this start that it did not hear of.
+
+    Args:
+        start: ``start`` or ``toTable`` of the writer, about to be called with the arguments behind it.
+
+    Raises:
+        CheckpointMismatchError: there is such a batch, and this is Spark Connect, which cannot write an entry.
+    """
+    spark: Any = session_of(writer)
+    folder = files_of(writer, start, *args, **options) if description.last_committed >= 0 else None
+    if folder is None or not (missing := _silent(spark, description)):
+        return
+    if not hasattr(spark, "_jsparkSession"):
+        raise CheckpointMismatchError(
+            f"checkpoint {description}: epoch {missing[0]} is none of the query's own, and the log of its file sink"
+            f" {folder} may not know of it yet: run the next epoch in a classic session, which writes that, and go on"
+            " with Spark Connect then"
+        )
+    log = SinkLog(spark, folder)
+    if missing[0] > 0 and not log.exists:
+        return  # it was not the query's sink before
+    last = log.last
+    for batch in missing:
+        if last is None or batch > last:
+            log.add_empty(batch)
+            _log.info("file sink %s: its log has an entry now for epoch %d, which is none of its own", folder, batch)
+
+
+class SinkLog:
+    """The log of a file sink, by Spark's own class: a classic session has it.
+
+    Args:
+        folder: that of the files.
+    """
+
+    def __init__(self, spark: Any, folder: str) -> None:
+        self._session = spark
+        self._jvm = spark.sparkContext._jvm
+        self._place = self._jvm.org.apache.hadoop.fs.Path(folder, _METADATA)
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is a log."""
+        files = self._place.getFileSystem(self._session._jsparkSession.sessionState().newHadoopConf())
+        return bool(files.exists(self._place))
+
+    @property
+    def last(self) -> int | None:
+        """The number of the last batch in it; None: it has none."""
+        # Spark's class would make the log's folder.
+        last = self._opened().getLatestBatchId() if self.exists else None
+        return int(last.get()) if last is not None and last.isDefined() else None
+
+    def add_empty(self, batch: int) -> None:
+        """Add a batch that wrote no files."""
+        kind = self._jvm.org.apache.spark.sql.execution.streaming.sinks.SinkFileStatus
+        self._opened().add(batch, self._session.sparkContext._gateway.new_array(kind, 0))
+
+    def _opened(self) -> Any:
+        kind = self._jvm.org.apache.spark.sql.execution.streaming.sinks.FileStreamSinkLog
+        nothing = self._jvm.scala.Option.empty()
+        return kind(_VERSION, self._session._jsparkSession, self._place.toString(), nothing)
+
+
+def _silent(spark: SparkSession, description: Description) -> list[int]:
+    """Return the last batches, as far as they are those that no sink heard of, in their order."""
+    last = description.last_committed
+    names = ",".join(map(str, range(max(last - _FAR, 0), last + 1)))
+    read = reader(spark).option("pathGlobFilter", f"{{{names}}}").text(f"{description}/offsets")
+    lines = read.select("_metadata.file_name", "value").collect()
+    partitions: dict[int, str] = {}
+    for name, line in lines:
+        settings = json.loads(line).get("conf") if line.startswith("{") else None
+        if isinstance(settings, dict) and _PARTITIONS in settings:
+            partitions[int(name)] = settings[_PARTITIONS]
+
+    def is_silent(batch: int) -> bool:
+        if batch == 0:
+            return description.savepoint is not None
+        return batch in partitions and partitions.get(batch - 1) not in (None, partitions[batch])
+
+    return [*takewhile(is_silent, range(last, -1, -1))][::-1]

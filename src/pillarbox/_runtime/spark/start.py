@@ -1,0 +1,402 @@
+"""Starting queries: the settings that a program needs are on the user's session while its query starts, and only then.
+
+A stateful query takes the number of its partitions, its state store and its batch bounds from the session when it
+starts: Spark then clones the session for the query, and notes partitions and state store in the offset log, from which
+a restart takes them. So a program runs in the user's own session, and nothing of this reaches any other query.
+
+Which programs a query holds is read from its plan, where the rows of a program have an alias that says so. It is found
+behind views, SQL and joins as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from itertools import chain, count
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from pillarbox._errors import ConfigurationError, ProgramError, describe
+from pillarbox._graph import CODES, Layout, Program
+from pillarbox._runtime.spark.analyzed_plan import plan_steps
+from pillarbox._runtime.spark.buffer_rows import batch_settings
+from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.layouts import layout_setting
+from pillarbox._runtime.spark.residency import DRAIN_PROPERTY
+from pillarbox._runtime.spark.session import session_settings
+from pillarbox._runtime.spark.sink_log import complete_sink_log
+from pillarbox._runtime.spark.started import StartedQuery, remember
+from pillarbox._runtime.spark.writer import checkpoint_of, session_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+__all__ = [
+    "PlannedProgram",
+    "changes_refused",
+    "last_epoch",
+    "program_settings",
+    "programs_of",
+    "register",
+    "spark_version",
+    "state_settings",
+    "wanted_parallelism",
+]
+
+_PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
+_PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+
+# State files of format 2 have names of their own, which the commit log notes; then Spark writes and compares their
+# checksums as well. From this version on a checkpoint keeps the format with which it was begun: before, one of format
+# 1 does not start with this setting, and in 4.1 the first query of a driver sets the format of all.
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_FORMAT_KEPT_SINCE = (4, 3)
+
+# The alias of a program's rows: id, parallelism (0: it has no state), subtasks, key groups, and whether the user
+# has set parallelism and max parallelism. All that starting takes is in it, so nothing depends on how long this process
+# remembers the program.
+_ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})_(\d+)_(\d+)_(\d+)_([01])([01])\b")
+
+# For each session, names of observed metrics that are taken by programs planned since a query with programs was last
+# started, or refused. Any two of these programs may yet meet in one query, in which names are unique.
+_unstarted: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
+
+_REMEMBERED = 256
+_programs: OrderedDict[str, tuple[Program, tuple[str, ...]]] = OrderedDict()
+
+# A query's settings are on the session while it starts: meanwhile no other query may start.
+_starting = threading.RLock()
+_STARTING_SECONDS = 600.0
+
+_log = logging.getLogger("pillarbox")
+
+_WRAPPED = "_pillarbox_wrapped"
+
+_refusing: ContextVar[bool] = ContextVar("pillarbox_refusing", default=False)
+_last_epoch: ContextVar[int | None] = ContextVar("pillarbox_last_epoch", default=None)
+
+
+@dataclass(frozen=True)
+class PlannedProgram:
+    """A streaming program in a plan.
+
+    Attributes:
+        id: the program's.
+        parallelism: the number of Spark's partitions, in which its subtasks lie; 0 where it has no state.
+        layout: the one that it was compiled with.
+        sets_parallelism: whether the user has set the parallelism.
+        sets_max_parallelism: whether the user has set the max parallelism.
+        program: the program itself; None where it was planned by another process, or very many ago.
+        pools: the workers that are the program's own.
+    """
+
+    id: str
+    parallelism: int
+    layout: Layout
+    sets_parallelism: bool
+    sets_max_parallelism: bool
+    program: Program | None
+    pools: tuple[str, ...] = ()
+
+    @staticmethod
+    def of(program: Program) -> PlannedProgram:
+        """Return a program as it is found in a plan."""
+        parallelism = program.parallelism if len(program.levels) > 1 else 0
+        sets = program.sets_parallelism, program.sets_max_parallelism
+        return PlannedProgram(program.id, parallelism, program.layout, *sets, program)
+
+
+def register(program: Program, spark: SparkSession, pools: Sequence[str]) -> str:
+    """Return the alias for a program's rows in a streaming plan, and have queries that hold it start as it needs."""
+    _programs[program.id] = (program, tuple(pools))
+    while len(_programs) > _REMEMBERED:
+        _programs.popitem(last=False)
+    _watch_starts(spark)
+    planned = PlannedProgram.of(program)
+    subtasks, key_groups, _ = planned.layout
+    sets = f"{int(planned.sets_parallelism)}{int(planned.sets_max_parallelism)}"
+    return f"pillarbox_{planned.id}_{planned.parallelism}_{subtasks}_{key_groups}_{sets}"
+
+
+def metrics_names(spark: SparkSession) -> Iterator[str]:
+    """Return names for the observed metrics of a program: ``pillarbox``, if no other one is about to be started."""
+    taken = _unstarted.get(spark, ())
+    every = chain(["pillarbox"], (f"pillarbox {number}" for number in count(2)))
+    return (name for name in every if name not in taken)
+
+
+def take_metrics_name(spark: SparkSession, name: str) -> None:
+    """Use a name, up to the next start of a query in this session."""
+    _unstarted.setdefault(spark, set()).add(name)
+
+
+def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
+    """Return the programs in the plan of a DataFrame, or of one that is about to be written, in no certain order."""
+    found = {each[0]: each for each in _ALIAS.findall(_plan_text(query))}
+    return [
+        PlannedProgram(
+            number,
+            int(parallelism),
+            Layout(int(subtasks), int(key_groups)),
+            sets == "1",
+            sets_max == "1",
+            *_programs.get(number, (None, ())),
+        )
+        for number, parallelism, subtasks, key_groups, sets, sets_max in found.values()
+    ]
+
+
+def _plan_text(query: Any) -> str:
+    """Return the aliases in the plan, views resolved, as text."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter as ClassicWriter
+
+    df: Any = query._df if isinstance(query, ClassicWriter) else query
+    if not isinstance(df, ClassicDataFrame):  # Spark Connect: only the server knows what views stand for
+        if not isinstance(df, DataFrame):
+            from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
+
+            df = ConnectDataFrame(df._write_stream._child, df._session)
+        return str(df._explain_string(mode="extended"))
+    # Not the plan's own text: a setting cuts that.
+    return "\n".join(step.simpleString(1) for step in plan_steps(df) if step.nodeName() == "SubqueryAlias")
+
+
+def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:
+    """Return the parallelism that the programs of a query set; None: they set none, or have no state.
+
+    Raises:
+        ProgramError: they set several.
+    """
+    wanted = sorted({program.parallelism for program in programs if program.parallelism and program.sets_parallelism})
+    if len(wanted) > 1:
+        raise ProgramError(
+            f"the query holds programs of parallelism {' and '.join(map(str, wanted))}: the state of a query has one;"
+            " call set_parallelism() with the same number in each, or start a query for each"
+        )
+    return wanted[0] if wanted else None
+
+
+def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> dict[str, str]:
+    if not any(program.parallelism for program in programs):
+        return {}
+    parallelism = wanted_parallelism(programs) or max(program.parallelism for program in programs)
+    return {
+        **dict(layout_setting(program.id, layout) for program, layout in zip(programs, layouts)),
+        "spark.sql.streaming.internal.stateStore.partitions": str(parallelism),
+        _PROVIDER_KEY: _PROVIDER,
+        # An epoch writes the changes of the state store, not its files.
+        "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    }
+
+
+def spark_version(spark: SparkSession) -> tuple[int, ...]:
+    """Return major and minor version of a session's Spark."""
+    return tuple(map(int, re.findall(r"\d+", spark.version)[:2]))
+
+
+@contextmanager
+def program_settings(
+    spark: SparkSession, programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = ()
+) -> Iterator[None]:
+    """Set the settings that ``programs`` need on the session meanwhile; no other query starts in this time.
+
+    Args:
+        layouts: those of the programs in the query's checkpoint; none: it is a new one that Spark finds a place for.
+
+    Raises:
+        ProgramError: they cannot run in one query.
+        ConfigurationError: another query has been starting for ten minutes.
+    """
+    needed = _needed(programs, layouts)
+    if not _starting.acquire(timeout=_STARTING_SECONDS):
+        raise ConfigurationError(
+            f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and queries of a process that runs"
+            " pillarbox programs start one after the other: is a query started in onQueryStarted() of a listener?"
+        )
+    try:
+        if not needed:
+            yield
+            return
+        needed |= batch_settings(spark, [program.program for program in programs])
+        if _FORMAT not in spark.conf.getAll and spark_version(spark) >= _FORMAT_KEPT_SINCE:
+            needed[_FORMAT] = "2"
+        with session_settings(spark, needed):
+            yield
+    finally:
+        _starting.release()
+
+
+@contextmanager
+def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
+    """Set the settings that Spark takes for those of a checkpoint when it reads or rewrites state by itself.
+
+    No query starts in this time.
+
+    Args:
+        state_format: the format of the checkpoint's state files.
+    """
+    with _starting, session_settings(spark, {_PROVIDER_KEY: _PROVIDER, _FORMAT: state_format}):
+        yield
+
+
+@contextmanager
+def changes_refused() -> Iterator[None]:
+    """Let starts in this thread refuse programs that cannot go on with the checkpoint, as far as its notes tell."""
+    token = _refusing.set(True)
+    try:
+        yield
+    finally:
+        _refusing.reset(token)
+
+
+@contextmanager
+def last_epoch(number: int) -> Iterator[None]:
+    """Let event time end in a micro-batch of the queries that this thread starts meanwhile."""
+    token = _last_epoch.set(number)
+    try:
+        yield
+    finally:
+        _last_epoch.reset(token)
+
+
+def _drained(description: Description) -> dict[str, str]:
+    """Return the setting that says which micro-batch is the last one, if one is, or is to be run again as such."""
+    number = _last_epoch.get()
+    try:
+        if number is None and description.last_epoch_begun is None:
+            description.forget_last_epoch()
+            if description.is_drained():
+                _log.warning(
+                    "checkpoint %s was drained: event time has come to its end in it, so all that comes now is late;"
+                    " start from a new checkpoint",
+                    description,
+                )
+            return {}
+        number = description.last_epoch_begun if number is None else number
+    except Exception as error:
+        _log.warning("checkpoint %s: whether it was drained is not known: %s", description, describe(error))
+    return {} if number is None else {DRAIN_PROPERTY: str(number)}
+
+
+def _layouts_in(spark: SparkSession, description: Description, planned: Sequence[PlannedProgram]) -> list[Layout]:
+    """Return how the programs of a query are laid out in its checkpoint."""
+    compiled = [one.layout for one in planned]
+    try:
+        found = description.layouts(compiled, lambda: _subtasks_in_state(spark, description, planned))
+    except Exception as error:  # if they are others, the tasks will notice
+        _log.warning("checkpoint %s: the subtasks in it are not known: %s", description, describe(error))
+        return [each._replace(codes=CODES) for each in compiled]
+    # One that the user has set holds; if it is another one, it is refused.
+    return [
+        one.layout._replace(codes=each.codes)
+        if one.sets_max_parallelism and one.layout.subtasks != each.subtasks
+        else each
+        for one, each in zip(planned, found)
+    ]
+
+
+def _subtasks_in_state(
+    spark: SparkSession, description: Description, planned: Sequence[PlannedProgram]
+) -> list[tuple[int, int]]:
+    """Return the numbers of subtasks and of key groups of each program, from the heads of the logs."""
+    from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles  # it takes settings from this module
+
+    heads = CheckpointFiles(spark, str(description)).every_head()
+    found = []
+    for one in planned:
+        uids = None if one.program is None else {vertex.uid for vertex in one.program.vertices}
+        own = [head for head in heads if uids is None or head.operator in uids]
+        subtasks = max((head.parallelism for head in own), default=one.layout.subtasks)
+        found.append((subtasks, max((head.max_parallelism for head in own), default=one.layout.key_groups)))
+    return found
+
+
+def _look_at_checkpoint(description: Description, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
+    stateful = [(one, layout) for one, layout in zip(planned, layouts) if one.parallelism]
+    if stateful and description.last_committed < 0:
+        _tell_defaults([one for one, _ in stateful])
+    if _refusing.get() and stateful:
+        description.check_parallelism(wanted_parallelism(planned), min(layout.subtasks for _, layout in stateful))
+    programs = [one.program for one in planned if one.program is not None]
+    if len(programs) < len(planned):
+        return
+    if _refusing.get():
+        description.check(programs, layouts)
+        return
+    try:
+        description.follow(programs, layouts)
+    except Exception as error:  # the query can do without
+        _log.warning("checkpoint %s: its program could not be noted: %s", description, describe(error))
+
+
+def _tell_defaults(planned: Sequence[PlannedProgram]) -> None:
+    """Log the numbers that the user has not set, as a checkpoint keeps them."""
+    if wanted_parallelism(planned) is None:
+        _log.info(
+            "the query begins with parallelism %d, by the cluster's cores: env.set_parallelism() sets another one, and"
+            " 'pillarbox rescale' changes it",
+            max(one.parallelism for one in planned),
+        )
+    for one in planned:
+        if not one.sets_max_parallelism:
+            _log.info(
+                "the query begins with max parallelism %d, which its checkpoint keeps: env.set_max_parallelism() sets"
+                " another one at the first start",
+                one.layout.subtasks,
+            )
+
+
+def _watch_starts(spark: SparkSession) -> None:
+    """Let the queries of this kind of session (classic or Spark Connect) start through :func:`program_settings`."""
+    writer: type[Any]
+    if hasattr(spark, "_jsparkSession"):
+        from pyspark.sql.streaming.readwriter import DataStreamWriter as writer
+    else:
+        from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as writer
+    with _starting:
+        for method in ("start", "toTable"):
+            start = getattr(writer, method)
+            if not hasattr(start, _WRAPPED):
+                setattr(writer, method, _with_settings(start))
+
+
+def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(start)
+    def wrapper(writer: Any, *args: Any, **options: Any) -> Any:
+        spark = session_of(writer)
+        programs = programs_of(writer)
+        layouts: list[Layout] = []
+        checkpoint: str | None = None
+        settings: dict[str, str] = {}
+        if programs:
+            from pillarbox._runtime.spark.first_epoch import begin_from_savepoint
+
+            # Also if it is refused: programs that come now take the place of these.
+            _unstarted.pop(spark, None)
+            checkpoint = checkpoint_of(writer, start.__get__(writer), *args, **options)
+            begin_from_savepoint(writer, programs, checkpoint, start.__get__(writer), *args, **options)
+            if checkpoint is not None:
+                description = Description(spark, checkpoint)
+                layouts = _layouts_in(spark, description, programs)
+                _look_at_checkpoint(description, programs, layouts)
+                settings = _drained(description)
+                complete_sink_log(writer, description, start.__get__(writer), *args, **options)
+        with program_settings(spark, programs, layouts), session_settings(spark, settings):
+            query = start(writer, *args, **options)
+        if programs:
+            again = functools.partial(getattr(writer, start.__name__), *args, **options)
+            remember(StartedQuery(query, writer, again, checkpoint, programs))
+        return query
+
+    setattr(wrapper, _WRAPPED, True)
+    return wrapper

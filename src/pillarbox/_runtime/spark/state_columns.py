@@ -1,0 +1,325 @@
+"""State as columns: which there are, of which types, and Arrow arrays of them.
+
+A state has a column of its declared type where the checkpoint knows that all values are of it, which is where the
+operator's state is plain (docs/security.md). Any other is a VARIANT. Spark makes variants of JSON, so in Arrow such a
+column is a struct: of the value as JSON; or of its pickle, where it has a class of the user's in it, or bytes.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyspark.sql.types as spark
+
+from pillarbox._errors import TypeMismatchError, shorten
+from pillarbox._rows import Row
+from pillarbox._state.log_head import Layout, LogHead
+from pillarbox._state.log_layouts import state_name
+from pillarbox._state.log_summary import timestamps_in
+from pillarbox._state.log_view import ViewedRows
+from pillarbox._state.plain_names import PlainName, parse_name
+from pillarbox._state.unread import pickled
+from pillarbox._types.codecs import MISFITS, Slot, codec_for, time_zone
+from pillarbox._types.type_information import DECIMAL
+
+__all__ = ["StateColumn", "StateEncoder", "key_type", "state_columns", "type_of_name"]
+
+_SCALARS: dict[str, spark.DataType] = {
+    "STRING": spark.StringType(),
+    "BINARY": spark.BinaryType(),
+    "BOOLEAN": spark.BooleanType(),
+    "BYTE": spark.ByteType(),
+    "SHORT": spark.ShortType(),
+    "INT": spark.IntegerType(),
+    "LONG": spark.LongType(),
+    "int": spark.LongType(),
+    "FLOAT": spark.FloatType(),
+    "DOUBLE": spark.DoubleType(),
+    "DECIMAL": DECIMAL,
+    "DATE": spark.DateType(),
+    "TIMESTAMP": spark.TimestampType(),
+    "TIMESTAMP_NTZ": spark.TimestampNTZType(),
+    "TIME": spark.TimeType(),
+    "INTERVAL": spark.DayTimeIntervalType(),
+}
+_VARIANT = pa.struct([("json", pa.string()), ("pickled", pa.binary())])
+_TIMER = pa.struct([("service", pa.string()), ("domain", pa.string()), ("timestamp", pa.int64())])
+_SPARK_VARIANT = spark.StructType().add("json", "string").add("pickled", "binary")
+_SPARK_TIMERS = spark.ArrayType(
+    spark.StructType().add("service", "string").add("domain", "string").add("timestamp", "long")
+)
+# Longer ones are pickled: Spark's variants have a limit.
+_LONGEST_JSON = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class StateColumn:
+    """A column of the table of an operator's state.
+
+    Attributes:
+        name: unique among them, whatever the case.
+        slots: the names of the slots that it shows, as the log has them.
+        type: its Spark type; None: VARIANT.
+    """
+
+    name: str
+    slots: tuple[str, ...]
+    type: spark.DataType | None
+
+
+def type_of_name(name: str) -> spark.DataType | None:
+    """Return the Spark type of a plain type from its name in a head; None: it has none, such as a user's class."""
+    parsed = parse_name(name)
+    return None if parsed is None else _spark_type(parsed)
+
+
+def _spark_type(name: PlainName) -> spark.DataType:
+    if name.kind in _SCALARS:
+        return _SCALARS[name.kind]
+    parts = list(map(_spark_type, name.parts))
+    if name.kind == "LIST":
+        return spark.ArrayType(parts[0])
+    if name.kind == "MAP":
+        return spark.MapType(parts[0], parts[1])
+    return spark.StructType([spark.StructField(field, part) for field, part in zip(name.fields, parts)])
+
+
+def key_type(heads: Iterable[LogHead], parse: Callable[[str], spark.DataType]) -> spark.DataType | None:
+    """Return the type of an operator's keys; None: it is not known, or not the same for all inputs.
+
+    Args:
+        parse: makes a type of what Spark calls it.
+    """
+    found = set()
+    for head in heads:
+        note = head.key or {}
+        for one in note.get("inputs", [note]):
+            found.add((tuple(one.get("types") or ()), tuple(one.get("columns") or ())))
+    types = {kinds for kinds, _ in found}
+    if len(types) != 1:
+        return None
+    kinds = [parse(kind) for kind in types.pop()]
+    if len(kinds) < 2:
+        return kinds[0] if kinds else None
+    columns = {names for _, names in found}
+    names = columns.pop() if len(columns) == 1 else ()
+    if len(names) != len(kinds) or len({name.lower() for name in names}) < len(names):
+        names = tuple(f"f{index}" for index in range(len(kinds)))
+    return spark.StructType([spark.StructField(name, kind) for name, kind in zip(names, kinds)])
+
+
+def state_columns(heads: Sequence[LogHead], taken: Iterable[str]) -> list[StateColumn]:
+    """Return the columns of an operator's states, in the order of their first declaration.
+
+    Args:
+        heads: those of all its subtasks that have one.
+        taken: names that states do not get.
+    """
+    slots: dict[str, list[str]] = {}
+    types: dict[str, set[str | None]] = {}
+    for head in heads:
+        for prefix, layouts in (("", head.layouts), ("space/", head.space_layouts)):
+            for name, kind in dict.fromkeys(tuple(slot) for _, layout in layouts for slot in layout):
+                if kind == "timers":
+                    continue
+                state = state_name(name)
+                named = slots.setdefault(state, [])
+                if name not in named:
+                    named.append(name)
+                types.setdefault(state, set()).add(head.types.get(prefix + name))
+    used = {name.lower() for name in taken}
+    columns = []
+    for state, names in slots.items():
+        column = state
+        while column.lower() in used:
+            column = f"state_{column}"
+        used.add(column.lower())
+        known = types[state]
+        declared = type_of_name(known.pop() or "") if len(known) == 1 else None
+        columns.append(StateColumn(column, tuple(names), declared))
+    return columns
+
+
+class StateEncoder:
+    """Makes Arrow batches of an operator's rows: key, namespace, states, timers, subtask.
+
+    Args:
+        key: the type of keys; None: VARIANT.
+        timezone: the session's, for datetimes without one.
+
+    Attributes:
+        schema: the columns of the batches.
+        types: the same as Spark's types, by name.
+    """
+
+    def __init__(self, operator: str, key: spark.DataType | None, states: list[StateColumn], timezone: str) -> None:
+        self._operator = operator
+        self._states = states
+        zone = time_zone(timezone)
+        self._key = _Column("key", key, zone)
+        self._namespace = _Column("namespace", None, zone)
+        self._columns = [_Column(column.name, column.type, zone) for column in states]
+        fields = [(each.name, each.arrow) for each in (self._key, self._namespace, *self._columns)]
+        self.schema: pa.Schema = pa.schema([*fields, ("timers", pa.list_(_TIMER)), ("subtask", pa.int32())])
+        self.types: dict[str, spark.DataType] = {
+            **{each.name: each.spark for each in (self._key, self._namespace, *self._columns)},
+            "timers": _SPARK_TIMERS,
+            "subtask": spark.IntegerType(),
+        }
+
+    @property
+    def variants(self) -> list[str]:
+        """The columns that Spark has to make variants of."""
+        return [each.name for each in (self._key, self._namespace, *self._columns) if each.is_variant]
+
+    def encode(self, rows: ViewedRows, subtask: int) -> pa.RecordBatch:
+        """Return rows as a batch.
+
+        Raises:
+            TypeMismatchError: a value does not fit its declared type.
+        """
+        places = {name: place for place, (name, _) in enumerate(rows.layout, 1)}
+        count, keys = len(rows.keys), rows.keys
+        arrays = [self._convert(self._key, keys, keys), self._convert(self._namespace, rows.namespaces, keys)]
+        for state, column in zip(self._states, self._columns):
+            place = next((places[name] for name in state.slots if name in places), None)
+            values = None if place is None else [row[place] for row in rows.rows]
+            arrays.append(self._convert(column, values, keys))
+        arrays.append(_timers(rows.layout, rows.rows))
+        arrays.append(pa.array(np.full(count, subtask, np.int32)))
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _convert(self, column: _Column, values: list[Any] | None, keys: list[Any]) -> pa.Array:
+        if values is None:
+            return pa.nulls(len(keys), column.arrow)
+        try:
+            return column.convert(values)
+        except MISFITS:
+            for key, value in zip(keys, values):
+                try:
+                    column.convert([value])
+                except MISFITS as error:
+                    raise TypeMismatchError(
+                        f"operator {self._operator!r}: of key {shorten(key)}, the column {column.name!r} is"
+                        f" {shorten(value)}, which does not fit {column.declared}, as Spark has it: {error}"
+                    ) from error
+            raise
+
+
+class _Column:
+    def __init__(self, name: str, declared: spark.DataType | None, zone: dt.tzinfo) -> None:
+        self.name = name
+        self.is_variant = declared is None
+        self.declared = "VARIANT" if declared is None else declared.simpleString()
+        self.spark: spark.DataType = _SPARK_VARIANT if declared is None else declared
+        self._slot = None if declared is None else Slot(codec_for(declared, zone, name), True)
+        self.arrow: pa.DataType = _VARIANT if self._slot is None else self._slot.codec.arrow
+
+    def convert(self, values: list[Any]) -> pa.Array:
+        return _variants(values) if self._slot is None else self._slot.convert(values)
+
+
+def _timers(layout: Layout, rows: list[list[Any]]) -> pa.Array:
+    """Return the timers of rows: a slot holds None, a timestamp, or a set of them."""
+    slots = [(place, *name.rpartition("/")[::2]) for place, (name, kind) in enumerate(layout, 1) if kind == "timers"]
+    owners: list[npt.NDArray[np.int64]] = []
+    stamps: list[npt.NDArray[np.int64]] = []
+    names: list[tuple[str, str, int]] = []
+    for place, service, domain in slots:
+        held = [(index, stamp) for index, row in enumerate(rows) if (stamp := row[place]) is not None]
+        if not held:
+            continue
+        of, found = zip(*held)
+        if set(map(type, found)) != {int}:
+            of, found = zip(*((index, stamp) for index, slot in held for stamp in timestamps_in(slot)))
+        owners.append(np.array(of, np.int64))
+        stamps.append(np.array(found, np.int64))
+        names.append((service, domain, len(found)))
+    if not owners:
+        return pa.nulls(len(rows), pa.list_(_TIMER))
+    every = np.concatenate(owners)
+    order = np.argsort(every, kind="stable")
+    counts = np.bincount(every, minlength=len(rows))
+    which = pa.array(np.repeat(np.arange(len(names)), [count for _, _, count in names])[order])
+    timers = pa.StructArray.from_arrays(
+        [
+            pa.array([service for service, _, _ in names], pa.string()).take(which),
+            pa.array([domain for _, domain, _ in names], pa.string()).take(which),
+            pa.array(np.concatenate(stamps)[order]),
+        ],
+        fields=[*_TIMER],
+    )
+    ends = pa.array(np.concatenate([[0], np.cumsum(counts)]), pa.int32())
+    return pa.ListArray.from_arrays(ends, timers, type=pa.list_(_TIMER), mask=pa.array(counts == 0))
+
+
+# -- variants --
+
+
+def _variants(values: list[Any]) -> pa.StructArray:
+    texts = list(map(_as_json, values))
+    pickles = [None if text is not None or value is None else pickled(value) for text, value in zip(texts, values)]
+    return pa.StructArray.from_arrays(
+        [pa.array(texts, pa.string()), pa.array(pickles, pa.binary())], fields=[*_VARIANT]
+    )
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
+def _as_json(value: Any) -> str | None:
+    """Return a value as JSON; None where it has none."""
+    kind = type(value)
+    if value is None:
+        return None
+    if kind is int and -(1 << 63) <= value < 1 << 63:
+        return str(value)
+    try:
+        text = _encode(value if kind is str else _plain(value))
+        text.encode()
+    except (TypeError, ValueError, RecursionError):  # (text that UTF-8 has no bytes for is a ValueError)
+        return None
+    return text if len(text) <= _LONGEST_JSON else None
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as lists, dictionaries, text and numbers.
+
+    Raises:
+        TypeError: there is something else in it.
+    """
+    kind = type(value)
+    if value is None or kind is str or kind is bool:
+        return value
+    if kind is int:
+        return value if abs(value) < 10**38 else str(value)
+    if kind is float:
+        return value if math.isfinite(value) else str(value)
+    if kind is list or kind is tuple:
+        return list(map(_plain, value))
+    if kind is dict:
+        if all(type(key) is str for key in value):
+            return {key: _plain(each) for key, each in value.items()}
+        if all(type(key) is int for key in value):
+            return {str(key): _plain(each) for key, each in value.items()}
+        return [[_plain(key), _plain(each)] for key, each in value.items()]
+    if kind is set or kind is frozenset:
+        return sorted(map(_plain, value), key=_encode)
+    if isinstance(value, Row):
+        return {name: _plain(each) for name, each in zip(value._fields, value)}
+    if kind is dt.datetime or kind is dt.date or kind is dt.time:
+        return value.isoformat()
+    if kind is dt.timedelta:
+        return value.total_seconds()
+    if kind is Decimal:
+        return str(value)
+    raise TypeError(kind)

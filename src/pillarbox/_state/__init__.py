@@ -1,0 +1,48 @@
+"""Keyed state: descriptors, key groups, the heap backend and the state log."""
+
+from pillarbox._state.backend import FoldedWindows, KeyedStateBackend, SlotSpec
+from pillarbox._state.chunk_store import ChunkStore, MemoryChunkStore
+from pillarbox._state.descriptors import (
+    AggregateFunction,
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+from pillarbox._state.heap_backend import HeapKeyedStateBackend, KeyOwner
+from pillarbox._state.log_head import LogIdentity
+from pillarbox._state.state_log import StateLog, Sync
+from pillarbox._state.ttl import StateTtlConfig
+
+__all__ = [
+    "AggregateFunction",
+    "AggregatingState",
+    "AggregatingStateDescriptor",
+    "ChunkStore",
+    "FoldedWindows",
+    "HeapKeyedStateBackend",
+    "KeyOwner",
+    "KeyedStateBackend",
+    "ListState",
+    "ListStateDescriptor",
+    "LogIdentity",
+    "MapState",
+    "MapStateDescriptor",
+    "MemoryChunkStore",
+    "ReducingState",
+    "ReducingStateDescriptor",
+    "SlotSpec",
+    "StateDescriptor",
+    "StateLog",
+    "StateTtlConfig",
+    "Sync",
+    "ValueState",
+    "ValueStateDescriptor",
+]

@@ -1,0 +1,60 @@
+"""Whose a row is: its *address*. That of a key's own row is the key; that of a row of (key, namespace) is made here.
+
+Addresses are hashable, and one of a namespace equals no key.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pillarbox._errors import ProgramError, shorten
+
+__all__ = ["OPERATOR", "check_namespace", "is_space", "said", "space_address"]
+
+
+class _Space:
+    """Marks addresses of namespaces: no key holds it."""
+
+
+_SPACE = _Space()
+
+
+def space_address(key: Any, namespace: Any) -> tuple[Any, Any, _Space]:
+    """Return the address of the row of a key and a namespace: a tuple of both, and one thing more."""
+    return (key, namespace, _SPACE)
+
+
+#: The address of the operator's own row, which is of no key: stored as namespace "operator" of the key None.
+OPERATOR: tuple[Any, ...] = space_address(None, "operator")
+
+
+def is_space(address: Any) -> bool:
+    """Return whether an address is one of a namespace, and not a key."""
+    return type(address) is tuple and len(address) == 3 and address[2] is _SPACE
+
+
+def said(address: Any) -> str:
+    """Return an address for people."""
+    if address == OPERATOR:
+        return "the operator itself"
+    if is_space(address):
+        return f"{shorten(address[0])} in namespace {shorten(address[1])}"
+    return shorten(address)
+
+
+def check_namespace(namespace: Any, operator: str) -> None:
+    """Refuse what is no plain value: namespaces stand in checkpoints, and equal ones are one.
+
+    Raises:
+        ProgramError: it is no int, text, or tuple of such.
+    """
+    if not _is_plain(namespace):
+        raise ProgramError(
+            f"operator {operator!r}: a namespace is an int, text, or a tuple of such, not {shorten(namespace)}"
+            f" ({type(namespace).__name__})"
+        )
+
+
+def _is_plain(namespace: Any) -> bool:
+    kind = type(namespace)
+    return kind is int or kind is str or (kind is tuple and all(map(_is_plain, namespace)))

@@ -1,0 +1,219 @@
+"""Key groups: how keys are spread over subtasks, the same way in every process.
+
+``key group = stable hash(key) mod max_parallelism``; each subtask owns one range of key groups, by
+Flink's assignment (``KeyGroupRangeAssignment``). The hash depends neither on the process (Python's own
+``hash`` of a string does) nor on the machine or Python version, and keys that are equal in Python
+(``1 == 1.0 == True == Decimal(1)``) share it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import enum
+import uuid
+import zlib
+from collections.abc import Sequence
+from decimal import Decimal
+from fractions import Fraction
+from itertools import count
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pillarbox._errors import KeyTypeError, shorten
+from pillarbox._rows import column_to_list
+
+__all__ = [
+    "DEFAULT_MAX_PARALLELISM",
+    "MAX_MAX_PARALLELISM",
+    "default_max_parallelism",
+    "hashes_of_column",
+    "hashes_of_integers",
+    "hashes_of_keys",
+    "hashes_of_tuples",
+    "key_group",
+    "key_group_range",
+    "smallest_key",
+    "stable_hash",
+    "subtask_of",
+]
+
+DEFAULT_MAX_PARALLELISM = 128
+MAX_MAX_PARALLELISM = 1 << 15
+
+_MASK = (1 << 64) - 1
+# 2**64 over the golden ratio: the multiplier of Fibonacci hashing, whose upper half is well mixed.
+_GOLDEN = 0x9E3779B97F4A7C15
+_NONE_HASH = 0x6E6F6E65
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+_NAIVE_EPOCH = datetime.datetime(1970, 1, 1)
+
+
+def stable_hash(key: Any) -> int:
+    """Return the 32-bit hash of a key that decides its key group.
+
+    Args:
+        key: None, a bool, number, string, bytes, date, time, datetime, timedelta, UUID, enum member, a tuple
+            (also a named tuple) or frozen dataclass of such.
+
+    Raises:
+        KeyTypeError: the key's type has no hash that every process agrees on, or the key is NaN.
+    """
+    kind = type(key)
+    if kind is str:
+        return ((zlib.crc32(key.encode("utf-8", "surrogatepass")) * _GOLDEN) & _MASK) >> 32
+    if kind is int:
+        return ((hash(key) * _GOLDEN) & _MASK) >> 32
+    if isinstance(key, tuple):
+        folded = len(key)
+        for element in key:
+            folded = (folded * 31 + stable_hash(element)) & _MASK
+        return ((folded * _GOLDEN) & _MASK) >> 32
+    return ((_seed(key) * _GOLDEN) & _MASK) >> 32
+
+
+def _seed(key: Any) -> int:
+    if key is None:
+        return _NONE_HASH
+    if isinstance(key, (int, float, Decimal, Fraction)):
+        if key != key:
+            raise KeyTypeError(
+                "cannot key by NaN, which equals nothing, not even itself, so no two records would share its state: let"
+                " the key function give None for it, or filter such records out"
+            )
+        return hash(key)  # numbers: Python defines this hash by value, without a seed
+    if isinstance(key, np.generic):
+        return _seed(key.item()) if not isinstance(key.item(), str) else zlib.crc32(key.item().encode())
+    if isinstance(key, str):
+        return zlib.crc32(key.encode("utf-8", "surrogatepass"))
+    if isinstance(key, bytes):
+        return zlib.crc32(key)
+    if isinstance(key, datetime.datetime):
+        since = key - _EPOCH if key.tzinfo is not None else key - _NAIVE_EPOCH
+        return since // datetime.timedelta(microseconds=1)
+    if isinstance(key, datetime.date):
+        return key.toordinal()
+    if isinstance(key, datetime.timedelta):
+        return key // datetime.timedelta(microseconds=1)
+    if isinstance(key, datetime.time):
+        since = datetime.datetime.combine(_NAIVE_EPOCH, key.replace(tzinfo=None)) - _NAIVE_EPOCH
+        return (since - (key.utcoffset() or datetime.timedelta())) // datetime.timedelta(microseconds=1)
+    if isinstance(key, uuid.UUID):
+        return hash(key.int)
+    # Behind the types that a member may be as well: a member of a `str` enum equals its string.
+    if isinstance(key, enum.Enum):
+        return zlib.crc32(f"{type(key).__qualname__}.{key.name}".encode())
+    params = getattr(type(key), "__dataclass_params__", None)
+    if params is not None and params.frozen and params.eq:
+        return stable_hash(tuple(getattr(key, field.name) for field in dataclasses.fields(key) if field.compare))
+    raise KeyTypeError(
+        f"cannot key by {shorten(key)} of type {type(key).__qualname__}: its hash is not the same in every"
+        " process; let the key function give a string, a number, a date, a tuple or a frozen dataclass of them"
+    )
+
+
+def key_group(key: Any, max_parallelism: int) -> int:
+    """Return the key group of a key, in ``range(max_parallelism)``."""
+    return stable_hash(key) % max_parallelism
+
+
+def hashes_of_tuples(parts: Sequence[npt.NDArray[np.uint64]]) -> npt.NDArray[np.uint64]:
+    """Return the hashes of tuples whose elements have these hashes; the same as :func:`stable_hash` of each."""
+    folded = np.full(len(parts[0]), len(parts), np.uint64)
+    for part in parts:
+        folded = folded * np.uint64(31) + part
+    hashes: npt.NDArray[np.uint64] = (folded * np.uint64(_GOLDEN)) >> np.uint64(32)
+    return hashes
+
+
+def hashes_of_integers(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Return the hashes of a whole column of integers; the same as :func:`stable_hash` of each."""
+    # Python's hash of an int is its residue modulo the Mersenne prime 2**61 - 1, with the sign kept, and
+    # -2 in the place of -1. Unsigned arithmetic wraps modulo 2**64, as the mask above does.
+    prime = np.uint64((1 << 61) - 1)
+    hashes = keys.view(np.uint64)
+    if len(keys) and (keys.min() < 0 or keys.max() >= prime):
+        negative = keys < 0
+        magnitude = np.where(negative, np.uint64(0) - hashes, hashes) % prime
+        hashes = np.where(negative, np.uint64(0) - magnitude, magnitude)
+        hashes = np.where(negative & (magnitude == np.uint64(1)), np.uint64(_MASK - 1), hashes)
+    mixed: npt.NDArray[np.uint64] = (hashes * np.uint64(_GOLDEN)) >> np.uint64(32)
+    return mixed
+
+
+def hashes_of_keys(keys: list[Any]) -> npt.NDArray[np.uint64]:
+    """Return the hashes of many keys of any types; the same as :func:`stable_hash` of each.
+
+    Raises:
+        KeyTypeError: a key has none.
+    """
+    kinds = set(map(type, keys))
+    if kinds == {int}:
+        try:
+            return hashes_of_integers(np.array(keys, np.int64))
+        except OverflowError:
+            pass
+    if kinds == {str}:
+        crc32 = zlib.crc32
+        seeds = np.array([crc32(key.encode("utf-8", "surrogatepass")) for key in keys], np.uint64)
+        hashes: npt.NDArray[np.uint64] = (seeds * np.uint64(_GOLDEN)) >> np.uint64(32)
+        return hashes
+    return np.fromiter(map(stable_hash, keys), np.uint64, len(keys))
+
+
+def hashes_of_column(column: pa.Array, known: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
+    """Return the hashes of a whole column, of each different value once; None: it is for each value by itself to say.
+
+    Args:
+        known: hashes of values, which those of the column are added to.
+    """
+    kind = column.type
+    if pa.types.is_integer(kind) and not column.null_count and not pa.types.is_uint64(kind):
+        return hashes_of_integers(column.to_numpy().astype(np.int64))
+    if not (pa.types.is_primitive(kind) or pa.types.is_string(kind)):
+        return None
+    encoded = column.dictionary_encode(null_encoding="encode")
+    try:
+        found = [
+            known[value] if value in known else known.setdefault(value, stable_hash(value))
+            for value in column_to_list(encoded.dictionary)
+        ]
+    except TypeError:
+        return None
+    hashes: npt.NDArray[np.uint64] = np.array(found, np.uint64)[encoded.indices.to_numpy()]
+    return hashes
+
+
+def smallest_key(subtask: int, max_parallelism: int, parallelism: int) -> int:
+    """Return the smallest whole number from 0 that is a key of a subtask."""
+    return next(
+        key for key in count() if subtask_of(key_group(key, max_parallelism), max_parallelism, parallelism) == subtask
+    )
+
+
+def subtask_of(group: int, max_parallelism: int, parallelism: int) -> int:
+    """Return the subtask that owns a key group."""
+    return group * parallelism // max_parallelism
+
+
+def key_group_range(subtask: int, max_parallelism: int, parallelism: int) -> range:
+    """Return the key groups that a subtask owns."""
+    start = (subtask * max_parallelism + parallelism - 1) // parallelism
+    end = ((subtask + 1) * max_parallelism - 1) // parallelism
+    return range(start, end + 1)
+
+
+def default_max_parallelism(parallelism: int) -> int:
+    """Return the number of key groups for a program that does not set it: eight times the parallelism, at most 128.
+
+    Flink's is 128 and more: there a key group costs next to nothing, here each may be a subtask of its own.
+    """
+    return max(parallelism, min(8 * parallelism, DEFAULT_MAX_PARALLELISM))
+
+
+def owners(max_parallelism: int, parallelism: int) -> Sequence[int]:
+    """Return the table from key group to owning subtask."""
+    return [subtask_of(group, max_parallelism, parallelism) for group in range(max_parallelism)]

@@ -1,0 +1,190 @@
+"""The content of a state log, chunk by chunk: whose entries, how many bytes, and how many of these are still current.
+
+The log is a queue: it gets shorter at its old end only, and what is current there has to be written again first. So
+whether it will keep within its bound depends on where the bytes lie that are out of date; the ledger knows. Only the
+mailbox thread may touch it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox._state.large_collection import Owner
+
+__all__ = ["ChunkOnFile", "Ledger"]
+
+# Of each byte that epochs change, cleaning may write this many again (CLEANED, of which the smallest rows' numbers in
+# the log take some), and one more where bytes only go; what is reckoned with beforehand is a little less.
+CLEANED = 1.7
+_RECKONED = 1.5
+
+
+class ChunkOnFile(NamedTuple):
+    """A chunk in the log.
+
+    Attributes:
+        start: the number of its first entry.
+        rows: the addresses of its rows, and the keys of format 1's removals.
+        elements: of the entries behind these: address and slot of a map or list, and what its elements are found by.
+        entries: how many it has.
+        sizes: how many bytes each entry takes; None: all take the same.
+    """
+
+    number: int
+    start: int
+    rows: list[Any]
+    elements: list[tuple[Any, int, Sequence[Any]]]
+    entries: int
+    sizes: npt.NDArray[np.float32] | None
+
+    def owners(self, start: int) -> Iterator[tuple[Any, int, Any]]:
+        """Return what the entries hold, from one on, each as the fields of an :class:`Owner`."""
+        # There may be millions to look at, so no object is made for each in Python.
+        parts = [zip(self.rows[start:], repeat(0), repeat(None))]
+        start = max(0, start - len(self.rows))
+        for address, slot, names in self.elements:
+            parts.append(zip(repeat(address), repeat(slot), names[start:]))
+            start = max(0, start - len(names))
+        return chain.from_iterable(parts)
+
+    def owner(self, index: int) -> Owner:
+        """Return what an entry holds, counted from the first one of the chunk."""
+        if index < len(self.rows):
+            return Owner(self.rows[index])
+        index -= len(self.rows)
+        for address, slot, names in self.elements:
+            if index < len(names):
+                return Owner(address, slot, names[index])
+            index -= len(names)
+        raise IndexError(index)
+
+
+class Ledger:
+    """The chunks of a log, oldest first.
+
+    Attributes:
+        chunks: the chunks.
+        large: bytes of the large rows and elements, which lie beside the chunks and go with their entries.
+    """
+
+    def __init__(self) -> None:
+        self.chunks: deque[ChunkOnFile] = deque()
+        self.large = 0
+        # Of each chunk: its first entry; the bytes that it takes, and those of its current entries; how many of these
+        # there are; and how many bytes one takes, in the mean.
+        self._starts = np.zeros(0, np.int64)
+        self._bytes = np.zeros(0)
+        self._live = np.zeros(0)
+        self._rows = np.zeros(0, np.int64)
+        self._means = np.zeros(0)
+        self._loading: list[tuple[int, int, float, int, float]] = []
+
+    @property
+    def live_bytes(self) -> int:
+        """About how many bytes a new log with the same state would take."""
+        return max(0, round(float(self._live.sum()))) + self.large
+
+    @property
+    def current(self) -> int:
+        """The number of current entries."""
+        return int(self._rows.sum())
+
+    @property
+    def log_bytes(self) -> int:
+        """How many bytes the log takes, without its head."""
+        return round(float(self._bytes.sum())) + self.large
+
+    def add(self, chunk: ChunkOnFile, size: int, current: int, own: float) -> None:
+        """Take account of a new chunk of ``size`` bytes, of which its current entries take ``own`` bytes."""
+        self.chunks.append(chunk)
+        self._starts = np.append(self._starts, chunk.start)
+        self._bytes = np.append(self._bytes, size)
+        self._live = np.append(self._live, own)
+        self._rows = np.append(self._rows, current)
+        self._means = np.append(self._means, own / max(1, current))
+
+    def load(self, chunk: ChunkOnFile, size: int, own: float, current: npt.NDArray[np.bool_]) -> None:
+        """Take account of a chunk before the others; ``current`` says of each of its entries whether it is.
+
+        :meth:`end_loading` ends it.
+        """
+        rows = int(np.count_nonzero(current))
+        mean = own / max(1, len(current))
+        live = rows * mean if chunk.sizes is None else float(chunk.sizes[current].sum())
+        self.chunks.appendleft(chunk)
+        self._loading.append((chunk.start, size, live, rows, mean))
+
+    def end_loading(self) -> None:
+        """Compute the figures of the chunks that were loaded."""
+        starts, sizes, live, rows, means = zip(*reversed(self._loading)) if self._loading else ((),) * 5
+        self._loading = []
+        self._starts, self._rows = np.array(starts, np.int64), np.array(rows, np.int64)
+        self._bytes, self._live, self._means = np.array(sizes, float), np.array(live, float), np.array(means, float)
+
+    def replace(self, entries: npt.NDArray[np.int64]) -> float:
+        """Take note that entries have gone out of date; return how many bytes these take."""
+        if not len(entries) or not len(self._starts):
+            return 0.0
+        entries = entries[entries >= self._starts[0]]
+        places = np.searchsorted(self._starts, entries, "right") - 1
+        sizes = self._means[places]
+        for place in np.unique(places).tolist() if any(chunk.sizes is not None for chunk in self.chunks) else ():
+            chunk = self.chunks[place]
+            if chunk.sizes is not None:
+                here = places == place
+                sizes[here] = chunk.sizes[entries[here] - chunk.start]
+        count = len(self._starts)
+        self._live -= np.bincount(places, sizes, count)
+        self._rows -= np.bincount(places, minlength=count)
+        return float(sizes.sum())
+
+    def owners_of(self, entries: npt.NDArray[np.int64]) -> Iterator[tuple[int, Owner]]:
+        """Return those of the entries that are in the log, each with what it holds."""
+        if len(self._starts):
+            entries = entries[entries >= self._starts[0]]
+            places = np.searchsorted(self._starts, entries, "right") - 1
+            chunks = list(self.chunks)
+            for entry, place in zip(entries.tolist(), places.tolist()):
+                yield entry, chunks[place].owner(entry - chunks[place].start)
+
+    def size_of(self, entry: int) -> float:
+        """Return how many bytes an entry of the oldest chunk takes."""
+        oldest = self.chunks[0]
+        return float(self._means[0] if oldest.sizes is None else oldest.sizes[entry - oldest.start])
+
+    def mean_of_oldest(self) -> float:
+        """Return how many bytes of the oldest chunk there are for each of its entries."""
+        return float(self._bytes[0]) / max(1, self.chunks[0].entries)
+
+    def oldest_is_stale(self) -> bool:
+        """Return whether the oldest chunk has no current entry."""
+        return not self._rows[0]
+
+    def drop_oldest(self) -> ChunkOnFile:
+        """Forget the oldest chunk."""
+        self._starts, self._bytes = self._starts[1:], self._bytes[1:]
+        self._live, self._rows, self._means = self._live[1:], self._rows[1:], self._means[1:]
+        return self.chunks.popleft()
+
+    def excess(self, added: float, cleaned: int) -> float:
+        """Return how many bytes more than twice the current ones the log has, or will have unless cleaning begins now.
+
+        On the way to what is out of date, cleaning writes again all that is current before it. Meanwhile as much goes
+        out of date as epochs change, which the log is longer by until cleaning comes by.
+
+        Args:
+            added: the bytes that the epoch adds.
+            cleaned: how many entries of the oldest chunk have been looked at: that much of it is as good as gone.
+        """
+        live = np.cumsum(self._live)
+        stale = np.cumsum(self._bytes) - live
+        # (Behind the oldest chunk: else cleaning would come in bursts, one for each chunk.)
+        ahead = float(np.max((live[1:] - live[:1]) / _RECKONED - stale[:-1], initial=0.0))
+        gone = float(self._bytes[0]) * cleaned / self.chunks[0].entries if cleaned else 0.0
+        return self.log_bytes - gone + added + ahead - 2 * (self.live_bytes + added)

@@ -1,0 +1,192 @@
+"""Reading a state log: a cold start reads all of it, a task that missed epochs the chunks that it has not seen.
+
+Only the mailbox thread may do it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox._state.addresses import is_space
+from pillarbox._state.chunk_store import ChunkStore
+from pillarbox._state.evolution import Evolution
+from pillarbox._state.large_collection import Owner
+from pillarbox._state.log_chunk import Chunk, read_chunk, read_large
+from pillarbox._state.log_contents import LogContents, filed
+from pillarbox._state.log_head import LogHead, Mark, damaged
+from pillarbox._state.log_layouts import DELETED
+from pillarbox._state.log_scan import scan
+from pillarbox._state.many_objects import many_new_objects
+
+__all__ = ["LogReader"]
+
+
+class LogReader:
+    """Reads from a store what its head knows of.
+
+    Args:
+        contents: what the task knows of its log so far: it is brought up to the head, and its backend with it.
+        evolution: what becomes of the values; None: they are those of this program.
+    """
+
+    def __init__(
+        self, contents: LogContents, store: ChunkStore, head: LogHead, evolution: Evolution | None = None
+    ) -> None:
+        self._contents = contents
+        self._store = store
+        self._head = head
+        self._evolution = evolution
+        self._allowed = contents.allowed if evolution is None else evolution.allowed
+
+    def load(self) -> None:
+        """Read all of it, into a backend that is empty.
+
+        Raises:
+            CheckpointMismatchError: it is other state, or not what was written.
+        """
+        head, contents, evolution = self._head, self._contents, self._evolution
+        backend, identity, layouts = contents.backend, contents.identity, contents.layouts
+        if layouts.take_over(head) and evolution is not None:
+            evolution.note()
+        with many_new_objects():
+            newest: Mark | None = None
+            for number, chunk, written, start, chosen in scan(self._store, head, identity, layouts.at, self._allowed):
+                if newest is None:
+                    newest = written
+                own = chunk.own(written.size)
+                if chosen.any():
+                    layouts.fit(chunk, number)
+                    self._forget_deleted(chunk, chosen)
+                contents.ledger.load(filed(number, start, chunk, own), written.size, own, chosen)
+                self._read_large(chunk, start, chosen)
+                self._read_elements(chunk, start, chosen)
+                # Outdated rows are freed now, and their memory is used for the next chunk, while it is in the cache.
+                for rows, addresses, found in layouts.of_each_kind(chunk, chosen):
+                    if evolution is not None:
+                        evolution.rows(rows, addresses, found, 1 if rows is backend else 2)
+                    rows.load(addresses, found)
+                chunk.rows = []
+                if evolution is not None:
+                    evolution.end_chunk()
+            wrong = contents.collections.load()
+            if wrong is not None:
+                raise damaged(identity, "the state", wrong)
+            contents.ledger.end_loading()
+            backend.end_loading()
+            if evolution is not None and evolution.changes:
+                contents.rewrite()
+        contents.entries = head.entries
+        contents.take_over(head)
+        contents.newest = newest
+
+    def catch_up(self) -> None:
+        """Read the chunks that were added since, into rows and timers that are live.
+
+        Raises:
+            CheckpointMismatchError: it is not what was written.
+        """
+        head, contents = self._head, self._contents
+        backend, ledger, identity, layouts = contents.backend, contents.ledger, contents.identity, contents.layouts
+        chunks: list[tuple[int, Chunk, Mark]] = []
+        mark = head.newest
+        layouts.take_over(head)
+        for number in reversed(range(contents.following, head.following)):
+            chunk, written = self._read(number, mark)
+            mark = chunk.before
+            chunks.append((number, chunk, written))
+        if mark is not None and chunks and contents.newest is not None and mark != contents.newest:
+            raise damaged(identity, f"chunk {contents.following} of the state", "it is another log's")
+        start = contents.entry
+        current = np.ones(sum(chunk.count for _, chunk, _ in chunks), np.bool_)
+        replaced: list[tuple[int, Owner]] = []
+        at = 0
+        for _, chunk, _ in reversed(chunks):
+            older = at - chunk.replaced
+            current[older[older >= 0]] = False
+            replaced += ledger.owners_of(start + older[older < 0])
+            at += chunk.count
+        for entry, _ in replaced if contents.large else ():
+            contents.forget_large(entry)
+        applied: list[Any] = []
+        for number, chunk, written in reversed(chunks):
+            entry = contents.entry
+            ledger.replace(entry - chunk.replaced)
+            chosen = current[entry - start : entry - start + chunk.current]
+            if chosen.any():
+                layouts.fit(chunk, number)
+            self._read_large(chunk, entry, chosen)
+            self._read_elements(chunk, entry, chosen)
+            contents.add(number, chunk, written.size)
+            for rows, addresses, found in layouts.of_each_kind(chunk, chosen):
+                rows.apply(addresses, found, [])
+                applied += addresses
+            backend.apply([], [], chunk.removed)
+        # Entries that were replaced, and not written anew, are gone.
+        find = backend.find
+        gone = [
+            address
+            for entry, (address, slot, _) in replaced
+            if not slot and (row := find(address)) is not None and row[0] == entry
+        ]
+        backend.apply([], [], [address for address in gone if not is_space(address)])
+        backend.spaces.apply([], [], [address for address in gone if is_space(address)])
+        for address in gone:
+            contents.collections.remove(address)
+        wrong = contents.collections.merge(applied, [each for each in replaced if each[1].slot])
+        if wrong is not None:
+            raise damaged(identity, "the state", wrong)
+        while ledger.chunks and ledger.chunks[0].number < head.first:
+            contents.drop_oldest()
+        contents.take_over(head)
+
+    def _read(self, number: int, mark: Mark | None) -> tuple[Chunk, Mark]:
+        contents = self._contents
+        return read_chunk(self._store, number, mark, contents.identity, contents.layouts.at(number), self._allowed)
+
+    def _read_large(self, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
+        """Put the large rows and elements of a chunk, so far as they are current, into their places."""
+        contents = self._contents
+        for index, (number, mark) in chunk.large.items():
+            if not current[index]:
+                continue
+            content = read_large(self._store, number, mark, contents.identity, self._allowed)
+            contents.keep_large(start + index, number, mark)
+            if index >= len(chunk.keys):
+                chunk.put(index, content["element"])
+                continue
+            row = chunk.rows[index] = contents.layouts.fit_large(chunk, index, content)
+            row[0] = start + index
+
+    def _read_elements(self, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
+        """Take up the elements of a chunk, and how many its rows have, so far as they are current."""
+        collections, evolution = self._contents.collections, self._evolution
+        for index, counts in chunk.apart.items():
+            if current[index]:
+                collections.expect(chunk.keys[index], counts)
+        at = len(chunk.keys)
+        for found in chunk.elements:
+            part = slice(at, at := at + len(found.values))
+            chosen = current[part]
+            if not chosen.any():
+                continue
+            entries = np.arange(start + part.start, start + part.stop)
+            if evolution is None:
+                collections.find(found, entries, chosen)
+                continue
+            spec, lead = collections.spec(found.address, found.slot), 1 + is_space(found.address)
+            evolved = evolution.elements(spec, found.chosen(chosen), lead)
+            collections.find(evolved, entries[chosen], np.ones(len(evolved.values), np.bool_))
+
+    def _forget_deleted(self, chunk: Chunk, chosen: npt.NDArray[np.bool_]) -> None:
+        """Count elements of states that are deleted for what is out of date."""
+        at = len(chunk.keys)
+        for found in chunk.elements:
+            part = slice(at, at := at + len(found.values))
+            if found.slot != DELETED:
+                continue
+            gone = [index for index in chunk.large if part.start <= index < part.stop and chosen[index]]
+            self._contents.orphans += [chunk.large[index][0] for index in gone]
+            chosen[part] = False

@@ -1,0 +1,39 @@
+"""Savepoints: state as plain tables, from which logs are written for any number of subtasks.
+
+A savepoint is a directory of Parquet tables with a manifest (docs/savepoint-format.md). All here is pure: it knows
+Arrow and logs, neither Spark nor a program.
+"""
+
+from pillarbox._state.savepoint.files import LocalSavepoint, restore_logs, write_savepoint
+from pillarbox._state.savepoint.log_builder import LogBuilder, build_log
+from pillarbox._state.savepoint.manifest import FileDigest, Manifest, OperatorTable, Sources
+from pillarbox._state.savepoint.own_state import (
+    TASKS,
+    OwnState,
+    gate_with_edges,
+    is_drained,
+    read_task,
+    redistribute,
+    task_row,
+)
+from pillarbox._state.savepoint.table import Table
+
+__all__ = [
+    "TASKS",
+    "FileDigest",
+    "LocalSavepoint",
+    "LogBuilder",
+    "Manifest",
+    "OperatorTable",
+    "OwnState",
+    "Sources",
+    "Table",
+    "build_log",
+    "gate_with_edges",
+    "is_drained",
+    "read_task",
+    "redistribute",
+    "restore_logs",
+    "task_row",
+    "write_savepoint",
+]

@@ -1,0 +1,429 @@
+"""The manifest of a savepoint: of which epoch it is, whose state, by which columns, and what each file has to be.
+
+It is written behind all else, as one JSON object: a directory without it is no savepoint. All in it is plain data.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import pyarrow as pa
+
+from pillarbox._errors import CheckpointMismatchError, shorten
+from pillarbox._state.key_note import KeyNote
+from pillarbox._state.log_head import Layout, LogHead
+from pillarbox._state.log_layouts import state_name
+from pillarbox._state.savepoint.column_types import is_typed
+
+__all__ = [
+    "FORMAT",
+    "RESERVED",
+    "ArrowPart",
+    "FileDigest",
+    "Manifest",
+    "OperatorTable",
+    "SlotColumn",
+    "Sources",
+    "parts_slot",
+    "table_folder",
+]
+
+# Of savepoints. A newer one is refused, an older one is read.
+FORMAT = 1
+
+#: The columns that every table may have besides those of states.
+RESERVED = ("key_group", "subtask", "key", "namespace", "stream", "matched", "timers", "exact")
+
+# The slots of operators by columns: by these they are known.
+_PARTIALS = {("state/partials", "map"), ("window-timers/event", "timers"), ("window-timers/processing", "timers")}
+_JOINED = {("state/rows", "value")}
+_BUFFERS = {("buffers/event", "timers"), ("buffers/processing", "timers")}
+
+# What Spark calls the types of keys, without what stands in brackets.
+_OF_SPARK = {
+    "string": "STRING",
+    "char": "STRING",
+    "varchar": "STRING",
+    "binary": "BINARY",
+    "boolean": "BOOLEAN",
+    "tinyint": "BYTE",
+    "smallint": "SHORT",
+    "int": "INT",
+    "bigint": "LONG",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+    "decimal": "DECIMAL",
+    "date": "DATE",
+    "timestamp": "TIMESTAMP",
+    "timestamp_ntz": "TIMESTAMP_NTZ",
+    "time": "TIME",
+    "interval day to second": "INTERVAL",
+}
+
+
+@dataclass(frozen=True)
+class FileDigest:
+    """The size of a file in bytes, and its SHA-256 as hexadecimal text."""
+
+    length: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Sources:
+    """How far the sources had been read.
+
+    Attributes:
+        offsets: the lines of the epoch's file in Spark's offset log; none: the savepoint is none of Spark's.
+        files: for each file source, by its number, the files that it had seen, as lines of Spark's own: JSON with
+            ``path``, ``timestamp`` and ``batchId``.
+    """
+
+    offsets: tuple[str, ...] = ()
+    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def are_named(self) -> bool:
+        """Whether Spark knew them by names (``DataStreamReader.name``), and not by their order."""
+        return self.offsets[:1] == ("v2",) and not all(line.partition(":")[0].isdecimal() for line in self.offsets[2:])
+
+
+@dataclass(frozen=True)
+class SlotColumn:
+    """A column of one slot of rows.
+
+    Attributes:
+        name: unique in its table, whatever the case.
+        space: whether it is of rows of namespaces, not of keys.
+        slot: the slot's name, as the log has it.
+        kind: the slot's kind.
+        type: its plain type; None: values are pickled.
+    """
+
+    name: str
+    space: bool
+    slot: str
+    kind: str
+    type: str | None = None
+
+
+@dataclass(frozen=True)
+class ArrowPart:
+    """Arrow rows that an operator by columns keeps as streams in one of its slots: a column of structs.
+
+    Attributes:
+        name: the column: ``partials``; or ``left`` and ``right``.
+        slot: the slot of rows of namespaces that has the streams.
+        keys: the key columns among those of the rows.
+        schema: the rows' Arrow schema, serialised, in base64.
+    """
+
+    name: str
+    slot: str
+    keys: tuple[str, ...]
+    schema: str
+
+    @staticmethod
+    def of(name: str, slot: str, keys: Sequence[str], schema: pa.Schema) -> ArrowPart:
+        """Return the part for rows of an Arrow schema."""
+        return ArrowPart(name, slot, tuple(keys), base64.b64encode(schema.serialize().to_pybytes()).decode())
+
+    @property
+    def arrow_schema(self) -> pa.Schema:
+        """The rows' Arrow schema."""
+        return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(self.schema)))
+
+
+@dataclass(frozen=True)
+class OperatorTable:
+    """The table of an operator's state, and all that the heads of its logs said.
+
+    Attributes:
+        uid: the operator's.
+        parallelism: the number of its subtasks.
+        max_parallelism: the number of key groups.
+        key: the description of its key.
+        key_type: the plain type of the column of keys; None: they are pickled.
+        program: (uid, vertex, level) of all operators with state.
+        version: the number of epochs of the longest of its logs.
+        types: the declared types of states, by name of slot, as heads have them.
+        layout: the slots of rows of keys.
+        space_layout: the slots of rows of namespaces.
+        columns: those of the slots, but for timers and for what is in parts.
+        parts: the Arrow rows of an operator by columns.
+    """
+
+    uid: str
+    parallelism: int
+    max_parallelism: int
+    key: KeyNote | None
+    key_type: str | None
+    program: tuple[tuple[str, int, int], ...]
+    version: int
+    types: Mapping[str, str]
+    layout: tuple[tuple[str, str], ...]
+    space_layout: tuple[tuple[str, str], ...]
+    columns: tuple[SlotColumn, ...]
+    parts: tuple[ArrowPart, ...] = ()
+
+    @staticmethod
+    def of(heads: Iterable[LogHead], parts: Mapping[str, pa.Schema] | None = None) -> OperatorTable:
+        """Return the table for the logs of an operator.
+
+        Args:
+            heads: those of all its subtasks that have one: at least one.
+            parts: of an operator by columns, the Arrow schemas of its rows, by the names of the columns of structs.
+        """
+        heads = sorted(heads, key=lambda head: head.subtask)
+        one = heads[0]
+        layout, space_layout = _slots([head.layouts for head in heads]), _slots([head.space_layouts for head in heads])
+        types: dict[str, str] = {}
+        for prefix, slots in (("", layout), ("space/", space_layout)):
+            for slot, _ in slots:
+                known = {head.types.get(prefix + slot) for head in heads if _has(head, prefix, slot)}
+                if len(known) == 1 and (name := known.pop()) is not None:
+                    types[prefix + slot] = name
+        streams = parts_slot(layout, space_layout)
+        found = [
+            ArrowPart.of(name, streams, _keys_of(one.key, name), schema)
+            for name, schema in sorted((parts or {}).items())
+            if streams is not None
+        ]
+        return OperatorTable(
+            uid=one.operator,
+            parallelism=one.parallelism,
+            max_parallelism=one.max_parallelism,
+            key=one.key,
+            key_type=_key_type(heads),
+            program=tuple((uid, number, level) for uid, number, level in one.program),
+            version=max(head.version for head in heads),
+            types=types,
+            layout=tuple(layout),
+            space_layout=tuple(space_layout),
+            columns=tuple(_columns(layout, space_layout, types, found)),
+            parts=tuple(found),
+        )
+
+    def head(self, subtask: int = 0) -> LogHead:
+        """Return what a head of a log with this state says of it, but for the log."""
+        return LogHead(
+            operator=self.uid,
+            parallelism=self.parallelism,
+            max_parallelism=self.max_parallelism,
+            subtask=subtask,
+            layouts=[(1, list(self.layout))],
+            version=self.version,
+            stamps=[],
+            first=1,
+            following=1,
+            entry=0,
+            entries=0,
+            program=self.program,
+            key=self.key,
+            space_layouts=[(1, list(self.space_layout))] if self.space_layout else [],
+            types=dict(self.types),
+        )
+
+
+def parts_slot(layout: Iterable[tuple[str, str]], space_layout: Iterable[tuple[str, str]]) -> str | None:
+    """Return the slot where an operator by columns keeps its Arrow streams; None: it is not such an operator."""
+    keys, spaces = set(layout), set(space_layout)
+    if not keys and ("state/partials", "map") in spaces and spaces <= _PARTIALS:
+        return "state/partials"
+    if spaces == _JOINED and keys >= _BUFFERS:
+        return "state/rows"
+    return None
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All that a savepoint says of itself.
+
+    Attributes:
+        pillarbox: the version that wrote it.
+        epoch: the number of the epoch whose state it is.
+        programs: the descriptions of the query's programs, as beside a checkpoint; None: there are none.
+        operators: the tables.
+        sources: how far the sources had been read.
+        files: what each data file has to be, by its path in the directory.
+        checkpoint: of which it was made, for people.
+        drained: whether event time has come to its end.
+        format: of the savepoint.
+    """
+
+    pillarbox: str
+    epoch: int
+    programs: list[dict[str, Any]] | None
+    operators: tuple[OperatorTable, ...]
+    sources: Sources
+    files: Mapping[str, FileDigest]
+    checkpoint: str = ""
+    drained: bool = False
+    format: int = FORMAT
+
+    def operator(self, uid: str) -> OperatorTable:
+        """Return the table of an operator.
+
+        Raises:
+            CheckpointMismatchError: there is no state of it.
+        """
+        for each in self.operators:
+            if each.uid == uid:
+                return each
+        has = ", ".join(repr(each.uid) for each in self.operators) or "no operator"
+        raise CheckpointMismatchError(
+            f"the savepoint has no state of an operator with the uid {shorten(uid)}; it has state of {has}"
+        )
+
+    def to_json(self) -> str:
+        """Return it as one line of JSON."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @staticmethod
+    def from_json(text: str) -> Manifest:
+        """Return a manifest that was written.
+
+        Raises:
+            CheckpointMismatchError: it is none, or of a newer version, or has a field that is not known here.
+        """
+        try:
+            content = json.loads(text)
+        except ValueError as error:
+            raise CheckpointMismatchError(f"the manifest of the savepoint is no JSON: {error}") from error
+        written = content.get("format") if isinstance(content, dict) else None
+        if not isinstance(written, int):
+            raise CheckpointMismatchError("the manifest of the savepoint is none that pillarbox has written")
+        if written > FORMAT:
+            raise CheckpointMismatchError(
+                f"the savepoint has format {written}, this version of pillarbox reads up to {FORMAT}: update pillarbox"
+            )
+        _check_fields(Manifest, content)
+        return Manifest(
+            **{
+                **content,
+                "operators": tuple(map(_operator, content["operators"])),
+                "sources": _sources(content["sources"]),
+                "files": {path: _made(FileDigest, each) for path, each in content["files"].items()},
+            }
+        )
+
+
+def table_folder(uid: str) -> str:
+    """Return where the table of an operator lies in a savepoint: by its uid, as far as that is a name for a folder."""
+    name = re.sub(r"[^A-Za-z0-9.-]", "-", uid).lstrip(".-")
+    if name != uid or len(uid) > 100:
+        name = f"{name[:60] or 'uid'}-{hashlib.sha256(uid.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
+    return f"state/{name}"
+
+
+# -- from heads --
+
+
+def _slots(layouts: Sequence[Sequence[tuple[int, Layout]]]) -> list[tuple[str, str]]:
+    """Return the slots of all layouts, those of the newest ones first."""
+    newest = [slot for each in layouts for _, layout in each[-1:] for slot in layout]
+    return list(dict.fromkeys((name, kind) for name, kind in [*newest, *_every(layouts)]))
+
+
+def _every(layouts: Sequence[Sequence[tuple[int, Layout]]]) -> Iterable[tuple[str, str]]:
+    return (slot for each in layouts for _, layout in each for slot in layout)
+
+
+def _has(head: LogHead, prefix: str, slot: str) -> bool:
+    return any(slot == name for name, _ in _every([head.space_layouts if prefix else head.layouts]))
+
+
+def _columns(
+    layout: Layout, space_layout: Layout, types: Mapping[str, str], parts: Sequence[ArrowPart]
+) -> Iterable[SlotColumn]:
+    used = {name.lower() for name in (*RESERVED, *(part.name for part in parts))}
+    in_parts = {part.slot for part in parts}
+    for space, slots in ((False, layout), (True, space_layout)):
+        for slot, kind in slots:
+            if kind == "timers" or (space and slot in in_parts):
+                continue
+            name = state_name(slot)
+            while name.lower() in used:
+                name = f"state_{name}"
+            used.add(name.lower())
+            declared = types.get(f"space/{slot}" if space else slot)
+            yield SlotColumn(name, space, slot, kind, declared if is_typed(declared) else None)
+
+
+def _key_type(heads: Sequence[LogHead]) -> str | None:
+    """Return the plain type of keys; None: it is not known, or not the same for all inputs."""
+    found = set()
+    for head in heads:
+        note = head.key or {}
+        for one in note.get("inputs", [note]):
+            found.add((tuple(one.get("types") or ()), tuple(one.get("columns") or ())))
+    if len({types for types, _ in found}) != 1:
+        return None
+    types = next(iter(found))[0]
+    names = [_OF_SPARK.get(re.split(r"[(<]", each)[0]) for each in types]
+    known = [name for name in names if name is not None]
+    if not known or len(known) < len(names):
+        return None
+    if len(known) == 1:
+        return known[0]
+    columns = next(iter(found))[1] if len(found) == 1 else ()
+    if len({each.lower() for each in columns}) != len(known) or not all(re.fullmatch(r"\w+", c) for c in columns):
+        return f"TUPLE({', '.join(known)})"
+    return f"TUPLE({', '.join(f'{column}: {name}' for column, name in zip(columns, known))})"
+
+
+def _keys_of(key: KeyNote | None, part: str) -> Sequence[str]:
+    """Return the key columns of the rows of an operator by columns."""
+    notes = (key or {}).get("inputs") or [key or {}]
+    return notes[-1 if part == "right" else 0].get("columns", [])
+
+
+# -- from JSON --
+
+
+def _check_fields(kind: type[Any], content: Any) -> None:
+    known = {each.name for each in fields(kind)}
+    unknown = sorted(set(content) - known) if isinstance(content, dict) else ["it is no object"]
+    if unknown:
+        raise CheckpointMismatchError(
+            f"the manifest of the savepoint holds {unknown[0]!r} ({kind.__name__}), which this version of pillarbox"
+            " does not know: update pillarbox"
+        )
+
+
+def _made(kind: type[Any], content: Any, **parts: Any) -> Any:
+    _check_fields(kind, content)
+    try:
+        return kind(**{**content, **parts})
+    except TypeError as error:
+        raise CheckpointMismatchError(f"the manifest of the savepoint is not complete: {error}") from error
+
+
+def _operator(content: Any) -> OperatorTable:
+    _check_fields(OperatorTable, content)
+    made: OperatorTable = _made(
+        OperatorTable,
+        content,
+        program=tuple((uid, number, level) for uid, number, level in content["program"]),
+        layout=tuple((name, kind) for name, kind in content["layout"]),
+        space_layout=tuple((name, kind) for name, kind in content["space_layout"]),
+        columns=tuple(_made(SlotColumn, each) for each in content["columns"]),
+        parts=tuple(_made(ArrowPart, each, keys=tuple(each["keys"])) for each in content["parts"]),
+    )
+    return made
+
+
+def _sources(content: Any) -> Sources:
+    made: Sources = _made(
+        Sources,
+        content,
+        offsets=tuple(content["offsets"]),
+        files={number: tuple(lines) for number, lines in content["files"].items()},
+    )
+    return made

@@ -1,0 +1,219 @@
+"""State that users make: from the columns of a table to the rows of an operator's table in a savepoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from pillarbox._errors import KeyTypeError, ProgramError, TypeMismatchError, describe, shorten
+from pillarbox._rows import column_to_list
+from pillarbox._state.descriptors import StateDescriptor
+from pillarbox._state.heap_rows import NEW
+from pillarbox._state.key_groups import hashes_of_keys
+from pillarbox._state.key_note import KeyNote
+from pillarbox._state.log_head import LogHead
+from pillarbox._state.log_view import ViewedRows
+from pillarbox._state.plain_types import ListOf, MapOf, NotPlainError, PlainType, plain_type
+from pillarbox._state.savepoint.column_types import is_typed
+from pillarbox._state.savepoint.manifest import OperatorTable
+from pillarbox._state.savepoint.table import Table
+from pillarbox._unpickle import loads as loads_anything
+
+__all__ = ["EditedTable", "NewTable"]
+
+_TIMERS = "user-timers"
+_DOMAINS = ("event", "processing")
+
+
+@dataclass(frozen=True)
+class NewTable:
+    """The table of an operator that no program has written yet: keys, states, and timers of its keys.
+
+    Attributes:
+        operator: what a manifest says of it.
+        keys: the columns of the key.
+        types: the type of each state, whose column has its name.
+        timers: the column of timers; None: there are none.
+    """
+
+    operator: OperatorTable
+    keys: tuple[str, ...]
+    types: Mapping[str, PlainType]
+    timers: str | None
+
+    @staticmethod
+    def of(
+        uid: str,
+        keys: Mapping[str, str],
+        states: Sequence[StateDescriptor],
+        timers: str | None,
+        max_parallelism: int,
+    ) -> NewTable:
+        """Return the table for these states.
+
+        Args:
+            keys: the columns of the key, with what Spark calls their types.
+            max_parallelism: the number of key groups.
+
+        Raises:
+            ProgramError: a state has no plain type.
+        """
+        types = {state.name: _type_of(state) for state in states}
+        layout = [(f"state/{state.name}", state.kind) for state in states]
+        if timers is not None:
+            layout += [(f"{_TIMERS}/{domain}", "timers") for domain in _DOMAINS]
+        head = LogHead(
+            operator=uid,
+            parallelism=1,
+            max_parallelism=max_parallelism,
+            subtask=0,
+            layouts=[(1, layout)],
+            version=1,
+            stamps=[],
+            first=1,
+            following=1,
+            entry=0,
+            entries=0,
+            program=(),
+            key=KeyNote(columns=list(keys), types=list(keys.values())),
+            types={f"state/{name}": declared.name for name, declared in types.items()},
+        )
+        return NewTable(OperatorTable.of([head]), tuple(keys), types, timers)
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Return rows of the user's as rows of the table.
+
+        Raises:
+            TypeMismatchError: a key is null, or a value does not fit its type.
+        """
+        columns = [self._values(batch, name) for name in self.keys]
+        keys = columns[0] if len(columns) == 1 else list(zip(*columns))
+        for row, key in enumerate(keys):
+            if key is None or (len(columns) > 1 and all(part is None for part in key)):
+                raise self._misfit(f"the key of a row is null: {shorten(_row(batch, row))}")
+        try:
+            hashes_of_keys(keys)
+        except KeyTypeError as error:
+            raise self._misfit(str(error)) from error
+        slots: list[list[Any]] = []
+        for name, declared in self.types.items():
+            slots.append(self._checked(name, declared, keys, self._values(batch, name)))
+        if self.timers is not None:
+            slots += self._timer_slots(keys, self._values(batch, self.timers))
+        rows = [[NEW, *values] for values in zip(*slots)] if slots else [[NEW] for _ in keys]
+        view = ViewedRows(keys, None, list(self.operator.layout), rows, np.zeros(len(keys)))
+        yield from Table(self.operator).encode([view], 0)
+
+    def _values(self, batch: pa.RecordBatch, name: str) -> list[Any]:
+        try:
+            return column_to_list(batch.column(name))
+        except ValueError as error:
+            raise self._misfit(f"the column {name!r} cannot be read: {describe(error)}") from error
+
+    def _checked(self, name: str, declared: PlainType, keys: list[Any], values: list[Any]) -> list[Any]:
+        if not declared.fits(values):
+            for key, value in zip(keys, values):
+                if not declared.fits([value]):
+                    raise self._misfit(f"the state {name!r} of key {shorten(key)}: {declared.misfit(value)}")
+        return values
+
+    def _timer_slots(self, keys: list[Any], timers: list[Any]) -> list[list[Any]]:
+        """Return what the slots of both time domains hold in each row."""
+        found: dict[str, list[Any]] = {domain: [None] * len(keys) for domain in _DOMAINS}
+        for place, (key, of_key) in enumerate(zip(keys, timers)):
+            for timer in of_key or ():
+                domain, timestamp = timer["domain"], timer["timestamp"]
+                if domain not in found or type(timestamp) is not int:
+                    raise self._misfit(
+                        f"a timer of key {shorten(key)} is {shorten(timer)}: domain is 'event' or 'processing', and"
+                        " timestamp epoch milliseconds"
+                    )
+                present = found[domain][place]
+                found[domain][place] = timestamp if present is None else {timestamp, *_as_set(present)}
+        return list(found.values())
+
+    def _misfit(self, what: str) -> TypeMismatchError:
+        return TypeMismatchError(f"operator {self.operator.uid!r}: {what}")
+
+
+@dataclass(frozen=True)
+class EditedTable:
+    """The table of an operator of another savepoint: some of its rows, perhaps changed.
+
+    Attributes:
+        operator: what the manifest of that savepoint says of it.
+    """
+
+    operator: OperatorTable
+
+    def encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Return rows as rows of the table: key groups are found anew, and columns that are missing are null.
+
+        Raises:
+            CheckpointMismatchError: a column is of another type than the table's.
+            TypeMismatchError: a key is null.
+        """
+        table = Table(self.operator)
+        given = set(batch.schema.names)
+        missing = [field for field in table.schema if field.name not in given]
+        for field in missing:
+            batch = batch.append_column(field, pa.nulls(batch.num_rows, field.type))
+        batch = table.cast(batch.select(table.schema.names))
+        of_keys = np.ones(batch.num_rows, np.bool_)
+        if "key_group" in given:
+            # Rows without a key group are of no key: the operator's own, or timers of all keys.
+            of_keys = batch.column("key_group").is_valid().to_numpy(zero_copy_only=False)
+        of_keys &= _not_in_parts(self.operator, batch)
+        chosen = np.flatnonzero(of_keys)
+        if len(chosen):
+            keys = table.keys(batch.take(pa.array(chosen)), loads_anything)
+            if None in keys:
+                row = int(chosen[keys.index(None)])
+                raise TypeMismatchError(
+                    f"operator {self.operator.uid!r}: the key of a row is null: {shorten(_row(batch, row))}"
+                )
+            groups = batch.column("key_group").fill_null(-1).to_numpy().copy()
+            groups[chosen] = (hashes_of_keys(keys) % self.operator.max_parallelism).astype(np.int32)
+            place = batch.schema.get_field_index("key_group")
+            nulls = pa.array(~of_keys) if "key_group" not in given else batch.column("key_group").is_null()
+            made = pa.array(groups, pa.int32(), mask=nulls.to_numpy(zero_copy_only=False))
+            batch = batch.set_column(place, table.schema.field(place), made)
+        yield batch
+
+
+def _not_in_parts(operator: OperatorTable, batch: pa.RecordBatch) -> Any:
+    """Return for each row whether its key is in the column ``key``."""
+    found = np.ones(batch.num_rows, np.bool_)
+    for part in operator.parts:
+        found &= batch.column(part.name).is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _type_of(state: StateDescriptor) -> PlainType:
+    try:
+        declared = [plain_type(each) for each in state.declared_types if each is not None]
+        if len(declared) < len(state.declared_types):
+            raise NotPlainError("no type is declared")
+        made: Callable[..., PlainType] | None = {"list": ListOf, "map": MapOf}.get(state.kind)
+        found = declared[0] if made is None else made(*declared)
+        if not is_typed(found.name):
+            raise NotPlainError(f"{found.name} is a class")
+    except NotPlainError as error:
+        raise ProgramError(
+            f"write_state(): the {state.kind} state {state.name!r} has no type that a column can have ({error}):"
+            " declare it with Types, or a plain class such as int"
+        ) from error
+    return found
+
+
+def _as_set(present: Any) -> set[int]:
+    return present if isinstance(present, set) else {present}
+
+
+def _row(batch: pa.RecordBatch, place: int) -> dict[str, Any]:
+    row: dict[str, Any] = batch.slice(place, 1).to_pylist()[0]
+    return row

@@ -1,0 +1,259 @@
+"""What subtasks keep beside the rows of keys, and how it is dealt out anew: watermarks, carried requests, own states.
+
+Source of the behaviour: Flink's ``RoundRobinOperatorStateRepartitioner`` for list, union list and broadcast state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from pillarbox._elements import channel_code, edge_of_channel, subtask_of_channel
+from pillarbox._errors import CheckpointMismatchError, describe
+from pillarbox._state.log_view import LogView
+from pillarbox._state.operator_state import redistribute_operator_state
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+
+__all__ = ["TASKS", "OwnState", "gate_with_edges", "is_drained", "read_task", "redistribute", "task_row"]
+
+#: The columns of the table ``tasks``: a row for each subtask with a log. ``task`` is pickled, as the head has it.
+TASKS = pa.schema(
+    [
+        ("uid", pa.string()),
+        ("subtask", pa.int32()),
+        ("parallelism", pa.int32()),
+        ("watermark", pa.int64()),
+        ("task", pa.binary()),
+    ]
+)
+
+
+def task_row(view: LogView) -> dict[str, Any]:
+    """Return the row of ``tasks`` for the log of a subtask.
+
+    Raises:
+        CheckpointMismatchError: what the task keeps cannot be read.
+    """
+    head = view.head
+    gate = view.task_state().get("gate")
+    return {
+        "uid": head.operator,
+        "subtask": head.subtask,
+        "parallelism": head.parallelism,
+        "watermark": _gate(gate)["valve"]["watermark"] if gate else None,
+        "task": head.task,
+    }
+
+
+def is_drained(rows: Sequence[Mapping[str, Any]]) -> bool:
+    """Return whether event time has come to its end, from the rows of ``tasks``: all that comes later is late."""
+    return bool(rows) and all(row["watermark"] == MAX_WATERMARK for row in rows)
+
+
+def read_task(uid: str, payload: bytes, loads: Callable[[bytes], Any]) -> dict[str, Any]:
+    """Return what a subtask keeps, from its row of ``tasks``.
+
+    Raises:
+        CheckpointMismatchError: it cannot be read.
+    """
+    try:
+        task: dict[str, Any] = loads(payload)
+    except Exception as error:
+        raise CheckpointMismatchError(
+            f"operator {uid!r}: what its tasks keep beside the rows of keys cannot be read: {describe(error)}"
+        ) from error
+    return task
+
+
+@dataclass
+class OwnState:
+    """What a subtask keeps beside the rows of keys.
+
+    Attributes:
+        task: watermarks (``gate``) and what operators have not finished (``operators``, by uid), as a head has it.
+        row: states of the operators themselves, by name of slot.
+    """
+
+    task: dict[str, Any] = field(default_factory=dict)
+    row: dict[str, Any] = field(default_factory=dict)
+
+
+def gate_with_edges(kept: Any, edge: Callable[[int], int | None]) -> dict[str, Any]:
+    """Return what a gate keeps in a program where its edges have other numbers.
+
+    Args:
+        edge: returns the number of an edge in the new program, by that in the former one; None: it is no more, and so
+            is what was known of it.
+    """
+    gate = _gate(kept)
+
+    def channel(name: Hashable) -> Hashable | None:
+        if isinstance(name, int):
+            number = edge(edge_of_channel(name))
+            return None if number is None else channel_code(number, subtask_of_channel(name))
+        if isinstance(name, tuple):
+            source, number = name[0], edge(name[1])
+            return None if number is None else (source, number)
+        return name
+
+    numbers = {what: _with_names(gate.get(what, {}), edge) for what in ("last_active", "last_said")}
+    valve = {**gate["valve"], "channels": _with_names(gate["valve"]["channels"], channel)}
+    return {**gate, **numbers, "valve": valve}
+
+
+def _with_names(known: Mapping[Any, Any], name: Callable[[Any], Hashable | None]) -> dict[Any, Any]:
+    renamed = ((name(former), value) for former, value in known.items())
+    return {new: value for new, value in renamed if new is not None}
+
+
+def redistribute(
+    uid: str, states: Sequence[OwnState], parallelism: int, channels: Sequence[Sequence[int]] = ()
+) -> list[OwnState]:
+    """Return what each of the new subtasks has of the former ones' own state.
+
+    The watermark is the least of all, also that of each input channel: what was late stays late, and nothing is late
+    that was not. List states are shared out, union list states and broadcast state go to all.
+
+    Requests that are carried are dealt out in their order, in parts that differ by one at the most; where the number of
+    subtasks stays, each keeps its own. Otherwise watermarks between them are left out, as they are one subtask's: each
+    part ends with the least of the last ones, behind all its requests, which delays event time, and makes nothing late.
+    The same holds of idleness, where all had become idle.
+
+    What subtasks know of event time behind their inputs is kept where their number stays. Otherwise it is the least of
+    all, too; silence is counted from the last record of any, and whether a stream is idle is said anew.
+
+    Args:
+        uid: the operator's, for errors.
+        states: of the former subtasks, in their order.
+        parallelism: the number of the new ones.
+        channels: of each input of the new program all channels: where their number has changed, all begin alike.
+
+    Raises:
+        CheckpointMismatchError: an operator keeps something that cannot be dealt out.
+    """
+    rows = redistribute_operator_state([state.row for state in states], parallelism)
+    gates = [_gate(state.task["gate"]) for state in states if state.task.get("gate")]
+    gate = _merged(gates, channels) if gates else None
+    shares = _shares(uid, [state.task.get("operators") or {} for state in states], parallelism)
+    known = [state.task.get("event_time") or {} for state in states]
+    times = known if len(states) == parallelism else [_event_time(known)] * parallelism
+    tasks = [
+        {**({"gate": gate} if gate else {}), "operators": operators, **({"event_time": time} if time else {})}
+        for operators, time in zip(shares, times)
+    ]
+    return [OwnState(task if any(task.values()) else {}, row) for task, row in zip(tasks, rows)]
+
+
+def _gate(state: Any) -> dict[str, Any]:
+    """Return what a gate keeps, also as format 1 has it."""
+    return state if isinstance(state, dict) else dict(zip(("valve", "last_active"), state))
+
+
+def _event_time(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what new subtasks know of event time behind their inputs, from what each of the former ones knew."""
+    operators: dict[str, dict[str, Any]] = {}
+    meetings: dict[Hashable, dict[str, Any]] = {}
+    for uid, every in _of_all([state.get("operators", {}) for state in states]).items():
+        since = [known["quiet_since"] for known in every if known.get("quiet_since") is not None]
+        operators[uid] = {
+            "watermark": min(known["watermark"] for known in every),
+            "idle": None,
+            "quiet_since": max(since, default=None),
+            "silent": False,
+        }
+    for name, valves in _of_all([state.get("meetings", {}) for state in states]).items():
+        meetings[name] = _valve(valves)
+    return {"operators": operators, "meetings": meetings} if operators or meetings else {}
+
+
+def _of_all(states: Sequence[Mapping[Any, Any]]) -> dict[Any, list[Any]]:
+    """Return the values by name, as far as all states have one."""
+    return {name: [state[name] for state in states] for name in states[0] if all(name in state for state in states)}
+
+
+def _valve(valves: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    said: dict[Hashable, list[tuple[int, bool, bool]]] = {}
+    for valve in valves:
+        for name, state in valve["channels"].items():
+            said.setdefault(name, []).append(state)
+    return {
+        "watermark": min(valve["watermark"] for valve in valves),
+        "idle": all(valve["idle"] for valve in valves),
+        "channels": {name: _channel(every) for name, every in said.items()},
+    }
+
+
+def _merged(gates: Sequence[dict[str, Any]], channels: Sequence[Sequence[int]]) -> dict[str, Any]:
+    valve = _valve([gate["valve"] for gate in gates])
+    merged = valve["channels"]
+    for group in channels:
+        edge = edge_of_channel(group[0])
+        former = [name for name in merged if isinstance(name, int) and edge_of_channel(name) == edge]
+        if former and set(former) != set(group):
+            # Keys have gone from subtask to subtask: each of the new ones goes on from that which holds for all.
+            together = _channel([merged.pop(name) for name in former])
+            merged.update(dict.fromkeys(group, together))
+    return {
+        "valve": valve,
+        "last_active": _each([gate["last_active"] for gate in gates], max),
+        "last_said": _each([gate.get("last_said", {}) for gate in gates], min),
+    }
+
+
+def _channel(states: Sequence[tuple[int, bool, bool]]) -> tuple[int, bool, bool]:
+    """Return the state of a channel from what several subtasks know of it: watermark, whether idle, whether aligned."""
+    idle = all(idle for _, idle, _ in states)
+    return min(watermark for watermark, _, _ in states), idle, not idle and any(aligned for _, _, aligned in states)
+
+
+def _each(every: Sequence[Mapping[Any, int]], choose: Any) -> dict[Any, int]:
+    names = dict.fromkeys(chain.from_iterable(every))
+    return {name: choose(each[name] for each in every if name in each) for name in names}
+
+
+def _shares(uid: str, states: Sequence[Mapping[str, Any]], parallelism: int) -> list[dict[str, Any]]:
+    if len(states) == parallelism:
+        return [dict(state) for state in states]
+    shares: list[dict[str, Any]] = [{} for _ in range(parallelism)]
+    for name in dict.fromkeys(chain.from_iterable(states)):
+        parts = [state.get(name) or [] for state in states]
+        if not all(isinstance(part, list) for part in parts):
+            raise CheckpointMismatchError(
+                f"operator {uid!r}: {name!r} keeps something that cannot be dealt out to another number of subtasks:"
+                f" keep it at {len(states)}"
+            )
+        for share, dealt in zip(shares, _dealt(parts, parallelism)):
+            if dealt:
+                share[name] = dealt
+    return shares
+
+
+def _dealt(parts: Sequence[list[Any]], parallelism: int) -> list[list[Any]]:
+    requests = [element for part in parts for element in part if element[0] == "request"]
+    last = [_last_events(part) for part in parts if part]
+    events: list[Any] = []
+    watermark = min((stamp for stamp, _ in last if stamp is not None), default=None)
+    if watermark is not None:
+        events.append(("watermark", watermark))
+    if len(last) == len(parts) and all(idle for _, idle in last):
+        events.append(("idle", True))
+    ends = [len(requests) * number // parallelism for number in range(parallelism + 1)]
+    return [requests[start:end] + events for start, end in pairwise(ends)]
+
+
+def _last_events(part: list[Any]) -> tuple[int | None, bool]:
+    """Return the last watermark among requests, and whether the stream is idle behind them."""
+    watermark, idle = None, False
+    for what, *content in part:
+        if what == "event":  # of format 1: an object
+            is_status = hasattr(content[0], "idle")
+            what, content = ("idle", [content[0].idle]) if is_status else ("watermark", [content[0].timestamp])  # noqa: PLW2901
+        if what == "watermark":
+            watermark = max(content[0], MIN_TIMESTAMP if watermark is None else watermark)
+        elif what == "idle":
+            idle = content[0]
+    return watermark, idle

@@ -1,0 +1,461 @@
+"""The table of an operator's state: rows of logs go in, and come out again for the subtasks of another parallelism.
+
+Nothing is lost: a value that its column's type cannot hold exactly is pickled beside it, in ``exact``. Values of no
+known type are pickled, each by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from itertools import pairwise, repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from pillarbox._errors import CheckpointMismatchError, describe
+from pillarbox._state.addresses import OPERATOR
+from pillarbox._state.heap_backend import KeyOwner
+from pillarbox._state.heap_rows import NEW
+from pillarbox._state.key_groups import hashes_of_keys, key_group, smallest_key
+from pillarbox._state.log_view import ViewedRows
+from pillarbox._state.savepoint.arrow_parts import (
+    ArrowRows,
+    PartsReader,
+    PartsWriter,
+    hashes_of_rows,
+    rows_of,
+    struct_type,
+    structs_of,
+)
+from pillarbox._state.savepoint.column_types import ColumnType, PickledType, column_type
+from pillarbox._state.savepoint.manifest import ArrowPart, OperatorTable, SlotColumn
+from pillarbox._state.savepoint.timer_column import TIMERS, decode_timers, encode_timers
+from pillarbox._state.unread import AnyNames, pickled
+from pillarbox._unpickle import loads as loads_anything
+from pillarbox._unpickle import loads_allowed
+
+__all__ = ["ROWS", "Table"]
+
+#: About this many rows are in a batch, or so many bytes of a log.
+ROWS = 10_000
+_BYTES = 8 * 1024 * 1024
+
+# Key groups of rows: of a key whose class is not at hand; of no key, but of all subtasks; and the operator's own.
+_UNKNOWN = -1
+_ALL = -2
+_OWN = -3
+
+_OWN_KEY: Any = OPERATOR[0]
+_OWN_NAMESPACE: Any = OPERATOR[1]
+_OWN_TEXT = json.dumps(_OWN_NAMESPACE)
+
+Loads = Callable[[bytes], Any]
+
+
+class Table:
+    """The table of an operator's state.
+
+    Attributes:
+        operator: what the manifest says of it.
+        schema: its columns; batches of others' making are cast to it.
+    """
+
+    def __init__(self, operator: OperatorTable) -> None:
+        self.operator: OperatorTable = operator
+        self._parts = {part.name: part for part in operator.parts}
+        self._typed: dict[str, ColumnType] = {
+            column.name: column_type(column.type) for column in operator.columns if column.type is not None
+        }
+        if operator.key_type is not None:
+            self._typed["key"] = column_type(operator.key_type)
+        self._pickled = PickledType(loads_anything)
+        names = [("key_group", pa.int32()), ("subtask", pa.int32())]
+        names += [("key", self._kind("key").arrow), ("namespace", pa.string())]
+        if self._parts:
+            names += [("stream", pa.int32()), *((part.name, struct_type(part)) for part in operator.parts)]
+        if "left" in self._parts:
+            names += [("matched", pa.bool_())]
+        names += [(column.name, self._kind(column.name).arrow) for column in operator.columns]
+        self.schema: pa.Schema = pa.schema([*names, ("timers", TIMERS), ("exact", pa.binary())])
+
+    def _kind(self, column: str) -> ColumnType:
+        return self._typed.get(column, self._pickled)
+
+    # -- from a log --
+
+    def encode(self, views: Iterable[ViewedRows], subtask: int) -> Iterator[pa.RecordBatch]:
+        """Return all rows of the log of a subtask as batches of some thousand rows.
+
+        Raises:
+            CheckpointMismatchError: rows of an operator by columns have other columns than the table.
+        """
+        pending: list[pa.RecordBatch] = []
+        count = size = 0
+        for batch, taken in self._encoded(views, subtask):
+            pending.append(batch)
+            count += batch.num_rows
+            size += taken
+            if count >= ROWS or size >= _BYTES:
+                yield pa.concat_batches(pending)
+                pending, count, size = [], 0, 0
+        if pending:
+            yield pa.concat_batches(pending)
+
+    def _encoded(self, views: Iterable[ViewedRows], subtask: int) -> Iterator[tuple[pa.RecordBatch, int]]:
+        parts = PartsWriter(self.operator) if self._parts else None
+        for rows in views:
+            if parts is not None and rows.namespaces is not None:
+                found, rows = parts.take(rows)  # noqa: PLW2901
+                for each in found:
+                    yield self._of_arrow(each, subtask), each.rows.nbytes
+            if rows.keys:
+                yield self._of_rows(rows, subtask), int(rows.sizes.sum())
+        for each in parts.end() if parts is not None else ():
+            yield self._of_arrow(each, subtask), each.rows.nbytes
+
+    def _of_rows(self, rows: ViewedRows, subtask: int) -> pa.RecordBatch:
+        count, keys, namespaces = len(rows.keys), rows.keys, rows.namespaces
+        misfits: dict[int, dict[str, Any]] = {}
+
+        def column(name: str, values: list[Any]) -> pa.Array:
+            array, wrong = self._kind(name).split(values)
+            for place in wrong:
+                misfits.setdefault(place, {})[name] = values[place]
+            return array
+
+        groups = self._groups(keys)
+        found: dict[str, pa.Array] = {}
+        if namespaces is not None:
+            found["namespace"] = pa.array(_texts(namespaces), pa.string())
+            own = [place for place, key in enumerate(keys) if key is _OWN_KEY and namespaces[place] == _OWN_NAMESPACE]
+            groups[own] = _OWN
+            if self._parts:
+                # All that is left here is timers, which are of no key: each subtask has those of its windows.
+                groups[:] = _ALL
+                keys = [None] * count
+        of_key = groups >= _UNKNOWN
+        if of_key.all():
+            found["key"] = column("key", keys)
+        elif not of_key.any():
+            found["key"] = pa.nulls(count, self._kind("key").arrow)
+        else:
+            found["key"] = column("key", [key if mine else None for key, mine in zip(keys, of_key.tolist())])
+        places = {slot: place for place, (slot, _) in enumerate(rows.layout, 1)}
+        for each in self.operator.columns:
+            place = places.get(each.slot)
+            if each.space == (namespaces is not None) and place is not None and rows.layout[place - 1][1] == each.kind:
+                found[each.name] = column(each.name, [row[place] for row in rows.rows])
+        found["key_group"] = pa.array(groups.astype(np.int32), mask=~of_key)
+        found["timers"] = encode_timers(rows.layout, rows.rows)
+        if misfits:
+            found["exact"] = pa.array([_pickled(misfits.get(place)) for place in range(count)], pa.binary())
+        return self._batch(found, count, subtask)
+
+    def _of_arrow(self, found: ArrowRows, subtask: int) -> pa.RecordBatch:
+        count = found.rows.num_rows
+        groups = _groups_of_hashes(hashes_of_rows(found.part, found.rows), self.operator.max_parallelism)
+        columns = {
+            "key_group": pa.array(groups.astype(np.int32)),
+            "namespace": pa.array(_texts([found.namespace] * count), pa.string()),
+            "stream": pa.array(np.full(count, found.stream, np.int32)),
+            found.part.name: structs_of(found.part, found.rows),
+        }
+        if found.matched is not None:
+            columns["matched"] = pa.array(found.matched)
+        return self._batch(columns, count, subtask)
+
+    def _batch(self, columns: dict[str, pa.Array], count: int, subtask: int) -> pa.RecordBatch:
+        columns["subtask"] = pa.array(np.full(count, subtask, np.int32))
+        arrays = [
+            columns[field.name] if field.name in columns else pa.nulls(count, field.type) for field in self.schema
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _groups(self, keys: list[Any]) -> npt.NDArray[np.int64]:
+        """Return the key group of each key, or that it is not known: where the key is of a class that is not here."""
+        groups = self.operator.max_parallelism
+        try:
+            return _groups_of_hashes(hashes_of_keys(keys), groups)
+        except TypeError:
+            return np.array([_group(key, groups) for key in keys], np.int64)
+
+    # -- for other subtasks --
+
+    def cast(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a batch of the table's rows with the table's columns; its own may be in any order.
+
+        Raises:
+            CheckpointMismatchError: a column is missing, or of another type.
+        """
+        if batch.schema.equals(self.schema):
+            return batch
+        arrays = []
+        for field in self.schema:
+            place = batch.schema.get_field_index(field.name)
+            if place < 0:
+                raise self._wrong(f"it has no column {field.name!r}")
+            try:
+                column = batch.column(place)
+                arrays.append(column if column.type == field.type else column.cast(field.type))
+            except pa.ArrowException as error:
+                raise self._wrong(f"its column {field.name!r} is no {field.type}: {describe(error)}") from error
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def route(
+        self, batch: pa.RecordBatch, parallelism: int, max_parallelism: int, loads: Loads = loads_anything
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield each new subtask that gets any of some rows, with its share of them.
+
+        Args:
+            parallelism: the number of the new subtasks.
+            max_parallelism: the number of key groups from now on; if it is another one, keys are hashed again.
+            loads: unpickles keys.
+        """
+        batch = self.cast(batch)
+        groups = self._groups_of(batch, max_parallelism, loads)
+        targets = np.where(groups >= 0, groups * parallelism // max_parallelism, groups)
+        order = np.argsort(targets, kind="stable")
+        edges = np.searchsorted(targets[order], np.arange(parallelism + 1)).tolist()
+        everyone = np.flatnonzero(targets == _ALL)
+        for subtask, (start, end) in enumerate(pairwise(edges)):
+            chosen = np.concatenate([order[start:end], everyone])
+            if len(chosen) == batch.num_rows:
+                yield subtask, batch
+            elif len(chosen):
+                yield subtask, batch.take(pa.array(chosen))
+
+    def _groups_of(self, batch: pa.RecordBatch, max_parallelism: int, loads: Loads) -> npt.NDArray[np.int64]:
+        column = batch.column("key_group")
+        groups: npt.NDArray[np.int64] = column.fill_null(_ALL).to_numpy().astype(np.int64)
+        if column.null_count:
+            own = np.flatnonzero(
+                (groups == _ALL) & (batch.column("namespace").to_numpy(zero_copy_only=False) == _OWN_TEXT)
+            )
+            groups[own] = _OWN
+        rehashed = groups == _UNKNOWN if max_parallelism == self.operator.max_parallelism else groups >= _UNKNOWN
+        if not rehashed.any():
+            return groups
+        in_parts = np.zeros(len(groups), np.bool_)
+        for part in self.operator.parts:
+            mine = rehashed & batch.column(part.name).is_valid().to_numpy(zero_copy_only=False)
+            if mine.any():
+                rows = rows_of(part, batch.column(part.name).filter(pa.array(mine)))
+                groups[mine] = _groups_of_hashes(hashes_of_rows(part, rows), max_parallelism)
+                in_parts |= mine
+        rehashed &= ~in_parts
+        if rehashed.any():
+            keys = self.keys(batch.filter(pa.array(rehashed)), loads)
+            groups[rehashed] = _groups_of_hashes(hashes_of_keys(keys), max_parallelism)
+        return groups
+
+    def keys(self, batch: pa.RecordBatch, loads: Loads) -> list[Any]:
+        """Return the keys of rows."""
+        keys = self._decode("key", batch, loads)
+        for place, values in _exact(batch, _as_written()):
+            if "key" in values:
+                keys[place] = loads(pickled(values["key"]))
+        return keys
+
+    def rows(
+        self, batches: Iterable[pa.RecordBatch], owner: KeyOwner, loads: Loads = loads_anything
+    ) -> Iterator[ViewedRows]:
+        """Return what a subtask has of the rows that :meth:`route` gave it, as a log has it.
+
+        Rows of keys come batch by batch; of an operator by columns all are gathered first.
+
+        Args:
+            owner: the new subtask.
+            loads: unpickles keys; values stay as they were written.
+
+        Raises:
+            CheckpointMismatchError: the rows are not as the manifest says, or cannot be unpickled.
+        """
+        parts: PartsReader | None = None
+        if self._parts:
+            home = smallest_key(owner.subtask, owner.max_parallelism, owner.parallelism)
+            parts = PartsReader(self.operator, home)
+        for batch in batches:
+            batch = self.cast(batch)  # noqa: PLW2901
+            if parts is not None:
+                batch = self._take_parts(batch, parts, loads)  # noqa: PLW2901
+            for space in (False, True):
+                chosen = self._chosen(batch, space=space)
+                if chosen.num_rows:
+                    yield self._view(chosen, loads, space=space)
+        if parts is not None:
+            yield from parts.end()
+
+    def _chosen(self, batch: pa.RecordBatch, *, space: bool) -> pa.RecordBatch:
+        """Return the rows of namespaces, or of keys; without the operator's own."""
+        namespaces = batch.column("namespace")
+        if namespaces.null_count == batch.num_rows:
+            return batch.slice(0, 0) if space else batch
+        if not space:
+            return batch.filter(namespaces.is_null())
+        return batch.filter(pa.array(_is_space(batch) & ~_is_own(batch)))
+
+    def _take_parts(self, batch: pa.RecordBatch, parts: PartsReader, loads: Loads) -> pa.RecordBatch:
+        """Take the rows of parts, and the timers of their windows, out of a batch."""
+        streams, namespaces = batch.column("stream").fill_null(-1).to_numpy(), batch.column("namespace")
+        for part in self.operator.parts:
+            mine = batch.column(part.name).is_valid().to_numpy(zero_copy_only=False)
+            if not mine.any():
+                continue
+            texts = namespaces.dictionary_encode()
+            codes = np.where(mine, texts.indices.fill_null(0).to_numpy().astype(np.int64) * (1 << 32) + streams, -1)
+            for code in np.unique(codes[mine]).tolist():
+                here = batch.filter(pa.array(codes == code))
+                parts.add(part.name, *self._stream(part, here))
+        rest = batch.filter(batch.column("stream").is_null())
+        of_all = rest.column("key_group").is_null().to_numpy(zero_copy_only=False)
+        if of_all.any():
+            parts.add_timers(self._view(rest.filter(pa.array(of_all)), loads, space=True))
+        return rest.filter(pa.array(~of_all))
+
+    def _stream(self, part: ArrowPart, batch: pa.RecordBatch) -> tuple[Any, int, pa.RecordBatch, Any]:
+        matched = None
+        if "matched" in self.schema.names and batch.column("matched").null_count < batch.num_rows:
+            matched = batch.column("matched").fill_null(False).to_numpy(zero_copy_only=False)
+        namespace = _namespace(batch.column("namespace")[0].as_py())
+        return namespace, batch.column("stream")[0].as_py(), rows_of(part, batch.column(part.name)), matched
+
+    def views(self, batch: pa.RecordBatch, loads: Loads) -> Iterator[tuple[ViewedRows, pa.Array]]:
+        """Return rows as the logs had them, with the former subtask of each; of an operator by columns, not its own.
+
+        Raises:
+            CheckpointMismatchError: the rows are not as the manifest says, or cannot be unpickled.
+        """
+        batch = self.cast(batch)
+        if self._parts:
+            batch = batch.filter(batch.column("stream").is_null())
+        spaces = _is_space(batch)
+        for space in (False, True):
+            chosen = batch.filter(pa.array(spaces == space))
+            if chosen.num_rows:
+                yield self._view(chosen, loads, space=space), chosen.column("subtask")
+
+    def own_rows(self, batch: pa.RecordBatch, loads: Loads = loads_anything) -> dict[int, dict[str, Any]]:
+        """Return what the former subtasks had of the operator's own state, by subtask and slot.
+
+        Raises:
+            CheckpointMismatchError: the rows are not as the manifest says, or cannot be unpickled.
+        """
+        batch = self.cast(batch)
+        batch = batch.filter(pa.array(_is_own(batch)))
+        if not batch.num_rows:
+            return {}
+        view = self._view(batch, loads, space=True, own=True)
+        return {
+            subtask: {slot: value for (slot, _), value in zip(view.layout, row[1:]) if value is not None}
+            for subtask, row in zip(batch.column("subtask").to_pylist(), view.rows)
+        }
+
+    def _view(self, batch: pa.RecordBatch, loads: Loads, *, space: bool, own: bool = False) -> ViewedRows:
+        """Return rows of keys, or of namespaces.
+
+        Args:
+            loads: unpickles keys; and the values of the operator's own rows, which are shared out.
+            own: whether it is those.
+        """
+        of_values = loads if own else _as_written()
+        count = batch.num_rows
+        layout = list(self.operator.space_layout if space else self.operator.layout)
+        columns: dict[str, Sequence[Any]] = {}
+        names: dict[str, SlotColumn] = {}
+        try:
+            keys = self._decode("key", batch, loads)
+            for column in self.operator.columns:
+                if column.space == space and batch.column(column.name).null_count < count:
+                    columns[column.slot] = self._decode(column.name, batch, of_values)
+                if column.space == space:
+                    names[column.name] = column
+            columns.update(decode_timers(batch.column("timers"), [slot for slot, kind in layout if kind == "timers"]))
+            for place, values in _exact(batch, of_values):
+                for name, value in values.items():
+                    if name == "key":
+                        keys[place] = loads(pickled(value))
+                    else:
+                        slot = names[name].slot
+                        held = columns.setdefault(slot, [None] * count)
+                        held[place] = value  # type: ignore[index]
+        except CheckpointMismatchError:
+            raise
+        except Exception as error:
+            raise self._wrong(f"its rows cannot be read: {describe(error)}") from error
+        nothing = [None] * count
+        rows = list(map(list, zip(repeat(NEW, count), *(columns.get(slot, nothing) for slot, _ in layout))))
+        namespaces = None
+        if space:
+            texts = batch.column("namespace").to_pylist()
+            known = {text: _namespace(text) for text in set(texts)}
+            namespaces = [known[text] for text in texts]
+        return ViewedRows(keys, namespaces, layout, rows, np.zeros(count))
+
+    def _decode(self, name: str, batch: pa.RecordBatch, loads: Loads) -> list[Any]:
+        kind = self._typed.get(name) or PickledType(loads)
+        return kind.decode(batch.column(name))
+
+    def _wrong(self, what: str) -> CheckpointMismatchError:
+        return CheckpointMismatchError(
+            f"operator {self.operator.uid!r}: the table of the savepoint is not as its manifest says: {what}"
+        )
+
+
+def _groups_of_hashes(hashes: npt.NDArray[np.uint64], groups: int) -> npt.NDArray[np.int64]:
+    found: npt.NDArray[np.int64] = (hashes % np.uint64(groups)).astype(np.int64)
+    return found
+
+
+def _group(key: Any, groups: int) -> int:
+    try:
+        return key_group(key, groups)
+    except TypeError:
+        return _UNKNOWN
+
+
+def _pickled(values: dict[str, Any] | None) -> bytes | None:
+    return None if values is None else pickled(values)
+
+
+def _as_written() -> Loads:
+    """Return what unpickles values without their classes, which may be others now: a restore of the log finds out."""
+    return partial(loads_allowed, allowed=AnyNames())
+
+
+def _exact(batch: pa.RecordBatch, loads: Loads) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Return the values that their columns cannot hold, by row."""
+    column = batch.column("exact")
+    if column.null_count < len(column):
+        for place in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)).tolist():
+            yield place, loads(column[place].as_py())
+
+
+def _is_space(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = batch.column("namespace").is_valid().to_numpy(zero_copy_only=False)
+    return found
+
+
+def _is_own(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+    of_no_key = batch.column("key_group").is_null().to_numpy(zero_copy_only=False)
+    found: npt.NDArray[np.bool_] = of_no_key & (batch.column("namespace").to_numpy(zero_copy_only=False) == _OWN_TEXT)
+    return found
+
+
+# -- namespaces --
+
+
+def _texts(namespaces: Sequence[Any]) -> list[str]:
+    known: dict[Any, str] = {}
+    return [known.get(each) or known.setdefault(each, json.dumps(each, separators=(",", ":"))) for each in namespaces]
+
+
+def _namespace(text: str) -> Any:
+    return _plain(json.loads(text))
+
+
+def _plain(value: Any) -> Any:
+    return tuple(map(_plain, value)) if isinstance(value, list) else value

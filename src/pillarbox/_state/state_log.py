@@ -1,0 +1,198 @@
+"""The state log: a subtask's state as a queue of chunks in a key-value store that commits with the epoch.
+
+Each epoch appends the rows of the keys that it touched. The log is cleaned from its old end, as in a
+log-structured file system: rows of the oldest chunk that are still current are appended again, then the chunk
+is removed. So the log stays within about twice the live rows, no epoch pays for a full snapshot, and an epoch
+costs what it touches. A resident task that missed epochs reads the chunks that it has not seen. What stands in the
+store is written down in docs/checkpoint-format.md.
+
+Only the mailbox thread may touch the log.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from pillarbox._elements import dumps
+from pillarbox._state import log_limits
+from pillarbox._state.backend import LoggedStateBackend
+from pillarbox._state.chunk_store import ChunkStore
+from pillarbox._state.evolution import evolution_of
+from pillarbox._state.log_contents import LogContents
+from pillarbox._state.log_head import (
+    META,
+    LogHead,
+    LogIdentity,
+    check_key,
+    read_head,
+    refused,
+    unreadable,
+    write_head,
+)
+from pillarbox._state.log_reader import LogReader
+from pillarbox._state.log_writer import EpochWriter
+from pillarbox._state.plain_states import PlainStates, reason_for_pickles
+from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError
+
+__all__ = ["StateLog", "Sync"]
+
+
+class Sync(Enum):
+    """The work that it took to bring a resident task to the store's version."""
+
+    IN_STEP = "in step"
+    CAUGHT_UP = "caught up"
+    LOADED = "loaded"
+    DIVERGED = "diverged"
+
+
+class StateLog:
+    """A resident task's view of its log.
+
+    Args:
+        own_state: whether operators keep something for themselves.
+        moved: the classes that have moved, by module and name of before.
+
+    Attributes:
+        contents: what there is in the log.
+        version: the number of epochs in the log; the next epoch is ``version + 1``.
+        task_state: small state besides the keys' rows (watermarks, operators' own), written with every epoch.
+        former_program: the operators of the program that wrote it (uid, vertex number, level), if it was read, and
+            they are others now; None: they are the same.
+        bytes_written: payload bytes put into the store by the last commit.
+    """
+
+    def __init__(
+        self,
+        identity: LogIdentity,
+        backend: LoggedStateBackend,
+        *,
+        own_state: bool = True,
+        moved: Mapping[tuple[str, str], type] | None = None,
+    ) -> None:
+        self.contents: LogContents = LogContents(identity, backend, moved)
+        self._own_state = own_state
+        self._stamps: list[tuple[int, int]] = []
+        # The head as this task wrote or read it last. Its stamp is random, so no other epoch has the same bytes.
+        self._head_as_known: bytes | None = None
+        self.version: int = 0
+        self.task_state: dict[str, Any] = {}
+        self.former_program: list[tuple[str, int, int]] | None = None
+        self.bytes_written: int = 0
+
+    def sync(self, store: ChunkStore) -> Sync:
+        """Bring the backend to the version in the store, by the cheapest way that is safe.
+
+        Returns:
+            ``DIVERGED`` when rows here come from an attempt that was not committed: then nothing was done, and
+            the task must be made anew.
+
+        Raises:
+            CheckpointMismatchError: the store holds other state, or not the bytes that were written.
+        """
+        contents = self.contents
+        if not self._stamps:
+            contents.plain = None if self.reason_for_pickles is not None else PlainStates(contents.backend)
+        payload = store.get(META)
+        if payload is not None and payload == self._head_as_known:
+            return Sync.IN_STEP
+        head = None if payload is None else read_head(payload, contents.identity, contents.loads)
+        stamp = head.stamps[-1] if head is not None and head.stamps else None
+        mine = self._stamps[-1] if self._stamps else None
+        if mine == stamp:
+            return Sync.IN_STEP
+        if mine is None and head is not None:
+            check_key(head, contents.identity)
+            evolution = evolution_of(contents, head)
+            LogReader(contents, store, head, evolution).load()
+            self._take_over(head, payload)
+            evolution.task_state(self.task_state)
+            return Sync.LOADED
+        if head is None or mine not in head.stamps or head.first > contents.following or contents.rewrites:
+            return Sync.DIVERGED
+        LogReader(contents, store, head).catch_up()
+        self._take_over(head, payload)
+        return Sync.CAUGHT_UP
+
+    def _take_over(self, head: LogHead, payload: bytes | None) -> None:
+        contents = self.contents
+        try:
+            self.task_state = contents.loads(head.task) if head.task else {}
+        except MissingGlobalError as error:
+            raise unreadable(contents.identity, "records that an operator had not finished", error) from error
+        except RefusedGlobalError as error:
+            raise refused(contents.identity, "records that an operator had not finished", error) from error
+        program = [(uid, number, level) for uid, number, level in head.program]
+        # (The first logs do not say it.)
+        self.former_program = None if program in ([], [*contents.identity.program]) else program
+        self.version = head.version
+        self._stamps = head.stamps
+        self._head_as_known = payload
+
+    def commit(self, store: ChunkStore, task_state: dict[str, Any]) -> None:
+        """Write the epoch's changes, and step to the next version.
+
+        Raises:
+            OperatorError: a value cannot be pickled.
+            TypeMismatchError: a value does not fit its declared type.
+        """
+        backend = self.contents.backend
+        if backend.is_renamed or backend.spaces.is_renamed:
+            self.contents.rewrite()
+        writer = EpochWriter(self.contents, store, self.version + 1)
+        writer.write_changes()
+        self.version += 1
+        self.task_state = task_state
+        self._stamps = [*self._stamps[-log_limits.HISTORY + 1 :], (self.version, secrets.randbits(63))]
+        payload = write_head(self._head())
+        writer.put(META, payload)
+        self._head_as_known = payload
+        self.bytes_written = writer.bytes_written
+
+    def _head(self) -> LogHead:
+        contents, mine = self.contents, self.contents.identity
+        chunks = contents.ledger.chunks
+        first = chunks[0].number if chunks else contents.following
+        return LogHead(
+            operator=mine.operator,
+            parallelism=mine.parallelism,
+            max_parallelism=mine.max_parallelism,
+            subtask=mine.subtask,
+            program=mine.program,
+            key=mine.key,
+            layouts=contents.layouts.keys.written(first),
+            space_layouts=contents.layouts.spaces.written(first),
+            codes=0 if mine.codes in (None, 1) else mine.codes,
+            version=self.version,
+            stamps=self._stamps,
+            first=first,
+            following=contents.following,
+            entry=contents.entry,
+            entries=contents.entries,
+            cleaned=contents.cleaned,
+            newest=contents.newest,
+            large=contents.larges,
+            task=dumps(self.task_state),
+            types={} if contents.plain is None else contents.plain.types,
+            former=contents.layouts.former,
+        )
+
+    @property
+    def reason_for_pickles(self) -> str | None:
+        """Why the operator's state is pickled; None: it is plain, as the types say that the program declares."""
+        if self._own_state:
+            return "an operator behind it keeps records of its own, such as requests that are carried"
+        return reason_for_pickles(self.contents.identity.key, self.contents.backend)
+
+    @property
+    def state_bytes(self) -> int:
+        """About how many bytes the state takes when it is written."""
+        return self.contents.ledger.live_bytes
+
+    @property
+    def chunks(self) -> int:
+        """The number of chunks in the log."""
+        return len(self.contents.ledger.chunks)

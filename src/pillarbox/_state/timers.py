@@ -1,0 +1,301 @@
+"""The timers of keys and of namespaces, which are part of their rows: written, restored and dropped with them.
+
+A queue for each time domain of a timer service is an index over the rows.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._state.addresses import said
+from pillarbox._state.timer_queue import TimerQueue
+from pillarbox._time.internal_timer_service import VOID_NAMESPACE
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
+
+if TYPE_CHECKING:
+    from pillarbox._state.heap_backend import HeapKeyedStateBackend
+    from pillarbox._state.heap_rows import Row
+
+__all__ = ["HeapTimers", "NamespaceTimers"]
+
+_log = logging.getLogger("pillarbox")
+
+
+class HeapTimers:
+    """One time domain of a timer service: the queue, and the slot of the keys' rows that it indexes.
+
+    A row's slot holds None, one timestamp, or a set of them: most keys have one timer, and a set costs 200 bytes.
+    """
+
+    __slots__ = ("_backend", "_dropped", "_name", "queue", "slot")
+
+    def __init__(self, name: str, backend: HeapKeyedStateBackend, slot: int) -> None:
+        self._name = name
+        self._backend = backend
+        # How many restored timers were no timers, and the address of the first.
+        self._dropped: tuple[int, Any] = (0, None)
+        self.queue: TimerQueue = TimerQueue()
+        self.slot: int = slot
+
+    def __len__(self) -> int:
+        return self.queue.size
+
+    def next_timestamp(self) -> int | None:
+        """Return the earliest timestamp that has a timer."""
+        return self.queue.next_timestamp()
+
+    def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Add a timer of the current key, unless it has it.
+
+        Raises:
+            ProgramError: the timestamp is not an int of 64 bits: in the queue and in the checkpoint it would do harm
+                long after the record that brought it.
+        """
+        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+            timestamp = self._checked(timestamp)
+        backend = self._backend
+        row = backend.row
+        slot = self.slot
+        if row[slot] is None:
+            row[slot] = timestamp
+        elif not self._add(row, timestamp):
+            return
+        if row[0] >= 0:
+            backend.touch()
+        self.queue.add(timestamp, backend.key)
+
+    def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Remove a timer of the current key, if it has it.
+
+        Raises:
+            ProgramError: the timestamp is not an int of 64 bits.
+        """
+        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+            timestamp = self._checked(timestamp)
+        backend = self._backend
+        if self._forget(backend.row, timestamp):
+            self.queue.discard(timestamp, backend.key)
+
+    def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
+        """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile."""
+        queue = self.queue
+        backend = self._backend
+        while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
+            # One by one: a timer that is registered meanwhile for an earlier time comes before the rest.
+            for key in queue.pop(timestamp):
+                backend.set_current_key(key)
+                # A timer that was called before, at the same timestamp, may have deleted this one.
+                if self._forget(backend.row, timestamp):
+                    queue.size -= 1
+                    trigger(timestamp, VOID_NAMESPACE)
+                if queue.overtaken:
+                    break
+
+    def _checked(self, timestamp: Any) -> int:
+        """Return a timestamp that is not a plain int as one, or refuse it."""
+        try:
+            return to_millisecond(timestamp)
+        except ValueError as error:
+            hint = str(error)
+        if timestamp is None:
+            hint += (
+                "; ctx.timestamp() is None where records have no timestamp: put assign_timestamps_and_watermarks(...)"
+                " before, or use processing time"
+            )
+        domain = "a processing-time" if self._name.endswith("/processing") else "an event-time"
+        raise ProgramError(
+            f"operator {self._backend.operator!r}, key {shorten(self._backend.key)}: {domain} timer cannot be set or"
+            f" deleted at {shorten(timestamp)} ({type(timestamp).__name__}): {hint}"
+        )
+
+    def clear(self) -> None:
+        """Drop all timers, the rows that they are in being dropped."""
+        if self.queue.size:
+            self.queue = TimerQueue()
+
+    # -- slots --
+
+    def _add(self, row: Row, timestamp: int) -> bool:
+        """Add a timestamp to a row, unless it is there; tell whether it was not."""
+        slot = self.slot
+        present = row[slot]
+        if present is None:
+            row[slot] = timestamp
+        elif type(present) is set:
+            if timestamp in present:
+                return False
+            present.add(timestamp)
+        elif present == timestamp:
+            return False
+        else:
+            row[slot] = {present, timestamp}
+        return True
+
+    def _forget(self, row: Row, timestamp: int) -> bool:
+        """Take a timestamp out of a row; tell whether it was there."""
+        slot = self.slot
+        present = row[slot]
+        if present is None:
+            return False
+        if type(present) is set:
+            if timestamp not in present:
+                return False
+            present.discard(timestamp)
+            if len(present) == 1:
+                row[slot] = present.pop()
+        elif present == timestamp:
+            row[slot] = None
+        else:
+            return False
+        if row[0] >= 0:
+            self._touch(row)
+        return True
+
+    def _touch(self, row: Row) -> None:
+        self._backend.touch()
+
+    # -- restoring --
+
+    def load(self, addresses: list[Any], rows: list[Row]) -> None:
+        """Index the timers of restored rows; :meth:`end_loading` ends it."""
+        slot = self.slot
+        # Mostly each row has one timer, or none has any, and there are millions of them at a cold start.
+        stamps: list[Any] = [stamp for row in rows if (stamp := row[slot]) is not None]
+        if not stamps:
+            return
+        owners: list[Any] = addresses
+        if len(stamps) < len(rows):
+            owners = [address for address, row in zip(addresses, rows) if row[slot] is not None]
+        timestamps = _packed(stamps)
+        if timestamps is None:
+            owners, stamps = self._unpacked(addresses, rows)
+            timestamps = np.array(stamps, np.int64)
+        self.queue.load(timestamps, owners)
+
+    def _unpacked(self, addresses: list[Any], rows: list[Row]) -> tuple[list[Any], list[int]]:
+        """Return owners and timestamps of the timers in restored rows, and take out of the rows what is none.
+
+        Checkpoints of versions that did not check timers may hold any object in the place of a timestamp.
+        """
+        owners: list[Any] = []
+        timestamps: list[int] = []
+        for address, row in zip(addresses, rows):
+            for timestamp in list(_stamps_in(row[self.slot])):
+                if _is_integer(timestamp) and MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+                    timestamps.append(timestamp)
+                    owners.append(address)
+                else:
+                    self._take_out(address, row, timestamp)
+                    count, first = self._dropped
+                    self._dropped = (count + 1, first if count else address)
+        return owners, timestamps
+
+    def _take_out(self, address: Any, row: Row, stamp: Any) -> None:
+        """Take out of a row what is no timer."""
+        # By identity: NaN equals nothing, not even itself; and arrays do not compare to a bool.
+        present = row[self.slot]
+        rest = {other for other in present if other is not stamp} if type(present) is set else set()
+        row[self.slot] = rest if len(rest) > 1 else rest.pop() if rest else None
+        if row[0] >= 0:
+            self._backend.set_current_key(address)
+            self._backend.touch()
+
+    def end_loading(self) -> None:
+        """Report entries in the place of restored timers that are none."""
+        count, address = self._dropped
+        if count:
+            self._dropped = (0, None)
+            _log.warning(
+                "operator %r: the checkpoint holds %d timers whose timestamps are no 64-bit integers, the first of them"
+                " of key %s; they could never fire, and are dropped",
+                self._backend.operator,
+                count,
+                said(address),
+            )
+
+    def replace(self, address: Any, old: Any, new: Any) -> None:
+        """Take note that a row's slot was overwritten from outside."""
+        for timestamp in _stamps_in(old):
+            self.queue.discard(timestamp, address)
+        for timestamp in _stamps_in(new):
+            self.queue.add(timestamp, address)
+
+
+class NamespaceTimers(HeapTimers):
+    """The same of the rows of namespaces. When a timer fires, its key and namespace are the current ones."""
+
+    __slots__ = ()
+
+    def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Add a timer of the current key in a namespace, unless it has it.
+
+        Raises:
+            ProgramError: the timestamp is not an int of 64 bits, or the namespace no plain value.
+        """
+        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+            timestamp = self._checked(timestamp)
+        row = self._backend.spaces.row_in(namespace)
+        if self._add(row, timestamp):
+            if row[0] >= 0:
+                self._touch(row)
+            self.queue.add(timestamp, row[1])
+
+    def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Remove a timer of the current key in a namespace, if it has it.
+
+        Raises:
+            ProgramError: the timestamp is not an int of 64 bits, or the namespace no plain value.
+        """
+        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+            timestamp = self._checked(timestamp)
+        row = self._backend.spaces.row_in(namespace)
+        if self._forget(row, timestamp):
+            self.queue.discard(timestamp, row[1])
+
+    def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
+        """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile."""
+        queue = self.queue
+        backend = self._backend
+        while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
+            for key, namespace, _ in queue.pop(timestamp):
+                backend.set_current(key, namespace)
+                if self._forget(backend.spaces.row, timestamp):
+                    queue.size -= 1
+                    trigger(timestamp, namespace)
+                if queue.overtaken:
+                    break
+
+    def _touch(self, row: Row) -> None:
+        self._backend.spaces.touch_row(row)
+
+    def _take_out(self, address: Any, row: Row, stamp: Any) -> None:
+        raise AssertionError("timers of namespaces were checked from the first version on")
+
+
+def _packed(stamps: list[Any]) -> npt.NDArray[np.int64] | None:
+    """Return timestamps as an array; None: one of them is no timestamp, or a set of them."""
+    try:
+        # (Half the time that numpy takes for that.)
+        packed = np.frombuffer(struct.pack(f"{len(stamps)}q", *stamps), np.int64)
+    except (struct.error, TypeError):
+        return None
+    # It takes booleans, too.
+    return packed if not (packed >> 1 == 0).any() or all(map(_is_integer, stamps)) else None
+
+
+def _is_integer(stamp: Any) -> bool:
+    return isinstance(stamp, (int, np.integer)) and not isinstance(stamp, bool)
+
+
+def _stamps_in(present: Any) -> Iterable[Any]:
+    """Return the timestamps in a slot."""
+    if present is None:
+        return ()
+    return present if type(present) is set else (present,)

@@ -1,0 +1,191 @@
+"""Reading state without the user's classes, and without running anything of it.
+
+An unpickler needs the classes and functions that a pickle names. Who looks into a checkpoint may not have them, and
+should not have to trust the checkpoint. So a name that is not plain data's becomes a class that stands for it: it calls
+nothing, and notes how the pickle makes its objects, so that the same pickle can be written again.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from copyreg import __newobj__, __newobj_ex__  # type: ignore[attr-defined]
+from typing import Any
+
+from pillarbox._state.plain_states import HEAD_1, head_1
+from pillarbox._state.plain_types import PlainKey
+from pillarbox._unpickle import Allowed
+
+__all__ = ["AnyNames", "Unread", "pickled"]
+
+# Functions of cloudpickle, which pickles classes of __main__ and of functions by value: their results are classes.
+_MAKE_CLASSES = frozenset({"_builtin_type", "_make_skeleton_class", "_make_skeleton_enum"})
+
+
+class _Name(type):
+    """What a pickle names: a class, or a function. To call it is to note the call, unless it is plain data's.
+
+    Attributes:
+        where: module and name.
+        plain: what it stands for, where that is known to be harmless.
+        made_by: where it is no name, but a class that a function makes: that function, and its arguments.
+    """
+
+    where: tuple[str, str]
+    plain: Any
+    made_by: tuple[Any, tuple[Any, ...]] | None
+    _setter: tuple[Any, Any] | None
+
+    def __call__(cls, *args: Any) -> Any:
+        if cls.plain is not None:
+            try:
+                return cls.plain(*(arg.plain or arg if type(arg) is _Name else arg for arg in args))
+            except Exception:
+                pass  # such as a time in a zone of a class that is not plain
+        module, name = cls.where
+        if "cloudpickle" in module:
+            if name.endswith("_setstate") and isinstance(args[0], (Unread, _Name)):
+                # Called for what it does to its argument; the result is thrown away.
+                args[0]._setter = cls, args[1]
+                return None
+            if name in _MAKE_CLASSES:
+                return _name(("", f"a class made by {name}"), made_by=(cls, args))
+        return _called(cls, args)
+
+
+def _name(where: tuple[str, str], plain: Any = None, made_by: Any = None) -> _Name:
+    named = {"where": where, "plain": plain, "made_by": made_by, "_setter": None}
+    return _Name(where[1], (Unread,), named)
+
+
+def _called(function: Any, args: tuple[Any, ...]) -> Unread:
+    """Return what stands for the result of a call."""
+    kind: Any = function if isinstance(function, _Name) else Unread
+    made: Unread = object.__new__(kind)
+    made._start(function, args)
+    return made
+
+
+class Unread(metaclass=_Name):
+    """An object whose class is not at hand: the steps in which a pickle makes it. Equal ones have equal steps."""
+
+    where: tuple[str, str] = ("", "")
+    plain: Any = None
+    made_by: tuple[Any, tuple[Any, ...]] | None = None
+
+    _new: Any
+    _args: Any
+    _state: Any
+    _items: list[Any]
+    _pairs: list[tuple[Any, Any]]
+    _setter: tuple[Any, Any] | None = None
+
+    def __new__(cls, *args: Any, **named: Any) -> Unread:
+        """Note that a pickle asks for an object without a call of its class."""
+        made = object.__new__(cls)
+        made._start(__newobj_ex__ if named else __newobj__, (cls, args, named) if named else (cls, *args))
+        return made
+
+    def _start(self, new: Any, args: Any) -> None:
+        self._new, self._args, self._state, self._items, self._pairs = new, args, None, [], []
+        self._setter = None
+
+    def __setstate__(self, state: Any) -> None:
+        self._state = state
+
+    def append(self, item: Any) -> None:
+        """Note that it gets an item, as a list does."""
+        self._items.append(item)
+
+    def extend(self, items: Any) -> None:
+        """Note that it gets items."""
+        self._items += items
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._pairs.append((key, value))
+
+    def __call__(self, *args: Any) -> Unread:
+        return _called(self, args)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise pickle.PicklingError("only pickled() can write it")
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and pickled(self) == pickled(other)
+
+    def __hash__(self) -> int:
+        return hash(pickled(self))
+
+    def __repr__(self) -> str:
+        return f"<{'.'.join(type(self).where)}>"
+
+
+class AnyNames(Allowed):
+    """What pickles get for the names in them: for any but those of plain data, a class that stands for it."""
+
+    def __init__(self) -> None:
+        super().__init__(PlainKey().allowed)
+        self[HEAD_1] = head_1
+        self._made: dict[tuple[str, str], Any] = {}
+
+    @property
+    def classes(self) -> set[str]:
+        """The classes and functions that were named so far, but for those of plain data and of pickling itself."""
+        return {
+            f"{module}:{name}"
+            for module, name in self._made
+            if (module, name) not in self and "cloudpickle" not in module and module not in ("builtins", "copyreg")
+        }
+
+    def get(self, where: Any, default: Any = None) -> Callable[[], Any]:
+        """Return what makes the object in the place of a name."""
+        return lambda: self._name(where)
+
+    def _name(self, where: tuple[str, str]) -> Any:
+        if where not in self._made:
+            plain = self[where]() if where in self else None
+            self._made[where] = plain if where == HEAD_1 else _name(where, plain)
+        return self._made[where]
+
+
+_PicklerInPython: Any = pickle._Pickler
+
+
+class _Pickler(_PicklerInPython):  # type: ignore[misc]
+    """Python's own in Python: the one in C takes no name of something that is not there."""
+
+    def save(self, value: Any, save_persistent_id: bool = True) -> None:
+        """Write a value."""
+        kind = type(value)
+        if not isinstance(kind, _Name) and kind is not _Name:
+            super().save(value, save_persistent_id)
+        elif id(value) in self.memo:
+            self.write(self.get(self.memo[id(value)][0]))
+        elif kind is _Name and value.made_by is not None:
+            setter, state = value._setter or (None, None)
+            self.save_reduce(*value.made_by, state, state_setter=setter, obj=value)
+        elif kind is _Name:
+            for part in value.where:
+                super().save(part)
+            self.write(pickle.STACK_GLOBAL)
+            self.memoize(value)
+        else:
+            self._save_unread(value)
+
+    def _save_unread(self, value: Unread) -> None:
+        state, setter = value._state, None
+        if value._setter is not None:
+            setter, state = value._setter
+        items, pairs = iter(value._items) if value._items else None, iter(value._pairs) if value._pairs else None
+        self.save_reduce(value._new, value._args, state, items, pairs, setter, obj=value)
+
+
+def pickled(value: Any) -> bytes:
+    """Return a value as a pickle, from which whoever has the classes in it reads what was written."""
+    try:
+        return pickle.dumps(value, 5)
+    except Exception:
+        written = io.BytesIO()
+        _Pickler(written, 5).dump(value)
+        return written.getvalue()

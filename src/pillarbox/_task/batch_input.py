@@ -1,0 +1,60 @@
+"""The input of a task in batch mode: broadcast records, then those of other streams, then those with keys, key by key.
+
+Source of the behaviour: Flink's batch execution mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from pillarbox._elements import Records
+from pillarbox._task.key_sorter import KeyedRun, KeySorter
+from pillarbox._task.partitioner import BroadcastPartitioner, KeyGroupPartitioner
+from pillarbox._task.record_spool import RecordSpool
+from pillarbox._task.vertex import InputEdge
+
+__all__ = ["BatchInput"]
+
+
+class BatchInput:
+    """Holds records back until those before them have come. Only the mailbox thread may touch it.
+
+    Args:
+        by_key: whether the operator gets one key at a time.
+
+    Attributes:
+        complete: whether all records have come.
+    """
+
+    def __init__(self, edges: Sequence[InputEdge], *, by_key: bool) -> None:
+        self._by_key = by_key
+        self._has_broadcast = any(isinstance(edge.partitioner, BroadcastPartitioner) for edge in edges)
+        self._waiting = RecordSpool()
+        self._sorter = KeySorter()
+        self.complete: bool = False
+
+    def takes(self, edge: InputEdge, records: Records, size: int) -> bool:
+        """Take records that have to wait; return False for those that are to be processed at once.
+
+        Args:
+            size: the bytes in which they came.
+        """
+        if self._by_key and isinstance(edge.partitioner, KeyGroupPartitioner):
+            self._sorter.add(edge.index, records, edge.partitioner.keying.keys_of(records), size)
+        elif self._has_broadcast and not isinstance(edge.partitioner, BroadcastPartitioner):
+            self._waiting.add(edge.index, records)
+        else:
+            return False
+        return True
+
+    def in_order(self) -> Iterator[list[KeyedRun]]:
+        """Return what has waited, all records having come."""
+        self.complete = True
+        for index, records in self._waiting:
+            yield [KeyedRun(index, records)]
+        yield from self._sorter.groups()
+
+    def close(self) -> None:
+        """Drop what waits."""
+        self._waiting.close()
+        self._sorter.close()

@@ -1,0 +1,301 @@
+"""The way into a task: buffers of many channels, in any order, become each channel's elements in theirs.
+
+Within an epoch every channel that sends anything numbers its buffers from 0 and ends with its barrier. The gate
+
+- puts the buffers of a channel back into order: one that comes too early is held back, in memory up to a bound,
+  beyond it in a temporary file;
+- lets a channel wait whose barrier came, until all have come (C3);
+- feeds watermarks to the valve. The subtasks of a vertex are known, and each is a channel of the valve. A source has
+  other partitions in every epoch, as many as Spark likes: so all of them together are one channel of the valve, that
+  gets the least of their watermarks once the epoch's input is complete.
+
+Which channel's buffers come first is up to the shuffle; event time does not depend on it (``EpochValve``).
+
+A channel belongs to one edge: a vertex that sends on two edges to the same task, such as the two inputs of an operator,
+has two channels to it for each of its subtasks.
+
+Anything missing or doubled is an error, never silent loss. Only the mailbox thread may touch a gate.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from pillarbox._elements import (
+    Barrier,
+    Buffer,
+    Element,
+    EndOfData,
+    Records,
+    channel_code,
+    decode,
+    edge_of_channel,
+)
+from pillarbox._errors import ExchangeError
+from pillarbox._task.vertex import InputEdge
+from pillarbox._time import EpochValve, WatermarkSink
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+
+__all__ = ["InputGate"]
+
+_MEMORY_BOUND = 64 * 1024 * 1024
+
+
+@dataclass
+class _Channel:
+    """One channel in the running epoch."""
+
+    expected: int = 0
+    early: dict[int, tuple[int, int]] = field(default_factory=dict)
+    has_barrier: bool = False
+    ended: bool = False
+    has_records: bool = False
+    watermark: int | None = None
+    idle: bool = False
+
+
+class InputGate:
+    """The input of one task."""
+
+    def __init__(self, name: str, inputs: list[InputEdge]) -> None:
+        self._name = name
+        self._edges = {edge.id: edge for edge in inputs}
+        self._known = {channel_code(edge.id, subtask) for edge in inputs for subtask in range(edge.parallelism)}
+        sources = [("source", edge.id) for edge in inputs if edge.is_source]
+        self._valve = EpochValve([*sorted(self._known), *sources])
+        # When sources had records last; and of those that are silent, the watermark that they had then.
+        self._last_active: dict[int, int] = {}
+        self._last_said: dict[int, int] = {}
+        self._epoch = 0
+        self._channels: dict[int, _Channel] = {}
+        self._spool: IO[bytes] | None = None
+
+    # -- an epoch's life --
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Expect the channels of a new epoch."""
+        self._epoch = epoch
+        self._channels = {}
+        self._valve.begin_epoch()
+
+    def receive(self, buffer: Buffer) -> Iterator[tuple[int, Element]]:
+        """Take a buffer; give the elements that have their turn now, with their channels.
+
+        Raises:
+            ExchangeError: the buffer comes from nowhere, twice, or behind its channel's barrier.
+        """
+        channel = self._channels.get(buffer.channel)
+        if channel is None:
+            if edge_of_channel(buffer.channel) not in self._edges:
+                raise ExchangeError(f"{self._label}: a buffer came from the unknown channel {buffer.channel}")
+            channel = self._channels[buffer.channel] = _Channel()
+        if buffer.seq < channel.expected or buffer.seq in channel.early:
+            raise ExchangeError(f"{self._label}: buffer {buffer.seq} of channel {buffer.channel} came twice")
+        if buffer.seq > channel.expected:
+            self._hold_back(channel, buffer)
+            return
+        yield from self._in_turn(buffer.channel, channel, buffer.payload)
+        while channel.expected in channel.early:
+            yield from self._in_turn(buffer.channel, channel, self._take_back(channel))
+
+    def _in_turn(self, number: int, channel: _Channel, payload: bytes) -> Iterator[tuple[int, Element]]:
+        channel.expected += 1
+        element = decode(payload)
+        if channel.has_barrier:
+            raise ExchangeError(f"{self._label}: channel {number} sent more after its barrier")
+        if channel.ended and not isinstance(element, Barrier):
+            raise ExchangeError(f"{self._label}: channel {number} sent {element!r} after the end of its data")
+        if isinstance(element, Barrier):
+            channel.has_barrier = True
+        elif isinstance(element, EndOfData):
+            channel.ended = True
+        elif isinstance(element, Records):
+            channel.has_records = True
+            yield number, element
+        else:
+            yield number, element
+
+    def edge_of(self, channel: int) -> InputEdge:
+        """Return the edge that a channel belongs to."""
+        return self._edges[edge_of_channel(channel)]
+
+    def input_of(self, channel: int) -> int:
+        """Return the input of the head operator that a channel's records go to."""
+        return self._edges[edge_of_channel(channel)].index
+
+    @property
+    def any_barrier(self) -> bool:
+        """Whether a channel waits for the others."""
+        return any(channel.has_barrier for channel in self._channels.values())
+
+    @property
+    def _label(self) -> str:
+        return f"task {self._name!r}, epoch {self._epoch}"
+
+    def aligned(self) -> bool:
+        """End the epoch's input: check that all that was sent has come.
+
+        Returns:
+            whether there are channels, and all of them have ended for good.
+
+        Raises:
+            ExchangeError: a buffer or a barrier is missing.
+        """
+        for number, channel in self._channels.items():
+            if channel.early:
+                raise ExchangeError(
+                    f"{self._label}: buffer {channel.expected} of channel {number} is missing,"
+                    f" {len(channel.early)} later ones are there"
+                )
+            if not channel.has_barrier:
+                raise ExchangeError(f"{self._label}: no barrier from channel {number}")
+        self._close_spool()
+        return bool(self._channels) and all(channel.ended for channel in self._channels.values())
+
+    # -- watermarks --
+
+    def watermark(self, number: int, timestamp: int, output: WatermarkSink) -> None:
+        """Take a channel's watermark; ``output`` gets event time where it advances now, and not at the epoch's end."""
+        if number in self._known:
+            self._valve.watermark_came(number, timestamp, output)
+        else:
+            self._channels[number].watermark = timestamp
+
+    def status(self, number: int, idle: bool) -> None:
+        """Take a channel's change between idle and active."""
+        if number in self._known:
+            self._valve.status_came(number, idle)
+        else:
+            self._channels[number].idle = idle
+
+    def advance(self, now: int, output: WatermarkSink) -> None:
+        """Let the valve know all that waits for the end of the epoch's input.
+
+        Of a source, partitions without records do not count. A source without any is silent: see :meth:`_in_silence`.
+        Partitions that said that they are idle do not hold back the others; where all did, the source is idle at once,
+        at the latest of their watermarks (as Flink's valve does when the last channel becomes idle).
+
+        Args:
+            now: the time of the epoch (epoch ms), the same when it is run again.
+        """
+        said: dict[Hashable, tuple[int | None, bool | None]] = {}
+        silent: list[InputEdge] = []
+        for number, edge in self._edges.items():
+            if not edge.is_source:
+                continue
+            partitions = [
+                channel
+                for code, channel in self._channels.items()
+                if edge_of_channel(code) == number
+                and (channel.idle or channel.has_records or channel.watermark is not None)
+            ]
+            if not partitions:
+                silent.append(edge)
+                continue
+            self._last_active[number] = now
+            self._last_said.pop(number, None)
+            active = [channel for channel in partitions if not channel.idle]
+            watermarks = [
+                MIN_TIMESTAMP if channel.watermark is None else channel.watermark for channel in active or partitions
+            ]
+            said["source", number] = min(watermarks) if active else max(watermarks), not active
+        self._valve.end_epoch(output, said)
+        self._in_silence([edge for edge in silent if edge.minds_silence], now, output)
+
+    def end(self, output: WatermarkSink) -> None:
+        """Bring event time to its end, whatever channels have said: this is the last epoch."""
+        for channel in self._valve.channels:
+            self._valve.input_status(channel, False, output)
+            self._valve.input_watermark(channel, MAX_WATERMARK, output)
+
+    def _in_silence(self, edges: list[InputEdge], now: int, output: WatermarkSink) -> None:
+        """Let time pass for sources without records.
+
+        Each keeps the watermark that it had; after its ``progress_timeout`` that goes on with the clock. After its
+        ``idle_timeout`` a source is idle; an idle one stays so, and its watermark counts only where all are idle.
+        """
+        for edge in edges:
+            silent_for = now - self._last_active.setdefault(edge.id, now)
+            self._last_said.setdefault(edge.id, self._valve.watermark_of(("source", edge.id)))
+            if edge.idle_timeout is not None and silent_for >= edge.idle_timeout:
+                self._valve.input_status(("source", edge.id), True, output)
+        for edge in edges:
+            watermark, timeout = self._last_said[edge.id], edge.progress_timeout
+            silent_for = now - self._last_active[edge.id]
+            if timeout is None or silent_for < timeout or watermark == MIN_TIMESTAMP:
+                continue
+            watermark = min(watermark + silent_for - timeout, MAX_WATERMARK - 1)  # only bounded input has an end
+            if not self._valve.is_idle_channel(("source", edge.id)):
+                self._go_on(edge.id, watermark, output)
+            elif self._valve.is_idle and watermark > self._valve.current_watermark:
+                self._go_on(edge.id, watermark, output)
+                self._valve.input_status(("source", edge.id), True, output)
+
+    def _go_on(self, number: int, watermark: int, output: WatermarkSink) -> None:
+        self._valve.input_status(("source", number), False, output)
+        self._valve.input_watermark(("source", number), watermark, output)
+
+    def next_wake_up(self, now: int) -> int | None:
+        """When something happens unless records come (epoch ms): a source becomes idle, or its watermark goes on.
+
+        That goes on in every epoch.
+        """
+        times = []
+        for number, edge in self._edges.items():
+            if not edge.minds_silence:
+                continue
+            since = self._last_active.get(number, now)
+            if edge.idle_timeout is not None:
+                times.append(since + edge.idle_timeout)
+            if edge.progress_timeout is not None and self._valve.watermark_of(("source", number)) > MIN_TIMESTAMP:
+                times.append(max(since + edge.progress_timeout, now + 1))
+        return min((time for time in times if time > now), default=None)
+
+    @property
+    def current_watermark(self) -> int:
+        """The event time that the gate has let through."""
+        return self._valve.current_watermark
+
+    def snapshot(self) -> Any:
+        """Return the watermarks of all channels, and of sources when they had records last, as plain data."""
+        return {
+            "valve": self._valve.snapshot(),
+            "last_active": dict(self._last_active),
+            "last_said": dict(self._last_said),
+        }
+
+    def restore(self, state: Any) -> None:
+        """Take the watermarks of all channels back."""
+        if not isinstance(state, dict):  # format 1
+            state = dict(zip(("valve", "last_active"), state))
+        self._valve.restore(state["valve"])
+        self._last_active = dict(state["last_active"])
+        self._last_said = dict(state.get("last_said", {}))
+
+    # -- buffers that came too early --
+
+    def _hold_back(self, channel: _Channel, buffer: Buffer) -> None:
+        if self._spool is None:
+            self._spool = tempfile.SpooledTemporaryFile(max_size=_MEMORY_BOUND)  # noqa: SIM115
+        start = self._spool.seek(0, 2)
+        self._spool.write(buffer.payload)
+        channel.early[buffer.seq] = (start, len(buffer.payload))
+
+    def _take_back(self, channel: _Channel) -> bytes:
+        assert self._spool is not None
+        start, length = channel.early.pop(channel.expected)
+        self._spool.seek(start)
+        return self._spool.read(length)
+
+    def _close_spool(self) -> None:
+        if self._spool is not None:
+            self._spool.close()
+            self._spool = None
+
+    def close(self) -> None:
+        """Drop what is held back."""
+        self._close_spool()
+        self._channels = {}

@@ -1,0 +1,208 @@
+"""The life of a task: its states, what may happen in each, and who may work in the task.
+
+| state     | restore   | sync      | restored | begin   | pause  | resume  | end      | fail   | cancel   | close    |
+| --------- | --------- | --------- | -------- | ------- | ------ | ------- | -------- | ------ | -------- | -------- |
+| CREATED   | RESTORING | -         | -        | -       | -      | -       | -        | FAILED | CANCELED | FINISHED |
+| RESTORING | -         | -         | RESTORED | -       | -      | -       | -        | FAILED | CANCELED | -        |
+| RESTORED  | -         | RESTORING | -        | RUNNING | -      | -       | -        | FAILED | CANCELED | FINISHED |
+| RUNNING   | -         | -         | -        | -       | PAUSED | -       | RESTORED | FAILED | CANCELED | -        |
+| PAUSED    | -         | -         | -        | -       | -      | RUNNING | -        | FAILED | CANCELED | CANCELED |
+
+FAILED, CANCELED and FINISHED are the end: cancelling or closing changes nothing, all else is an error.
+
+In RESTORING and RUNNING somebody works in the operators. Nobody else may touch them, so an error or a cancel that comes
+meanwhile is only noted, and carried out by the thread at work, at the latest before the task is RESTORED. In all other
+states the thread that ends the task does so at once. Source of the behaviour: Flink's ``ExecutionState`` and ``Task``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from enum import Enum
+
+from pillarbox._errors import TaskCanceledError, TaskStateError
+
+__all__ = ["TaskEvent", "TaskLife", "TaskState", "suppress"]
+
+_log = logging.getLogger("pillarbox")
+
+
+class TaskState(Enum):
+    """Where a task is in its life (P1)."""
+
+    CREATED = "created"
+    #: Its operators are being opened, or its state is being read.
+    RESTORING = "restoring"
+    #: Between two epochs.
+    RESTORED = "restored"
+    #: An epoch is running.
+    RUNNING = "running"
+    #: An epoch has left its loop until its output has been taken.
+    PAUSED = "paused"
+    FAILED = "failed"
+    CANCELED = "canceled"
+    FINISHED = "finished"
+
+    @property
+    def is_at_work(self) -> bool:
+        """Whether somebody works in the operators."""
+        return self in _AT_WORK
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether the task is dead."""
+        return self in _DEAD
+
+
+class TaskEvent(Enum):
+    """The events in the life of a task; the values complete "it cannot ..."."""
+
+    RESTORE = "be restored"
+    #: A task behind a shuffle is brought to the version of its store, before each epoch but the first.
+    SYNC = "be brought to the version of its store"
+    RESTORED = "end its restoring"
+    BEGIN_EPOCH = "begin an epoch"
+    PAUSE = "hand over its output"
+    RESUME = "go on with its epoch"
+    END_EPOCH = "end its epoch"
+    FAIL = "fail"
+    CANCEL = "be cancelled"
+    CLOSE = "be closed"
+
+
+_DEAD = frozenset({TaskState.FAILED, TaskState.CANCELED, TaskState.FINISHED})
+_AT_WORK = frozenset({TaskState.RESTORING, TaskState.RUNNING})
+_FATAL = {TaskEvent.FAIL: TaskState.FAILED, TaskEvent.CANCEL: TaskState.CANCELED}
+
+TRANSITIONS: dict[TaskState, dict[TaskEvent, TaskState]] = {
+    TaskState.CREATED: {
+        TaskEvent.RESTORE: TaskState.RESTORING,
+        TaskEvent.CLOSE: TaskState.FINISHED,
+        **_FATAL,
+    },
+    TaskState.RESTORING: {
+        TaskEvent.RESTORED: TaskState.RESTORED,
+        **_FATAL,
+    },
+    TaskState.RESTORED: {
+        TaskEvent.SYNC: TaskState.RESTORING,
+        TaskEvent.BEGIN_EPOCH: TaskState.RUNNING,
+        TaskEvent.CLOSE: TaskState.FINISHED,
+        **_FATAL,
+    },
+    TaskState.RUNNING: {
+        TaskEvent.PAUSE: TaskState.PAUSED,
+        TaskEvent.END_EPOCH: TaskState.RESTORED,
+        **_FATAL,
+    },
+    TaskState.PAUSED: {
+        TaskEvent.RESUME: TaskState.RUNNING,
+        TaskEvent.CLOSE: TaskState.CANCELED,
+        **_FATAL,
+    },
+    TaskState.FAILED: {},
+    TaskState.CANCELED: {},
+    TaskState.FINISHED: {},
+}
+
+
+class TaskLife:
+    """The state of one task, and the errors that were reported to it.
+
+    Any thread may call it, also from a signal handler. There is one right to work in the task: :meth:`begin` takes it,
+    :meth:`end` returns it, a dead task keeps it for good. Only its holder changes the state.
+
+    Attributes:
+        state: where the task is.
+    """
+
+    def __init__(self, task: str) -> None:
+        self._task = task
+        self.state: TaskState = TaskState.CREATED
+        self._right = threading.Lock()
+        # The errors that end the task, in the order in which they came: the first one is the cause.
+        self._reported: deque[BaseException] = deque()
+
+    @property
+    def cause(self) -> BaseException | None:
+        """The error that ends the task, or has ended it; None while there is none."""
+        return self._reported[0] if self._reported else None
+
+    def report(self, error: BaseException) -> None:
+        """Note what is to end the task: the first error that is reported. Of a dead one, later errors are logged."""
+        if any(error is known for known in list(self._reported)):
+            return
+        if not self.state.is_terminal:
+            self._reported.append(error)
+            if self.state.is_terminal:  # just now: the thread that ended it may have told the others already
+                self.tell_others()
+        elif not isinstance(error, (TaskCanceledError, GeneratorExit)):
+            suppress(None, error, f"task {self._task!r} was {self.state.value} before this error came")
+
+    def tell_others(self) -> None:
+        """Report the errors that came after the cause, each once."""
+        kept = 0 if self.state is TaskState.FINISHED else 1
+        while len(self._reported) > kept:
+            try:
+                later = self._reported.pop()
+            except IndexError:
+                return
+            if not isinstance(later, (TaskCanceledError, GeneratorExit)):
+                suppress(self.cause, later, f"reported to task {self._task!r} as well")
+
+    def try_begin(self) -> bool:
+        """Take the right to work in the task, whatever its state; False if somebody has it, or it is dead."""
+        return self._right.acquire(blocking=False)
+
+    def give_back(self) -> None:
+        """Return the right to work in the task."""
+        self._right.release()
+
+    def begin(self, event: TaskEvent) -> None:
+        """Take the right to work in the task, and enter the state that follows.
+
+        Raises:
+            TaskStateError: this cannot happen in the state that the task is in; nothing has changed.
+            BaseException: what was reported since the task was last worked in.
+        """
+        if not self.try_begin():
+            if event is TaskEvent.RESUME and self.cause is not None:
+                raise self.cause
+            raise self.illegal(event)
+        try:
+            self.enter(event)
+        except BaseException:
+            self._right.release()
+            raise
+
+    def enter(self, event: TaskEvent) -> None:
+        """Enter the state that follows; only with the right to work in the task.
+
+        Raises:
+            TaskStateError: this cannot happen in the state that the task is in; nothing has changed.
+        """
+        following = TRANSITIONS[self.state].get(event)
+        if following is None:
+            raise self.illegal(event)
+        self.state = following
+
+    def check(self) -> None:
+        """Raise what was reported, if anything was."""
+        if self._reported:
+            raise self._reported[0]
+
+    def illegal(self, event: TaskEvent) -> TaskStateError:
+        """Return the error that says what cannot happen, and why."""
+        because = f" because of {self.cause!r}" if self.state is TaskState.FAILED and self.cause is not None else ""
+        return TaskStateError(f"task {self._task!r} cannot {event.value}: it is {self.state.value}{because}")
+
+
+def suppress(cause: BaseException | None, error: BaseException, how: str) -> None:
+    """Report an error that is not the first: as a note on the first one, or in the log where that cannot be done."""
+    add_note = getattr(cause, "add_note", None)  # Python 3.11
+    if callable(add_note):
+        add_note(f"{how}: {error!r}")
+    else:
+        _log.error("%s", how, exc_info=error)

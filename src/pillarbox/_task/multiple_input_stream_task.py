@@ -1,0 +1,341 @@
+"""The task of a vertex behind a shuffle: an input gate before the chain, and state in a log.
+
+Source of the behaviour: Flink's ``MultipleInputStreamTask``, and ``OneInputStreamTask``, which is here the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+from pillarbox._elements import Buffer, Records, TaskReport, Watermark, WatermarkStatus
+from pillarbox._errors import OperatorError, causes_of, shorten
+from pillarbox._state import ChunkStore, HeapKeyedStateBackend, KeyOwner, StateLog, Sync
+from pillarbox._state.savepoint import gate_with_edges
+from pillarbox._task.batch_input import BatchInput
+from pillarbox._task.input_gate import InputGate
+from pillarbox._task.key_sorter import KeyedRun
+from pillarbox._task.lifecycle import TaskEvent, TaskState
+from pillarbox._task.memory import Memory, MemoryProbe, process_memory, readable
+from pillarbox._task.stream_task import EpochPhase, StreamTask
+from pillarbox._task.task_input import DataInputStatus, IteratorReader
+from pillarbox._task.vertex import Vertex, edge_in
+from pillarbox._time import ProcessingTimeService
+
+__all__ = ["MultipleInputStreamTask"]
+
+_log = logging.getLogger("pillarbox")
+
+# From this share of the limit on a task warns, once for as long as it lives in its worker.
+_WARNED_SHARE = 0.7
+# Writing the state takes this much: the chunks of a large epoch, and what Arrow makes of the output.
+_HEADROOM = 16 * 1024 * 1024
+
+
+class MultipleInputStreamTask(StreamTask):
+    """The operators of a vertex behind a shuffle, with the state of all of them, keyed or not, in a log.
+
+    Args:
+        memory: tells how much memory the process uses, and may use.
+    """
+
+    def __init__(
+        self,
+        vertex: Vertex,
+        subtask: int,
+        *,
+        clock: ProcessingTimeService | None = None,
+        threaded_input: bool = False,
+        memory: MemoryProbe = process_memory,
+    ) -> None:
+        owner = KeyOwner(subtask, vertex.parallelism, vertex.max_parallelism)
+        self.backend: HeapKeyedStateBackend = HeapKeyedStateBackend(vertex.nodes[0].name, owner)
+        super().__init__(
+            vertex,
+            subtask,
+            clock=clock,
+            threaded_input=threaded_input,
+            backend=self.backend if vertex.is_keyed else None,
+            own_state=self.backend,
+        )
+        self._memory = memory
+        self._warned = False
+        self._own_state = any(node.factory.stateful for node in vertex.nodes)
+        self.log: StateLog = StateLog(
+            vertex.log_identity(subtask), self.backend, own_state=self._own_state, moved=vertex.moved
+        )
+        self.gate: InputGate = InputGate(vertex.name, vertex.inputs)
+        self._batch: BatchInput | None = None
+        if vertex.batch:
+            self._batch = BatchInput(vertex.inputs, by_key=vertex.is_keyed and self.chain.head.by_key)
+        self._store: ChunkStore | None = None
+        self._sync = Sync.IN_STEP
+        self._state_format: str | None = None
+        self._restore_seconds = 0.0
+        self._epoch_time = 0
+        self._is_last = False
+
+    def restore(self, store: ChunkStore | None) -> bool:
+        """Bring the task to the version in the store; without one (a batch), there is no state yet.
+
+        Returns:
+            False when the task holds changes that were not committed: it has been cancelled, and must be made anew.
+
+        Raises:
+            CheckpointMismatchError: the store holds something else's state.
+            TaskStateError: the task is in an epoch, or has ended.
+        """
+        first = self.state is TaskState.CREATED
+        try:
+            with self._working(TaskEvent.RESTORE if first else TaskEvent.SYNC, TaskEvent.RESTORED):
+                self.metrics.begin_epoch()
+                if first:
+                    self.chain.open()
+                    self.backend.seal()
+                    self._state_format = None if store is None else self._find_state_format()
+                self.metrics.state.mark_start()
+                self._sync = Sync.IN_STEP if store is None else self.log.sync(store)
+                self.metrics.state.mark_end()
+                self._restore_seconds = self.metrics.state.total
+                if self._sync is not Sync.DIVERGED and (first or self._sync is not Sync.IN_STEP):
+                    self._restore_task_state(self.log.task_state)
+        except Exception as error:
+            if _ran_out_of_memory(error):
+                raise self._out_of_memory(self._memory()) from error
+            raise
+        if self._sync is Sync.DIVERGED:
+            self.cancel()
+            return False
+        return True
+
+    def _find_state_format(self) -> str | None:
+        """Return whether the state is plain data, and log it; subtask 0 speaks for all."""
+        if not self.backend.is_declared and not self._own_state:
+            return None
+        reason = self.log.reason_for_pickles
+        if self.subtask == 0:
+            said = "plain data, of the declared types" if reason is None else f"pickles: {reason}"
+            _log.info("operator %r: the state in the checkpoint is %s", self.chain.head.name, said)
+        return "plain" if reason is None else f"pickle: {reason}"
+
+    def _restore_task_state(self, task_state: dict[str, Any]) -> None:
+        self.coordinator.restored(self.log.version)
+        former = self.log.former_program
+        if task_state:
+            gate = task_state["gate"]
+            if former is not None:
+                gate = gate_with_edges(gate, lambda edge: edge_in(self.vertex.program, edge, former))
+            self.gate.restore(gate)
+        for service in self.chain.timer_services():
+            service.current_watermark = self.gate.current_watermark
+        self.chain.restore_event_time(task_state.get("event_time", {}), say_anew=former is not None)
+        self.chain.restore_state(task_state.get("operators", {}), is_restored=self.log.version > 0)
+        self.backend.check_operator_lists()
+
+    @property
+    def next_wake_up(self) -> int | None:
+        """The time (epoch ms) when the task has work even without input.
+
+        It is that of its earliest processing-time timer, or when a source or stream has been silent for its timeout.
+        """
+        times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
+        times += [self.gate.next_wake_up(self._epoch_time)]
+        times += [operator.next_wake_up for operator in self.chain.operators]
+        return min((time for time in times if time is not None), default=None)
+
+    def run_epoch(
+        self,
+        buffers: Iterable[Iterable[Buffer]],
+        store: ChunkStore | None,
+        epoch_time: int | None = None,
+        *,
+        last: bool = False,
+    ) -> Iterator[list[Buffer]]:
+        """Process one epoch's buffers; return the output, in parts.
+
+        State goes to ``store``; without one (a batch), this is the only epoch, and its state is not kept. The task must
+        have been restored from the same store.
+
+        Args:
+            epoch_time: by which the silence of sources is measured, and the time-to-live of state (epoch ms): the same
+                for all tasks, and when the epoch is run again; the clock's time when None.
+            last: whether the data end behind this epoch, also those of channels that do not say so.
+
+        Raises:
+            TaskStateError: the task has not been restored, is in an epoch, or has ended.
+        """
+        try:
+            with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
+                self._store = store
+                self._is_last = last
+                self._epoch_time = self.clock.current_processing_time() if epoch_time is None else epoch_time
+                self.backend.now = self._epoch_time
+                epoch = self.log.version + 1
+                self.gate.begin_epoch(epoch)
+                self.writer.begin_epoch(self.subtask, epoch)
+                if self.log.version > self.coordinator.latest_completed:
+                    # Spark starts an epoch only after it has committed the one before.
+                    self.notify_checkpoint_complete_async(self.log.version)
+                yield from self._run_epoch(epoch, buffers)
+        except Exception as error:
+            if _ran_out_of_memory(error):
+                raise self._out_of_memory(self._memory()) from error
+            raise
+
+    def _begin_epoch(self) -> None:
+        self.metrics.state.total += self._restore_seconds
+        self.metrics.epoch.total += self._restore_seconds
+        # Even if the program is not known to use processing time: timers that are due fire with the next data.
+        self.processor.get_main_mailbox_executor().execute(self._start_timers, "start processing-time timers")
+
+    def _start_timers(self) -> None:
+        now = self.clock.current_processing_time()
+        for service in self.chain.timer_services():
+            service.fire_due_processing_time_timers(now)
+
+    def _process(self, item: Iterable[Any]) -> None:
+        if self._batch is None:
+            self._process_buffers(item)
+        elif self._batch.complete:
+            self._process_keys(item)
+        else:
+            self._gather(item, self._batch)
+
+    def _gather(self, item: Iterable[Buffer], batch: BatchInput) -> None:
+        """Let records wait for their turn in batch mode, where there are no watermarks but the last one."""
+        gate, inputs = self.gate, self.chain.head.inputs
+        for buffer in item:
+            self.metrics.buffers_in += 1
+            for channel, element in gate.receive(buffer):
+                if isinstance(element, Records):
+                    self.metrics.records_in += len(element)
+                    if not batch.takes(gate.edge_of(channel), element, len(buffer.payload)):
+                        inputs[gate.input_of(channel)].process_records(element)
+
+    def _process_keys(self, item: Iterable[KeyedRun]) -> None:
+        """Process records that have waited, and end each key behind its last one."""
+        head = self.chain.head
+        for index, records in item:
+            if records is not None:
+                head.inputs[index].process_records(records)
+            else:
+                head.end_key()
+                self.backend.drop_keys()
+
+    def _process_buffers(self, item: Iterable[Buffer]) -> None:
+        gate, inputs = self.gate, self.chain.head.inputs
+        for buffer in item:
+            self.metrics.buffers_in += 1
+            for channel, element in gate.receive(buffer):
+                if isinstance(element, Records):
+                    self.metrics.records_in += len(element)
+                    inputs[gate.input_of(channel)].process_records(element)
+                elif isinstance(element, Watermark):
+                    gate.watermark(channel, element.timestamp, self.chain)
+                elif isinstance(element, WatermarkStatus):
+                    gate.status(channel, element.idle)
+            if gate.any_barrier and not self.metrics.alignment.is_running:
+                self.metrics.alignment.mark_start()
+
+    def _close_input(self) -> None:
+        self.gate.close()
+        if self._batch is not None:
+            self._batch.close()
+        super()._close_input()
+
+    def _end_epoch(self) -> DataInputStatus:
+        ended = self.gate.aligned()
+        self.metrics.alignment.mark_end()
+        if self._phase is EpochPhase.DATA_ENDED:
+            self._checkpoint_on_barrier()
+            return DataInputStatus.END_OF_INPUT
+        if self._batch is not None:
+            if self._batch.complete:
+                return DataInputStatus.END_OF_DATA
+            self._reader.close()
+            self._reader = IteratorReader(self._batch.in_order())
+            return DataInputStatus.MORE_AVAILABLE
+        self.gate.advance(self._epoch_time, self.chain)
+        if self._is_last:
+            self.gate.end(self.chain)
+        if ended or self._is_last:
+            return DataInputStatus.END_OF_DATA
+        self._checkpoint_on_barrier()
+        return DataInputStatus.NOTHING_AVAILABLE
+
+    def _checkpoint_on_barrier(self) -> None:
+        self._phase = EpochPhase.INPUT_ENDED
+        for service in self.chain.timer_services():
+            service.unschedule()
+        self._perform_checkpoint(self._checkpoint_id)
+
+    def _write_state(self, operator_states: dict[str, Any]) -> None:
+        if self._store is None:
+            return
+        self.metrics.state.mark_start()
+        self._watch_memory()
+        state = {"gate": self.gate.snapshot(), "operators": operator_states}
+        event_time = self.chain.snapshot_event_time()
+        if any(event_time.values()):
+            state["event_time"] = event_time
+        self.log.commit(self._store, state)
+        self.metrics.state.mark_end()
+
+    # -- memory --
+
+    def _watch_memory(self) -> None:
+        """Warn when the worker's memory is nearly used up, and fail where it is not enough to write the state."""
+        memory = self._memory()
+        if memory is None:
+            return
+        if memory.limit - memory.used < _HEADROOM:
+            raise self._out_of_memory(memory)
+        if not self._warned and memory.used >= _WARNED_SHARE * memory.limit:
+            self._warned = True
+            _log.warning(
+                "operator %r, subtask %d: the worker uses %s of the %s of memory that it may use; the state of %d keys"
+                " takes about %s when it is written, and several times that in memory: raise"
+                " spark.executor.pyspark.memory, or keep less for each key",
+                self.chain.head.name,
+                self.subtask,
+                readable(memory.used),
+                readable(memory.limit),
+                self.backend.num_keys,
+                readable(self.log.state_bytes),
+            )
+
+    def _out_of_memory(self, memory: Memory | None) -> OperatorError:
+        used = "" if memory is None else f" ({readable(memory.used)} of {readable(memory.limit)} are used)"
+        largest = ", ".join(f"{shorten(key)} (about {readable(size)})" for key, size in self.backend.largest_keys())
+        return OperatorError(
+            f"operator {self.chain.head.name!r}, subtask {self.subtask}: the worker has no memory left{used}; the state"
+            f" of {self.backend.num_keys} keys took about {readable(self.log.state_bytes)} when it was last written,"
+            f" and takes several times that in memory; the largest keys are {largest or 'none'}: raise"
+            " spark.executor.pyspark.memory, keep less for each key, or raise the parallelism (pillarbox rescale)"
+        )
+
+    def _report(self) -> TaskReport:
+        services = list(self.chain.timer_services())
+        return replace(
+            super()._report(),
+            buffers_in=self.metrics.buffers_in,
+            watermark=self.gate.current_watermark,
+            keys=self.backend.num_keys,
+            event_time_timers=sum(service.num_event_time_timers() for service in services),
+            processing_time_timers=sum(service.num_processing_time_timers() for service in services),
+            next_wake_up=self.next_wake_up,
+            # Requests that are carried: what comes of them is a matter of this input, not of a later time.
+            unfinished=any(operator.is_unfinished for operator in self.chain.operators),
+            state_bytes=self.log.state_bytes,
+            state_bytes_written=self.log.bytes_written,
+            state_chunks=self.log.chunks,
+            state_sync=self._sync.value,
+            state_format=self._state_format,
+        )
+
+
+def _ran_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error, or its cause, is a lack of memory."""
+    return any(isinstance(each, MemoryError) for each in causes_of(error))

@@ -1,0 +1,394 @@
+"""The operators of a vertex, wired to call each other directly (P6)."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from threading import Event
+from typing import Any
+
+from pillarbox._errors import CheckpointMismatchError
+from pillarbox._operators.checkpointed import OperatorStateStore
+from pillarbox._operators.operator import (
+    Discard,
+    Fanout,
+    Input,
+    KeyedContext,
+    OperatorContext,
+    RecordInput,
+    StreamOperator,
+)
+from pillarbox._operators.timestamps_and_watermarks import status_said_anew
+from pillarbox._operators.typed_results import typed
+from pillarbox._state import KeyedStateBackend
+from pillarbox._task.record_writer import RecordWriter
+from pillarbox._task.vertex import Consumers, Vertex
+from pillarbox._time import (
+    EpochValve,
+    ProcessingTimeCallback,
+    ProcessingTimeService,
+    ProcessingTimeServiceImpl,
+)
+from pillarbox._time.batch_timer_service import BatchTimeServiceManager
+from pillarbox._time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
+from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
+
+__all__ = ["OperatorChain", "as_mail"]
+
+
+class OperatorChain:
+    """A tree of operators: node 0 is the head.
+
+    They are made and opened from the tail to the head, and finished from the head to the tail. Each operator has its
+    own mailbox executor, with its index in the chain as priority. Only the mailbox thread may touch a chain.
+
+    Args:
+        backend: keyed state, for the operator at the head; None where it has none.
+        own_state: where states of the operators themselves lie; None where there is no place for them.
+    """
+
+    def __init__(
+        self,
+        vertex: Vertex,
+        subtask: int,
+        processor: MailboxProcessor,
+        clock: ProcessingTimeService,
+        writer: RecordWriter,
+        backend: KeyedStateBackend | None,
+        own_state: KeyedStateBackend | None = None,
+    ) -> None:
+        self._opened = False
+        executors = [processor.get_mailbox_executor(index) for index in range(len(vertex.nodes))]
+        self._clocks = [ProcessingTimeServiceImpl(clock, as_mail(executor)) for executor in executors]
+        self._keyed: KeyedContext | None = None
+        if backend is not None:
+            timers = (
+                BatchTimeServiceManager(backend, self._clocks[0])
+                if vertex.batch
+                else InternalTimeServiceManager(backend, self._clocks[0], fires=vertex.fires_processing_time)
+            )
+            self._keyed = KeyedContext(backend, timers)
+        wiring = _Wiring(vertex, writer)
+        epoch_time = None if own_state is None else lambda: own_state.now
+        for index, node in reversed(list(enumerate(vertex.nodes))):
+            types = node.factory.result_types
+            outputs: dict[Any, Input] = {
+                tag: typed(wiring.consumers((node.uid, tag), wanted), types.get(tag), node.name)
+                for tag, wanted in [(None, node.output), *node.side_outputs.items()]
+            }
+            context = OperatorContext(
+                node.name,
+                node.uid,
+                subtask,
+                vertex.parallelism,
+                executors[index],
+                self._clocks[index],
+                outputs.pop(None),
+                outputs,
+                self._keyed if index == 0 else None,
+                vertex.job_parallelism,
+                max_parallelism=vertex.max_parallelism,
+                operator_state=None if own_state is None else OperatorStateStore(own_state, node.uid),
+                batch=vertex.batch,
+                epoch_time=epoch_time,
+            )
+            wiring.add(index, node.factory.make(context))
+        self.operators: list[StreamOperator] = [wiring.operators[index] for index in range(len(vertex.nodes))]
+        self._meetings = dict(sorted(wiring.meetings.items()))
+
+    @property
+    def head(self) -> StreamOperator:
+        """The operator that the task's input goes to."""
+        return self.operators[0]
+
+    def timer_services(self) -> Iterable[InternalTimerService]:
+        """Return the timers of the keyed operator at the head; none where there is no such operator."""
+        return () if self._keyed is None else self._keyed.timers.services()
+
+    def set_subtask(self, subtask: int) -> None:
+        """Set the partition of the source that the task processes from now on."""
+        for operator in self.operators:
+            operator.context.subtask = subtask
+
+    def set_epoch(self, epoch: int) -> None:
+        """Tell the operators which epoch runs from now on."""
+        for operator in self.operators:
+            operator.context.epoch = epoch
+        for meeting in self._meetings.values():
+            meeting.valve.begin_epoch()
+
+    def begin_epoch(self) -> None:
+        """Begin an epoch of a source: event time begins anew, too."""
+        for meeting in self._meetings.values():
+            meeting.restore(None)
+        for operator in self.operators:
+            operator.begin_epoch()
+
+    def open(self) -> None:
+        """Open all operators, the tail first, so that each finds those behind it ready."""
+        self._opened = True
+        for operator in reversed(self.operators):
+            operator.open()
+
+    # -- event time, from the valve of the input --
+
+    def process_watermark(self, timestamp: int) -> None:
+        """Advance event time, from the head on."""
+        if timestamp == MAX_WATERMARK:
+            # Records that fired timers are about to emit would come too late downstream.
+            self._quiesce(self.operators[0], self._clocks[0])
+        self.head.process_watermark(timestamp)
+
+    def process_status(self, idle: bool) -> None:
+        """Hand on a change between idle and active."""
+        self.head.process_status(idle)
+
+    # -- the end of the data --
+
+    def resume_timers(self) -> None:
+        """Let timers fire again that the end of a former epoch's data has quiesced."""
+        for clock in self._clocks:
+            clock.resume()
+
+    def finish(self) -> None:
+        """End the data, operator by operator, the head first: nothing of one comes once it is finished.
+
+        Each ends its input, with its timers at work; then its timers are quiesced, and those of its mails run that
+        are there, above all of timers that have fired; then it is finished. The maximum watermark sets out from the
+        head behind all that the head's timers emit. (In Flink it does so before, and what they emit comes too late.)
+        """
+        for meeting in self._meetings.values():
+            meeting.end_epoch()
+        for place, (operator, clock) in enumerate(zip(self.operators, self._clocks)):
+            self._count_where_streams_meet(place)
+            operator.end_input()
+            self._quiesce(operator, clock)
+            if operator is self.head:
+                operator.process_watermark(MAX_WATERMARK)
+            operator.finish()
+        self._count_where_streams_meet_at_the_end()
+
+    def _quiesce(self, operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
+        executor = operator.context.mailbox_executor
+        finished = Event()
+        # Behind the mails of all timers that have fired. Then behind all of its mails that are there.
+        clock.quiesce().add_done_callback(lambda _: executor.execute(finished.set, "finish %s", operator.name))
+        while not finished.is_set():
+            executor.yield_ignoring_deferrable()
+
+    def close(self) -> list[Exception]:
+        """Close all operators; give what went wrong, having closed the others nevertheless."""
+        for clock in self._clocks:
+            # The clock beneath may outlive the task: no timer of a dead one may reach its closed mailbox.
+            clock.quiesce()
+        if not self._opened:
+            return []
+        self._opened = False
+        failures: list[Exception] = []
+        for operator in self.operators:
+            try:
+                operator.close()
+            except Exception as error:
+                failures.append(error)
+        return failures
+
+    def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
+        """Let operators emit what must go before the barrier, the head first, and streams that meet count."""
+        for place, operator in enumerate(self.operators):
+            self._count_where_streams_meet(place)
+            operator.prepare_snapshot_pre_barrier(checkpoint_id)
+        self._count_where_streams_meet_at_the_end()
+
+    def _count_where_streams_meet(self, place: int) -> None:
+        """Let all count that streams have said by now which meet in front of the operator at a place."""
+        if place in self._meetings:
+            self._meetings[place].end_epoch()
+
+    def _count_where_streams_meet_at_the_end(self) -> None:
+        """Let all count that streams have said by now which meet behind all operators."""
+        for place, meeting in self._meetings.items():
+            if place >= len(self.operators):
+                meeting.end_epoch()
+
+    def snapshot_state(self, checkpoint_id: int) -> dict[str, Any]:
+        """Return the operators' own state by uid; keyed state is written by the state log."""
+        states: dict[str, Any] = {}
+        for operator in self.operators:
+            operator.snapshot_function(checkpoint_id)
+            state = operator.snapshot_state(checkpoint_id)
+            if state is not None:
+                states[operator.uid] = state
+        return states
+
+    def snapshot_event_time(self) -> dict[str, Any]:
+        """Return what is known of event time behind the input's valve, as plain data.
+
+        ``{"operators": {uid: what it returned}, "meetings": {name: snapshot of its valve}}``
+        """
+        said = {operator.uid: operator.snapshot_event_time() for operator in self.operators}
+        return {
+            "operators": {uid: state for uid, state in said.items() if state is not None},
+            "meetings": {meeting.name: meeting.valve.snapshot() for meeting in self._meetings.values()},
+        }
+
+    def restore_event_time(self, state: Mapping[str, Any], *, say_anew: bool = False) -> None:
+        """Take back what ``snapshot_event_time`` returned, as far as there still are such operators; or nothing.
+
+        Args:
+            say_anew: whether there may be tasks behind this one that have not heard which streams are idle.
+        """
+        meetings, operators = state.get("meetings", {}), state.get("operators", {})
+        for meeting in self._meetings.values():
+            meeting.restore(meetings.get(meeting.name))
+        for operator in self.operators:
+            known = operators.get(operator.uid)
+            operator.restore_event_time(known if known is None or not say_anew else status_said_anew(known))
+
+    def restore_state(self, states: dict[str, Any], *, is_restored: bool) -> None:
+        """Restore the operators' own state.
+
+        Args:
+            states: what operators returned with the last checkpoint, by uid.
+            is_restored: whether there is a checkpoint.
+
+        Raises:
+            CheckpointMismatchError: there is state of an operator that the chain does not have.
+        """
+        lost = sorted(states.keys() - {operator.uid for operator in self.operators})
+        if lost:
+            raise CheckpointMismatchError(
+                f"the checkpoint holds what operator {lost[0]!r} had not finished, which the program does not have in"
+                f" {self.head.name!r}: run the program that wrote it, set uid() of the operator to the one in the"
+                " checkpoint, or start from a new one"
+            )
+        for operator in self.operators:
+            operator.restore_state(states.get(operator.uid))
+            operator.initialize_function(is_restored=is_restored)
+
+
+#: A stream of a chain: the uid of its operator, and the tag of a side output or None.
+_Stream = tuple[str, str | None]
+
+
+class _Wiring:
+    """Connects the operators of a chain while they are made, each after those that it sends to.
+
+    Operators, then edges, have one numbering: their *places*.
+
+    Attributes:
+        operators: those that are made, by place.
+        meetings: where several streams meet, by place.
+    """
+
+    def __init__(self, vertex: Vertex, writer: RecordWriter) -> None:
+        self._vertex = vertex
+        self._arriving: defaultdict[int, list[_Stream]] = defaultdict(list)
+        for node in vertex.nodes:
+            for tag, wanted in [(None, node.output), *node.side_outputs.items()]:
+                for place, _ in self._places(wanted):
+                    self._arriving[place].append((node.uid, tag))
+        self._names = [*((node.uid,) for node in vertex.nodes), *_names_of_edges(vertex)]
+        self._targets: dict[int, Input] = {}
+        self.operators: dict[int, StreamOperator] = {}
+        self.meetings: dict[int, _Meeting] = {}
+        for place, edge in enumerate(writer.edges, len(vertex.nodes)):
+            self._add_target(place, edge)
+
+    def add(self, place: int, operator: StreamOperator) -> None:
+        """Make an operator known, so that streams can lead to it."""
+        self.operators[place] = operator
+        self._add_target(place, operator)
+
+    def _add_target(self, place: int, target: Input) -> None:
+        self._targets[place] = target
+        if len(self._arriving[place]) > 1:
+            self.meetings[place] = _Meeting(self._names[place], target, self._arriving[place])
+
+    def consumers(self, stream: _Stream, wanted: Consumers) -> Input:
+        """Return the one input that stands for all consumers of a stream."""
+        inputs = [self._input_at(stream, place, index) for place, index in self._places(wanted)]
+        if not inputs:
+            return Discard()
+        return inputs[0] if len(inputs) == 1 else Fanout(inputs)
+
+    def _input_at(self, stream: _Stream, place: int, index: int) -> Input:
+        target = self._targets[place]
+        if place not in self.meetings:
+            return target
+        way_in = self.operators[place].inputs[index] if place in self.operators else target
+        return self.meetings[place].branch(stream, way_in)
+
+    def _places(self, wanted: Consumers) -> list[tuple[int, int]]:
+        """Return the places of consumers, each with the index of its input."""
+        return [
+            *((consumer.node, consumer.index) for consumer in wanted.nodes),
+            *((len(self._vertex.nodes) + edge, 0) for edge in wanted.edges),
+        ]
+
+
+def _names_of_edges(vertex: Vertex) -> Iterator[tuple[Any, ...]]:
+    """Return names of edges, which they keep when vertices get other numbers: receiver, its input, and which it is."""
+    uids: dict[int | str, str] = {number: uid for uid, number, _ in vertex.program}
+    seen: Counter[Any] = Counter()
+    for edge in vertex.edges:
+        name = "edge", uids.get(edge.receiver, edge.receiver), edge.index
+        yield *name, seen[name]
+        seen[name] += 1
+
+
+class _Meeting:
+    """The place where several streams of one chain meet: a union, or the inputs of one operator.
+
+    Event time is the minimum of theirs. In Flink they would come in by several channels, and the input's valve would
+    take care of that.
+
+    Args:
+        name: by which a checkpoint knows it.
+        streams: those that meet; one that comes twice is there twice.
+    """
+
+    def __init__(self, name: tuple[Any, ...], target: Input, streams: Sequence[_Stream]) -> None:
+        self.name = name
+        self.target = target
+        self._branches = [(*stream, streams[:number].count(stream)) for number, stream in enumerate(streams)]
+        self._taken: Counter[_Stream] = Counter()
+        self.restore(None)
+
+    def restore(self, snapshot: dict[str, Any] | None) -> None:
+        """Take back what the streams have said; None: nothing, as at the beginning of an epoch of a source."""
+        self.valve = EpochValve(self._branches)
+        if snapshot is not None:
+            self.valve.restore(snapshot)
+
+    def end_epoch(self) -> None:
+        self.valve.end_epoch(self.target)
+
+    def branch(self, stream: _Stream, records: RecordInput) -> _Branch:
+        number = self._taken[stream]
+        self._taken[stream] += 1
+        return _Branch(self, (*stream, number), records)
+
+
+class _Branch:
+    """One of the streams that meet, and where its records go."""
+
+    def __init__(self, meeting: _Meeting, name: tuple[Any, ...], records: RecordInput) -> None:
+        self._meeting = meeting
+        self._name = name
+        self.process_records = records.process_records
+
+    def process_watermark(self, timestamp: int) -> None:
+        self._meeting.valve.watermark_came(self._name, timestamp, self._meeting.target)
+
+    def process_status(self, idle: bool) -> None:
+        self._meeting.valve.status_came(self._name, idle)
+
+
+def as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:
+    """Return a function that makes a timer's callback a mail with the operator's priority."""
+
+    def defer(callback: ProcessingTimeCallback, timestamp: int) -> None:
+        executor.execute(lambda: callback(timestamp), "timer callback at %d", timestamp)
+
+    return defer

@@ -1,0 +1,368 @@
+"""How the records of an edge are spread over the subtasks behind it.
+
+A partitioner is a value of the edge, made where the program is built; a task makes its own selector of it. Source of
+the names: Flink's ``StreamPartitioner`` and ``ChannelSelector``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox._elements import ArrowRecords, Records
+from pillarbox._errors import shorten
+from pillarbox._operators.keys import Keying, Router
+from pillarbox._operators.user_code import raise_at_record
+
+__all__ = [
+    "BroadcastPartitioner",
+    "ChannelSelector",
+    "CustomPartitioner",
+    "ForwardPartitioner",
+    "GlobalPartitioner",
+    "KeyGroupPartitioner",
+    "OutputPartitioner",
+    "Partitioner",
+    "RebalancePartitioner",
+    "RescalePartitioner",
+    "ShufflePartitioner",
+]
+
+
+class ChannelSelector(Protocol):
+    """Divides the runs of records of one sending subtask among the targets. Only the mailbox thread may touch it."""
+
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
+        """Start anew, as the ``subtask``-th sender: an epoch that is run again divides its records the same way."""
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        """Yield the index of a target and its share of the records, for each target that has any."""
+
+
+class Partitioner(ABC):
+    """How records are spread over the targets of an edge.
+
+    Attributes:
+        to_output: whether the edge leads out of the program: records go there, and no watermarks or barriers.
+        at_once: whether the task hands its output over after each run of records.
+    """
+
+    to_output = False
+    at_once = False
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+
+    @abstractmethod
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
+        """Return what divides the records of one sending subtask among ``targets`` receivers.
+
+        Args:
+            senders: the number of sending subtasks; 0: nobody knows, as they are the partitions of a source.
+        """
+
+
+class OutputPartitioner(Partitioner):
+    """To an output of the program, which is one target.
+
+    Args:
+        at_once: whether somebody waits for the records, who may then want no more.
+    """
+
+    to_output = True
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        self.at_once = at_once
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "rows"
+
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
+        """Return what hands on all records."""
+        return _ToTheOnlyTarget()
+
+
+class _ToTheOnlyTarget:
+    def begin_epoch(self, subtask: int, epoch: int) -> None: ...
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        yield 0, records
+
+
+class KeyGroupPartitioner(Partitioner):
+    """By key: all records of a key go to the subtask that owns the key's group.
+
+    Flink's ``KeyGroupStreamPartitioner``.
+    """
+
+    def __init__(self, keying: Keying) -> None:
+        self.keying = keying
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "key by " + (", ".join(self.keying.columns) if self.keying.columns else "function")
+
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
+        """Return what divides records by their keys."""
+        return _ByKeyGroup(Router(self.keying, targets, max_parallelism), targets)
+
+
+class _ByKeyGroup:
+    def __init__(self, router: Router, targets: int) -> None:
+        self._router = router
+        self._targets = targets
+
+    def begin_epoch(self, subtask: int, epoch: int) -> None: ...
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        # Also where there is one target: a key that cannot be routed is refused at any parallelism.
+        subtasks = self._router.subtasks_of(records)
+        if self._targets == 1:
+            yield 0, records
+        else:
+            yield from _scatter(records, np.asarray(subtasks), self._targets)
+
+
+def _scatter(records: Records, subtasks: npt.NDArray[np.int64], targets: int) -> Iterator[tuple[int, Records]]:
+    """Yield the share of each target, given the target of each record."""
+    # (Numbers of a byte or two are sorted by a radix sort, several times as fast.)
+    order = np.argsort(subtasks.astype(np.min_scalar_type(targets)), kind="stable")
+    ends = np.cumsum(np.bincount(subtasks, minlength=targets)).tolist()
+    if isinstance(records, ArrowRecords):
+        ordered: Records = records.take(order)
+    else:
+        positions = order.tolist()
+        values = list(map(records.values.__getitem__, positions))
+        timestamps = records.timestamps
+        ordered = Records(values, None if timestamps is None else list(map(timestamps.__getitem__, positions)))
+    start = 0
+    for target, end in enumerate(ends):
+        if end > start:
+            yield target, ordered.slice(start, end)
+        start = end
+
+
+class BroadcastPartitioner(Partitioner):
+    """All records to every subtask. Flink's ``BroadcastPartitioner``."""
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "broadcast"
+
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
+        """Return what hands on all records to all receivers."""
+        return _ToAll(targets)
+
+
+class _ToAll:
+    def __init__(self, targets: int) -> None:
+        self._targets = targets
+
+    def begin_epoch(self, subtask: int, epoch: int) -> None: ...
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        for target in range(self._targets):
+            yield target, records
+
+
+class RebalancePartitioner(Partitioner):
+    """In equal shares, regardless of the records.
+
+    Flink's ``RebalancePartitioner`` deals out single records; here each run is cut into as many pieces as there are
+    targets, so that columns need not be copied.
+
+    An epoch that is run again deals the same records out to the same subtasks if they come in the same order.
+    """
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "rebalance"
+
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
+        """Return what deals records out."""
+        return _InTurn(targets)
+
+
+class _InTurn:
+    def __init__(self, targets: int) -> None:
+        self._targets = targets
+        self._next = 0
+
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
+        # Senders begin with different targets, and epochs, too: so the remainder does not always fall to the first, and
+        # epochs of a few records do not all go there.
+        self._next = (subtask + epoch) % self._targets
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        share, left_over = divmod(len(records), self._targets)
+        start = 0
+        for turn in range(self._targets):
+            end = start + share + (turn < left_over)
+            if end > start:
+                yield (self._next + turn) % self._targets, records.slice(start, end)
+            start = end
+        self._next = (self._next + left_over) % self._targets
+
+
+class ShufflePartitioner(Partitioner):
+    """At random. Flink's ``ShufflePartitioner``, but that an epoch that is run again draws the same numbers."""
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "shuffle"
+
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
+        """Return what deals records out at random."""
+        return _AtRandom(targets)
+
+
+class _AtRandom:
+    def __init__(self, targets: int) -> None:
+        self._targets = targets
+        self._random = np.random.default_rng()
+
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
+        self._random = np.random.default_rng((subtask, epoch))
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        yield from _scatter(records, self._random.integers(self._targets, size=len(records)), self._targets)
+
+
+class ForwardPartitioner(Partitioner):
+    """From each subtask to the one with the same index. Flink's ``ForwardPartitioner``.
+
+    The partitions of a source, which may be more or fewer, go to the subtasks in turn.
+    """
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "forward"
+
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
+        """Return what hands on all records to one receiver."""
+        return _ToOne(targets)
+
+
+class RescalePartitioner(Partitioner):
+    """From each sending subtask to its share of the receivers, in turn; or from several senders to one.
+
+    Flink's ``RescalePartitioner``. Each partition of a source has one receiver.
+    """
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "rescale"
+
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
+        """Return what deals records out among some receivers."""
+        return _ToShare(targets, senders) if senders else _ToOne(targets)
+
+
+class _ToOne:
+    def __init__(self, targets: int) -> None:
+        self._targets = targets
+        self._target = 0
+
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
+        self._target = subtask % self._targets
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        yield self._target, records
+
+
+class _ToShare:
+    def __init__(self, targets: int, senders: int) -> None:
+        self._targets = targets
+        self._senders = senders
+        self._first = 0
+        self._turns = _InTurn(1)
+
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
+        targets, senders = self._targets, self._senders
+        if senders < targets:
+            self._first = -(-subtask * targets // senders)
+            self._turns = _InTurn(-(-(subtask + 1) * targets // senders) - self._first)
+        else:
+            self._first = ((subtask + 1) * targets - 1) // senders
+            self._turns = _InTurn(1)
+        self._turns.begin_epoch(0, epoch)
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        for target, share in self._turns.divide(records):
+            yield self._first + target, share
+
+
+class GlobalPartitioner(Partitioner):
+    """All records to the first subtask. Flink's ``GlobalPartitioner``."""
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "global"
+
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
+        """Return what hands on all records to the first receiver."""
+        return _ToTheOnlyTarget()
+
+
+class CustomPartitioner(Partitioner):
+    """As a function of the user's says. Flink's ``CustomPartitionerWrapper``.
+
+    Args:
+        function: ``f(key, number of receivers)`` returns the index of one.
+        keying: how a record gets the key that the function is called with.
+    """
+
+    def __init__(self, function: Callable[[Any, int], int], keying: Keying) -> None:
+        self._function = function
+        self._keying = keying
+
+    @property
+    def label(self) -> str:
+        """The label of the edge in a plan."""
+        return "partition custom"
+
+    def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
+        """Return what calls the function for each record."""
+        return _AsTold(self._function, self._keying, targets)
+
+
+class _AsTold:
+    def __init__(self, function: Callable[[Any, int], int], keying: Keying, targets: int) -> None:
+        self._function = function
+        self._keying = keying
+        self._targets = targets
+
+    def begin_epoch(self, subtask: int, epoch: int) -> None: ...
+
+    def divide(self, records: Records) -> Iterator[tuple[int, Records]]:
+        where = f"operator {self._keying.operator!r}: the partitioner"
+        keys = self._keying.keys_of(records)
+        pending = iter(keys)
+        try:
+            chosen = [self._checked(self._function(key, self._targets)) for key in pending]
+        except BaseException as error:
+            raise_at_record(error, where, records.values, pending, operator=self._keying.operator)
+        yield from _scatter(records, np.array(chosen, np.int64), self._targets)
+
+    def _checked(self, target: Any) -> int:
+        if isinstance(target, bool) or not isinstance(target, (int, np.integer)) or not 0 <= target < self._targets:
+            raise ValueError(
+                f"it returned {shorten(target)}, and there are {self._targets} subtasks: return a number from 0 to"
+                f" {self._targets - 1}"
+            )
+        return int(target)

@@ -1,0 +1,45 @@
+"""Runs of records that wait: in memory up to a bound, in a temporary file beyond."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from typing import IO
+
+from pillarbox._elements import Records, decode, encode
+
+__all__ = ["RecordSpool"]
+
+_MEMORY_BOUND = 64 * 1024 * 1024
+
+
+class RecordSpool:
+    """Keeps runs in their order, each with the number of the input that it is for.
+
+    Only the mailbox thread may touch it.
+    """
+
+    def __init__(self) -> None:
+        self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_MEMORY_BOUND)  # noqa: SIM115
+        self._entries: list[tuple[int, int, int]] = []
+        self._end = 0
+
+    def add(self, index: int, records: Records) -> None:
+        """Keep a run."""
+        payload = encode(records)
+        self._file.seek(self._end)
+        self._file.write(payload)
+        self._entries.append((index, self._end, len(payload)))
+        self._end += len(payload)
+
+    def __iter__(self) -> Iterator[tuple[int, Records]]:
+        """Return the runs, each with its number."""
+        for index, start, length in self._entries:
+            self._file.seek(start)
+            records = decode(self._file.read(length))
+            assert isinstance(records, Records)
+            yield index, records
+
+    def close(self) -> None:
+        """Drop what is kept."""
+        self._file.close()

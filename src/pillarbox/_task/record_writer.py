@@ -1,0 +1,257 @@
+"""The way out of a task: spreads records over subtasks and packs them into buffers.
+
+The queue of packed buffers is bounded: above the bound the writer is not available, the task stops its input
+and leaves its loop, and the caller that runs the task takes the buffers. Only the mailbox thread may touch a writer.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import numpy as np
+import pyarrow as pa
+
+from pillarbox._elements import ArrowRecords, Buffer, Element, Records, Watermark, WatermarkStatus, dumps, encode
+from pillarbox._errors import raise_from_user_code, shorten_record
+from pillarbox._task.vertex import Edge, channel_code
+from pillarbox._time.timestamps import MIN_TIMESTAMP
+
+__all__ = ["RecordWriter"]
+
+# A buffer is packed at about this many bytes. Smaller ones cost more per record, larger ones more memory.
+_BUFFER_BYTES = 512 * 1024
+_BUFFER_RECORDS = 32768
+# The queue may hold this many bytes, and what one run of records adds to them.
+_QUEUE_BYTES = 4 * 1024 * 1024
+
+
+class RecordWriter:
+    """All edges of one task.
+
+    Attributes:
+        edges: where the chain sends to.
+        is_awaited: whether somebody waits for what is queued.
+        records_out: records sent in this epoch.
+        bytes_out: payload bytes sent in this epoch.
+    """
+
+    def __init__(self, edges: list[Edge]) -> None:
+        self._queue: list[Buffer] = []
+        self._queued_bytes = 0
+        self.is_awaited: bool = False
+        self.records_out: int = 0
+        self.bytes_out: int = 0
+        self.edges: list[_EdgeWriter] = [_EdgeWriter(self, edge) for edge in edges]
+
+    @property
+    def is_available(self) -> bool:
+        """Whether there is room for more."""
+        return self._queued_bytes < _QUEUE_BYTES and not self.is_awaited
+
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
+        """Count anew; a source task may be another partition of its source in each epoch."""
+        self.records_out = 0
+        self.bytes_out = 0
+        for edge in self.edges:
+            edge.begin_epoch(subtask, epoch)
+
+    def send(self, target: int, channel: int, seq: int, element: Element) -> int:
+        """Pack one element for one target; return the size of its payload."""
+        payload = encode(element)
+        self._queue.append(Buffer(target, channel, seq, payload))
+        self._queued_bytes += len(payload)
+        self.bytes_out += len(payload)
+        return len(payload)
+
+    def broadcast(self, element: Element) -> None:
+        """Pack pending records, then one element for every subtask downstream; outputs get records only."""
+        for edge in self.edges:
+            edge.broadcast(element)
+
+    def flush(self) -> None:
+        """Pack pending records."""
+        for edge in self.edges:
+            edge.flush()
+
+    def take(self) -> list[Buffer]:
+        """Return the packed buffers; the writer is available again."""
+        taken = self._queue
+        self._queue = []
+        self._queued_bytes = 0
+        self.is_awaited = False
+        return taken
+
+
+class _EdgeWriter:
+    """One edge; the input of the operator that sends to it."""
+
+    def __init__(self, writer: RecordWriter, edge: Edge) -> None:
+        self._writer = writer
+        self._edge = edge
+        self._targets = edge.targets
+        self._selector = edge.partitioner.selector(len(edge.targets), edge.max_parallelism, edge.senders)
+        self._to_output = edge.partitioner.to_output
+        self._at_once = edge.partitioner.at_once
+        self.begin_epoch(0, 0)
+
+    def begin_epoch(self, subtask: int, epoch: int) -> None:
+        self._channel = channel_code(self._edge.id, subtask)
+        self._sequence = [0] * len(self._targets)
+        self._selector.begin_epoch(subtask, epoch)
+        self._watermark: int | None = None
+        self._sent_watermark = False
+        self._sent_records = False
+        # Nothing is left of another epoch, not even experience: a task that is tried again sends the same buffers,
+        # whichever epochs it has seen.
+        self._pending = [_Pending() for _ in self._targets]
+
+    def process_records(self, records: Records) -> None:
+        count = len(records)
+        if not count:
+            return
+        self._writer.records_out += count
+        self._sent_records = True
+        row_bytes = _row_bytes(records)
+        for subtask, share in self._selector.divide(records):
+            self._add(subtask, share, row_bytes)
+        if self._at_once:
+            self.flush()
+            self._writer.is_awaited = True
+
+    def _send(self, subtask: int, element: Element) -> int:
+        sequence = self._sequence[subtask]
+        self._sequence[subtask] = sequence + 1
+        return self._writer.send(self._targets[subtask], self._channel, sequence, element)
+
+    def _add(self, subtask: int, records: Records, row_bytes: float | None) -> None:
+        pending = self._pending[subtask]
+        if not pending.takes(records):
+            self._pack(subtask)
+        pending.add(records, row_bytes)
+        if pending.is_full:
+            self._pack(subtask)
+            # A watermark may be overtaken by records, never overtake one: so it can wait for a buffer to fill.
+            if self._watermark is not None:
+                self._send_watermark()
+
+    def _pack(self, subtask: int) -> None:
+        for records in self._pending[subtask].drain():
+            try:
+                size = self._send(subtask, records)
+            except BaseException as error:
+                self._refuse(records, error)
+            self._pending[subtask].learn(len(records), size)
+
+    def _refuse(self, records: Records, error: BaseException) -> NoReturn:
+        """Raise the error that names the record that cannot be pickled."""
+        for value in records.values:
+            try:
+                dumps(value)
+            except BaseException:
+                what = f"operator {self._edge.sender!r} emits the record {shorten_record(value)}, which cannot be sent"
+                advice = " on (connections, locks, generators and the like stay in the function that made them)"
+                raise_from_user_code(error, what + advice, operator=self._edge.sender, record=value)
+        raise error
+
+    def flush(self) -> None:
+        for subtask in range(len(self._targets)):
+            self._pack(subtask)
+
+    def process_watermark(self, timestamp: int) -> None:
+        self._watermark = timestamp
+
+    def _send_watermark(self) -> None:
+        if self._watermark is not None and not self._to_output:
+            self.flush()
+            for subtask in range(len(self._targets)):
+                self._send(subtask, Watermark(self._watermark))
+            self._sent_watermark = True
+        self._watermark = None
+
+    def process_status(self, idle: bool) -> None:
+        self.broadcast(WatermarkStatus(idle))
+
+    def broadcast(self, element: Element) -> None:
+        self._send_watermark()
+        self.flush()
+        if self._to_output:
+            return
+        if self._sent_records and not self._sent_watermark:
+            # Records without any watermark hold back event time, also at subtasks that got none of them.
+            self._watermark = MIN_TIMESTAMP
+            self._send_watermark()
+        for subtask in range(len(self._targets)):
+            self._send(subtask, element)
+
+
+def _row_bytes(records: Records) -> float | None:
+    """Return the bytes of each row of a run whose rows all have the same; None: each share has to be asked for its own.
+
+    To ask costs as much as to divide a run among many targets.
+    """
+    if isinstance(records, ArrowRecords) and all(map(pa.types.is_primitive, records.batch.schema.types)):
+        return int(records.batch.nbytes) / len(records)
+    return None
+
+
+class _Pending:
+    """Records of one target that are not packed yet: runs of one kind, columnar or not."""
+
+    __slots__ = ("_columnar", "_count", "_record_bytes", "_runs", "_size")
+
+    def __init__(self) -> None:
+        self._runs: list[Records] = []
+        self._columnar = False
+        self._count = 0
+        self._size = 0.0
+        # The bytes of a pickled record, learnt from the epoch's last buffer; the first one may be of large records.
+        self._record_bytes = 512.0
+
+    def takes(self, records: Records) -> bool:
+        if not self._runs:
+            return True
+        columnar = isinstance(records, ArrowRecords)
+        if columnar != self._columnar:
+            return False
+        first = self._runs[0]
+        if isinstance(first, ArrowRecords) and isinstance(records, ArrowRecords):
+            return bool(first.batch.schema.equals(records.batch.schema)) and (
+                (first.stamps is None) == (records.stamps is None)
+            )
+        return (first.timestamps is None) == (records.timestamps is None)
+
+    def add(self, records: Records, row_bytes: float | None) -> None:
+        self._columnar = isinstance(records, ArrowRecords)
+        self._runs.append(records)
+        self._count += len(records)
+        if row_bytes is not None:
+            self._size += row_bytes * len(records)
+        elif isinstance(records, ArrowRecords):
+            self._size += int(records.batch.nbytes)
+
+    @property
+    def is_full(self) -> bool:
+        if self._columnar:
+            return self._size >= _BUFFER_BYTES
+        return self._count >= min(_BUFFER_BYTES / self._record_bytes, _BUFFER_RECORDS)
+
+    def learn(self, count: int, size: int) -> None:
+        self._record_bytes = max(1.0, size / max(1, count))
+
+    def drain(self) -> list[Records]:
+        runs, self._runs = self._runs, []
+        self._count = 0
+        self._size = 0.0
+        if len(runs) <= 1:
+            return runs
+        if self._columnar:
+            table = pa.Table.from_batches([run.batch for run in runs]).combine_chunks()  # type: ignore[attr-defined]
+            stamps = None
+            if runs[0].stamps is not None:  # type: ignore[attr-defined]
+                stamps = np.concatenate([run.stamps for run in runs])  # type: ignore[attr-defined]
+            return [ArrowRecords(table.to_batches()[0], stamps)]
+        values = [value for run in runs for value in run.values]
+        timestamps = None
+        if runs[0].timestamps is not None:
+            timestamps = [stamp for run in runs for stamp in run.timestamps or ()]
+        return [Records(values, timestamps)]

@@ -1,0 +1,66 @@
+"""The task of a source: works off one partition of it in each epoch.
+
+Source of the behaviour: Flink's ``SourceStreamTask``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from pillarbox._elements import Buffer, Records
+from pillarbox._task.lifecycle import TaskEvent
+from pillarbox._task.stream_task import EpochPhase, StreamTask
+from pillarbox._task.task_input import DataInputStatus
+
+__all__ = ["SourceStreamTask"]
+
+
+class SourceStreamTask(StreamTask):
+    """A source and the operators chained to it: without state, it may be any partition in each epoch."""
+
+    _bounded = False
+
+    def restore(self) -> None:
+        """Get ready for the first epoch.
+
+        Raises:
+            TaskStateError: the task has been restored before.
+        """
+        with self._working(TaskEvent.RESTORE, TaskEvent.RESTORED):
+            self.chain.open()
+
+    def run_epoch(
+        self, records: Iterable[Records], *, subtask: int, checkpoint_id: int, bounded: bool
+    ) -> Iterator[list[Buffer]]:
+        """Work off one partition of one micro-batch; give its output, in parts.
+
+        Args:
+            subtask: the partition.
+            checkpoint_id: number of the epoch: Spark's batch id where it is known.
+            bounded: whether this is all there will ever be.
+
+        Raises:
+            TaskStateError: the task has not been restored, is in an epoch, or has ended.
+        """
+        with self._working(TaskEvent.BEGIN_EPOCH, TaskEvent.END_EPOCH):
+            self.subtask = subtask
+            self.chain.set_subtask(subtask)
+            self._bounded = bounded
+            self.writer.begin_epoch(subtask, checkpoint_id)
+            yield from self._run_epoch(checkpoint_id, records)
+
+    def _begin_epoch(self) -> None:
+        self.chain.begin_epoch()
+
+    def _process(self, item: Records) -> None:
+        self.metrics.records_in += len(item)
+        self.chain.head.process_records(item)
+
+    def _end_epoch(self) -> DataInputStatus:
+        ended = self._phase is EpochPhase.DATA_ENDED
+        if self._bounded and not ended:
+            return DataInputStatus.END_OF_DATA
+        self._phase = EpochPhase.INPUT_ENDED
+        self.trigger_checkpoint_async(self._checkpoint_id)
+        # Nothing to do until that mail has run; it ends the epoch.
+        return DataInputStatus.END_OF_INPUT if ended else DataInputStatus.NOTHING_AVAILABLE

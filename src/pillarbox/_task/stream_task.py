@@ -1,0 +1,441 @@
+"""One subtask of a vertex: mailbox, chain, writer, state, driven epoch by epoch.
+
+A task is *resident*: it lives in its worker between epochs. An epoch runs its mailbox loop, and ends at the barrier
+with the loop suspended; the next epoch runs the same loop again, with state, connections and open functions warm.
+Everything that touches operators or state runs in the mailbox thread; any other thread may only post mail.
+Source of the behaviour: Flink's ``StreamTask``.
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from enum import Enum, auto
+from typing import Any
+
+from pillarbox._elements import Buffer, EndOfData, TaskReport
+from pillarbox._errors import TaskCanceledError, TaskStateError
+from pillarbox._state import KeyedStateBackend
+from pillarbox._task.checkpoint import SubtaskCheckpointCoordinator
+from pillarbox._task.collector import rare_collections
+from pillarbox._task.lifecycle import TaskEvent, TaskLife, TaskState, suppress
+from pillarbox._task.metrics import TaskMetrics
+from pillarbox._task.operator_chain import OperatorChain
+from pillarbox._task.record_writer import RecordWriter
+from pillarbox._task.task_input import (
+    EXHAUSTED,
+    AnyReader,
+    DataInputStatus,
+    IteratorReader,
+    ThreadedReader,
+)
+from pillarbox._task.vertex import REPORT_TARGET, Vertex, channel_code
+from pillarbox._time import (
+    ProcessingTimeService,
+    SystemProcessingTimeService,
+)
+from pillarbox.mailbox import (
+    MAX_PRIORITY,
+    MailboxClosedError,
+    MailboxController,
+    MailboxMetrics,
+    MailboxProcessor,
+    Suspension,
+    TaskMailbox,
+)
+
+__all__ = ["EpochPhase", "StreamTask"]
+
+_log = logging.getLogger("pillarbox")
+
+
+class _CheckpointRefusedError(TaskStateError):
+    """A checkpoint that is not the one at the end of the epoch."""
+
+
+class EpochPhase(Enum):
+    """How far an epoch has come."""
+
+    #: There may be more input.
+    READING = auto()
+    #: All data has come for good, and the operators are finished; the barrier is still to come.
+    DATA_ENDED = auto()
+    #: All input has come; only the checkpoint is left.
+    INPUT_ENDED = auto()
+    #: The checkpoint has been taken.
+    DONE = auto()
+
+
+class StreamTask(ABC):
+    """The common part of source tasks and tasks behind a shuffle.
+
+    Args:
+        clock: processing time; the system's when None.
+        threaded_input: read the input in a thread of its own (P4), also where no operator wakes up by itself.
+        backend: keyed state, for the operator at the head of the chain.
+        own_state: where states of the chain's operators themselves lie.
+
+    Attributes:
+        life: its state, and who may work in it.
+    """
+
+    def __init__(
+        self,
+        vertex: Vertex,
+        subtask: int,
+        *,
+        clock: ProcessingTimeService | None = None,
+        threaded_input: bool = False,
+        backend: KeyedStateBackend | None = None,
+        own_state: KeyedStateBackend | None = None,
+    ) -> None:
+        self.vertex = vertex
+        self.subtask = subtask
+        self.metrics: TaskMetrics = TaskMetrics()
+        self.life: TaskLife = TaskLife(vertex.name)
+        self._threaded_input = threaded_input or any(node.factory.wakes_up for node in vertex.nodes)
+        mailbox = TaskMailbox()
+        self.mailbox_metrics: MailboxMetrics = self._new_mailbox_metrics()
+        self.processor: MailboxProcessor = MailboxProcessor(self.process_input, mailbox, self.mailbox_metrics)
+        self.clock: ProcessingTimeService = clock or SystemProcessingTimeService(self.handle_async_exception)
+        self._owns_clock = clock is None
+        self.writer: RecordWriter = RecordWriter(vertex.edges)
+        self.chain: OperatorChain = OperatorChain(
+            vertex, subtask, self.processor, self.clock, self.writer, backend, own_state
+        )
+        self.coordinator: SubtaskCheckpointCoordinator = SubtaskCheckpointCoordinator(self.chain, self.writer)
+        self._reader: AnyReader = IteratorReader(())
+        self._suspension: Suspension | None = None
+        self._phase = EpochPhase.READING
+        self._checkpoint_id = 0
+        self._mails_before = 0
+
+    def _new_mailbox_metrics(self) -> MailboxMetrics:
+        """Return the mailbox's metrics; where the program asks for it, with probes by the task's clock."""
+        interval = self.vertex.latency_interval
+        if interval is None:
+            return MailboxMetrics()
+
+        def probe_later(delay: float, send: Callable[[], None]) -> None:
+            self.clock.register_timer(
+                self.clock.current_processing_time() + round(delay * 1000), lambda timestamp: send()
+            )
+
+        seconds = interval / 1000
+        return MailboxMetrics(probe_later, interval=seconds, clock=lambda: self.clock.relative_time_millis() / 1000)
+
+    # -- life (see the table in lifecycle.py) --
+
+    @property
+    def state(self) -> TaskState:
+        """Where the task is in its life."""
+        return self.life.state
+
+    @property
+    def failure(self) -> BaseException | None:
+        """The first error that the task died of; None while it lives, and where it did not fail."""
+        return self.life.cause if self.state is TaskState.FAILED else None
+
+    @contextmanager
+    def _working(self, begin: TaskEvent, end: TaskEvent) -> Iterator[None]:
+        """Work in the operators, in the calling thread.
+
+        The first error that the block raises, or that is reported meanwhile, ends the task and is raised from here.
+        """
+        self.life.begin(begin)
+        cause: BaseException | None = None
+        try:
+            self.processor.rebind_to_current_thread()
+            self.life.check()
+            yield
+            self.life.check()
+            self.life.enter(end)
+        except BaseException as error:
+            cause = self._die(error)
+            # Errors that are no Exception (Ctrl-C, the end of a generator) are for the thread, and have to go on.
+            if cause is error or not isinstance(error, Exception):
+                raise
+        if cause is not None:
+            raise cause
+        self._stop_working()
+
+    def _stop_working(self) -> None:
+        self.life.give_back()
+        # The thread that cancelled the task just before left that to this one.
+        if isinstance(self.life.cause, TaskCanceledError) and self.life.try_begin():
+            raise self._end_for_its_cause()
+
+    def _die(self, error: BaseException) -> BaseException:
+        """End the task because of an error that came out of its work; return the first one, which is the cause."""
+        at_work = self.state.is_at_work
+        self.life.report(error)
+        if at_work or self.life.try_begin():
+            return self._end_for_its_cause()
+        return error  # somebody else has ended it while its output was taken
+
+    def _end_for_its_cause(self) -> BaseException:
+        cause = self.life.cause
+        assert cause is not None
+        failures = self._end(TaskEvent.CANCEL if isinstance(cause, TaskCanceledError) else TaskEvent.FAIL)
+        for failure in failures:
+            if isinstance(cause, TaskCanceledError):  # nobody looks at that: it is no error of the program's
+                _log.warning("task %r was cancelled, and closing it failed: %s", self.vertex.name, failure)
+            else:
+                suppress(cause, failure, "closing the operators failed as well")
+        self.life.tell_others()
+        return cause
+
+    def _end(self, event: TaskEvent) -> list[Exception]:
+        """End the task, whatever the cause: there is no other way.
+
+        The caller has the right to work in it, which is kept for good.
+
+        Returns:
+            what went wrong with closing.
+        """
+        self.life.enter(event)
+        # The operators and the mailbox belong to this thread now, whichever thread has run the task before.
+        self.processor.rebind_to_current_thread()
+        failures: list[Exception] = []
+        try:
+            self._close_input()
+            failures += self.chain.close()
+        finally:
+            if self._owns_clock:
+                self.clock.shutdown()
+            self.processor.prepare_close()
+            try:
+                self.processor.close()
+            except Exception as error:
+                failures.append(error)
+        return failures
+
+    def _close_input(self) -> None:
+        self._reader.close()
+
+    def cancel(self) -> None:
+        """End the task from outside, without finishing. Any thread.
+
+        Between epochs, and while an epoch waits for its output to be taken, the operators are closed here and now.
+        While they are at work, their thread closes them when it has left the loop.
+        """
+        if self.state.is_terminal:
+            return
+        error = TaskCanceledError(f"task {self.vertex.name!r} was cancelled")
+        self.life.report(error)
+        if self.life.try_begin():
+            self._end_for_its_cause()
+        else:
+            self._leave_loop(error)
+
+    def handle_async_exception(self, error: BaseException) -> None:
+        """Fail the task because of an error in another thread. Any thread; the operators' one closes them.
+
+        Between epochs that is the one of the next epoch, which is thereby over at its beginning.
+        """
+        self.life.report(error)
+        self._leave_loop(error)
+
+    def _leave_loop(self, error: BaseException) -> None:
+        try:
+            self.processor.report_throwable(error)
+        except MailboxClosedError:
+            pass  # it has just ended
+
+    def close(self) -> None:
+        """End the task in good order, between epochs; an epoch whose output has not been taken is cancelled.
+
+        Raises:
+            TaskStateError: the operators are at work.
+            Exception: the first error raised by closing the operators, or one that was reported since the last epoch.
+        """
+        if not self.life.try_begin():
+            if self.state.is_terminal:
+                return
+            raise self.life.illegal(TaskEvent.CLOSE)
+        if self.state is TaskState.PAUSED:
+            self.life.report(TaskCanceledError(f"task {self.vertex.name!r} was closed within an epoch"))
+        if self.life.cause is not None:
+            cause = self._end_for_its_cause()
+            if self.state is TaskState.FAILED:
+                raise cause
+            return
+        failures = self._end(TaskEvent.CLOSE)
+        for failure in failures[1:]:
+            suppress(failures[0], failure, "closing the operators failed more than once")
+        if failures:
+            raise failures[0]
+
+    @property
+    def is_satisfied(self) -> bool:
+        """Whether nobody wants more of the task's output: between its parts, it may be ended."""
+        return any(operator.is_satisfied for operator in self.chain.operators)
+
+    # -- an epoch --
+
+    def _run_epoch(self, checkpoint_id: int, items: Iterable[Any]) -> Iterator[list[Buffer]]:
+        """Run the loop to the end of the epoch; yield the output whenever the writer is full, and at the end.
+
+        To be run within ``_working``.
+        """
+        self._checkpoint_id = checkpoint_id
+        self._phase = EpochPhase.READING
+        self._mails_before = self.mailbox_metrics.mails_processed
+        self.metrics.begin_epoch()
+        self.chain.set_epoch(checkpoint_id)
+        self.chain.resume_timers()
+        self._reader = self._reader_of(items)
+        try:
+            with rare_collections():
+                self._begin_epoch()
+                self._resume()
+                self.processor.run_mailbox_loop()
+                while self._phase is not EpochPhase.DONE:
+                    self.metrics.back_pressured.mark_start()
+                    yield from self._hand_over()
+                    self.metrics.back_pressured.mark_end()
+                    self._resume()
+                    self.processor.run_mailbox_loop()
+                channel = channel_code(self.vertex.number, self.subtask)
+                self.writer.send(REPORT_TARGET, channel, 0, self._report())
+                yield from self._hand_over()
+        finally:
+            self._reader.close()
+
+    def _reader_of(self, items: Iterable[Any]) -> AnyReader:
+        if self._threaded_input:
+            return ThreadedReader(items, self.processor.get_main_mailbox_executor(), self.handle_async_exception)
+        return IteratorReader(items)
+
+    def _hand_over(self) -> Iterator[list[Buffer]]:
+        """Yield the output; nobody works in the operators meanwhile."""
+        taken = self.writer.take()
+        self.life.enter(TaskEvent.PAUSE)
+        self._stop_working()
+        yield taken
+        self.life.begin(TaskEvent.RESUME)
+        self.life.check()
+
+    def _resume(self) -> None:
+        suspension, self._suspension = self._suspension, None
+        if suspension is not None:
+            suspension.resume()
+
+    # -- the default action --
+
+    def process_input(self, controller: MailboxController) -> None:
+        """Handle a bounded slice of input; suspend when there is none, or no room for the output (P2, P3)."""
+        if not self.writer.is_available:
+            self._suspension = controller.suspend_default_action()
+            self.processor.suspend()
+            return
+        status = self._emit_next()
+        if status is DataInputStatus.MORE_AVAILABLE:
+            return
+        if status is DataInputStatus.NOTHING_AVAILABLE:
+            suspension = controller.suspend_default_action(self.metrics.idle)
+            self._suspension = suspension
+            if self._phase is EpochPhase.READING:
+                # Calls back at once if availability has changed meanwhile.
+                self._reader.when_available(suspension.resume)
+            return
+        if status is DataInputStatus.END_OF_DATA:
+            self._end_data()
+            return
+        # The end of the epoch's input.
+        self._suspension = controller.suspend_default_action()
+        self.processor.suspend()
+
+    def _emit_next(self) -> DataInputStatus:
+        item = self._reader.poll()
+        if item is None:
+            return DataInputStatus.NOTHING_AVAILABLE
+        if item is EXHAUSTED:
+            return self._end_epoch()
+        self._process(item)
+        return DataInputStatus.MORE_AVAILABLE
+
+    def _end_data(self) -> None:
+        self.chain.finish()
+        self._phase = EpochPhase.DATA_ENDED
+        self.writer.broadcast(EndOfData())
+
+    @abstractmethod
+    def _begin_epoch(self) -> None: ...
+
+    @abstractmethod
+    def _process(self, item: Any) -> None: ...
+
+    @abstractmethod
+    def _end_epoch(self) -> DataInputStatus: ...
+
+    # -- checkpoints --
+
+    def trigger_checkpoint_async(self, checkpoint_id: int) -> Future[bool]:
+        """Take the epoch's checkpoint, as a mail; its outcome reaches the future, and a failure the task as well (C1).
+
+        An epoch has one checkpoint, at its end, which the task triggers by itself. One that is triggered before all
+        input has come, or a second one, is refused: the future raises :class:`TaskStateError`, the task goes on.
+        """
+
+        def run() -> bool:
+            if self._phase is not EpochPhase.INPUT_ENDED:
+                raise _CheckpointRefusedError(
+                    f"task {self.vertex.name!r}: checkpoint {checkpoint_id} cannot be taken now: an epoch has"
+                    " one checkpoint, when all of its input has come"
+                )
+            self._perform_checkpoint(checkpoint_id)
+            return True
+
+        def fail_the_task(outcome: Future[bool]) -> None:
+            error = None if outcome.cancelled() else outcome.exception()
+            if isinstance(error, _CheckpointRefusedError):
+                _log.warning("%s", error)
+            elif error is not None:
+                self.handle_async_exception(error)
+
+        executor = self.processor.get_main_mailbox_executor()
+        outcome = executor.submit(run, "checkpoint %s", checkpoint_id)
+        outcome.add_done_callback(fail_the_task)
+        return outcome
+
+    def notify_checkpoint_complete_async(self, checkpoint_id: int) -> None:
+        """Tell the operators that a checkpoint is committed (C2)."""
+        self.processor.get_mailbox_executor(MAX_PRIORITY).execute(
+            lambda: self.coordinator.notify_checkpoint_complete(checkpoint_id), "checkpoint %s complete", checkpoint_id
+        )
+
+    def _perform_checkpoint(self, checkpoint_id: int) -> None:
+        self.coordinator.checkpoint_state(checkpoint_id, self._write_state)
+        self._phase = EpochPhase.DONE
+        self.processor.suspend()
+
+    def _write_state(self, operator_states: dict[str, Any]) -> None:
+        """Write the state of the epoch; a task without state has none."""
+
+    def _report(self) -> TaskReport:
+        counters: dict[str, int] = {}
+        gauges: dict[str, float] = {}
+        for operator in self.chain.operators:
+            for name, count in operator.context.counters.items():
+                counters[f"{operator.uid}.{name}"] = count
+            operator.context.metrics.take(operator.uid, counters, gauges)
+        latency = self.mailbox_metrics.latency
+        return TaskReport(
+            vertex=self.vertex.name,
+            uid=self.vertex.uid,
+            level=self.vertex.level,
+            subtask=self.subtask,
+            epoch=self._checkpoint_id,
+            records_in=self.metrics.records_in,
+            records_out=self.writer.records_out,
+            bytes_out=self.writer.bytes_out,
+            mails=self.mailbox_metrics.mails_processed - self._mails_before,
+            **self.metrics.times(),
+            counters=counters,
+            gauges=gauges,
+            mailbox_latency_ms=None if latency is None else round(latency.maximum * 1000),
+        )

@@ -1,0 +1,115 @@
+"""Timers in batch mode: keys come one after the other, and the timers of each fire when it has ended.
+
+Source of the behaviour: Flink's ``BatchExecutionInternalTimeService``.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from pillarbox._errors import shorten
+from pillarbox._time.clock import ProcessingTimeService
+from pillarbox._time.internal_timer_service import (
+    VOID_NAMESPACE,
+    InternalTimerService,
+    InternalTimeServiceManager,
+    KeyContext,
+    KeyedTimers,
+    Triggerable,
+)
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+
+__all__ = ["BatchTimeServiceManager", "BatchTimerService"]
+
+_log = logging.getLogger("pillarbox")
+
+
+class _UsersTimers:
+    """Timers that the user's code sets: none is added while those of a key that has ended fire.
+
+    So a timer that sets itself again and again comes to an end. The first one that is not added is logged.
+    """
+
+    def __init__(self, timers: KeyedTimers, keys: KeyContext) -> None:
+        self._timers = timers
+        self._keys = keys
+        self._warned = False
+        self.ending: bool = False
+        self.delete = timers.delete
+        self.next_timestamp = timers.next_timestamp
+        self.fire = timers.fire
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Add a timer of the current key, unless it has it, or has ended."""
+        if not self.ending:
+            self._timers.register(timestamp, namespace)
+        elif not self._warned:
+            self._warned = True
+            _log.warning(
+                "operator %r, key %s: the timer at %s is set by a timer at the end of its key, and is dropped, as are"
+                " others like it: in batch mode no time is left for it",
+                self._keys.operator,
+                shorten(self._keys.key),
+                timestamp,
+            )
+
+
+class BatchTimerService(InternalTimerService):
+    """The timers of one operator under one name. The watermark is either the minimum or, at a key's end, the maximum.
+
+    Args:
+        by_user: whether the user's code sets timers.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        keys: KeyContext,
+        processing_time_service: ProcessingTimeService,
+        triggerable: Triggerable,
+        *,
+        namespaced: bool = False,
+        by_user: bool = False,
+    ) -> None:
+        super().__init__(name, keys, processing_time_service, triggerable, namespaced=namespaced)
+        self._users: tuple[_UsersTimers, ...] = ()
+        if by_user:
+            events, processing = (_UsersTimers(timers, keys) for timers in (self.event_timers, self.processing_timers))
+            self._users = events, processing
+            self.event_timers: KeyedTimers = events
+            self.processing_timers: KeyedTimers = processing
+
+    def end_key(self) -> None:
+        """Fire all timers of the key whose records have come, in order: those of event time first."""
+        self.current_watermark: int = MAX_WATERMARK
+        for timers in self._users:
+            timers.ending = True
+        self.event_timers.fire(MAX_WATERMARK, self.triggerable.on_event_time)
+        self.processing_timers.fire(MAX_WATERMARK, self.triggerable.on_processing_time)
+        for timers in self._users:
+            timers.ending = False
+        self.current_watermark = MIN_TIMESTAMP
+
+    def schedule(self) -> None:
+        """Do nothing: the clock fires no timers."""
+
+    def fire_due_processing_time_timers(self, now: int) -> None:
+        """Do nothing: timers fire at the end of their key."""
+
+
+class BatchTimeServiceManager(InternalTimeServiceManager):
+    """The timer services of one operator in batch mode."""
+
+    _services: dict[str, BatchTimerService]  # type: ignore[assignment]
+
+    def _new(self, name: str, triggerable: Triggerable, namespaced: bool, by_user: bool) -> BatchTimerService:
+        return BatchTimerService(name, self._keys, self._clock, triggerable, namespaced=namespaced, by_user=by_user)
+
+    def end_key(self) -> None:
+        """Fire all timers of the key whose records have come."""
+        for service in self._services.values():
+            service.end_key()

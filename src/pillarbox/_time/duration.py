@@ -1,0 +1,261 @@
+"""Durations: the ways to write one, and their whole milliseconds.
+
+``Duration`` and ``Time`` are PyFlink's, so that its programs read the same. The units of strings
+are Spark's (``"1 hour 30 minutes"``) and those of Flink's ``TimeUtils.parseDuration`` (``"200ms"``,
+``"10 min"``). All of it is immutable: any thread may use it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import operator
+import re
+from fractions import Fraction
+from typing import Any
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._time.timestamps import MAX_WATERMARK
+from pillarbox._unpickle import make
+
+__all__ = ["Duration", "DurationLike", "Time", "positive_millis", "to_millis"]
+
+_SECOND = 1000
+_MINUTE = 60 * _SECOND
+_HOUR = 60 * _MINUTE
+_DAY = 24 * _HOUR
+
+_UNITS: dict[str, Fraction] = {
+    name: Fraction(length)
+    for length, names in (
+        (7 * _DAY, "w week weeks"),
+        (_DAY, "d day days"),
+        (_HOUR, "h hr hrs hour hours"),
+        (_MINUTE, "m min mins minute minutes"),
+        (_SECOND, "s sec secs second seconds"),
+        (1, "ms msec msecs milli millis millisecond milliseconds"),
+        (Fraction(1, 1000), "us micro micros microsecond microseconds"),
+    )
+    for name in names.split()
+}
+
+# ASCII digits only: \d would also match other scripts' digits.
+_PART = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?)\s*([a-z]+)(?![a-z])", re.IGNORECASE)
+
+
+class _Millis:
+    """An amount of time in whole milliseconds."""
+
+    __slots__ = ("_millis",)
+
+    def __init__(self, millis: int) -> None:
+        if isinstance(millis, bool):
+            raise ProgramError(f"a whole number is expected, not {millis!r}")
+        try:
+            self._millis = operator.index(millis)
+        except TypeError:
+            raise ProgramError(f"a whole number is expected, not {shorten(millis)}") from None
+
+    def __eq__(self, other: object) -> bool:
+        return self._millis == other._millis if isinstance(other, type(self)) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._millis))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._millis} ms)"
+
+
+def _times(count: int, unit: int) -> int:
+    # `count * unit` of a float or a string would be nonsense that looks like a number or a string.
+    return _Millis(count)._millis * unit
+
+
+class Duration(_Millis):
+    """An amount of time, in whole milliseconds (PyFlink's ``pyflink.common.Duration``).
+
+    The ``of_*`` methods raise ``ProgramError`` for anything but a whole number.
+
+    Example:
+        >>> Duration.of_seconds(5)
+        Duration(5000 ms)
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def of_days(days: int) -> Duration:
+        """Return a duration of this number of days, of 24 hours each."""
+        return Duration(_times(days, _DAY))
+
+    @staticmethod
+    def of_hours(hours: int) -> Duration:
+        """Return a duration of this number of hours."""
+        return Duration(_times(hours, _HOUR))
+
+    @staticmethod
+    def of_minutes(minutes: int) -> Duration:
+        """Return a duration of this number of minutes."""
+        return Duration(_times(minutes, _MINUTE))
+
+    @staticmethod
+    def of_seconds(seconds: int) -> Duration:
+        """Return a duration of this number of seconds."""
+        return Duration(_times(seconds, _SECOND))
+
+    @staticmethod
+    def of_millis(millis: int) -> Duration:
+        """Return a duration of this number of milliseconds."""
+        return Duration(millis)
+
+    @staticmethod
+    def of_nanos(nanos: int) -> Duration:
+        """Return a duration of the whole milliseconds in this number of nanoseconds."""
+        return Duration(_times(nanos, 1) // 1_000_000)
+
+    def to_millis(self) -> int:
+        """Return the milliseconds."""
+        return self._millis
+
+    def __reduce__(self) -> Any:
+        return make, ("Duration", self._millis)
+
+
+class Time(_Millis):
+    """An amount of time for window sizes and offsets (PyFlink's ``pyflink.common.Time``).
+
+    An offset may be negative: ``Time.hours(-8)``. The static methods raise ``ProgramError`` for anything but a whole
+    number.
+
+    Example:
+        >>> Time.minutes(10)
+        Time(600000 ms)
+    """
+
+    __slots__ = ()
+
+    @staticmethod
+    def days(days: int) -> Time:
+        """Return this number of days, of 24 hours each."""
+        return Time(_times(days, _DAY))
+
+    @staticmethod
+    def hours(hours: int) -> Time:
+        """Return this number of hours."""
+        return Time(_times(hours, _HOUR))
+
+    @staticmethod
+    def minutes(minutes: int) -> Time:
+        """Return this number of minutes."""
+        return Time(_times(minutes, _MINUTE))
+
+    @staticmethod
+    def seconds(seconds: int) -> Time:
+        """Return this number of seconds."""
+        return Time(_times(seconds, _SECOND))
+
+    @staticmethod
+    def milliseconds(milliseconds: int) -> Time:
+        """Return this number of milliseconds."""
+        return Time(milliseconds)
+
+    def to_milliseconds(self) -> int:
+        """Return the milliseconds."""
+        return self._millis
+
+    def __reduce__(self) -> Any:
+        return make, ("Time", self._millis)
+
+
+DurationLike = datetime.timedelta | int | str | Duration | Time
+"""The ways to write a duration."""
+
+
+def to_millis(value: DurationLike, what: str = "", *, allow_negative: bool = False) -> int:
+    """Return a duration in whole milliseconds.
+
+    Smaller parts are cut off, as ``Duration.toMillis`` does in Java.
+
+    Args:
+        value: a ``timedelta``; an int, which counts milliseconds; a :class:`Duration` or
+            :class:`Time` (or PyFlink's); or a string of numbers with units: "5 seconds", "1 hour 30
+            minutes", "200ms". Units go from weeks to microseconds; months and years have no fixed
+            length.
+        what: the option that it is given for, to be named where it is refused.
+        allow_negative: accept durations below zero, which only offsets can be.
+
+    Raises:
+        ProgramError: it is negative, or not a duration at all.
+    """
+    millis = _millis_of(value)
+    where = f"{what}: " if what else ""
+    if millis is None:
+        raise ProgramError(f"{where}not a duration: {shorten(value)}; {_ACCEPTED}")
+    if millis < 0 and not allow_negative:
+        raise ProgramError(f"{where}a duration cannot be negative: {shorten(value)}; {_ACCEPTED}")
+    if abs(millis) > MAX_WATERMARK:
+        raise ProgramError(f"{where}a duration of more than 64 bits of milliseconds: {shorten(value)}")
+    return millis
+
+
+def positive_millis(value: DurationLike, what: str) -> int:
+    """Return a duration in milliseconds that has to be above zero.
+
+    Args:
+        what: the name of the duration, for the error.
+
+    Raises:
+        ProgramError: it is not, or is no duration.
+    """
+    millis = to_millis(value, what)
+    if millis <= 0:
+        raise ProgramError(f"{what} has to be at least one millisecond, not {shorten(value)}")
+    return millis
+
+
+_ACCEPTED = (
+    "a timedelta, an int (milliseconds), a Duration, or a string such as '5 seconds', '10 min', "
+    "'1 hour 30 minutes' or '200ms' is expected"
+)
+
+
+def _millis_of(value: object) -> int | None:
+    if isinstance(value, _Millis):
+        return value._millis
+    if isinstance(value, str):
+        return _parse(value)
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, datetime.timedelta):
+        exact = Fraction((value.days * 86_400 + value.seconds) * 1_000_000 + value.microseconds, 1000)
+        return _cut(exact)
+    for method in ("to_millis", "to_milliseconds"):  # PyFlink's own classes, for one
+        convert = getattr(value, method, None)
+        if callable(convert) and not isinstance(value, type):
+            return int(convert())
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+
+
+def _parse(text: str) -> int | None:
+    body = text.strip()
+    if body[:9].lower() == "interval ":  # as in Spark's SQL
+        body = body[9:]
+    if not body:
+        return None
+    total = Fraction(0)
+    position = 0
+    while position < len(body):
+        match = _PART.match(body, position)
+        unit = _UNITS.get(match[2].lower()) if match else None
+        if match is None or unit is None:
+            return None
+        total += Fraction(match[1]) * unit
+        position = match.end()
+    return _cut(total)
+
+
+def _cut(exact: Fraction) -> int:
+    """Cut off fractions downwards, so that negative durations stay negative."""
+    return exact.numerator // exact.denominator

@@ -1,0 +1,154 @@
+"""A clock with a heap of timers: the common part of the system's and the manual clock."""
+
+from __future__ import annotations
+
+import heapq
+import threading
+from abc import abstractmethod
+from concurrent.futures import Future
+
+from pillarbox._errors import shorten
+from pillarbox._time.clock import (
+    NeverTimer,
+    ProcessingTimeCallback,
+    ProcessingTimeService,
+    ScheduledTimer,
+    ServiceLife,
+    ServiceState,
+    TimerState,
+)
+
+__all__ = ["HeapTimer", "HeapTimerService"]
+
+
+class HeapTimer(ScheduledTimer):
+    """A timer of a :class:`HeapTimerService`. Its fields change under the service's lock only."""
+
+    __slots__ = ("callback", "service", "state", "timestamp")
+
+    def __init__(self, service: HeapTimerService, timestamp: int, callback: ProcessingTimeCallback) -> None:
+        self.service: HeapTimerService = service
+        self.timestamp: int = timestamp
+        self.callback: ProcessingTimeCallback = callback
+        self.state: TimerState = TimerState.WAITING
+
+    def end(self, state: TimerState) -> None:
+        """End the timer. It may be kept longer than the objects that its callback refers to."""
+        self.state = state
+        self.callback = _nothing
+
+    def cancel(self) -> bool:
+        return self.service._cancel(self)
+
+    def cancelled(self) -> bool:
+        return self.state is TimerState.CANCELLED
+
+    def done(self) -> bool:
+        return self.state is TimerState.DONE or self.state is TimerState.CANCELLED
+
+    def __repr__(self) -> str:
+        return f"<timer at {self.timestamp} for {shorten(self.callback)}: {self.state.name.lower()}>"
+
+
+class HeapTimerService(ProcessingTimeService):
+    """A heap of timers. ``_lock`` guards every field here and in the timers; callbacks run without it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Condition()
+        self._life = ServiceLife(self._lock)
+        # (when to fire, in the unit of the subclass; order of registration; timer)
+        self._heap: list[tuple[int, int, HeapTimer]] = []
+        self._sequence = 0
+        # Entries in the heap whose timer was cancelled. Operators cancel most of their timeouts
+        # long before their time, so such entries must not stay for long: see _cancel().
+        self._dead = 0
+
+    @property
+    def state(self) -> ServiceState:
+        """The state the service is in."""
+        return self._life.state
+
+    @property
+    def num_active_timers(self) -> int:
+        """The number of timers that wait for their time."""
+        with self._lock:
+            return len(self._heap) - self._dead
+
+    def register_timer(self, timestamp: int, callback: ProcessingTimeCallback) -> ScheduledTimer:
+        timer = HeapTimer(self, timestamp, callback)
+        with self._lock:
+            if self._life.state is ServiceState.SHUTDOWN:
+                raise RuntimeError("the processing-time service is shut down: no timer can be registered")
+            if self._life.state is ServiceState.QUIESCED:
+                return NeverTimer()
+            self._push(self._due(timestamp), timer)
+        return timer
+
+    def quiesce(self) -> Future[None]:
+        self._close(ServiceState.QUIESCED)
+        return self._life.quiesced
+
+    def shutdown(self) -> None:
+        self._close(ServiceState.SHUTDOWN)
+
+    @abstractmethod
+    def _due(self, timestamp: int) -> int:
+        """Return when a timer that is just being registered is to fire, in the heap's unit. The lock is held."""
+
+    def _push(self, due: int, timer: HeapTimer) -> None:
+        self._sequence += 1
+        heapq.heappush(self._heap, (due, self._sequence, timer))
+
+    def _cancel(self, timer: HeapTimer) -> bool:
+        with self._lock:
+            if timer.state is not TimerState.WAITING:
+                return False
+            timer.end(TimerState.CANCELLED)
+            # The entry may stay in the heap for a while.
+            self._dead += 1
+            # Rebuilding when half of the heap is dead costs each cancelled timer a constant time.
+            if self._dead > 64 and self._dead * 2 > len(self._heap):
+                self._heap = [e for e in self._heap if e[2].state is TimerState.WAITING]
+                heapq.heapify(self._heap)
+                self._dead = 0
+            return True
+
+    def _skim(self) -> None:
+        """Drop cancelled timers from the top of the heap. The lock is held."""
+        while self._heap and self._heap[0][2].state is not TimerState.WAITING:
+            heapq.heappop(self._heap)
+            self._dead -= 1
+
+    def _take_due(self, now: int) -> HeapTimer | None:
+        """Take the first timer that is due at ``now`` and mark it as running. The lock is held."""
+        self._skim()
+        if not self._heap or self._heap[0][0] > now:
+            return None
+        timer = heapq.heappop(self._heap)[2]
+        timer.state = TimerState.RUNNING
+        self._life.running += 1
+        return timer
+
+    def _run(self, timer: HeapTimer) -> None:
+        """Run a timer that was taken; its errors come through. Not under the lock."""
+        try:
+            timer.callback(timer.timestamp)
+        finally:
+            with self._lock:
+                timer.end(TimerState.DONE)
+                self._life.running -= 1
+            self._life.settle()
+
+    def _close(self, state: ServiceState) -> None:
+        with self._lock:
+            if self._life.close(state):
+                for _, _, timer in self._heap:
+                    timer.end(TimerState.CANCELLED)
+                self._heap.clear()
+                self._dead = 0
+                self._lock.notify_all()
+        self._life.settle()
+
+
+def _nothing(timestamp: int) -> None:
+    """Do nothing: the callback of a timer that is over."""

@@ -1,0 +1,205 @@
+"""Timers of keyed operators: per key and namespace, without duplicates, checkpointed, deletable (T1-T5, T9).
+
+The timers themselves are keyed state, kept by the state backend; here is when they fire. Source of the behaviour:
+Flink's ``InternalTimerServiceImpl`` and ``InternalTimeServiceManagerImpl``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._time.clock import ProcessingTimeService, ScheduledTimer
+from pillarbox._time.timestamps import MIN_TIMESTAMP
+
+__all__ = [
+    "VOID_NAMESPACE",
+    "InternalTimeServiceManager",
+    "InternalTimerService",
+    "KeyContext",
+    "KeyedTimers",
+    "Triggerable",
+]
+
+VOID_NAMESPACE = None
+
+
+class KeyedTimers(Protocol):
+    """The timers of one time domain of a service, of all keys: each is there once. ``len()`` is their number."""
+
+    def __len__(self) -> int: ...
+
+    def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Add a timer of the current key, unless it has it."""
+
+    def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Remove a timer of the current key, if it has it."""
+
+    def next_timestamp(self) -> int | None:
+        """Return the earliest timestamp that has a timer."""
+
+    def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
+        """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile."""
+
+
+class KeyContext(Protocol):
+    """The keyed state as a timer service needs it: the current key, and timers.
+
+    In Flink as well it is the keyed backend that makes the queues of timers.
+    """
+
+    operator: str
+    key: Any
+
+    def create_timers(self, name: str, *, namespaced: bool = False) -> KeyedTimers: ...
+
+
+class Triggerable(Protocol):
+    """The operator whose timers they are. The timer's key is the current key during the call."""
+
+    def on_event_time(self, timestamp: int, namespace: Any) -> None: ...
+
+    def on_processing_time(self, timestamp: int, namespace: Any) -> None: ...
+
+
+class InternalTimerService:
+    """The timers of one operator under one name. Only the mailbox thread may touch it.
+
+    Args:
+        fires: whether processing-time timers can fire here; where not, they are refused.
+
+    Attributes:
+        triggerable: is told of each timer that fires.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        keys: KeyContext,
+        processing_time_service: ProcessingTimeService,
+        triggerable: Triggerable,
+        *,
+        namespaced: bool = False,
+        fires: bool = True,
+    ) -> None:
+        self.name = name
+        self._keys = keys
+        self._fires = fires
+        self.current_watermark: int = MIN_TIMESTAMP
+        self.triggerable: Triggerable = triggerable
+        self._clock = processing_time_service
+        self.event_timers: KeyedTimers = keys.create_timers(f"{name}/event", namespaced=namespaced)
+        self.processing_timers: KeyedTimers = keys.create_timers(f"{name}/processing", namespaced=namespaced)
+        self._scheduled: ScheduledTimer | None = None
+        self._scheduled_at: int | None = None
+
+    def current_processing_time(self) -> int:
+        """Return the processing time in epoch milliseconds."""
+        return self._clock.current_processing_time()
+
+    def register_event_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """Register a timer of the current key that fires when the watermark reaches ``timestamp`` (epoch ms)."""
+        self.event_timers.register(timestamp, namespace)
+
+    def delete_event_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """Remove an event-time timer of the current key; nothing happens when there is none."""
+        self.event_timers.delete(timestamp, namespace)
+
+    def register_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """Register a timer of the current key that fires when the clock has passed ``timestamp`` (epoch ms).
+
+        Raises:
+            ProgramError: it would never be called.
+        """
+        if not self._fires:
+            raise ProgramError(
+                f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: a processing-time timer is set, but"
+                " the program does not say that it has any, so Spark runs no epoch when its time has come: say"
+                " process(..., processing_time=True), or uses_processing_time = True in the class of the function"
+            )
+        self.processing_timers.register(timestamp, namespace)
+        # Only the earliest timer is scheduled (T4): re-schedule when this one comes before it.
+        if self._scheduled_at is None or timestamp < self._scheduled_at:
+            self.schedule()
+
+    def delete_processing_time_timer(self, namespace: Any, timestamp: int) -> None:
+        """Remove a processing-time timer of the current key; nothing happens when there is none."""
+        self.processing_timers.delete(timestamp, namespace)
+
+    def advance_watermark(self, watermark: int) -> None:
+        """Fire all event-time timers up to ``watermark`` in timestamp order (T5)."""
+        self.current_watermark = watermark
+        self.event_timers.fire(watermark, self.triggerable.on_event_time)
+
+    def fire_due_processing_time_timers(self, now: int) -> None:
+        """Fire all processing-time timers up to ``now``, in order, then schedule the next."""
+        self._scheduled_at = None
+        self.processing_timers.fire(now, self.triggerable.on_processing_time)
+        self.schedule()
+
+    def next_processing_time_timer(self) -> int | None:
+        """Return the earliest processing-time timer's timestamp."""
+        return self.processing_timers.next_timestamp()
+
+    def schedule(self) -> None:
+        """Schedule the earliest processing-time timer with the clock."""
+        timestamp = self.processing_timers.next_timestamp()
+        if timestamp == self._scheduled_at:
+            return
+        self.unschedule()
+        if timestamp is not None:
+            self._scheduled_at = timestamp
+            self._scheduled = self._clock.register_timer(timestamp, self.fire_due_processing_time_timers)
+
+    def unschedule(self) -> None:
+        """Take the scheduled timer back from the clock: nothing fires until :meth:`schedule`."""
+        if self._scheduled is not None:
+            self._scheduled.cancel()
+        self._scheduled = None
+        self._scheduled_at = None
+
+    def num_event_time_timers(self) -> int:
+        """Return the number of event-time timers of all keys."""
+        return len(self.event_timers)
+
+    def num_processing_time_timers(self) -> int:
+        """Return the number of processing-time timers of all keys."""
+        return len(self.processing_timers)
+
+
+class InternalTimeServiceManager:
+    """The timer services of one operator: the same name always means the same service (T2)."""
+
+    def __init__(self, keys: KeyContext, processing_time_service: ProcessingTimeService, *, fires: bool = True) -> None:
+        self._keys = keys
+        self._clock = processing_time_service
+        self._fires = fires
+        self._services: dict[str, InternalTimerService] = {}
+
+    def get_internal_timer_service(
+        self, name: str, triggerable: Triggerable, *, namespaced: bool = False, by_user: bool = False
+    ) -> InternalTimerService:
+        """Return the service of this name, made at the first call.
+
+        Args:
+            by_user: whether the user's code sets timers, and not only the operator.
+        """
+        service = self._services.get(name)
+        if service is None:
+            service = self._services[name] = self._new(name, triggerable, namespaced, by_user)
+        return service
+
+    def _new(self, name: str, triggerable: Triggerable, namespaced: bool, by_user: bool) -> InternalTimerService:
+        return InternalTimerService(
+            name, self._keys, self._clock, triggerable, namespaced=namespaced, fires=self._fires
+        )
+
+    def advance_watermark(self, watermark: int) -> None:
+        """Advance every service to ``watermark``."""
+        for service in self._services.values():
+            service.advance_watermark(watermark)
+
+    def services(self) -> Iterable[InternalTimerService]:
+        """Return all services."""
+        return self._services.values()

@@ -1,0 +1,275 @@
+"""Event-time timestamps: their limits, how a record gets one, and what counts as one.
+
+A timestamp is an ``int``: milliseconds since the epoch (1970-01-01T00:00Z), within 64 bits. Source
+of the names and limits: Flink's ``TimestampAssigner``, ``Watermark.MAX_WATERMARK`` and
+``Long.MIN_VALUE`` as "none".
+
+Nothing here holds state that changes, so any thread may use it; records get their timestamps in the
+thread that generates watermarks.
+"""
+
+from __future__ import annotations
+
+import datetime
+import inspect
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from pillarbox._errors import ProgramError, shorten
+
+__all__ = [
+    "MAX_WATERMARK",
+    "MIN_TIMESTAMP",
+    "ColumnTimestampAssigner",
+    "TimestampAssigner",
+    "as_timestamp_assigner",
+    "to_millisecond",
+    "to_timestamp",
+]
+
+MIN_TIMESTAMP = -(2**63)
+"""Before all time: no watermark yet, or no timestamp (Flink's ``Long.MIN_VALUE``)."""
+
+MAX_WATERMARK = 2**63 - 1
+"""The end of event time: a bounded input ends with this watermark, so that all event-time timers fire."""
+
+_NAIVE_EPOCH = datetime.datetime(1970, 1, 1)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
+
+
+class TimestampAssigner(ABC):
+    """Assigns event time to records (PyFlink's class of the same name)."""
+
+    @abstractmethod
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        """Return the timestamp of a record.
+
+        Args:
+            value: the record.
+            record_timestamp: the timestamp that the record has so far, in epoch milliseconds;
+                ``MIN_TIMESTAMP`` where it has none.
+
+        Returns:
+            Milliseconds since the epoch. A ``datetime`` does as well: without a time zone it is
+            read as UTC, and fractions of a millisecond are cut off towards the past.
+        """
+
+
+def to_millisecond(value: object) -> int:
+    """Return a point in time that was given as a number: an int, numpy's included, within 64 bits.
+
+    Raises:
+        ValueError: it is something else, or does not fit; the message says how to convert it.
+    """
+    if isinstance(value, datetime.datetime) and value == value:  # pandas' NaT is not
+        raise ValueError(
+            "a datetime is not converted here: int(x.timestamp() * 1000) are its milliseconds, in the"
+            " machine's time zone where it has none"
+        )
+    if isinstance(value, (bool, np.bool_)):
+        raise ValueError("True and False are no points in time")
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise ValueError("milliseconds since the epoch are expected, as int") from None
+    if not MIN_TIMESTAMP <= number <= MAX_WATERMARK:
+        raise ValueError("milliseconds since the epoch have to fit in 64 bits")
+    return number
+
+
+def to_timestamp(value: object, source: object = None, record: object = None) -> int:
+    """Turn the result of a timestamp assigner into epoch milliseconds.
+
+    Args:
+        value: an int (numpy's integers too), or a ``datetime`` (aware, or naive and meant as UTC).
+        source: where it came from, for the error message: an assigner or a function.
+        record: the record it was extracted from, for the error message.
+
+    Raises:
+        TypeError: it is something else: None, a bool, a float, a string, a NaT.
+        ValueError: it does not fit in 64 bits.
+    """
+    # The order matters: this runs once for each record, and a plain int is what nearly all give.
+    if type(value) is int:
+        number = value
+    elif isinstance(value, datetime.datetime):
+        # pandas' NaT calls itself a datetime but is not equal to itself.
+        if value != value:
+            raise _not_a_timestamp(value, source, record)
+        since = value - (_NAIVE_EPOCH if value.tzinfo is None else _EPOCH)
+        # Exact: seconds and microseconds are never negative, so the division cuts towards the past.
+        number = (since.days * 86_400 + since.seconds) * 1000 + since.microseconds // 1000
+    elif isinstance(value, (bool, np.bool_)):
+        raise _not_a_timestamp(value, source, record)
+    else:
+        try:
+            number = operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            raise _not_a_timestamp(value, source, record) from None
+    if MIN_TIMESTAMP <= number <= MAX_WATERMARK:
+        return number
+    raise ValueError(
+        f"the timestamp {number}{_origin(source, record)} does not fit in 64 bits: "
+        "milliseconds since the epoch are expected"
+    )
+
+
+def _not_a_timestamp(value: object, source: object, record: object) -> TypeError:
+    return TypeError(
+        f"not a timestamp: {shorten(value)} ({type(value).__name__}){_origin(source, record)}; "
+        "milliseconds since the epoch are expected, as int (or a datetime)"
+    )
+
+
+def _origin(source: object, record: object) -> str:
+    return "" if source is None else f" from {shorten(source)} for the record {shorten(record)}"
+
+
+class _CheckedTimestampAssigner(TimestampAssigner):
+    """Runs a user's assigner and checks its results."""
+
+    def __init__(self, assigner: Any) -> None:
+        self._assigner = assigner
+
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        timestamp = self._assigner.extract_timestamp(value, record_timestamp)
+        return to_timestamp(timestamp, self._assigner, value)
+
+    def __repr__(self) -> str:
+        return shorten(self._assigner)
+
+
+class _FunctionTimestampAssigner(TimestampAssigner):
+    """Calls ``function(value, record_timestamp)``."""
+
+    def __init__(self, function: Callable[[Any, int], Any]) -> None:
+        self._function = function
+
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return to_timestamp(self._function(value, record_timestamp), self._function, value)
+
+    def __repr__(self) -> str:
+        return shorten(self._function)
+
+
+class _ValueFunctionTimestampAssigner(TimestampAssigner):
+    """Calls ``function(value)``."""
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self._function = function
+
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        return to_timestamp(self._function(value), self._function, value)
+
+    def __repr__(self) -> str:
+        return shorten(self._function)
+
+
+class ColumnTimestampAssigner(TimestampAssigner):
+    """Takes the timestamp from a column of the record.
+
+    A record is a mapping, a row (Spark's ``Row``, a named tuple), or any object with an attribute
+    of that name. The column holds epoch milliseconds or datetimes.
+    """
+
+    def __init__(self, column: str) -> None:
+        """Make an assigner for one column.
+
+        Raises:
+            ValueError: the name is empty.
+        """
+        if not column:
+            raise ProgramError("with_timestamp_assigner(): the name of the timestamp column is empty")
+        self.column = column
+
+    def extract_timestamp(self, value: Any, record_timestamp: int) -> int:
+        """Return the column's value as epoch milliseconds.
+
+        Raises:
+            ValueError: the record has no such column.
+            TypeError: the column holds no timestamp.
+        """
+        column = self.column
+        try:
+            # By position where there are field names: as an attribute, a column that is called
+            # `count` or `index` would be the tuple's method.
+            if isinstance(value, Mapping):
+                found = value[column]
+            elif isinstance(value, tuple):
+                found = value[_fields_of(value).index(column)]
+            else:
+                found = getattr(value, column)
+        except (KeyError, AttributeError, ValueError, IndexError):
+            raise ValueError(f"no timestamp column {column!r} in the record {shorten(value)}") from None
+        return to_timestamp(found, self, value)
+
+    def __repr__(self) -> str:
+        return f"column {self.column!r}"
+
+
+def _fields_of(row: Any) -> Any:
+    # Spark's Row has its names in one of these, named tuples in the other.
+    return getattr(row, "__fields__", None) or row._fields
+
+
+def as_timestamp_assigner(assigner: object) -> TimestampAssigner:
+    """Return a checking assigner for any that a user may pass.
+
+    Args:
+        assigner: an object with ``extract_timestamp(value, record_timestamp)``, a function
+            ``f(value)`` or ``f(value, record_timestamp)``, or the name of a column. Of a function,
+            the signature decides, once: it gets the record's timestamp where it requires a second
+            argument, or has one that is called ``record_timestamp``; other arguments with defaults
+            are its own.
+
+    Returns:
+        An assigner whose ``extract_timestamp`` raises ``TypeError`` for anything but a timestamp.
+
+    Raises:
+        TypeError: it is none of these.
+    """
+    if isinstance(assigner, str):
+        return ColumnTimestampAssigner(assigner)
+    if isinstance(assigner, type) and hasattr(assigner, "extract_timestamp"):
+        name = assigner.__name__
+        raise ProgramError(f"a timestamp assigner is an instance, not a class: give {name}(), not {name}")
+    if isinstance(
+        assigner,
+        (
+            _CheckedTimestampAssigner,
+            _FunctionTimestampAssigner,
+            _ValueFunctionTimestampAssigner,
+            ColumnTimestampAssigner,
+        ),
+    ):
+        return assigner
+    if callable(getattr(assigner, "extract_timestamp", None)):
+        return _CheckedTimestampAssigner(assigner)
+    if not callable(assigner):
+        raise ProgramError(
+            f"not a timestamp assigner: {shorten(assigner)}; a TimestampAssigner, a function "
+            "f(value) or f(value, record_timestamp), or the name of a column is expected"
+        )
+    if _wants_record_timestamp(assigner):
+        return _FunctionTimestampAssigner(assigner)
+    return _ValueFunctionTimestampAssigner(assigner)
+
+
+def _wants_record_timestamp(function: Callable[..., Any]) -> bool:
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # some builtins have no signature
+        return False
+    positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    takes_any = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+    required = sum(p.default is p.empty for p in positional)
+    keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
+    if required > 2 or keywords or not (positional or takes_any):
+        raise ProgramError(
+            f"the timestamp function {shorten(function)} has to take (value) or (value, record_timestamp)"
+        )
+    return required == 2 or (len(positional) >= 2 and positional[1].name == "record_timestamp")

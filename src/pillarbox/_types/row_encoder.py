@@ -1,0 +1,123 @@
+"""From the records of a stream to Arrow batches with the declared columns."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyspark.sql.types as spark
+
+from pillarbox._errors import ProgramError, TypeMismatchError, shorten, shorten_record
+from pillarbox._types.codecs import MISFITS, Slot, StructCodec, codec_for, time_zone
+
+__all__ = ["RowEncoder"]
+
+
+class RowEncoder:
+    """Encodes the records of a stream as Arrow batches with the declared columns.
+
+    A record may be
+
+    - a tuple or list, by position;
+    - a ``Row``, a named tuple, or a PySpark ``Row``: by name if it has just the declared names, in
+      any order, else by position;
+    - a dict, by name; a key that is not declared is an error, and a missing one is null;
+    - a dataclass instance, by name, with the same rules;
+    - if there is just one column: the bare value. Of tuples, lists, dicts and dataclasses, only a
+      list for an ARRAY column and a dict for a MAP column count as bare.
+
+    The same holds for values of STRUCT columns (they are never bare). Values have to be of the
+    declared types; ints may stand for floats and decimals, aware datetimes may be in any time zone,
+    and naive ones are taken in the session's where the type has one.
+
+    It is fastest when all records of a batch are of one type.
+
+    Args:
+        schema: the declared columns, at least one.
+        operator: the name of the operator whose records these are, for error messages.
+        timezone: the session's time zone, as in ``spark.sql.session.timeZone``.
+
+    Raises:
+        ProgramError: a column's type cannot be made from Python values, or there are no columns.
+        ConfigurationError: the time zone is not known.
+    """
+
+    def __init__(self, schema: spark.StructType, operator: str, timezone: str = "UTC") -> None:
+        if not schema.fields:
+            raise ProgramError("no columns are declared; declare at least one")
+        self._arguments = (schema, operator, timezone)
+        self._operator = operator
+        self._row = StructCodec(
+            schema,
+            [Slot(codec_for(f.dataType, time_zone(timezone), f.name), f.nullable) for f in schema],
+        )
+        self.arrow_schema: pa.Schema = pa.schema(self._row.fields)
+        """The columns as Spark's ``mapInArrow`` wants them; timestamps are in UTC."""
+        self._single = len(schema.fields) == 1
+        self._composite: tuple[type, ...] = (tuple, list, dict)
+        if self._single and isinstance(schema.fields[0].dataType, spark.ArrayType):
+            self._composite = (tuple, dict)
+        if self._single and isinstance(schema.fields[0].dataType, spark.MapType):
+            self._composite = (tuple, list)
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return RowEncoder, self._arguments
+
+    def encode(self, values: list[Any]) -> pa.RecordBatch:
+        """Return the records as one batch, in their order.
+
+        Raises:
+            TypeMismatchError: a record or one of its values does not fit.
+        """
+        try:
+            arrays = self._row.convert_columns(self._columns(values))
+        except MISFITS as error:
+            mismatch = self._explained(values, error)
+            mismatch.at(operator=self._operator)
+            raise mismatch from error
+        return pa.RecordBatch.from_arrays(arrays, schema=self.arrow_schema)
+
+    def _columns(self, values: Sequence[Any]) -> list[Sequence[Any]]:
+        if self._single:
+            bare = {kind: self._is_bare(kind) for kind in set(map(type, values))}
+            if all(bare.values()):
+                return [values]
+            if any(bare.values()):
+                values = [(value,) if bare[type(value)] else value for value in values]
+        return self._row.columns(values)
+
+    def _is_bare(self, kind: type) -> bool:
+        return not (issubclass(kind, self._composite) or dataclasses.is_dataclass(kind))
+
+    def _explained(self, values: list[Any], cause: Exception) -> TypeMismatchError:
+        """Return the error for the first value that does not fit."""
+        for value in values:
+            try:
+                columns = self._columns([value])
+            except MISFITS as error:
+                return TypeMismatchError(
+                    f"operator {self._operator!r}: the record {shorten_record(value)} does not fit the declared "
+                    f"columns: {error}; give {self._row.expects}, or declare other columns"
+                )
+            for name, slot, column in self._slots(columns):
+                found = slot.culprit(name, column[0])
+                if found is not None:
+                    mismatch = self._misfit(*found)
+                    mismatch.at(record=value)
+                    return mismatch
+        return TypeMismatchError(
+            f"operator {self._operator!r}: {len(values)} records do not fit the declared columns: {cause}"
+        )
+
+    def _slots(self, columns: list[Sequence[Any]]) -> Iterator[tuple[str, Slot, Sequence[Any]]]:
+        return zip(self._row.names, self._row.slots, columns, strict=True)
+
+    def _misfit(self, path: str, slot: Slot, value: Any, error: Exception) -> TypeMismatchError:
+        declared = slot.codec.declared.simpleString() + ("" if slot.nullable else " not null")
+        return TypeMismatchError(
+            f"operator {self._operator!r}: the field {path!r} is declared {declared}, but the value "
+            f"{shorten(value)} does not fit: {error}; give {slot.codec.expects}, or declare the "
+            "field otherwise"
+        )

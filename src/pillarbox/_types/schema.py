@@ -1,0 +1,166 @@
+"""The columns that a user declares: a DDL string, a ``StructType``, one of ``Types``, a dataclass or a named tuple."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime as dt
+import decimal
+import types
+import typing
+from typing import Any
+
+import pyspark.sql.types as spark
+
+from pillarbox._errors import ConfigurationError, ProgramError, describe, shorten
+from pillarbox._types.type_information import DECIMAL, TypeInformation
+
+__all__ = ["SchemaLike", "resolve_schema"]
+
+SchemaLike: typing.TypeAlias = str | spark.StructType | TypeInformation[Any] | type[Any]
+"""The ways to declare columns: see ``resolve_schema``."""
+
+_TYPE_OF: dict[Any, spark.DataType] = {
+    int: spark.LongType(),
+    float: spark.DoubleType(),
+    str: spark.StringType(),
+    bool: spark.BooleanType(),
+    bytes: spark.BinaryType(),
+    dt.datetime: spark.TimestampType(),
+    dt.date: spark.DateType(),
+    dt.time: spark.TimeType(),
+    dt.timedelta: spark.DayTimeIntervalType(),
+    decimal.Decimal: DECIMAL,
+}
+
+_WAYS = (
+    'a DDL string such as "tail STRING, delay INT", a StructType, Types.ROW_NAMED(...), '
+    "a dataclass, or a typing.NamedTuple"
+)
+
+
+def resolve_schema(declared: object) -> spark.StructType:
+    """Return the columns that a user declared.
+
+    Args:
+        declared: one of
+
+            - a DDL string, ``"tail STRING, delay INT"``; Spark parses it, which needs a session;
+            - a ``StructType``, which is returned as it is;
+            - ``Types.ROW(...)``, ``Types.ROW_NAMED(...)``, ``Types.TUPLE(...)``, or another of ``Types``,
+              which makes one column ``f0``;
+            - a dataclass or a ``typing.NamedTuple``, whose fields are the columns. A field may be
+              null only where its annotation says so (``str | None``, ``Optional[str]``).
+
+    Raises:
+        ProgramError: it is none of these; a field's annotation has no Spark type; the DDL string cannot be parsed;
+            or there is no column.
+        ConfigurationError: a DDL string was given, but no Spark session is active.
+    """
+    schema = _resolved(declared)
+    if not schema.fields:
+        raise ProgramError(f"{shorten(declared)} declares no columns; declare at least one")
+    return schema
+
+
+def _resolved(declared: object) -> spark.StructType:
+    if isinstance(declared, spark.StructType):
+        return declared
+    if isinstance(declared, str):
+        return _parsed(declared)
+    if isinstance(declared, TypeInformation):
+        data_type = declared.data_type
+        if data_type is None:
+            raise ProgramError(
+                f"{declared} cannot be columns of a DataFrame, for Spark has no type for "
+                "PICKLED_BYTE_ARRAY; declare the type of every field"
+            )
+        if isinstance(data_type, spark.StructType):
+            return data_type
+        return spark.StructType([spark.StructField("f0", data_type)])
+    if _is_record_class(declared):
+        return _struct_of(declared, ())
+    raise ProgramError(f"{shorten(declared)} does not declare columns; declare them as {_WAYS}")
+
+
+def _parsed(ddl: str) -> spark.StructType:
+    from pyspark.errors import ParseException
+
+    try:
+        data_type = spark.StructType.fromDDL(ddl)
+    except ParseException as error:
+        raise ProgramError(f"{ddl!r} is no list of columns as Spark's DDL has them: {describe(error)}") from None
+    except Exception as error:
+        raise ConfigurationError(
+            f"Spark parses the columns {ddl!r}, so a SparkSession must be active (it is, once "
+            "SparkSession.builder.getOrCreate() was called in this process); create it before, or "
+            "declare the columns as a StructType, a dataclass or a typing.NamedTuple"
+        ) from error
+    if not isinstance(data_type, spark.StructType):
+        raise ProgramError(f"{ddl!r} is a type without a name; name the column: 'value {ddl}'")
+    return data_type
+
+
+def _is_record_class(declared: object) -> typing.TypeGuard[type]:
+    """Return whether ``declared`` is a dataclass or a named tuple (the class, not an instance)."""
+    return isinstance(declared, type) and (
+        dataclasses.is_dataclass(declared) or (issubclass(declared, tuple) and hasattr(declared, "_fields"))
+    )
+
+
+def _struct_of(record: type, inside: tuple[type, ...]) -> spark.StructType:
+    """Return the columns of a dataclass or named tuple that is nested in the classes ``inside``."""
+    if record in inside:
+        raise ProgramError(
+            f"{record.__name__} contains itself, which columns cannot; "
+            "keep such a field as bytes (pickled) or str (JSON)"
+        )
+    try:
+        hints = typing.get_type_hints(record)
+    except NameError as error:
+        raise ProgramError(
+            f"an annotation of {record.__name__} names a class that cannot be found ({error}); "
+            "define or import that class at the top level of its module"
+        ) from error
+    if dataclasses.is_dataclass(record):
+        names = [field.name for field in dataclasses.fields(record)]
+    else:
+        names = list(getattr(record, "_fields", ()))
+    fields = []
+    for name in names:
+        if name not in hints:
+            raise ProgramError(f"{record.__name__}.{name} has no annotation; use typing.NamedTuple or a dataclass")
+        found = _type_of(hints[name], (*inside, record))
+        if found is None:
+            said = hints[name]
+            said = said.__name__ if isinstance(said, type) and not typing.get_args(said) else said
+            raise ProgramError(
+                f"{record.__name__}.{name} is annotated {said}, which has no Spark type; "
+                "annotate it with int, float, str, bool, bytes, datetime, date, time, timedelta, "
+                "Decimal, list[T], tuple[T, ...], dict[K, V], T | None, a dataclass or a "
+                "typing.NamedTuple, or declare the columns as a DDL string"
+            )
+        fields.append(spark.StructField(name, *found))
+    return spark.StructType(fields)
+
+
+def _type_of(hint: Any, inside: tuple[type, ...]) -> tuple[spark.DataType, bool] | None:
+    """Return Spark's type for an annotation and whether it may be null, or None if there is no such type."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        others = [arg for arg in args if arg is not type(None)]
+        found = _type_of(others[0], inside) if len(others) == 1 else None
+        return found and (found[0], True)
+    if origin is list or (origin is tuple and args[1:] == (...,)):
+        element = _type_of(args[0], inside)
+        return element and (spark.ArrayType(*element), False)
+    if origin is dict:
+        key, value = _type_of(args[0], inside), _type_of(args[1], inside)
+        if key is None or value is None or key[1]:  # Spark's maps have no null keys
+            return None
+        return spark.MapType(key[0], *value), False
+    if _is_record_class(hint):
+        return _struct_of(hint, inside), False
+    try:
+        return _TYPE_OF[hint], False
+    except (KeyError, TypeError):  # TypeError: some annotations cannot be hashed
+        return None

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The default action, and its control over the loop that calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, final, runtime_checkable
+
+from pillarbox.mailbox._task_mailbox import MailboxClosedError
+
+if TYPE_CHECKING:
+    from pillarbox.mailbox._mailbox_processor import MailboxProcessor
+
+__all__ = ["MailboxController", "MailboxDefaultAction", "PeriodTimer", "Suspension"]
+
+
+@runtime_checkable
+class PeriodTimer(Protocol):
+    """Adds up the time between ``mark_start()`` and ``mark_end()``. Mailbox thread only.
+
+    Flink: ``PeriodTimer``.
+    """
+
+    def mark_start(self) -> None:
+        """Begin a period."""
+
+    def mark_end(self) -> None:
+        """End the period that was begun."""
+
+
+@final
+class Suspension:
+    """A pause of the default action; ends with :meth:`resume`.
+
+    The timer runs while the loop has nothing to do because of the pause: it stands still while
+    mails are run, and while the loop itself is suspended. Its calls come in pairs, start first.
+    (In Flink the caller of ``suspendDefaultAction`` starts and ends it, see ``ResumeWrapper``.)
+
+    Flink: ``MailboxDefaultAction.Suspension``.
+    """
+
+    __slots__ = ("_processor", "_timer", "_timer_runs")
+
+    def __init__(self, processor: MailboxProcessor, timer: PeriodTimer | None) -> None:
+        self._processor = processor
+        self._timer = timer
+        # Mailbox thread only, as all calls of the timer.
+        self._timer_runs = False
+        self._start_timer()
+
+    def resume(self) -> None:
+        """Let the default action be called again. Any thread, any number of times.
+
+        From another thread this is an urgent mail. It does nothing if the pause is over already, or
+        if the mailbox takes no more mails.
+        """
+        processor = self._processor
+        # A look without the lock is enough: a suspension is current before anybody can hold it,
+        # and once it is not, it never is again.
+        if processor._suspended_default_action is not self:
+            return
+        if processor.is_mailbox_thread():
+            self._resume()
+            if processor._mailbox._waiting:  # a signal handler's, beneath the loop that waits for mail
+                processor._mailbox._wake()
+            return
+        try:
+            processor._send_control_mail(self._resume, "resume default action")
+        except MailboxClosedError:
+            pass  # the loop is about to end, there is nothing to resume
+
+    def _resume(self) -> None:
+        if self._processor._suspended_default_action is self:
+            self._stop_timer()
+            self._processor._set_default_action_suspension(None)
+
+    def _start_timer(self) -> None:
+        if self._timer is not None and not self._timer_runs:
+            self._timer_runs = True
+            self._timer.mark_start()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None and self._timer_runs:
+            self._timer_runs = False
+            self._timer.mark_end()
+
+
+@final
+class MailboxController:
+    """The control of a default action over the loop that calls it.
+
+    Flink: ``MailboxDefaultAction.Controller``.
+    """
+
+    __slots__ = ("_processor",)
+
+    def __init__(self, processor: MailboxProcessor) -> None:
+        self._processor = processor
+
+    def suspend_default_action(self, timer: PeriodTimer | None = None) -> Suspension:
+        """Do not call the default action until the returned suspension is resumed.
+
+        Mails go on to be processed. Mailbox thread only.
+
+        Args:
+            timer: measures the pause.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+            RuntimeError: the default action is suspended already.
+        """
+        return self._processor._suspend_default_action(timer)
+
+    def all_actions_completed(self) -> None:
+        """End the loop for good; see :meth:`MailboxProcessor.all_actions_completed`."""
+        self._processor.all_actions_completed()
+
+
+#: The action that the loop calls over and over. It should do a bounded piece of work and return: mails wait
+#: meanwhile. Flink: ``MailboxDefaultAction``.
+MailboxDefaultAction = Callable[[MailboxController], object]

@@ -1,0 +1,204 @@
+"""The face of a mailbox towards operators: put actions in, yield to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, TypeVar, final
+
+from pillarbox.mailbox._mail import Mail, MailOptions
+from pillarbox.mailbox._task_mailbox import MailboxClosedError, TaskMailbox
+
+if TYPE_CHECKING:
+    from pillarbox.mailbox._mailbox_processor import MailboxProcessor
+
+__all__ = ["MailboxExecutor", "RejectedExecutionError"]
+
+T = TypeVar("T")
+
+_DEFAULT = MailOptions.DEFAULT
+
+
+class RejectedExecutionError(RuntimeError):
+    """The mailbox is quiesced or closed, so the command will never run.
+
+    Flink: Java's ``RejectedExecutionException``.
+    """
+
+
+@final
+class _FutureCommand(Future[T]):
+    """A future that computes itself when it is called: Java's ``FutureTask``."""
+
+    def __init__(self, command: Callable[[], T]) -> None:
+        super().__init__()
+        self._command = command
+
+    def __call__(self) -> None:
+        if not self.set_running_or_notify_cancel():
+            return  # cancelled while it waited
+        command = self._command
+        del self._command  # the future may be kept longer than the objects that the command refers to
+        try:
+            result = command()
+        except Exception as error:
+            self.set_exception(error)
+        except BaseException as error:
+            # Ctrl-C and sys.exit() are for the thread, not only for the holder of the future.
+            self.set_exception(error)
+            raise
+        else:
+            self.set_result(result)
+
+
+@final
+class MailboxExecutor:
+    """Puts commands into a mailbox with one operator's priority, and yields to mails of it.
+
+    ``execute`` and ``submit`` may be called from any thread. The others belong to the mailbox
+    thread.
+
+    An operator that must wait (for capacity, say) in the middle of a record yields: it runs mails
+    of itself and of operators downstream until the event that it waits for has happened. Mails of upstream
+    operators stay hidden from it: they could produce the next record into the half-done one.
+
+    Flink: ``MailboxExecutorImpl``. One thing differs: no executor's yield runs deferrable mails, as
+    Flink documents it; in Flink's code, one of the lowest priority does.
+
+    Args:
+        mailbox: where the mails go.
+        priority: the priority of these mails, and the lowest one that yielding accepts.
+        processor: whose default action :meth:`is_idle` looks at.
+    """
+
+    __slots__ = ("_mailbox", "_priority", "_processor", "_put")
+
+    def __init__(
+        self,
+        mailbox: TaskMailbox,
+        priority: int,
+        processor: MailboxProcessor | None = None,
+    ) -> None:
+        self._mailbox = mailbox
+        self._put = mailbox.put
+        self._priority = priority
+        self._processor = processor
+
+    @property
+    def priority(self) -> int:
+        """The priority of the mails of this executor."""
+        return self._priority
+
+    def execute(
+        self,
+        command: Callable[[], object],
+        description: str,
+        *args: object,
+        options: MailOptions = _DEFAULT,
+    ) -> None:
+        """Run ``command`` in the mailbox thread. Its errors fail the loop.
+
+        Args:
+            command: what to run.
+            description: a description, for people; ``%``-style, formatted with ``args`` on demand.
+            args: arguments of the description.
+            options: urgent, deferrable or neither.
+
+        Raises:
+            RejectedExecutionError: the mailbox is quiesced or closed.
+        """
+        try:
+            self._put(Mail(command, self._priority, description, *args, options=options))
+        except MailboxClosedError as error:
+            raise RejectedExecutionError(str(error)) from error
+
+    def submit(
+        self,
+        command: Callable[[], T],
+        description: str,
+        *args: object,
+        options: MailOptions = _DEFAULT,
+    ) -> Future[T]:
+        """Run ``command`` in the mailbox thread; its result and its error go to the future.
+
+        An error does *not* fail the task: use :meth:`execute` unless somebody looks at the future.
+        The future is cancelled if the mailbox is closed before its turn has come. Do not wait for
+        it in the mailbox thread: that is the thread that would complete it.
+
+        Raises:
+            RejectedExecutionError: the mailbox is quiesced or closed.
+        """
+        future = _FutureCommand(command)
+        self.execute(future, description, *args, options=options)
+        return future
+
+    def yield_(self) -> None:
+        """Wait for one mail of at least this executor's priority, and run it.
+
+        Does not run deferrable mails. What the mail raises goes to the caller.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+            MailboxClosedError: the mailbox is closed, or quiesced without such a mail.
+        """
+        self._mailbox._take(self._is_own).run()
+
+    def yield_ignoring_deferrable(self) -> None:
+        """As :meth:`yield_`, but deferrable mails of the same operators are run as others are.
+
+        For an operator that is being finished: it is in the middle of nothing, and all of its mails have to run.
+
+        Flink: ``MailboxExecutorImpl.tryYieldIgnoringDeferrable``.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+            MailboxClosedError: the mailbox is closed, or quiesced without such a mail.
+        """
+        self._mailbox._take(lambda mail: mail.operator_priority >= self._priority).run()
+
+    def try_yield(self) -> bool:
+        """Run one mail of at least this executor's priority, if there is one now.
+
+        Does not run deferrable mails. What the mail raises goes to the caller.
+
+        Returns:
+            whether a mail was run.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+            MailboxClosedError: the mailbox is closed.
+        """
+        mail = self._mailbox._try_take(self._is_own)
+        if mail is None:
+            return False
+        mail.run()
+        return True
+
+    def _is_own(self, mail: Mail) -> bool:
+        return mail.priority >= self._priority and not mail.options.is_deferrable
+
+    def should_interrupt(self) -> bool:
+        """Whether a long computation in the mailbox thread should pause, because mail waits.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+        """
+        return self._mailbox.has_mail()
+
+    def is_idle(self) -> bool:
+        """Whether nothing is left to do: no mail, no default action, but the mailbox is open.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+            RuntimeError: the executor was created without a processor.
+        """
+        if self._processor is None:
+            raise RuntimeError("this executor does not know its processor")
+        return (
+            not self._processor.is_default_action_available()
+            and not self._mailbox.has_mail()
+            and self._mailbox.state.is_accepting_mails
+        )
+
+    def __repr__(self) -> str:
+        return f"<MailboxExecutor priority={self._priority} of {self._mailbox!r}>"

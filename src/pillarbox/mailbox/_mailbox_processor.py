@@ -1,0 +1,404 @@
+"""The loop that drives a task: mails, then one default action, and so on."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import final
+
+from pillarbox.mailbox._default_action import (
+    MailboxController,
+    MailboxDefaultAction,
+    PeriodTimer,
+    Suspension,
+)
+from pillarbox.mailbox._mail import MAX_PRIORITY, MIN_PRIORITY, Mail, MailOptions
+from pillarbox.mailbox._mailbox_executor import MailboxExecutor
+from pillarbox.mailbox._metrics import MailboxMetrics
+from pillarbox.mailbox._task_mailbox import (
+    MailboxClosedError,
+    MailboxState,
+    TaskMailbox,
+    WrongThreadError,
+)
+
+__all__ = ["MailboxProcessor"]
+
+_log = logging.getLogger(__name__)
+
+
+@final
+class MailboxProcessor:
+    """Runs the mails of a mailbox and a default action by turns, in one thread.
+
+    Because nothing else runs operators, nothing in them needs a lock: timers, checkpoints and
+    asynchronous results arrive as mails and never meet a record half-way.
+
+    Life: *open*, then :meth:`prepare_close` (no new mails), then :meth:`close`. As a context
+    manager it closes itself.
+
+    Threads: ``suspend``, ``all_actions_completed``, ``report_throwable``, the two
+    ``get_..._executor`` and the ``is_...`` may be called from any; all else belongs to the mailbox
+    thread and raises :class:`WrongThreadError` elsewhere.
+
+    A round of the loop that meets no mail takes no lock and makes no call but the one of the
+    default action. That is why everything that changes the loop's course from outside is a mail,
+    and why the flags below are plain attributes that only the mailbox thread writes.
+
+    Flink: ``MailboxProcessor``.
+
+    Args:
+        default_action: called with a :class:`MailboxController` whenever no mail is to be run. It
+            should do a bounded piece of work; its errors leave the loop.
+        mailbox: default: a new one that belongs to the calling thread.
+        metrics: default: new ones, without latency.
+    """
+
+    __slots__ = (
+        "_controller",
+        "_default_action",
+        "_mailbox",
+        "_mailbox_loop_running",
+        "_metrics",
+        "_needs_attention",
+        "_suspended",
+        "_suspended_default_action",
+    )
+
+    def __init__(
+        self,
+        default_action: MailboxDefaultAction,
+        mailbox: TaskMailbox | None = None,
+        metrics: MailboxMetrics | None = None,
+    ) -> None:
+        self._default_action = default_action
+        self._mailbox = TaskMailbox() if mailbox is None else mailbox
+        self._controller = MailboxController(self)
+        # Whether the loop may still be run; False for good after all_actions_completed.
+        self._mailbox_loop_running = True
+        # Whether the loop is to be left, or is not being run. False only if the above is True.
+        self._suspended = False
+        # The pause of the default action, if it is paused. Other threads may compare it (see
+        # Suspension.resume); only the mailbox thread acts on it.
+        self._suspended_default_action: Suspension | None = None
+        # The two above in one, so that the loop has one thing to look at per round.
+        self._needs_attention = False
+        self._metrics = MailboxMetrics() if metrics is None else metrics
+        self._metrics._bind(self._mailbox, self.get_main_mailbox_executor())
+
+    # -- any thread ------------------------------------------------------------------------------
+
+    @property
+    def mailbox(self) -> TaskMailbox:
+        """The mailbox that is processed."""
+        return self._mailbox
+
+    @property
+    def metrics(self) -> MailboxMetrics:
+        """The measurements of mailbox and loop."""
+        return self._metrics
+
+    def get_main_mailbox_executor(self) -> MailboxExecutor:
+        """Return an executor of the lowest priority: for the task itself, not for operators."""
+        return self.get_mailbox_executor(MIN_PRIORITY)
+
+    def get_mailbox_executor(self, priority: int) -> MailboxExecutor:
+        """Return an executor whose mails have ``priority``, the chain index of an operator."""
+        return MailboxExecutor(self._mailbox, priority, self)
+
+    def is_mailbox_thread(self) -> bool:
+        """Whether the caller runs in the mailbox thread."""
+        return self._mailbox.is_mailbox_thread()
+
+    def is_mailbox_loop_running(self) -> bool:
+        """Whether the loop runs or can be run again: not yet ended by all_actions_completed."""
+        return self._mailbox_loop_running
+
+    def is_default_action_available(self) -> bool:
+        """Whether the default action is not suspended."""
+        return self._suspended_default_action is None
+
+    def suspend(self) -> None:
+        """Leave the loop before its next step; it can be run again later.
+
+        Mails that wait stay where they are. A call while the loop is not being run makes the next
+        run return at once. No effect once the mailbox is quiesced or closed.
+        """
+        self._send_poison_mail(self._suspend_loop)
+
+    def all_actions_completed(self) -> None:
+        """End the loop for good: running it again does nothing.
+
+        No effect once the mailbox is quiesced or closed.
+        """
+        self._send_poison_mail(self._complete_loop)
+
+    def report_throwable(self, throwable: BaseException) -> None:
+        """Raise ``throwable`` in the mailbox thread, out of :meth:`run_mailbox_loop`.
+
+        Raises:
+            MailboxClosedError: the mailbox takes no more mails; its cause is ``throwable``.
+        """
+
+        def raise_it() -> None:
+            raise throwable
+
+        try:
+            self._send_control_mail(raise_it, "report throwable %r", throwable)
+        except MailboxClosedError as error:
+            raise error from throwable
+
+    # -- mailbox thread: the loop ----------------------------------------------------------------
+
+    def run_mailbox_loop(self) -> None:
+        """Process mails and call the default action by turns, until something ends it.
+
+        A round first runs the mails that were there when it began (urgent ones also if they come
+        later), then the default action once. So mails that put mails do not keep the default action
+        from its turn. While the default action is suspended the loop waits for mail.
+
+        Returns after :meth:`suspend`, and can then be run again, or :meth:`all_actions_completed`,
+        and then returns at once forever. What a mail or the default action raises leaves the loop;
+        the mails behind it are kept, and it is up to the caller to run the loop again or to close.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+            MailboxClosedError: the mailbox is not open.
+            RuntimeError: called from within the loop.
+        """
+        if not self._enter():
+            return
+        mailbox = self._mailbox
+        batch = mailbox._batch
+        default_action = self._default_action
+        controller = self._controller
+        # While nobody drives the loop, neither a pause nor a probe's latency is measured.
+        self._metrics._loop_entered()
+        self._start_timer()
+        try:
+            while True:
+                # The hot path: two attributes and one local, then the default action.
+                if mailbox._may_have_new_mail or batch or self._needs_attention:
+                    self._process_mails()
+                    if self._suspended:
+                        return
+                default_action(controller)
+        finally:
+            self._stop_timer()
+            mailbox._leave()
+
+    def run_mailbox_step(self) -> bool:
+        """Run one mail or, if there is none, the default action once. For tests.
+
+        Returns:
+            whether there was something to do.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+            MailboxClosedError: the mailbox is not open.
+            RuntimeError: called from within the loop.
+        """
+        if not self._enter():
+            return False
+        try:
+            if self._mailbox.create_batch():
+                self._stop_timer()
+                self._run_mails(1)
+                self._start_timer()
+                return True
+            if self._suspended_default_action is None:
+                self._default_action(self._controller)
+                return True
+            return False
+        finally:
+            self._mailbox._leave()
+
+    def drain(self) -> None:
+        """Run all mails that are there now. Without concurrent writers none is left afterwards.
+
+        (Mails put by these mails are left.) If one raises, those behind it are kept; cancelled, if it has
+        closed the mailbox.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+        """
+        self._mailbox._check_is_mailbox_thread()
+        mails: deque[Mail] = deque()
+        try:
+            self._mailbox._drain_into(mails)
+            while mails:
+                self._metrics.mails_processed += 1
+                mails.popleft().run()
+        finally:
+            if mails and self._mailbox.state is MailboxState.CLOSED:
+                failure = _cancel(mails)
+                if failure is not None:
+                    _log.warning("could not cancel a mail of a closed mailbox", exc_info=failure)
+            elif mails:
+                self._mailbox._put_back(mails)
+
+    # -- mailbox thread: the end -----------------------------------------------------------------
+
+    def prepare_close(self) -> None:
+        """Take no more mails in: executors reject from now on.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+        """
+        self._mailbox.quiesce()
+
+    def close(self) -> None:
+        """Close the mailbox and cancel the futures of the mails that it still held.
+
+        Raises:
+            WrongThreadError: not called from the mailbox thread.
+            Exception: the error of the first cancellation that failed; the others were done.
+        """
+        dropped = self._mailbox.close()
+        self._stop_timer()
+        if not dropped:
+            return
+        _log.debug("closing the mailbox dropped mails: %s", dropped)
+        first_error = _cancel(dropped)
+        if first_error is not None:
+            raise first_error
+
+    def __enter__(self) -> MailboxProcessor:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def rebind_to_current_thread(self) -> None:
+        """Make the calling thread the mailbox thread, while the loop is not being run.
+
+        Spark may drive a resident task from another thread in the next epoch. Flink has no
+        counterpart: its tasks live and die in one thread.
+
+        Raises:
+            RuntimeError: the loop is being run.
+        """
+        self._mailbox.bind_to_current_thread()
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _enter(self) -> bool:
+        """Begin a run of the loop. False if it was ended for good."""
+        mailbox = self._mailbox
+        mailbox._check_is_mailbox_thread()
+        if not self._mailbox_loop_running:
+            self._suspended = True
+            return False
+        if mailbox.state is not MailboxState.OPEN:
+            raise MailboxClosedError(f"the mailbox is {mailbox.state.name}: its loop cannot run")
+        if not mailbox._enter():
+            raise RuntimeError("the mailbox loop is already being run")
+        self._suspended = False
+        self._update_needs_attention()
+        return True
+
+    def _process_mails(self) -> None:
+        """Run the mails in the mailbox; wait in it until the default action is available."""
+        mailbox = self._mailbox
+        if mailbox.create_batch():
+            self._stop_timer()
+            self._run_mails()
+            self._start_timer()
+        while self._suspended_default_action is not None and not self._suspended:
+            if not mailbox.create_batch():
+                self._await_mail()
+                continue
+            self._stop_timer()
+            self._run_mails()
+            self._start_timer()
+
+    def _await_mail(self) -> None:
+        """Wait until there may be a mail. The time spent here is idle time."""
+        metrics = self._metrics
+        metrics._idle_started()
+        try:
+            self._mailbox._await_new_mail(self.is_default_action_available)
+        finally:
+            metrics._idle_ended()
+
+    def _run_mails(self, limit: int = -1) -> None:
+        """Run the mails of the batch, at most ``limit``, until the loop is to be left."""
+        poll = self._mailbox._poll_batch
+        metrics = self._metrics
+        while limit != 0 and not self._suspended:
+            mail = poll()
+            if mail is None:
+                return
+            metrics.mails_processed += 1
+            mail.run()
+            # A mail that ends the loop is no reason to start measuring.
+            if metrics.start_pending and not self._suspended:
+                metrics._start()
+            limit -= 1
+
+    def _suspend_default_action(self, timer: PeriodTimer | None) -> Suspension:
+        if not self._mailbox.is_mailbox_thread():
+            raise WrongThreadError("only the mailbox thread may suspend the default action")
+        if self._suspended_default_action is not None:
+            raise RuntimeError("the default action has already been suspended")
+        suspension = Suspension(self, timer)
+        self._set_default_action_suspension(suspension)
+        return suspension
+
+    def _set_default_action_suspension(self, suspension: Suspension | None) -> None:
+        self._suspended_default_action = suspension
+        self._update_needs_attention()
+
+    def _suspend_loop(self) -> None:
+        self._suspended = True
+        self._update_needs_attention()
+
+    def _complete_loop(self) -> None:
+        self._mailbox_loop_running = False
+        self._suspend_loop()
+
+    def _update_needs_attention(self) -> None:
+        self._needs_attention = self._suspended or self._suspended_default_action is not None
+
+    def _stop_timer(self) -> None:
+        if self._suspended_default_action is not None:
+            self._suspended_default_action._stop_timer()
+
+    def _start_timer(self) -> None:
+        if self._suspended_default_action is not None:
+            self._suspended_default_action._start_timer()
+
+    def _send_poison_mail(self, command: Callable[[], None]) -> None:
+        def put_if_open() -> None:
+            # One step under the lock, so that no close() comes between the look and the put.
+            if self._mailbox.state is MailboxState.OPEN:
+                self._send_control_mail(command, "poison mail")
+
+        self._mailbox.run_exclusively(put_if_open)
+
+    def _send_control_mail(self, command: Callable[[], None], description: str, *args: object) -> None:
+        # Urgent: it overtakes all mails of operators, but control mails keep their order, so that
+        # an error reported before a suspension is also raised before it.
+        mail = Mail(command, MAX_PRIORITY, description, *args, options=MailOptions.urgent())
+        self._mailbox.put(mail)
+
+
+def _cancel(mails: Iterable[Mail]) -> Exception | None:
+    """Cancel mails that will not be run; return the error of the first cancellation that failed, and log the others."""
+    first_error: Exception | None = None
+    for mail in mails:
+        try:
+            mail.try_cancel()
+        except Exception as error:
+            if first_error is None:
+                first_error = error
+            else:
+                _log.warning("could not cancel %s", mail, exc_info=error)
+    return first_error

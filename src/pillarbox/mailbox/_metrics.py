@@ -1,0 +1,206 @@
+"""How a mailbox is doing: counts, latency, idle time."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
+
+from pillarbox.mailbox._mailbox_executor import RejectedExecutionError
+
+if TYPE_CHECKING:
+    from pillarbox.mailbox._mailbox_executor import MailboxExecutor
+    from pillarbox.mailbox._task_mailbox import TaskMailbox
+
+__all__ = ["LatencyStatistics", "MailboxMetrics", "MailboxStatistics", "ProbeScheduler"]
+
+#: ``schedule(delay, callback)``: call ``callback`` once, ``delay`` seconds from now, in any thread.
+ProbeScheduler = Callable[[float, Callable[[], None]], object]
+
+# Flink keeps the last ten measurements, one a second (DescriptiveStatisticsHistogram(10)).
+_KEPT_LATENCIES = 10
+
+
+@final
+@dataclass(frozen=True)
+class LatencyStatistics:
+    """How long the latest probe mails waited for their turn, in seconds."""
+
+    #: How many probes were measured so far.
+    count: int
+    #: The latest one.
+    last: float
+    #: Over the latest ten.
+    minimum: float
+    mean: float
+    maximum: float
+
+
+@final
+@dataclass(frozen=True)
+class MailboxStatistics:
+    """The measurements that :meth:`MailboxMetrics.statistics` returns."""
+
+    mails_processed: int
+    mails_waiting: int
+    #: Seconds.
+    idle_time: float
+    #: ``None`` before the first measurement.
+    latency: LatencyStatistics | None
+
+
+@final
+class MailboxMetrics:
+    """Measures one mailbox and its loop.
+
+    Latency is measured by a probe mail that does nothing but look at the clock: it is put at an
+    interval, and waits behind what all mails wait behind. The probes start with the first real mail
+    (a loop that is only driven by its default action pays nothing), and need a scheduler. A probe
+    that met a suspended loop says nothing about latency and is not counted.
+
+    Idle time is the time for which the loop waited for mail because its default action was
+    suspended.
+
+    The loop writes, in the mailbox thread, with no lock; any thread may read. Nothing here is
+    touched by a round of the loop that meets no mail.
+
+    Flink: ``MailboxMetricsController``.
+
+    Args:
+        schedule: calls a function after a delay; without it, latency is not measured.
+        interval: seconds between a probe's execution and the next probe.
+        clock: seconds, monotonic.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_executor",
+        "_idle_since",
+        "_idle_time",
+        "_interval",
+        "_latencies",
+        "_latency_count",
+        "_mailbox",
+        "_run",
+        "_schedule",
+        "mails_processed",
+        "start_pending",
+    )
+
+    #: How many mails the loop has run, probes and control mails included.
+    mails_processed: int
+
+    #: Whether measuring latency is set up and waits for the first real mail.
+    start_pending: bool
+
+    def __init__(
+        self,
+        schedule: ProbeScheduler | None = None,
+        *,
+        interval: float = 1.0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        if interval <= 0:
+            raise ValueError(f"interval must be positive, not {interval}")
+        self._schedule = schedule
+        self._interval = interval
+        self._clock = clock
+        self._mailbox: TaskMailbox | None = None
+        self._executor: MailboxExecutor | None = None
+        self.mails_processed = 0
+        self.start_pending = False
+        self._latencies: deque[float] = deque(maxlen=_KEPT_LATENCIES)
+        self._latency_count = 0
+        self._idle_time = 0.0
+        self._idle_since: float | None = None
+        # Counts the runs of the loop, so that a probe knows whether it waited across a gap.
+        self._run = 0
+
+    # -- reading: any thread ---------------------------------------------------------------------
+
+    @property
+    def mails_waiting(self) -> int:
+        """How many mails are in the mailbox now."""
+        return 0 if self._mailbox is None else self._mailbox.size()
+
+    @property
+    def idle_time(self) -> float:
+        """Seconds for which the loop had nothing to do so far, the current wait included."""
+        since = self._idle_since
+        return self._idle_time + (0.0 if since is None else max(0.0, self._clock() - since))
+
+    @property
+    def latency(self) -> LatencyStatistics | None:
+        """How long probes waited; ``None`` before the first one was measured."""
+        latencies = list(self._latencies)
+        if not latencies:
+            return None
+        return LatencyStatistics(
+            count=self._latency_count,
+            last=latencies[-1],
+            minimum=min(latencies),
+            mean=sum(latencies) / len(latencies),
+            maximum=max(latencies),
+        )
+
+    @property
+    def is_latency_measurement_started(self) -> bool:
+        """Whether the first real mail has set off the probes."""
+        return self._executor is not None and self._schedule is not None and not self.start_pending
+
+    def statistics(self) -> MailboxStatistics:
+        """All of it, at one moment."""
+        return MailboxStatistics(
+            mails_processed=self.mails_processed,
+            mails_waiting=self.mails_waiting,
+            idle_time=self.idle_time,
+            latency=self.latency,
+        )
+
+    # -- writing: the processor, in the mailbox thread -------------------------------------------
+
+    def _bind(self, mailbox: TaskMailbox, executor: MailboxExecutor) -> None:
+        if self._mailbox is not None:
+            raise RuntimeError("these metrics already belong to another mailbox processor")
+        self._mailbox = mailbox
+        self._executor = executor
+        self.start_pending = self._schedule is not None
+
+    def _loop_entered(self) -> None:
+        self._run += 1
+
+    def _start(self) -> None:
+        self.start_pending = False
+        self._schedule_probe()
+
+    def _idle_started(self) -> None:
+        self._idle_since = self._clock()
+
+    def _idle_ended(self) -> None:
+        if self._idle_since is not None:
+            since, self._idle_since = self._idle_since, None
+            self._idle_time += max(0.0, self._clock() - since)
+
+    # -- probes ----------------------------------------------------------------------------------
+
+    def _schedule_probe(self) -> None:
+        assert self._schedule is not None
+        self._schedule(self._interval, self._send_probe)
+
+    def _send_probe(self) -> None:
+        # The scheduler's thread.
+        assert self._executor is not None
+        run, sent = self._run, self._clock()
+
+        def probe() -> None:
+            if run == self._run:
+                self._latencies.append(self._clock() - sent)
+                self._latency_count += 1
+            self._schedule_probe()
+
+        try:
+            self._executor.execute(probe, "measure mailbox latency")
+        except RejectedExecutionError:
+            pass  # the task is ending, and so are the probes

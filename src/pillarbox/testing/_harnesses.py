@@ -1,0 +1,255 @@
+"""From a function to the harness of the operator that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, overload
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.async_io.function import AsyncFunction
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.async_io.options import AsyncOptions
+from pillarbox._operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
+from pillarbox._operators.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
+from pillarbox._operators.co_functions import (
+    CoFlatMapFunction,
+    CoMapFunction,
+    CoProcessFunction,
+    KeyedCoProcessFunction,
+)
+from pillarbox._operators.dead_letter import OnError
+from pillarbox._operators.filter import FilterOperator
+from pillarbox._operators.flat_map import FlatMapOperator
+from pillarbox._operators.functions import (
+    FilterFunction,
+    FlatMapFunction,
+    Function,
+    KeyedProcessFunction,
+    KeySelector,
+    MapFunction,
+    ProcessFunction,
+    ReduceFunction,
+)
+from pillarbox._operators.guarded import guarded
+from pillarbox._operators.keyed_process import KeyedProcessOperator
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.map import MapOperator
+from pillarbox._operators.operator import OperatorFactory
+from pillarbox._operators.process import ProcessOperator
+from pillarbox._operators.reduce import ReduceOperator
+from pillarbox._operators.two_inputs import (
+    CoFlatMapOperator,
+    CoMapOperator,
+    CoProcessOperator,
+    KeyedCoProcessOperator,
+)
+from pillarbox._state import MapStateDescriptor
+from pillarbox._task.vertex import ChainNode
+from pillarbox._types import TypeInformation
+from pillarbox.testing._keyed_operator_harness import (
+    KeyedOneInputStreamOperatorTestHarness,
+    KeyedTwoInputStreamOperatorTestHarness,
+)
+from pillarbox.testing._operator_harness import (
+    OneInputStreamOperatorTestHarness,
+    TwoInputStreamOperatorTestHarness,
+)
+
+__all__ = ["Key", "ProcessFunctionTestHarnesses", "harness_for"]
+
+Key = Callable[[Any], Any] | KeySelector | str | Sequence[str]
+
+# On a stream with or without key.
+_EITHER: dict[type[Function], type[MapOperator | FlatMapOperator | FilterOperator]] = {
+    MapFunction: MapOperator,
+    FlatMapFunction: FlatMapOperator,
+    FilterFunction: FilterOperator,
+}
+_TWO_INPUTS: dict[type[Function], type[CoFlatMapOperator]] = {
+    CoMapFunction: CoMapOperator,
+    CoFlatMapFunction: CoFlatMapOperator,
+}
+_KEYED: dict[type[Function], type[KeyedProcessOperator | ReduceOperator]] = {
+    KeyedProcessFunction: KeyedProcessOperator,
+    ReduceFunction: ReduceOperator,
+}
+
+
+class ProcessFunctionTestHarnesses:
+    """Makes harnesses of process functions (Flink's class of this name)."""
+
+    @staticmethod
+    def for_process_function(function: ProcessFunction, **options: Any) -> OneInputStreamOperatorTestHarness:
+        """Return the harness of a function on a stream without key.
+
+        Args:
+            options: as :class:`OneInputStreamOperatorTestHarness` takes them.
+        """
+        factory = OperatorFactory(partial(ProcessOperator, function=function))
+        return OneInputStreamOperatorTestHarness(ChainNode("process", "process", factory), **options)
+
+    @staticmethod
+    def for_keyed_process_function(
+        function: KeyedProcessFunction, key_by: Key, *, key_type: TypeInformation[Any] | None = None, **options: Any
+    ) -> KeyedOneInputStreamOperatorTestHarness:
+        """Return the harness of a function on a keyed stream.
+
+        Args:
+            key_by: what ``DataStream.key_by`` takes: a function, or names of columns.
+            key_type: the type of the key, if the program declares it.
+            options: as :class:`KeyedOneInputStreamOperatorTestHarness` takes them.
+        """
+        make = partial(KeyedProcessOperator, function=function, keying=Keying(key_by, "process", key_type))
+        node = ChainNode("process", "process", OperatorFactory(make, keyed=True))
+        return KeyedOneInputStreamOperatorTestHarness(node, **options)
+
+    @staticmethod
+    def for_keyed_co_process_function(
+        function: KeyedCoProcessFunction, first_key: Key, second_key: Key, **options: Any
+    ) -> KeyedTwoInputStreamOperatorTestHarness:
+        """Return the harness of a function on two connected keyed streams.
+
+        Args:
+            first_key: what ``DataStream.key_by`` takes, for the first stream.
+            second_key: the same for the second.
+            options: as :class:`KeyedTwoInputStreamOperatorTestHarness` takes them.
+        """
+        keyings = (Keying(first_key, "process"), Keying(second_key, "process"))
+        make = partial(KeyedCoProcessOperator, function=function, keyings=keyings)
+        node = ChainNode("process", "process", OperatorFactory(make, keyed=True))
+        return KeyedTwoInputStreamOperatorTestHarness(node, **options)
+
+
+@overload
+def harness_for(
+    function: KeyedCoProcessFunction, key_by: tuple[Key, Key], **options: Any
+) -> KeyedTwoInputStreamOperatorTestHarness: ...
+
+
+@overload
+def harness_for(
+    function: CoMapFunction | CoFlatMapFunction | CoProcessFunction,
+    key_by: tuple[Key, Key] | None = None,
+    **options: Any,
+) -> TwoInputStreamOperatorTestHarness: ...
+
+
+@overload
+def harness_for(
+    function: BroadcastProcessFunction | KeyedBroadcastProcessFunction,
+    key_by: Key | None = None,
+    *,
+    broadcast: Sequence[MapStateDescriptor],
+    **options: Any,
+) -> KeyedTwoInputStreamOperatorTestHarness: ...
+
+
+@overload
+def harness_for(
+    function: KeyedProcessFunction | ReduceFunction,
+    key_by: Key,
+    *,
+    key_type: TypeInformation[Any] | None = None,
+    **options: Any,
+) -> KeyedOneInputStreamOperatorTestHarness: ...
+
+
+@overload
+def harness_for(function: Function, key_by: Key | None = None, **options: Any) -> OneInputStreamOperatorTestHarness: ...
+
+
+def harness_for(
+    function: Function,
+    key_by: Any = None,
+    *,
+    key_type: TypeInformation[Any] | None = None,
+    broadcast: Sequence[MapStateDescriptor] = (),
+    on_error: OnError = "fail",
+    **options: Any,
+) -> OneInputStreamOperatorTestHarness | KeyedOneInputStreamOperatorTestHarness:
+    """Return the opened harness of a function: a keyed one where there is a ``key_by``.
+
+    Args:
+        function: a map, flat map, filter, process or async function (ordered, with a timeout of 5 seconds by the
+            harness's clock), or one of two streams; with ``key_by`` also a keyed process or reduce function; with it,
+            map, flat map and filter functions have keyed state.
+        key_by: what ``DataStream.key_by`` takes: a function, or names of columns; of a function of two streams, a tuple
+            of two such, for the first and the second stream.
+        key_type: the type of the key, if the program declares it; of functions of one stream.
+        broadcast: the descriptors of the broadcast state of a function that has one; the second stream fills it.
+        on_error: the fate of records whose function raises, as the streams' methods take it.
+        options: as :class:`OneInputStreamOperatorTestHarness` takes them: ``processing_time``, ``snapshot``, ...
+
+    Raises:
+        ProgramError: the function is of no such kind, or is a keyed one without ``key_by``.
+    """
+    name = type(function).__name__
+    if isinstance(function, (KeyedCoProcessFunction, CoProcessFunction, *_TWO_INPUTS)):
+        return _two_inputs(function, name, key_by, on_error, options)
+    if isinstance(function, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
+        return _with_broadcast(function, name, key_by, tuple(broadcast), on_error, options)
+    keying = None if key_by is None else Keying(key_by, name, key_type)
+    for kind, keyed in _KEYED.items():
+        if isinstance(function, kind):
+            if keying is None:
+                raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
+            factory = OperatorFactory(partial(keyed, function=function, keying=keying), keyed=True)
+            return KeyedOneInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
+    for kind, either in _EITHER.items():
+        if isinstance(function, kind):
+            factory = OperatorFactory(partial(either, function=function, keying=keying), keyed=keying is not None)
+            harness = OneInputStreamOperatorTestHarness if keying is None else KeyedOneInputStreamOperatorTestHarness
+            return harness(_node(name, factory, on_error), **options)
+    if isinstance(function, ProcessFunction):
+        factory = OperatorFactory(partial(ProcessOperator, function=function))
+        return OneInputStreamOperatorTestHarness(_node(name, factory, on_error, keying), **options)
+    if isinstance(function, AsyncFunction) and on_error == "fail":
+        factory = AsyncWaitOperator.factory(function, AsyncOptions("harness_for"))
+        return OneInputStreamOperatorTestHarness(ChainNode(name, name, factory), **options)
+    raise ProgramError(
+        f"harness_for() got {shorten(function)}: give it an instance of a function class such as MapFunction or"
+        " KeyedProcessFunction; plain functions are tested by calling them, or in a ProgramTestHarness"
+    )
+
+
+def _node(name: str, factory: OperatorFactory, on_error: OnError, keying: Keying | None = None) -> ChainNode:
+    return ChainNode(name, name, guarded(factory, on_error, "harness_for()", keying=keying))
+
+
+def _two_inputs(
+    function: Function, name: str, key_by: Any, on_error: OnError, options: dict[str, Any]
+) -> TwoInputStreamOperatorTestHarness:
+    pair = isinstance(key_by, tuple) and len(key_by) == 2
+    if not pair and (key_by is not None or isinstance(function, KeyedCoProcessFunction)):
+        raise ProgramError(f"{name} runs on two streams: give harness_for(...) key_by=(first_key, second_key)")
+    if isinstance(function, CoProcessFunction):
+        factory = OperatorFactory(partial(CoProcessOperator, function=function))
+        return TwoInputStreamOperatorTestHarness(_node(name, factory, on_error), **options)
+    keyings = (Keying(key_by[0], name), Keying(key_by[1], name)) if pair else (None, None)
+    operator: Any = KeyedCoProcessOperator
+    if not isinstance(function, KeyedCoProcessFunction):
+        operator = next(operator for kind, operator in _TWO_INPUTS.items() if isinstance(function, kind))
+    factory = OperatorFactory(partial(operator, function=function, keyings=keyings), keyed=pair)
+    harness = KeyedTwoInputStreamOperatorTestHarness if pair else TwoInputStreamOperatorTestHarness
+    return harness(_node(name, factory, on_error), **options)
+
+
+def _with_broadcast(
+    function: Function,
+    name: str,
+    key_by: Any,
+    descriptors: tuple[MapStateDescriptor, ...],
+    on_error: OnError,
+    options: dict[str, Any],
+) -> KeyedTwoInputStreamOperatorTestHarness:
+    if isinstance(function, BroadcastProcessFunction):
+        make: Any = partial(BroadcastProcessOperator, function=function, descriptors=descriptors)
+    elif key_by is None:
+        raise ProgramError(f"{name} runs on a keyed stream: give harness_for(...) a key_by")
+    else:
+        make = partial(
+            KeyedBroadcastProcessOperator, function=function, keying=Keying(key_by, name), descriptors=descriptors
+        )
+    node = _node(name, OperatorFactory(make, keyed=True), on_error)
+    return KeyedTwoInputStreamOperatorTestHarness(node, **options)

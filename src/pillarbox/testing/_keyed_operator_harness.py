@@ -1,0 +1,117 @@
+"""One operator of keyed streams alone, with a look into its state and timers, also those of windows.
+
+Source of the names: Flink's ``KeyedOneInputStreamOperatorTestHarness`` and ``KeyedTwoInputStreamOperatorTestHarness``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pillarbox._elements import Records
+from pillarbox._operators.keys import Router
+from pillarbox._state.key_groups import DEFAULT_MAX_PARALLELISM
+from pillarbox._time.internal_timer_service import InternalTimerService
+from pillarbox.testing._operator_harness import (
+    OneInputStreamOperatorTestHarness,
+    TwoInputStreamOperatorTestHarness,
+    keying_of,
+)
+
+__all__ = ["KeyedOneInputStreamOperatorTestHarness", "KeyedTwoInputStreamOperatorTestHarness"]
+
+
+class KeyedOneInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
+    """Runs an operator on a keyed stream: with keyed state and timers, and a look into both.
+
+    Raises:
+        KeyTypeError: (by ``push``) the record's key could not be routed in a program.
+    """
+
+    _keyed = True
+
+    def _process(self, records: Records, index: int = 0) -> None:
+        keying = keying_of(self.operator.inputs[index])
+        if keying is not None:
+            # As the writer before the operator would: a key that cannot be routed must not pass a test.
+            Router(keying, 1, DEFAULT_MAX_PARALLELISM).subtasks_of(records)
+        super()._process(records, index)
+
+    def __enter__(self) -> KeyedOneInputStreamOperatorTestHarness:
+        return self
+
+    def num_keyed_state_entries(self) -> int:
+        """Return the number of states that are not empty, of all keys and namespaces together."""
+        return sum(len(self._backend.contents(key, namespace)) for key, namespace in self._places())
+
+    def get_keys(self) -> list[Any]:
+        """Return the keys that have state or timers, also if only in namespaces."""
+        # (A record's key has a row until the next checkpoint, whether it holds anything or not.)
+        return list(dict.fromkeys(key for key, namespace in self._places() if self._has_something(key, namespace)))
+
+    def get_namespaces(self, key: Any) -> list[Any]:
+        """Return the namespaces in which a key has state or timers: its windows, as tuples of their fields.
+
+        A ``TimeWindow(0, 10)`` equals ``(0, 10)``.
+        """
+        return self._backend.spaces.namespaces_of(key)
+
+    def num_event_time_timers(self) -> int:
+        """Return the number of event-time timers of all keys."""
+        return sum(service.num_event_time_timers() for service in self._services)
+
+    def num_processing_time_timers(self) -> int:
+        """Return the number of processing-time timers of all keys."""
+        return sum(service.num_processing_time_timers() for service in self._services)
+
+    @property
+    def _services(self) -> Iterable[InternalTimerService]:
+        return self._time_services.services()
+
+    def state_of(self, key: Any, namespace: Any = None) -> dict[str, Any]:
+        """Return the contents of a key's states, by name: a value, list, dict, folded value or accumulator.
+
+        A state that is empty is absent. It is a copy: changes to it do not change the state.
+
+        Args:
+            namespace: a window, or another namespace whose states are looked at; by default those of the key itself.
+        """
+        return copy.deepcopy(self._backend.contents(key, namespace))
+
+    def event_time_timers_of(self, key: Any, namespace: Any = None) -> list[int]:
+        """Return the timestamps of a key's event-time timers, in order.
+
+        Args:
+            namespace: as in :meth:`state_of`.
+        """
+        return self._timers_of(key, namespace, "/event")
+
+    def processing_time_timers_of(self, key: Any, namespace: Any = None) -> list[int]:
+        """Return the timestamps of a key's processing-time timers, in order.
+
+        Args:
+            namespace: as in :meth:`state_of`.
+        """
+        return self._timers_of(key, namespace, "/processing")
+
+    def _timers_of(self, key: Any, namespace: Any, domain: str) -> list[int]:
+        found = self._backend.timestamps(key, namespace)
+        return sorted(timestamp for name in found if name.endswith(domain) for timestamp in found[name])
+
+    def _has_something(self, key: Any, namespace: Any) -> bool:
+        return bool(self._backend.contents(key, namespace) or self._backend.timestamps(key, namespace))
+
+    def _places(self) -> Iterator[tuple[Any, Any]]:
+        """Return all keys, with None and with each of their namespaces."""
+        for key in self._backend.get_keys():
+            yield key, None
+            for namespace in self._backend.spaces.namespaces_of(key):
+                yield key, namespace
+
+
+class KeyedTwoInputStreamOperatorTestHarness(TwoInputStreamOperatorTestHarness, KeyedOneInputStreamOperatorTestHarness):
+    """Runs an operator on two connected keyed streams: with keyed state and timers, and a look into both."""
+
+    def __enter__(self) -> KeyedTwoInputStreamOperatorTestHarness:
+        return self

@@ -1,0 +1,293 @@
+"""The laws that hold for every operator: a suite that a test runs on its own function or operator.
+
+The idea is that of trio's ``check_one_way_stream``.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from pillarbox._elements import ArrowRecords, Records, Watermark, WatermarkStatus
+from pillarbox._rows import Row
+from pillarbox._time import MIN_TIMESTAMP
+from pillarbox.testing._operator_harness import OneInputStreamOperatorTestHarness, StreamElement, StreamRecord
+
+__all__ = ["ProcessingTime", "check_operator"]
+
+Open = Callable[..., OneInputStreamOperatorTestHarness]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ProcessingTime:
+    """In a script: the clock is set to ``timestamp`` (epoch ms)."""
+
+    timestamp: int
+
+
+Step = StreamRecord | tuple[int, StreamRecord] | Watermark | ProcessingTime
+
+
+def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool = True, examples: int = 10) -> None:
+    """Check that an operator obeys the laws of operators, on an input that is given.
+
+    1. The output is the same however the records are cut into runs.
+    2. A snapshot at any point, also behind another one, and going on from it in another task, changes nothing.
+    3. Watermarks do not go back, and no record comes out behind a watermark that it should have come before, until one
+       comes in so.
+    4. When the output fails, the operator can be closed, without another error. What it emits when it is closed is
+       lost, so it emits nothing then.
+    5. Rows that come as columns are handled as rows are.
+
+    For example, in a test of a function with keyed state::
+
+        check_operator(
+            lambda **options: harness_for(Sessions(), key_by="card", **options),
+            [StreamRecord(row(card="c1"), 0), Watermark(30_000), StreamRecord(row(card="c1"), 45_000)],
+        )
+
+    Args:
+        open_harness: opens a harness around a new operator, given keyword arguments for the harness: such as
+            :func:`harness_for`, with the function and its key filled in.
+        script: the input, in its order: records, watermarks and settings of the clock. For an operator with two
+            inputs, a record is ``(0, record)`` or ``(1, record)``. The end of the input follows.
+        ordered: whether the order of the output matters; if not, as for async functions whose results come as they
+            are complete, only which records come out between two watermarks.
+        examples: how many ways of cutting, and how many points in the script, are tried; drawn from a fixed seed.
+
+    Raises:
+        AssertionError: a law is broken; the message says which one, and shows the difference.
+    """
+    steps = list(script)
+    right = _run(open_harness, _runs(steps, [1] * len(steps)))
+    rng = random.Random(20)
+    _check_cuts(open_harness, steps, right, ordered, rng, examples)
+    _check_snapshots(open_harness, steps, right, ordered, rng, examples)
+    _check_watermarks(open_harness, steps, right)
+    _check_closing(open_harness, steps, right, rng, examples)
+    _check_columns(open_harness, steps, right, ordered)
+
+
+# -- the laws --
+
+
+def _check_cuts(
+    open_harness: Open, steps: list[Step], right: list[StreamElement], ordered: bool, rng: random.Random, examples: int
+) -> None:
+    ways = [[len(steps)], *([rng.randint(1, 4) for _ in steps] for _ in range(examples))]
+    for sizes in ways:
+        found = _run(open_harness, _runs(steps, sizes))
+        _compare(found, right, ordered, f"law 1: the output depends on how records are cut into runs (here {sizes})")
+
+
+def _check_snapshots(
+    open_harness: Open, steps: list[Step], right: list[StreamElement], ordered: bool, rng: random.Random, examples: int
+) -> None:
+    points = range(len(steps) + 1)
+    for point in points if len(points) <= examples else sorted(rng.sample(points, examples)):
+        # An epoch more before it: a change that is not noted goes into the snapshot of the epoch that made the value.
+        earlier = rng.randrange(point + 1)
+        with open_harness() as harness:
+            for step in _runs(steps[:earlier], [1] * earlier):
+                _play(harness, step)
+            harness.snapshot()
+            for step in _runs(steps[earlier:point], [1] * point):
+                _play(harness, step)
+            snapshot = harness.snapshot()
+            found = harness.get_elements()
+            time = harness.get_processing_time()
+        with open_harness(snapshot=snapshot, processing_time=time) as harness:
+            for step in _runs(steps[point:], [1] * len(steps)):
+                _play(harness, step)
+            harness.end_input()
+            found += harness.get_elements()
+        what = (
+            f"law 2: a snapshot after step {point} of {len(steps)} (and one after step {earlier}), and going on from"
+            " it, changes the output: something is kept outside of state, or was changed in place without update()"
+        )
+        _compare(_records(found), _records(right), ordered, what)
+
+
+def _check_watermarks(open_harness: Open, steps: list[Step], right: list[StreamElement]) -> None:
+    watermarks = [element.timestamp for element in right if isinstance(element, Watermark)]
+    assert watermarks == sorted(watermarks), f"law 3: watermarks go back: {watermarks}"
+    first = next((place for place, _ in _late(steps)), None)
+    if first is not None:
+        right = _run(open_harness, _runs(steps[:first], [1] * first))
+    late = [record for _, record in _late(right)]
+    assert not late, f"law 3: records come out behind a watermark that they should have come before: {late[:5]}"
+
+
+def _late(elements: Sequence[Any]) -> Iterator[tuple[int, StreamRecord]]:
+    """Return the records behind a watermark that has passed them, each with its place."""
+    watermark = MIN_TIMESTAMP
+    for place, element in enumerate(elements):
+        if isinstance(element, Watermark):
+            watermark = element.timestamp
+            continue
+        record = element if isinstance(element, StreamRecord) else element[1] if isinstance(element, tuple) else None
+        if isinstance(record, StreamRecord) and record.timestamp is not None and record.timestamp <= watermark:
+            yield place, record
+
+
+class _DownstreamError(Exception):
+    pass
+
+
+def _check_closing(
+    open_harness: Open, steps: list[Step], right: list[StreamElement], rng: random.Random, examples: int
+) -> None:
+    count = len(_records(right))
+    for number in sorted(rng.sample(range(count), min(count, examples))):
+        harness = open_harness()
+        try:
+            harness.fail_output_at(number, _DownstreamError())
+            for step in _runs(steps, [len(steps)]):
+                _play(harness, step)
+            harness.end_input()
+        except Exception as error:
+            if not _comes_from_downstream(error):
+                harness.close()
+                raise
+        try:
+            harness.close()
+        except Exception as error:
+            raise AssertionError(
+                f"law 4: closing failed after the output failed at record {number}: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _comes_from_downstream(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, _DownstreamError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _check_columns(open_harness: Open, steps: list[Step], right: list[StreamElement], ordered: bool) -> None:
+    values = [record.value for _, record in _numbered(steps)]
+    if not values or not all(isinstance(value, Row) for value in values):
+        return
+    found = _run(open_harness, _runs(steps, [len(steps)], columnar=True))
+    _compare(found, right, ordered, "law 5: rows that come as columns are handled in another way")
+
+
+# -- running a script --
+
+
+_Played = tuple[int, Records] | Watermark | ProcessingTime
+
+
+def _numbered(steps: Sequence[Step]) -> Iterator[tuple[int, StreamRecord]]:
+    for step in steps:
+        if isinstance(step, StreamRecord):
+            yield 0, step
+        elif isinstance(step, tuple):
+            yield step
+
+
+def _runs(steps: Sequence[Step], sizes: Sequence[int], *, columnar: bool = False) -> list[_Played]:
+    """Gather records that follow each other into runs of these sizes, as far as they are of one input and one kind."""
+    played: list[_Played] = []
+    remaining = list(sizes)
+    open_run: list[StreamRecord] = []
+    room = index = 0
+
+    def close() -> None:
+        if open_run:
+            played.append((index, _run_of(open_run, columnar)))
+            open_run.clear()
+
+    for step in steps:
+        if isinstance(step, (Watermark, ProcessingTime)):
+            close()
+            played.append(step)
+            continue
+        number, record = (0, step) if isinstance(step, StreamRecord) else step
+        fits = bool(open_run) and number == index and len(open_run) < room and _alike(open_run[0], record)
+        if not fits:
+            close()
+            index, room = number, remaining.pop(0) if remaining else 1
+        open_run.append(record)
+    close()
+    return played
+
+
+def _alike(one: StreamRecord, other: StreamRecord) -> bool:
+    return (one.timestamp is None) == (other.timestamp is None)
+
+
+def _run_of(records: Sequence[StreamRecord], columnar: bool) -> Records:
+    values = [record.value for record in records]
+    stamps = None if records[0].timestamp is None else [record.timestamp for record in records]
+    if not columnar:
+        return Records(values, stamps)
+    fields = values[0]._fields
+    batch = pa.RecordBatch.from_arrays([pa.array([value[name] for value in values]) for name in fields], names=fields)
+    return ArrowRecords(batch, None if stamps is None else pa.array(stamps, pa.int64()).to_numpy())
+
+
+def _play(harness: OneInputStreamOperatorTestHarness, step: _Played) -> None:
+    if isinstance(step, Watermark):
+        harness.push_watermark(step.timestamp)
+    elif isinstance(step, ProcessingTime):
+        harness.set_processing_time(step.timestamp)
+    else:
+        harness.push_records(step[1], step[0])
+
+
+def _run(open_harness: Open, steps: Sequence[_Played]) -> list[StreamElement]:
+    with open_harness() as harness:
+        for step in steps:
+            _play(harness, step)
+        harness.end_input()
+        found = harness.get_elements()
+    lost = harness.get_elements()[len(found) :]
+    assert not lost, f"law 4: {lost[:5]} came out when the operator was closed, which is lost: emit it in finish()"
+    return found
+
+
+# -- comparing --
+
+
+def _records(elements: Sequence[StreamElement]) -> list[StreamElement]:
+    return [element for element in elements if isinstance(element, StreamRecord)]
+
+
+def _without_status(elements: Sequence[StreamElement]) -> list[StreamElement]:
+    return [element for element in elements if not isinstance(element, WatermarkStatus)]
+
+
+def _compare(found: list[StreamElement], right: list[StreamElement], ordered: bool, what: str) -> None:
+    # An operator may say more than once that it is active.
+    one, other = _without_status(found), _without_status(right)
+    if not ordered:
+        one, other = _sorted_between_watermarks(one), _sorted_between_watermarks(other)
+    if one != other:
+        place = next((n for n, (a, b) in enumerate(zip(one, other)) if a != b), min(len(one), len(other)))
+        raise AssertionError(
+            f"{what}: element {place} is {_at(one, place)}, and was {_at(other, place)} where each record is a run of"
+            f" its own; all of it: {one[:20]}, and {other[:20]}"
+        )
+
+
+def _sorted_between_watermarks(elements: Sequence[StreamElement]) -> list[StreamElement]:
+    result: list[StreamElement] = []
+    group: list[StreamElement] = []
+    for element in elements:
+        if isinstance(element, Watermark):
+            result += [*sorted(group, key=repr), element]
+            group = []
+        else:
+            group.append(element)
+    return result + sorted(group, key=repr)
+
+
+def _at(elements: Sequence[T], place: int) -> T | str:
+    return elements[place] if place < len(elements) else "nothing"

@@ -1,0 +1,455 @@
+"""One operator alone: a real mailbox, real state and real timers, a clock that stands still until it is set.
+
+Source of the names: Flink's ``OneInputStreamOperatorTestHarness`` and ``TwoInputStreamOperatorTestHarness``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from pillarbox._elements import Records, Watermark, WatermarkStatus
+from pillarbox._operators.checkpointed import OperatorStateStore
+from pillarbox._operators.functions import OutputTag
+from pillarbox._operators.keys import Keying
+from pillarbox._operators.operator import Input, KeyedContext, OperatorContext, RecordInput, StreamOperator
+from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state.key_groups import DEFAULT_MAX_PARALLELISM
+from pillarbox._state.key_note import note_of_inputs
+from pillarbox._task.operator_chain import as_mail
+from pillarbox._task.vertex import ChainNode
+from pillarbox._time import MAX_WATERMARK, MIN_TIMESTAMP, ManualProcessingTimeService, ProcessingTimeServiceImpl
+from pillarbox._time.duration import DurationLike
+from pillarbox._time.internal_timer_service import InternalTimeServiceManager
+from pillarbox.mailbox import MailboxController, MailboxProcessor
+from pillarbox.testing._patience import Patience
+
+__all__ = [
+    "OneInputStreamOperatorTestHarness",
+    "OperatorSnapshot",
+    "StreamElement",
+    "StreamRecord",
+    "TwoInputStreamOperatorTestHarness",
+    "keying_of",
+]
+
+
+class StreamRecord(NamedTuple):
+    """A record that came out.
+
+    Attributes:
+        value: the record.
+        timestamp: its event time in epoch milliseconds, or None.
+    """
+
+    value: Any
+    timestamp: int | None
+
+
+@dataclass(frozen=True)
+class OperatorSnapshot:
+    """An operator's state after a checkpoint: to be given to another harness, and to be pickled.
+
+    It is what a task would have in its checkpoint: plain data where the types of key and states are declared, and
+    refused by another operator, or another key.
+    """
+
+    chunks: dict[int, bytes]
+
+
+StreamElement = StreamRecord | Watermark | WatermarkStatus
+
+
+class _Recorder:
+    """An output that keeps its elements."""
+
+    def __init__(self) -> None:
+        self.elements: list[StreamElement] = []
+        self.error: Exception | None = None
+        self.fails_at = 0
+
+    def process_records(self, records: Records) -> None:
+        if self.error is not None and len(self.records) + len(records) > self.fails_at:
+            raise self.error
+        stamps: Sequence[int | None] = records.timestamps or [None] * len(records)
+        self.elements += map(StreamRecord, records.values, stamps)
+
+    def process_watermark(self, timestamp: int) -> None:
+        self.elements.append(Watermark(timestamp))
+
+    def process_status(self, idle: bool) -> None:
+        self.elements.append(WatermarkStatus(idle))
+
+    @property
+    def records(self) -> list[StreamRecord]:
+        return [element for element in self.elements if isinstance(element, StreamRecord)]
+
+
+class _SideOutputs(dict[str, Input]):
+    """Every side output has a receiver: nothing is dropped in a test."""
+
+    def __contains__(self, tag_id: object) -> bool:
+        return True
+
+    def __missing__(self, tag_id: str) -> Input:
+        recorder = self[tag_id] = _Recorder()
+        return recorder
+
+
+class OneInputStreamOperatorTestHarness:
+    """Runs an operator on a stream without key.
+
+    The operator is opened at once, and closed by :meth:`close` or at the end of a ``with`` block. Everything happens
+    in the calling thread, at the call: when a method returns, all that follows from it has been done. Only what async
+    functions wait for takes its own time: :meth:`drain` waits for it.
+
+    Args:
+        node: name, uid and factory of the operator.
+        processing_time: where the clock stands at first, epoch milliseconds.
+        snapshot: state to start from, as :meth:`snapshot` returned it.
+        subtask: index of the parallel instance that the function is told.
+        parallelism: number of instances that the function is told.
+        limit: how long a call may wait for requests of an async function (seconds, by the real clock).
+
+    Attributes:
+        operator: the operator.
+        processing_time_service: the clock.
+
+    Raises:
+        CheckpointMismatchError: the snapshot is one of another operator.
+        ProgramError: the operator works under keys, and this is no keyed harness.
+    """
+
+    _keyed = False
+
+    def __init__(
+        self,
+        node: ChainNode,
+        *,
+        processing_time: int = 0,
+        snapshot: OperatorSnapshot | None = None,
+        subtask: int = 0,
+        parallelism: int = 1,
+        limit: float = 10.0,
+    ) -> None:
+        self.processing_time_service: ManualProcessingTimeService = ManualProcessingTimeService(processing_time)
+        self._processor = MailboxProcessor(_nothing_to_do)
+        self._output = _Recorder()
+        self._side_outputs = _SideOutputs()
+        self._current_watermark = MIN_TIMESTAMP
+        self._checkpoints = 0
+        self._closed = False
+        executor = self._processor.get_mailbox_executor(0)
+        clock = ProcessingTimeServiceImpl(self.processing_time_service, as_mail(executor))
+        self._backend = HeapKeyedStateBackend(node.name)
+        self._backend.now = processing_time
+        self._time_services = InternalTimeServiceManager(self._backend, clock)
+        context = OperatorContext(
+            node.name,
+            node.uid,
+            subtask,
+            parallelism,
+            executor,
+            clock,
+            self._output,
+            self._side_outputs,
+            KeyedContext(self._backend, self._time_services) if self._keyed else None,
+            parallelism,
+            operator_state=OperatorStateStore(self._backend, node.uid),
+            epoch_time=self.get_processing_time,
+        )
+        self.operator: StreamOperator = node.factory.make(context)
+        self._patience = Patience(self.processing_time_service, limit)
+        self._patience.attach([self.operator])
+        try:
+            self.operator.open()
+        except BaseException:
+            self.close()  # all that it had begun, such as a thread
+            raise
+        context.epoch = 1
+        self._backend.seal()
+        notes = [keying.note() for keying in map(keying_of, self.operator.inputs) if keying is not None]
+        key = note_of_inputs(notes) if self._keyed else None
+        identity = LogIdentity(node.uid or node.name, 0, 1, DEFAULT_MAX_PARALLELISM, key=key)
+        self._log = StateLog(identity, self._backend, own_state=node.factory.stateful)
+        self._store = MemoryChunkStore()
+        if snapshot is not None:
+            self._store.chunks = dict(snapshot.chunks)
+        self._restore()
+
+    def _restore(self) -> None:
+        self._log.sync(self._store)
+        self._current_watermark = self._log.task_state.get("watermark", MIN_TIMESTAMP)
+        self._checkpoints = self._log.version
+        for service in self._time_services.services():
+            service.current_watermark = self._current_watermark
+        self.operator.restore_event_time(self._log.task_state.get("event_time"))
+        self.operator.restore_state(self._log.task_state.get("operator"))
+        self.operator.initialize_function(is_restored=self._log.version > 0)
+        self._backend.check_operator_lists()
+        for service in self._time_services.services():
+            service.schedule()
+        self._settle()
+
+    # -- input --
+
+    def push(self, value: Any, timestamp: int | None = None) -> None:
+        """Push one record into the operator, with an event time in epoch milliseconds or none.
+
+        Raises:
+            OperatorError: the function raised.
+        """
+        self._process(_one(value, timestamp))
+
+    def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
+        """Push records into the operator in one run, as a task does.
+
+        Raises:
+            OperatorError: the function raised.
+            ValueError: there are not as many timestamps as values.
+        """
+        run, stamps = list(values), None if timestamps is None else list(timestamps)
+        if stamps is not None and len(stamps) != len(run):
+            raise ValueError(f"{len(run)} values with {len(stamps)} timestamps")
+        self._process(Records(run, stamps))
+
+    def push_records(self, records: Records, index: int = 0) -> None:
+        """Push a run, columnar or not, into one of the operator's inputs.
+
+        Raises:
+            OperatorError: the function raised.
+        """
+        self._process(records, index)
+
+    def _process(self, records: Records, index: int = 0) -> None:
+        self._backend.now = self.get_processing_time()
+        self.operator.inputs[index].process_records(records)
+        self._settle()
+
+    def push_watermark(self, timestamp: int) -> None:
+        """Advance event time to ``timestamp`` (epoch milliseconds): the timers up to it fire, in order (T5).
+
+        Raises:
+            ValueError: event time would go back, which no task lets happen.
+        """
+        if timestamp < self._current_watermark:
+            raise ValueError(f"the watermark cannot go back from {self._current_watermark} to {timestamp}")
+        self._current_watermark = timestamp
+        self._backend.now = self.get_processing_time()
+        self.operator.process_watermark(timestamp)
+        self._settle()
+
+    process_element = push
+    process_watermark = push_watermark
+
+    def set_processing_time(self, timestamp: int) -> None:
+        """Set the clock (epoch milliseconds): the processing-time timers up to it fire, in order (T4)."""
+        self._backend.now = timestamp
+        self.processing_time_service.set_current_time(timestamp)
+        self._settle()
+
+    def advance_processing_time(self, milliseconds: int) -> None:
+        """Set the clock forward.
+
+        Raises:
+            ValueError: ``milliseconds`` is negative.
+        """
+        if milliseconds < 0:
+            raise ValueError(f"the clock cannot advance by {milliseconds} ms: use set_processing_time()")
+        self.set_processing_time(self.get_processing_time() + milliseconds)
+
+    def get_processing_time(self) -> int:
+        """Return the clock's time, epoch milliseconds."""
+        return self.processing_time_service.current_processing_time()
+
+    def end_input(self, *, time_passes: DurationLike = 0) -> None:
+        """End the input for good: event time comes to its end, and the operator emits its last records.
+
+        Args:
+            time_passes: the time by which the clock is set forward while requests of an async function are under
+                way, so that their timeouts fire: from timer to timer, whenever nothing goes on by itself.
+
+        Raises:
+            TimeoutError: requests did not end.
+        """
+        with self._patience.time_passes(time_passes):
+            self.operator.end_input()
+            self.push_watermark(MAX_WATERMARK)
+            self.operator.finish()
+        self._settle()
+
+    def drain(self, seconds: float = 10.0) -> None:
+        """Wait until an async operator has emitted the results of all its requests.
+
+        Args:
+            seconds: how long to wait at the most, by the real clock.
+
+        Raises:
+            TimeoutError: requests were still under way by then.
+        """
+        end = time.monotonic() + seconds
+        self._settle()
+        while self.operator.is_unfinished:
+            if time.monotonic() >= end:
+                raise TimeoutError(f"operator {self.operator.name!r} has requests under way after {seconds} s")
+            time.sleep(0.001)
+            self._settle()
+
+    def _settle(self) -> None:
+        """Run the mails, and the timers that they lead to, until there is none."""
+        while True:
+            ran = 0
+            while self._processor.mailbox.has_mail() and self._processor.run_mailbox_step():
+                ran += 1
+            if not ran:
+                return
+            # A mail may have set a timer that is due already.
+            self.processing_time_service.set_current_time(self.get_processing_time())
+
+    # -- output --
+
+    def get_output(self) -> list[Any]:
+        """Return the values of the main output since the start or :meth:`clear_output`."""
+        return [record.value for record in self._output.records]
+
+    def get_records(self) -> list[StreamRecord]:
+        """Return the records of the main output, with their timestamps."""
+        return self._output.records
+
+    def get_elements(self) -> list[StreamElement]:
+        """Return all of the main output in its order: records, watermarks, changes between idle and active."""
+        return list(self._output.elements)
+
+    def get_watermarks(self) -> list[int]:
+        """Return the watermarks that came out, epoch milliseconds."""
+        return [element.timestamp for element in self._output.elements if isinstance(element, Watermark)]
+
+    def get_side_output(self, tag: OutputTag | str) -> list[Any]:
+        """Return the values of a side output."""
+        return [record.value for record in self.get_side_records(tag)]
+
+    def get_side_records(self, tag: OutputTag | str) -> list[StreamRecord]:
+        """Return the records of a side output, with their timestamps."""
+        recorder = self._side_outputs.get(tag.tag_id if isinstance(tag, OutputTag) else tag)
+        return recorder.records if isinstance(recorder, _Recorder) else []
+
+    def clear_output(self) -> None:
+        """Forget the output so far, also of the side outputs."""
+        for recorder in (self._output, *self._side_outputs.values()):
+            if isinstance(recorder, _Recorder):
+                recorder.elements = []
+
+    def fail_output_at(self, number: int, error: Exception) -> None:
+        """Let the main output raise ``error`` at the ``number``-th record from now on, counted from 0."""
+        self._output.fails_at = len(self._output.records) + number
+        self._output.error = error
+
+    # -- checkpoints --
+
+    def snapshot(self, *, time_passes: DurationLike = 0) -> OperatorSnapshot:
+        """Take a checkpoint (C4): return the state as it would be written at a barrier now. The operator goes on.
+
+        Args:
+            time_passes: as in :meth:`end_input`.
+
+        Raises:
+            TimeoutError: requests did not end.
+        """
+        self._checkpoints += 1
+        self._backend.now = self.get_processing_time()
+        with self._patience.time_passes(time_passes):
+            self.operator.prepare_snapshot_pre_barrier(self._checkpoints)
+        self._settle()
+        self.operator.snapshot_function(self._checkpoints)
+        state = {
+            "watermark": self._current_watermark,
+            "operator": self.operator.snapshot_state(self._checkpoints),
+            "event_time": self.operator.snapshot_event_time(),
+        }
+        self._log.commit(self._store, state)
+        self.operator.context.epoch = self._checkpoints + 1
+        return OperatorSnapshot(dict(self._store.chunks))
+
+    def notify_of_completed_checkpoint(self, checkpoint_id: int) -> None:
+        """Tell the operator that a checkpoint is committed; they count from 1."""
+        self.operator.notify_checkpoint_complete(checkpoint_id)
+        self._settle()
+
+    # -- the end --
+
+    def close(self) -> None:
+        """Close the operator; nothing happens the second time."""
+        if self._closed:
+            return
+        self._closed = True
+        self.operator.context.processing_time_service.quiesce()
+        try:
+            self.operator.close()
+        finally:
+            self._processor.prepare_close()
+            self._processor.close()
+
+    def __enter__(self) -> OneInputStreamOperatorTestHarness:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
+    """Runs an operator on two connected streams.
+
+    ``push_watermark`` advances the event time of both streams: an operator knows the least of theirs.
+    """
+
+    def push(self, value: Any, timestamp: int | None = None) -> None:
+        """Refuse a record that does not say of which stream it is.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("the operator has two inputs: use push1() for the first stream, push2() for the second")
+
+    def push_all(self, values: Iterable[Any], timestamps: Iterable[int | None] | None = None) -> None:
+        """Refuse records that do not say of which stream they are.
+
+        Raises:
+            TypeError: always.
+        """
+        self.push(values)
+
+    def push1(self, value: Any, timestamp: int | None = None) -> None:
+        """Push one record of the first stream, with an event time in epoch milliseconds or none.
+
+        Raises:
+            OperatorError: the function raised.
+        """
+        self._process(_one(value, timestamp), 0)
+
+    def push2(self, value: Any, timestamp: int | None = None) -> None:
+        """Push one record of the second stream, as :meth:`push1` does of the first."""
+        self._process(_one(value, timestamp), 1)
+
+    process_element1 = push1
+    process_element2 = push2
+
+    def __enter__(self) -> TwoInputStreamOperatorTestHarness:
+        return self
+
+
+def keying_of(way_in: RecordInput) -> Keying | None:
+    """Return how the records of an input get their keys; None: they have none."""
+    return getattr(way_in, "keying", None)
+
+
+def _one(value: Any, timestamp: int | None) -> Records:
+    return Records([value], None if timestamp is None else [timestamp])
+
+
+def _nothing_to_do(controller: MailboxController) -> None:
+    controller.suspend_default_action()

@@ -1,0 +1,123 @@
+"""The patience of a harness while an operator waits: it gives up after a while, and lets time pass if told to."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from pillarbox._errors import PillarboxError
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.operator import StreamOperator
+from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.duration import DurationLike, to_millis
+from pillarbox.mailbox import MailboxExecutor
+
+__all__ = ["HarnessTimeoutError", "Patience"]
+
+# The number of turns in which an event loop does all that is ready.
+_TURNS = 50
+# Requests that wait for something real, such as a thread or a socket, have this long (seconds) before time passes.
+_REAL = 0.02
+_POLL = 0.001
+
+
+class HarnessTimeoutError(PillarboxError, TimeoutError):
+    """An operator in a harness has waited for too long."""
+
+
+class Patience:
+    """How long the operators of a harness may wait for their requests.
+
+    Args:
+        clock: the harness's clock.
+        limit: seconds, by the real clock.
+    """
+
+    def __init__(self, clock: ManualProcessingTimeService, limit: float) -> None:
+        self._clock = clock
+        self._limit = limit
+        self._passes_until: int | None = None
+
+    def attach(self, operators: Iterable[StreamOperator]) -> None:
+        """Let the operators of one chain wait with this patience."""
+        operators = list(operators)
+        for operator in operators:
+            inner = operator.context.mailbox_executor
+            if not isinstance(inner, _PatientExecutor):
+                operator.context.mailbox_executor = cast(
+                    "MailboxExecutor", _PatientExecutor(inner, operator, operators, self)
+                )
+
+    @contextmanager
+    def time_passes(self, duration: DurationLike) -> Iterator[None]:
+        """While this lasts, let the clock go on by ``duration`` altogether while requests are waited for."""
+        self._passes_until = self._clock.current_processing_time() + to_millis(duration)
+        try:
+            yield
+            if self._clock.current_processing_time() < self._passes_until:
+                self._clock.set_current_time(self._passes_until)
+        finally:
+            self._passes_until = None
+
+    def await_mail(self, executor: MailboxExecutor, name: str, chain: Iterable[StreamOperator]) -> None:
+        """Run one mail, when there is one; meanwhile, time passes."""
+        end = time.monotonic() + self._limit
+        while not executor.try_yield():
+            _turn(chain)
+            if executor.try_yield():
+                return
+            if not self._let_pass(executor) and time.monotonic() >= end:
+                raise HarnessTimeoutError(
+                    f"operator {name!r} has waited {self._limit:g} s for requests that do not end; the clock stands"
+                    f" still at {self._clock.current_processing_time()}: for a timeout to fire, give time_passes, such"
+                    " as run_epoch(time_passes='5 seconds')"
+                )
+
+    def _let_pass(self, executor: MailboxExecutor) -> bool:
+        """Set the clock to the next timer, if no mail comes for a moment; tell whether it is another time now."""
+        now = self._clock.current_processing_time()
+        if self._passes_until is None or now >= self._passes_until:
+            time.sleep(_POLL)
+            return False
+        moment = time.monotonic() + _REAL
+        while time.monotonic() < moment:
+            if executor.should_interrupt():
+                return False
+            time.sleep(_POLL)
+        due = (timer for timer in self._clock.active_timer_timestamps() if timer > now)
+        self._clock.set_current_time(min(next(due, self._passes_until), self._passes_until))
+        return True
+
+
+class _PatientExecutor:
+    """An operator's mailbox executor, but for how it waits."""
+
+    def __init__(
+        self, inner: MailboxExecutor, operator: StreamOperator, chain: list[StreamOperator], patience: Patience
+    ) -> None:
+        self._inner = inner
+        self._operator = operator
+        self._chain = chain
+        self._patience = patience
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def yield_(self) -> None:
+        """Wait for a mail, and run it."""
+        self._patience.await_mail(self._inner, self._operator.name, self._chain)
+
+
+def _turn(chain: Iterable[StreamOperator]) -> None:
+    """Let the event loops of a chain run all that is ready."""
+
+    async def turns() -> None:
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+
+    for operator in chain:
+        if isinstance(operator, AsyncWaitOperator):
+            operator.in_flight.host.thread.call(turns)
