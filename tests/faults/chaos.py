@@ -84,7 +84,7 @@ class Chaos:
         self.mode: second_job.Mode | None = (None, *MODES)[seed % 5]
         self.epochs = make_events(seed, epochs=epochs, keys=self.rng.choice([5, 40]))
         self.share = epochs / EPOCHS
-        self.right = answer(self.epochs, windows=True, joins=True, columns=True)
+        self.right = answer(self.epochs, windows=True, joins=True, columns=True, letters=True)
         self.outcome = Outcome(self.epochs, self.right, self.say)
         write_fixed_epochs(self.epochs, home / "in.parquet")
         self.started = 0
@@ -140,7 +140,9 @@ class Chaos:
         planned = []
         for name in [*names, "answered"] if self.mode else names:
             at = self.rng.choice([point for epoch in points[name] for point in epoch])
-            planned.append({"place": name, "at": at, "action": self.rng.choice(["kill", "raise"])})
+            # What is raised where a record is refused would be one more dead letter.
+            action = "kill" if name == "letter" else self.rng.choice(["kill", "raise"])
+            planned.append({"place": name, "at": at, "action": action})
         return planned
 
     def draw(self) -> list[str]:

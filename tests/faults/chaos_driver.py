@@ -31,6 +31,7 @@ from pillarbox._state.savepoint import LocalSavepoint
 from tests.faults import async_job, columns_job, job, second_job
 from tests.faults.job import Fault, Faults, FileSink, read_fixed_epochs
 from tests.faults.join_job import joins
+from tests.faults.letters_job import letters
 from tests.faults.window_job import windows
 from tests.forked_python import forked_python
 
@@ -47,9 +48,10 @@ def java_options() -> str:
     return f"{JAVA_OPTIONS} -Xlog:disable -XX:{which}={archive}"
 
 
-def windows_and_joins(stamped: DataStream, faults: Faults) -> list[DataStream]:
+def all_others(stamped: DataStream, faults: Faults) -> list[DataStream]:
     """Return the streams that the first program has beside its own."""
-    return [*windows(stamped, faults), *joins(stamped, faults), *columns_job.columns(stamped)]
+    of_columns = columns_job.columns(stamped)
+    return [*windows(stamped, faults), *joins(stamped, faults), *of_columns, *letters(stamped, faults)]
 
 
 _DONE = {"finish": "finished", "rescale": "rescaled", "savepoint": "written"}
@@ -101,7 +103,7 @@ class Programs:
         shape = self._shape(place)
         numbers = {name: shape[name] for name in ("parallelism", "max_parallelism", "savepoint")}
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
-        df = job.build(events, self._faults(), **numbers, further=windows_and_joins)
+        df = job.build(events, self._faults(), **numbers, further=all_others)
         return _writer(df, sink, place / shape["checkpoint"])
 
     def finish(self, place: Path) -> None:

@@ -1,9 +1,9 @@
 """A program with all that a checkpoint can hold, for tests that operate it: ``python -m tests.faults.everything_job``.
 
 To the program of ``job.py`` (each kind of keyed state, event-time timers, two shuffles), its windows and joins, those
-of columns, and its rules in broadcast state, this adds state with a time-to-live, processing-time timers and requests
-that are carried from epoch to epoch. The last two wait until a file is there: so they are pending wherever a query is
-stopped before that. What comes out, all in all, does not depend on the parallelism.
+of columns, its rules in broadcast state, and its dead letters, this adds state with a time-to-live, processing-time
+timers and requests that are carried from epoch to epoch. The last two wait until a file is there: so they are pending
+wherever a query is stopped before that. What comes out, all in all, does not depend on the parallelism.
 
 As a process of its own it carries out orders, one after the other: ``HOME run:2 rescale:8 run:8 finish:8``.
 """
@@ -49,6 +49,7 @@ from tests.faults.job import (
     write_events,
 )
 from tests.faults.join_job import joins
+from tests.faults.letters_job import letters
 from tests.faults.window_job import windows
 
 __all__ = ["SUBTASKS", "UIDS", "Operated", "build", "is_asked", "stream"]
@@ -67,6 +68,7 @@ UIDS = (
     "column sliding",
     "column sessions",
     "column pairs",
+    "strict",
     "counts",
     "later",
     "asked",
@@ -153,6 +155,7 @@ def stream(events: DataStream[Any], released: Path) -> DataStream[Any]:
             *windows(stamped, faults),
             *joins(stamped, faults),
             *columns(stamped),
+            *letters(stamped, faults),
             keyed.process(Counts()).uid("counts"),
             keyed.process(Later(str(released))).uid("later"),
             answers.uid("asked"),

@@ -67,7 +67,7 @@ class Fault:
     Attributes:
         place: ``source``, ``element`` (before state changes), ``changed`` (after), ``timer``, ``snapshot``,
             ``second`` (level 2), ``second timer``, ``window`` (key and start of one that fires), ``pair`` (ids of both
-            records), ``rule``, ``rule timer``.
+            records), ``rule``, ``rule timer``, ``letter`` (a record that is about to be refused).
         at: the record's id; for timers key and timestamp.
         action: ``kill`` or ``raise``.
         times: how often.
@@ -191,6 +191,8 @@ class Out(NamedTuple):
 class Ledger(KeyedProcessFunction):
     """Level 1."""
 
+    level = 1
+
     def __init__(self, faults: Faults) -> None:
         self.faults = faults
 
@@ -252,7 +254,7 @@ class Ledger(KeyedProcessFunction):
             "total": self.total.get(),
             "mean": self.mean.get(),
         }
-        return Out(1, ctx.get_current_key(), timestamp, json.dumps(state), os.getpid(), self.subtask)
+        return Out(self.level, ctx.get_current_key(), timestamp, json.dumps(state), os.getpid(), self.subtask)
 
 
 class Region(KeyedProcessFunction):
@@ -310,7 +312,7 @@ def program(
     """Return the program's output as a stream.
 
     Args:
-        further: makes further streams of the events (``window_job.py``, ``join_job.py``).
+        further: makes further streams of the events (``window_job.py``, ``join_job.py``, ``letters_job.py``).
         branch: add an operator with state that the program did not have; it gives nothing.
     """
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms")
