@@ -31,8 +31,8 @@ __all__ = ["Interval", "IntervalJoinOperator", "JoinContext"]
 
 # From this number of event times of a key on, they are kept in order beside the state.
 _MANY = 32
-# Records are dropped when event time has passed their last partner by up to this part of the interval: so timers of
-# many keys have the same time, which makes them cheap.
+# Records are dropped when event time has passed their last partner by up to this part of the time for which they are
+# kept: so timers of many keys have the same time, which makes them cheap, and a key with many records has few of them.
 _PART = 8
 _TIME = itemgetter(0)
 
@@ -100,11 +100,25 @@ class _Side:
         """Join a run of the stream's records with those of the other stream, and keep them."""
         self._operator.process_run(records, self)
 
-    def came_at(self, timestamp: int) -> None:
-        """Take note of a further event time of the current key."""
-        ordered = self._ordered.get(self._backend.key)
-        if ordered is not None:
-            insort(ordered, timestamp)
+    def keep(self, value: Any, timestamp: int) -> None:
+        """Keep a record of the current key."""
+        try:
+            hash(value)
+        except Exception:
+            value = settled(value)
+        state = self.state
+        there = state.get(timestamp)
+        if there is None:
+            # In a tuple, which takes half of a list: most records are the only one at their time.
+            state.put(timestamp, (value,))
+            ordered = self._ordered.get(self._backend.key)
+            if ordered is not None:
+                insort(ordered, timestamp)
+        elif type(there) is list:
+            there.append(value)
+            state.put(timestamp, there)
+        else:
+            state.put(timestamp, [*there, value])
 
     def between(self, first: int, last: int) -> list[tuple[int, Sequence[Any]]]:
         """Return the records of the current key from ``first`` to ``last``, by event time, in its order."""
@@ -114,27 +128,33 @@ class _Side:
             if len(found) > 1:
                 found.sort(key=_TIME)
             return found
-        key = self._backend.key
-        ordered = self._ordered.get(key)
-        if ordered is None:
-            ordered = self._ordered[key] = sorted(self.state.keys())
+        ordered = self._in_order()
         times = ordered[bisect_left(ordered, first) : bisect_right(ordered, last)]
         return [(time, self.state[time]) for time in times]
 
     def drop(self, watermark: int) -> int | None:
         """Drop what finds no partner any more; return when the next may be dropped, or None: nothing is left."""
-        state, limit = self.state, watermark - max(self.upper, 0)
-        times = state.keys()
-        if self._ordered:
-            self._ordered.pop(self._backend.key, None)
-        if not times:
-            return None
-        if max(times) < limit:
+        state, times = self.state, self._in_order()
+        over = bisect_left(times, watermark - max(self.upper, 0))
+        if over == len(times):
             state.clear()
-            return None
-        for time in [time for time in times if time < limit]:
-            state.remove(time)
-        return self.timer_for(min(state.keys()))
+        else:
+            for time in times[:over]:
+                state.remove(time)
+        del times[:over]
+        if len(times) < _MANY:
+            self._ordered.pop(self._backend.key, None)
+        return self.timer_for(times[0]) if times else None
+
+    def _in_order(self) -> list[int]:
+        """Return the event times of the current key, in order; if there are many, they stay so."""
+        key = self._backend.key
+        ordered = self._ordered.get(key)
+        if ordered is None:
+            ordered = sorted(self.state.keys())
+            if len(ordered) >= _MANY:
+                self._ordered[key] = ordered
+        return ordered
 
     def timer_for(self, time: int) -> int:
         """Return when a record may be dropped."""
@@ -171,7 +191,7 @@ class IntervalJoinOperator(KeyedOperator):
         self._right = _Side(self, "right", keyings[1], Interval(-interval.upper, -interval.lower))
         self._left.late, self._right.late = late_tags
         self._dropped = 0
-        self._step = max(1, (interval.upper - interval.lower) // _PART)
+        self._step = max(1, max(interval.upper - interval.lower, interval.upper, -interval.lower) // _PART)
 
     @property
     def inputs(self) -> Sequence[RecordInput]:
@@ -222,17 +242,7 @@ class IntervalJoinOperator(KeyedOperator):
                         self._join(value, timestamp, near, side)
                 elif state.is_empty():
                     register(VOID_NAMESPACE, side.timer_for(timestamp))
-                kept = value
-                try:
-                    hash(value)
-                except Exception:
-                    kept = settled(value)
-                there = state.get(timestamp)
-                if there is None:
-                    state.put(timestamp, (kept,))
-                    side.came_at(timestamp)
-                else:
-                    state.put(timestamp, (*there, kept))
+                side.keep(value, timestamp)
         self._collector.flush()
 
     def _join(self, value: Any, timestamp: int, near: Sequence[tuple[int, Sequence[Any]]], side: _Side) -> None:
