@@ -141,7 +141,8 @@ class CheckpointedFunction(ABC):
         """Declare the states, and take what is in them.
 
         Called behind ``open()``, before the first record; and again when the subtask comes back to this worker from
-        another one: then the states hold what that one has left, and what was made of them has to be made anew.
+        another one: then the states hold what that one has left. Fields that the constructor has made are then as it
+        made them; those of ``open()`` stay as they are.
         """
 
     def snapshot_state(self, context: FunctionSnapshotContext, /) -> None:

@@ -209,18 +209,21 @@ def seeded_samples(env, events):
 class OfTheSubtask(MapFunction, CheckpointedFunction):
     """Emits (place of the record among those of its subtask, subtask)."""
 
+    def __init__(self):
+        self.values = []
+
     def open(self, runtime_context):
         self.subtask = runtime_context.get_index_of_this_subtask()
 
     def initialize_state(self, context):
         self.seen = context.get_operator_state_store().get_list_state(ListStateDescriptor("seen"))
-        self.number = len(self.seen.get())
+        self.values.extend(self.seen.get())
 
     def map(self, value):
-        self.number += 1
+        self.values.append(value)
         self.seen.add(value)
-        assert self.number == len(self.seen.get()), "a field that was made of another state"
-        return self.number, self.subtask
+        assert self.values == list(self.seen.get()), "a field that was made of another state"
+        return len(self.values), self.subtask
 
 
 def of_the_subtask(env, events):
