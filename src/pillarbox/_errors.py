@@ -15,6 +15,7 @@ __all__ = [
     "ConfigurationError",
     "ExchangeError",
     "KeyTypeError",
+    "MissingMethodError",
     "OperatorError",
     "PillarboxError",
     "ProgramError",
@@ -67,6 +68,10 @@ _PLACE = ("operator", "subtask", "key", "record")
 
 class ProgramError(PillarboxError, ValueError):
     """The program cannot run as it is written; raised while it is being built."""
+
+
+class MissingMethodError(ProgramError, AttributeError):
+    """An object of this kind has no such method: it is an ``AttributeError``, so ``hasattr`` says no."""
 
 
 class ConfigurationError(PillarboxError):

@@ -234,7 +234,9 @@ def test_hourly_tips(env):
 def test_hourly_tips_by_a_rolling_maximum_end_with_the_same(env):
     """What the exercise discusses: without the second window, all results that were the highest so far come out."""
     fares = some_fares()
-    by_driver = env.from_collection(fares).assign_timestamps_and_watermarks(IN_ORDER).key_by(lambda fare: fare.driver_id)
+    by_driver = (
+        env.from_collection(fares).assign_timestamps_and_watermarks(IN_ORDER).key_by(lambda fare: fare.driver_id)
+    )
     totals = by_driver.window(TumblingEventTimeWindows.of(Time.hours(1))).process(AddTips(), TOTAL)
     rolling = list(totals.key_by(lambda total: total[0]).max_by(2).execute_and_collect())
     assert len(rolling) == sum(map(len, tips_by_hour(fares).values()))
@@ -245,7 +247,9 @@ def test_hourly_tips_by_a_rolling_maximum_end_with_the_same(env):
 def test_hourly_tips_on_spark(spark: SparkSession):
     fares = some_fares()
     env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
-    rows = env.from_dataframe(spark.createDataFrame(fares, "ride_id LONG, driver_id LONG, at LONG, tip DOUBLE").coalesce(1))
+    rows = env.from_dataframe(
+        spark.createDataFrame(fares, "ride_id LONG, driver_id LONG, at LONG, tip DOUBLE").coalesce(1)
+    )
     highest = hourly_tips(rows).to_dataframe("hour LONG, driver LONG, tip DOUBLE")
     assert sorted(map(tuple, highest.collect())) == highest_tips(fares)
 

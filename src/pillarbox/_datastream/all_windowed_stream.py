@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pillarbox._datastream.data_stream import DataStream
+from pillarbox._datastream.field_folds import FieldFolds
 from pillarbox._datastream.windowed_stream import Windowed
 from pillarbox._generics import T1, Generic, U, WindowOut
 from pillarbox._operators.functions import OutputTag, ReduceFunction, SideOutput
@@ -19,7 +20,7 @@ from pillarbox._types import SchemaLike, TypeInformation
 __all__ = ["AllWindowedStream"]
 
 
-class AllWindowedStream(Windowed[T1, WindowOut], Generic[T1, WindowOut]):
+class AllWindowedStream(Windowed[T1, WindowOut], FieldFolds[T1], Generic[T1, WindowOut]):
     """A whole stream of records of type ``T1``, divided into windows: all of it goes through one subtask.
 
     Made by ``DataStream.window_all`` and ``count_window_all``.

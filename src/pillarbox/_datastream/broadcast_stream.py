@@ -9,8 +9,7 @@ from pillarbox._datastream.code_search import uses_processing_time
 from pillarbox._datastream.data_stream import DataStream
 from pillarbox._datastream.given_functions import check_instance
 from pillarbox._datastream.keyed_stream import KeyedStream
-from pillarbox._datastream.missing import MissingMethodError
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import MissingMethodError, ProgramError, shorten
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox._graph import PartitionTransformation
 from pillarbox._operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator

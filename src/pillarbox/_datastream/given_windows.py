@@ -67,10 +67,10 @@ def check_fires(assigner: WindowAssigner, *, has_trigger: bool) -> None:
     Raises:
         ProgramError: they would not.
     """
-    if isinstance(assigner, GlobalWindows) and not has_trigger:
+    if isinstance(assigner, GlobalWindows) and not assigner.fires_at_end and not has_trigger:
         raise ProgramError(
             f"{assigner!r} never end, so nothing would ever come out: say when, with trigger(...), for instance"
-            " PurgingTrigger.of(CountTrigger.of(100))"
+            " PurgingTrigger.of(CountTrigger.of(100)), or GlobalWindows.create_with_end_of_stream_trigger()"
         )
 
 

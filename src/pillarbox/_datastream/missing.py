@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pillarbox._errors import ProgramError
+from pillarbox._errors import MissingMethodError
 
-__all__ = ["MissingMethodError", "missing", "missing_in_environment", "missing_in_sink"]
+__all__ = ["missing", "missing_in_environment", "missing_in_sink"]
 
 _WRITE = "end the stream with to_dataframe(...), and write that with Spark"
 _BUFFERS = "buffers are sent when they are full, and when a micro-batch ends: leave the call out"
@@ -18,13 +18,19 @@ _READ = "read it with Spark, and begin with from_dataframe(spark.readStream...)"
 _SHIPPED = "the session ships files: spark.addArtifact(..., pyfile=True), or spark-submit --py-files and --archives"
 _SPARKS = "Spark's own settings hold: leave the call out"
 
-# Methods of PyFlink's classes that have no equivalent of the same name.
+# Methods of PyFlink's classes, and of Java's where these are in Flink's documentation, that have no equivalent of the
+# same name.
 _OF_STREAMS = {
     "add_sink": _WRITE,
     "cache": "end the stream with to_dataframe(...), and persist that",
     "force_non_parallel": "say set_parallelism(1)",
+    "full_window_partition": (
+        "say window(GlobalWindows.create_with_end_of_stream_trigger()) behind key_by(...), or window_all(...) with it;"
+        " a subtask's part of a stream has no window of its own"
+    ),
     "get_execution_config": "there is none: say env.set_parallelism(...) and the like",
     "get_type": _TYPES,
+    "iterate": "a program has no loops: write what has to come back with Spark, and read it as another source",
     "project": "say map(...)",
     "set_buffer_timeout": _BUFFERS,
     "set_description": "say name(...)",
@@ -45,7 +51,12 @@ _OF_ENVIRONMENTS = {
     "enable_changelog_state_backend": "state is always written as a log of changes: leave the call out",
     "enable_checkpointing": _EPOCHS,
     "execute_async": "pillarbox.start(stream.to_dataframe(...).writeStream...) starts a query, and returns it",
+    "from_data": "say from_collection([...])",
+    "from_elements": "say from_collection([...])",
+    "from_parallel_collection": "say from_collection(...)",
+    "from_sequence": "say from_collection(range(first, last + 1)), or from_dataframe(spark.range(first, last + 1))",
     "from_source": _READ,
+    "generate_sequence": "say from_collection(range(first, last + 1)), or from_dataframe(spark.range(first, last + 1))",
     "get_buffer_timeout": _BUFFERS,
     "get_checkpoint_config": _EPOCHS,
     "get_checkpoint_interval": _EPOCHS,
@@ -59,6 +70,8 @@ _OF_ENVIRONMENTS = {
     "is_chaining_of_operators_with_different_max_parallelism_enabled": "all operators have one max parallelism",
     "is_force_unaligned_checkpoints": _EPOCHS,
     "is_unaligned_checkpoints_enabled": _EPOCHS,
+    "read_file": _READ,
+    "read_text_file": _READ,
     "register_cached_file": "ship it with the session: spark.addArtifact(..., file=True)",
     "register_slot_sharing_group": _SCHEDULED,
     "set_buffer_timeout": _BUFFERS,
@@ -69,12 +82,9 @@ _OF_ENVIRONMENTS = {
     "set_restart_strategy": "Spark runs failed tasks again (spark.task.maxFailures): leave the call out",
     "set_state_backend": "state lies in the workers, and in the checkpoint: leave the call out",
     "set_stream_time_characteristic": "a stream has event time once it has watermarks: leave the call out",
+    "socket_text_stream": _READ,
 }
 _CLOSES_WINDOWS = "reduce(...), aggregate(...), apply(...) or process(...)"
-
-
-class MissingMethodError(ProgramError, AttributeError):
-    """An object of this kind has no such method: it is an ``AttributeError``, so ``hasattr`` says no."""
 
 
 def missing_in_environment(env: object, name: str) -> AttributeError:

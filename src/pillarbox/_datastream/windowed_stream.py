@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._datastream.code_search import mentions
 from pillarbox._datastream.columnar_windows import aggregate_columns, check_options
+from pillarbox._datastream.columns import check_field, declared_type
 from pillarbox._datastream.data_stream import DataStream
+from pillarbox._datastream.field_folds import FieldFolds
 from pillarbox._datastream.given_functions import check_function, check_type
 from pillarbox._datastream.given_windows import check_fires, check_merging, check_window_function, default_trigger
 from pillarbox._datastream.missing import missing
@@ -16,6 +18,7 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, Generic, KeyOut, U, WindowOut
 from pillarbox._graph import Transformation
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
+from pillarbox._operators.field_aggregation import FieldAggregation, Method
 from pillarbox._operators.functions import OutputTag, ReduceFunction, SideOutput, check_plain
 from pillarbox._operators.operator import OperatorContext, OperatorFactory, StreamOperator
 from pillarbox._operators.windowing.assigner import MergingWindowAssigner, WindowAssigner
@@ -99,7 +102,15 @@ class Windowed(Generic[T1, WindowOut]):
     def _reduce(self, func: Any, window_function: Any, output_type: Any) -> DataStream[Any]:
         check_function(func, ReduceFunction, "reduce")
         call = func.reduce if isinstance(func, ReduceFunction) else func
+        if window_function is None and output_type is None:
+            output_type = declared_type(self._stream._step)
         return self._fold("reduce", func, reducing(call), window_function, output_type)
+
+    def _fold_field(self, method: Method, field: int | str) -> DataStream[T1]:
+        function = FieldAggregation(method, field)
+        check_field(self._stream._step, field, method)
+        output_type = declared_type(self._stream._step)
+        return self._fold(method, None, reducing(function.reduce), None, output_type)
 
     def _aggregate(self, func: Any, window_function: Any, accumulator_type: Any, output_type: Any) -> DataStream[Any]:
         if not isinstance(func, AggregateFunction):
@@ -181,7 +192,7 @@ def _operator_for(program: WindowProgram) -> type[BaseWindowOperator]:
     return WindowOperator
 
 
-class WindowedStream(Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
+class WindowedStream(Windowed[T1, WindowOut], FieldFolds[T1], Generic[T1, KeyOut, WindowOut]):
     """A keyed stream of records of type ``T1``, divided into windows.
 
     Made by ``KeyedStream.window`` and ``count_window``. Records are added to their windows as they come; a window's
@@ -310,6 +321,7 @@ class WindowedStream(Windowed[T1, WindowOut], Generic[T1, KeyOut, WindowOut]):
             reduce_function: ``f(result_so_far, record)``, or a ``ReduceFunction``.
             window_function: gets the one result, with key and window; by default the result is emitted.
             output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
+                By default, without a window function, the type that the records are declared to have, if it is one.
 
         Raises:
             ProgramError: a function is of another kind.

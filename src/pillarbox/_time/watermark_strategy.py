@@ -13,9 +13,9 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import MissingMethodError, ProgramError, shorten
 from pillarbox._time.duration import DurationLike, positive_millis, to_millis
 from pillarbox._time.timestamps import (
     ColumnTimestampAssigner,
@@ -170,6 +170,16 @@ class WatermarkStrategy:
         """
         millis = positive_millis(timeout, "with_wall_clock_progress(): the timeout")
         return dataclasses.replace(self, progress_timeout=millis)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            if name == "with_watermark_alignment":
+                raise MissingMethodError(
+                    f"{name}() is a method of Flink's strategies only: sources are read micro-batch by micro-batch, so"
+                    " leave the call out; maxOffsetsPerTrigger, or maxFilesPerTrigger, limits what a source reads"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def create_generator(self, now_ms: Callable[[], int] | None = None) -> WatermarkGenerator:
         """Make a generator, for one subtask and one stream of records.

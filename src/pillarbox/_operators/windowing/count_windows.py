@@ -7,7 +7,13 @@ from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.windowing.assigner import WindowAssigner
-from pillarbox._operators.windowing.triggers import CountTrigger, NeverTrigger, PurgingTrigger, Trigger
+from pillarbox._operators.windowing.triggers import (
+    CountTrigger,
+    EventTimeTrigger,
+    NeverTrigger,
+    PurgingTrigger,
+    Trigger,
+)
 from pillarbox._operators.windowing.windows import CountWindow, GlobalWindow
 from pillarbox._state import ValueStateDescriptor
 from pillarbox._types import Types
@@ -26,6 +32,9 @@ class GlobalWindows(WindowAssigner):
 
     window_type: Callable[..., Any] = GlobalWindow
 
+    fires_at_end: bool = False
+    """Whether windows fire, without a trigger of the program's, when event time ends."""
+
     @staticmethod
     def create() -> GlobalWindows:
         """Return the assigner.
@@ -37,19 +46,35 @@ class GlobalWindows(WindowAssigner):
         """
         return GlobalWindows()
 
+    @staticmethod
+    def create_with_end_of_stream_trigger() -> GlobalWindows:
+        """Return the assigner, with windows that fire once: when all of the input has come, and event time has ended.
+
+        That is for collections and batch DataFrames. A streaming query has no such end, unless it is drained.
+
+        Example:
+            >>> words = env.from_collection(["to", "be", "or", "so", "not"]).key_by(len)
+            >>> all_of_a_length = words.window(GlobalWindows.create_with_end_of_stream_trigger())
+            >>> all_of_a_length.reduce(max).execute_and_collect()
+            ['to', 'not']
+        """
+        assigner = GlobalWindows()
+        assigner.fires_at_end = True
+        return assigner
+
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
     ) -> list[GlobalWindow]:
         return [GlobalWindow()]
 
     def get_default_trigger(self, env: Any = None, /) -> Trigger:
-        return NeverTrigger()
+        return PurgingTrigger.of(EventTimeTrigger()) if self.fires_at_end else NeverTrigger()
 
     def is_event_time(self) -> bool:
         return False
 
     def __repr__(self) -> str:
-        return "GlobalWindows()"
+        return "GlobalWindows.create_with_end_of_stream_trigger()" if self.fires_at_end else "GlobalWindows()"
 
 
 def _count(value: int, asked_by: str) -> int:

@@ -1,0 +1,255 @@
+# mypy: ignore-errors
+"""Programs of Flink's documentation with services that are asked, with partitioning, and with batch execution."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from pillarbox import (
+    AsyncDataStream,
+    AsyncFunction,
+    AsyncRetryStrategy,
+    CoMapFunction,
+    FlatMapFunction,
+    MapFunction,
+    OperatorError,
+    Partitioner,
+    ProgramError,
+    RuntimeContext,
+    RuntimeExecutionMode,
+    StreamExecutionEnvironment,
+    Time,
+    Types,
+    async_retry_predicates,
+)
+from pillarbox.testing import ProgramTestHarness
+
+
+@pytest.fixture
+def env() -> StreamExecutionEnvironment:
+    return StreamExecutionEnvironment.get_execution_environment()
+
+
+# -- asynchronous requests --
+
+
+class DatabaseRequest(AsyncFunction):
+    """Asks for records; the answer for the first one comes when all others are there."""
+
+    def __init__(self, requests: int) -> None:
+        self.requests = requests
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.answered = 0
+        self.others = asyncio.Event()
+
+    async def async_invoke(self, value: int) -> list[tuple[int, str]]:
+        if value == 0:
+            await self.others.wait()
+        self.answered += 1
+        if self.answered == self.requests - 1:
+            self.others.set()
+        return [(value, f"row {value}")]
+
+
+ROW = Types.TUPLE([Types.INT(), Types.STRING()])
+
+
+def test_ordered_and_unordered_requests(env):
+    numbers = env.from_collection(range(5))
+    rows = [(n, f"row {n}") for n in range(5)]
+    ordered = AsyncDataStream.ordered_wait(numbers, DatabaseRequest(5), Time.seconds(60), 100, ROW)
+    assert ordered.execute_and_collect() == rows
+    unordered = AsyncDataStream.unordered_wait(numbers, DatabaseRequest(5), Time.seconds(60), 100, ROW)
+    found = list(unordered.execute_and_collect())
+    assert sorted(found) == rows
+    assert found[-1] == rows[0]
+
+
+class Unanswered(AsyncFunction):
+    async def async_invoke(self, value: int) -> list[str]:
+        if value == 1:
+            await asyncio.Event().wait()
+        return [f"row {value}"]
+
+
+class WithDefault(Unanswered):
+    def timeout(self, value: int) -> list[str]:
+        return [f"none for {value}"]
+
+
+def asked(function: AsyncFunction):
+    def build(env, numbers):
+        return AsyncDataStream.ordered_wait(numbers, function, timeout=Time.seconds(1), output_type=Types.STRING())
+
+    return ProgramTestHarness(build)
+
+
+def test_a_request_without_answer_has_the_result_of_timeout():
+    with asked(WithDefault()) as harness:
+        harness.push("numbers", 0, 1, 2)
+        assert harness.run_epoch(time_passes="1 second")["output"] == ["row 0", "none for 1", "row 2"]
+
+
+def test_a_request_without_answer_fails_the_job():
+    with asked(Unanswered()) as harness:
+        harness.push("numbers", 0, 1, 2)
+        with pytest.raises(OperatorError, match="no answer in time for 1"):
+            harness.run_epoch(time_passes="1 second")
+
+
+class Flaky(AsyncFunction):
+    """Has no result at first, then an error, then an answer."""
+
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.attempts: Counter[int] = Counter()
+
+    async def async_invoke(self, value: int) -> list[str]:
+        self.attempts[value] += 1
+        if self.attempts[value] == 1:
+            return []
+        if self.attempts[value] == 2:
+            raise ConnectionError("not yet")
+        return [f"{value}, attempt {self.attempts[value]}"]
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        AsyncRetryStrategy.fixed_delay(
+            3, 1, async_retry_predicates.empty_result_predicate, async_retry_predicates.has_exception_predicate
+        ),
+        AsyncRetryStrategy.exponential_backoff(
+            max_attempts=3,
+            initial_delay=1,
+            max_retry_delay=4,
+            multiplier=2,
+            result_predicate=async_retry_predicates.empty_result_predicate,
+            exception_predicate=async_retry_predicates.has_exception_predicate,
+        ),
+    ],
+)
+@pytest.mark.parametrize("wait", ["ordered_wait_with_retry", "unordered_wait_with_retry"])
+def test_requests_are_made_again(env, strategy, wait):
+    ask = getattr(AsyncDataStream, wait)
+    found = ask(env.from_collection([1, 2]), Flaky(), Time.seconds(60), strategy, 100, Types.STRING())
+    assert sorted(found.execute_and_collect()) == ["1, attempt 3", "2, attempt 3"]
+
+
+def test_without_another_attempt_there_is_no_result(env):
+    once = AsyncRetryStrategy.no_restart()
+    found = AsyncDataStream.ordered_wait_with_retry(env.from_collection([1]), Flaky(), Time.seconds(60), once)
+    assert found.execute_and_collect() == []
+
+
+# -- partitioning --
+
+
+class Subtask(MapFunction):
+    def open(self, runtime_context: RuntimeContext) -> None:
+        self.place = runtime_context.get_index_of_this_subtask()
+
+    def map(self, value: Any) -> Any:
+        return self.place, value
+
+
+class Modulo(Partitioner):
+    def partition(self, key: int, num_partitions: int) -> int:
+        return key % num_partitions
+
+
+def test_partitioning(env):
+    pairs = [(n, "ab"[n % 2]) for n in range(12)]
+    stream = env.set_parallelism(3).from_collection(pairs)
+
+    def spread(partitioned) -> list[Any]:
+        return sorted(partitioned.map(Subtask()).execute_and_collect())
+
+    by_rest = sorted((n % 3, (n, letter)) for n, letter in pairs)
+    assert spread(stream.partition_custom(lambda key, num_partition: key % num_partition, lambda x: x[0])) == by_rest
+    assert spread(stream.partition_custom(Modulo(), lambda x: x[0])) == by_rest
+    assert spread(stream.broadcast()) == sorted((place, pair) for place in range(3) for pair in pairs)
+    assert spread(stream.global_()) == [(0, pair) for pair in pairs]
+    assert Counter(place for place, _ in spread(stream.rebalance())) == {0: 4, 1: 4, 2: 4}
+    assert sorted(pair for _, pair in spread(stream.shuffle())) == pairs
+    assert sorted(pair for _, pair in spread(stream.rescale())) == pairs
+    assert sorted(pair for _, pair in spread(stream.forward())) == pairs
+    assert sorted(stream.union(stream).execute_and_collect()) == sorted(2 * pairs)
+
+
+class PlusOneOrText(CoMapFunction):
+    def map1(self, value: tuple[int, str]) -> Any:
+        return value[0] + 1, value[1]
+
+    def map2(self, value: tuple[int, str]) -> Any:
+        return value[0], value[1] + " flink"
+
+
+def test_chains_do_not_change_results(env):
+    one, two = env.from_collection([(1, "a")]), env.from_collection([(7, "b")])
+    mapped = one.connect(two).map(PlusOneOrText(), ROW).start_new_chain().filter(lambda pair: True).disable_chaining()
+    assert sorted(mapped.execute_and_collect()) == [(2, "a"), (7, "b flink")]
+
+
+# -- execution modes --
+
+
+class Words(FlatMapFunction):
+    def flat_map(self, value: str) -> Any:
+        for word in value.split():
+            yield word, 1
+
+
+@pytest.mark.parametrize(
+    ("mode", "rolling"),
+    [
+        (RuntimeExecutionMode.STREAMING, True),
+        (RuntimeExecutionMode.BATCH, False),
+        (RuntimeExecutionMode.AUTOMATIC, False),
+    ],
+)
+def test_word_count_by_mode(env, mode, rolling):
+    env.set_runtime_mode(mode)
+    words = env.set_parallelism(2).from_collection(["to be or not", "to be"]).flat_map(Words(), COUNT)
+    counted = list(words.key_by(lambda pair: pair[0]).sum(1).execute_and_collect())
+    final = {"to": 2, "be": 2, "or": 1, "not": 1}
+    assert len(counted) == (6 if rolling else 4)
+    assert dict(counted) == final
+
+
+COUNT = Types.TUPLE([Types.STRING(), Types.INT()])
+
+
+# -- methods of Flink's Java API that a program may look for --
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("from_elements", "from_collection"),
+        ("from_data", "from_collection"),
+        ("from_sequence", "range"),
+        ("read_text_file", "from_dataframe"),
+        ("socket_text_stream", "from_dataframe"),
+    ],
+)
+def test_sources_of_java_say_what_to_do_instead(env, name, instead):
+    assert not hasattr(env, name)
+    with pytest.raises(ProgramError, match=rf"{name}\(\) is a method of Flink's .*{instead}"):
+        getattr(env, name)
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("iterate", "another source"), ("full_window_partition", "GlobalWindows")]
+)
+def test_methods_of_javas_streams_say_what_to_do_instead(env, name, instead):
+    stream = env.from_collection([1])
+    assert not hasattr(stream, name)
+    with pytest.raises(ProgramError, match=rf"{name}\(\) is a method of Flink's .*{instead}") as caught:
+        getattr(stream.key_by(lambda n: n), name)
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as it comes from a worker
