@@ -374,35 +374,6 @@ def test_names_of_side_outputs_and_edges_are_no_uids() -> None:
     ]
 
 
-@pytest.mark.parametrize("by", ["savepoint", "checkpoint"])
-def test_an_operator_that_is_new_hears_which_streams_are_idle(tmp_path: Path, by: str) -> None:
-    """One subtask has no records, and has long been idle: it says so once more to an operator that is added."""
-
-    def timed(payments: Any) -> Any:
-        idle = BY_AT.with_idleness("1 second")
-        passed = payments.key_by("card").process(Pass()).uid("pass")
-        return passed.assign_timestamps_and_watermarks(idle).uid("times")
-
-    with ProgramTestHarness(lambda env, payments: timed(payments), parallelism=2) as first:
-        first.push_all("payments", paid("c", 1_000))
-        first.run_epoch()
-        first.advance_processing_time(10_000)
-        first.run_epoch()
-        first.write_savepoint(tmp_path / "savepoint")
-        snapshot, now = first.snapshot(), first.processing_time_service.current_processing_time()
-
-    def again(env, payments):
-        if by == "savepoint":
-            env.from_savepoint(tmp_path / "savepoint")
-        return windows(timed(payments))
-
-    kept = None if by == "savepoint" else snapshot
-    with ProgramTestHarness(again, parallelism=2, processing_time=now, snapshot=kept) as second:
-        second.push_all("payments", paid("c", 5_000, 9_000))
-        found = second.run_epoch()["output"]
-        assert [*found, *second.run_epoch()["output"]] == [("c", 5_000, 1, 1)]
-
-
 # -- what is refused --
 
 

@@ -40,11 +40,11 @@ __all__ = ["TimestampsAndWatermarksOperator", "status_said_anew"]
 
 
 def status_said_anew(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an operator knew of event time where nobody is sure to know its status: it says that once more.
+    """Return what an operator knew of event time where some may not have heard that it is idle: it says so once more.
 
-    To those who know it, that is nothing new.
+    To those who have, that is nothing new.
     """
-    return {**known, "idle": None, "silent": False}
+    return {**known, "idle": None, "silent": False} if known.get("idle") else {**known}
 
 
 class TimestampsAndWatermarksOperator(StreamOperator):

@@ -259,6 +259,11 @@ class InputGate:
         """The event time that the gate has let through."""
         return self._valve.current_watermark
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the input as a whole is idle."""
+        return self._valve.is_idle
+
     def snapshot(self) -> Any:
         """Return the watermarks of all channels, and of sources when they had records last, as plain data."""
         return {
@@ -267,11 +272,15 @@ class InputGate:
             "last_said": dict(self._last_said),
         }
 
-    def restore(self, state: Any) -> None:
-        """Take the watermarks of all channels back."""
+    def restore(self, state: Any, *, say_anew: bool = False) -> None:
+        """Take the watermarks of all channels back.
+
+        Args:
+            say_anew: whether there may be those who have not heard that the input is idle.
+        """
         if not isinstance(state, dict):  # format 1
             state = dict(zip(("valve", "last_active"), state))
-        self._valve.restore(state["valve"])
+        self._valve.restore(state["valve"], say_anew=say_anew)
         self._last_active = dict(state["last_active"])
         self._last_said = dict(state.get("last_said", {}))
 

@@ -123,14 +123,16 @@ class MultipleInputStreamTask(StreamTask):
     def _restore_task_state(self, task_state: dict[str, Any]) -> None:
         self.coordinator.restored(self.log.version)
         former = self.log.former_program
+        event_time = task_state.get("event_time", {})
+        say_anew = not self.chain.have_heard(event_time)
         if task_state:
             gate = task_state["gate"]
             if former is not None:
                 gate = gate_with_edges(gate, lambda edge: edge_in(self.vertex.program, edge, former))
-            self.gate.restore(gate)
+            self.gate.restore(gate, say_anew=say_anew)
         for service in self.chain.timer_services():
             service.current_watermark = self.gate.current_watermark
-        self.chain.restore_event_time(task_state.get("event_time", {}), say_anew=former is not None)
+        self.chain.restore_event_time(event_time, say_anew=say_anew)
         self.chain.restore_state(task_state.get("operators", {}), is_restored=self.log.version > 0)
         self.backend.check_operator_lists()
 
@@ -277,7 +279,7 @@ class MultipleInputStreamTask(StreamTask):
         self.metrics.state.mark_start()
         self._watch_memory()
         state = {"gate": self.gate.snapshot(), "operators": operator_states}
-        event_time = self.chain.snapshot_event_time()
+        event_time = self.chain.snapshot_event_time(input_is_idle=self.gate.is_idle)
         if any(event_time.values()):
             state["event_time"] = event_time
         self.log.commit(self._store, state)

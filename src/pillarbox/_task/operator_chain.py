@@ -96,6 +96,7 @@ class OperatorChain:
             wiring.add(index, node.factory.make(context))
         self.operators: list[StreamOperator] = [wiring.operators[index] for index in range(len(vertex.nodes))]
         self._meetings = dict(sorted(wiring.meetings.items()))
+        self._hearers = wiring.hearers()
 
     @property
     def head(self) -> StreamOperator:
@@ -221,26 +222,36 @@ class OperatorChain:
                 states[operator.uid] = state
         return states
 
-    def snapshot_event_time(self) -> dict[str, Any]:
+    def snapshot_event_time(self, *, input_is_idle: bool = False) -> dict[str, Any]:
         """Return what is known of event time behind the input's valve, as plain data.
 
-        ``{"operators": {uid: what it returned}, "meetings": {name: snapshot of its valve}}``
+        ``{"operators": {uid: what it returned}, "meetings": {name: snapshot of its valve}}``; where something is idle,
+        also ``"heard"``, the names of all that have been told so.
         """
         said = {operator.uid: operator.snapshot_event_time() for operator in self.operators}
+        operators = {uid: state for uid, state in said.items() if state is not None}
+        meetings = {meeting.name: meeting.valve.snapshot() for meeting in self._meetings.values()}
+        idle = any(known.get("idle") for known in (*operators.values(), *meetings.values()))
         return {
-            "operators": {uid: state for uid, state in said.items() if state is not None},
-            "meetings": {meeting.name: meeting.valve.snapshot() for meeting in self._meetings.values()},
+            "operators": operators,
+            "meetings": meetings,
+            **({"heard": self._hearers} if input_is_idle or idle else {}),
         }
+
+    def have_heard(self, state: Mapping[str, Any]) -> bool:
+        """Return whether all that are to be told what is idle have been told so by the time of a snapshot."""
+        return state.get("heard") == self._hearers
 
     def restore_event_time(self, state: Mapping[str, Any], *, say_anew: bool = False) -> None:
         """Take back what ``snapshot_event_time`` returned, as far as there still are such operators; or nothing.
 
         Args:
-            say_anew: whether there may be tasks behind this one that have not heard which streams are idle.
+            say_anew: whether there may be those, here or in tasks behind this one, that have not heard which streams
+                are idle.
         """
         meetings, operators = state.get("meetings", {}), state.get("operators", {})
         for meeting in self._meetings.values():
-            meeting.restore(meetings.get(meeting.name))
+            meeting.restore(meetings.get(meeting.name), say_anew=say_anew)
         for operator in self.operators:
             known = operators.get(operator.uid)
             operator.restore_event_time(known if known is None or not say_anew else status_said_anew(known))
@@ -305,6 +316,11 @@ class _Wiring:
         if len(self._arriving[place]) > 1:
             self.meetings[place] = _Meeting(self._names[place], target, self._arriving[place])
 
+    def hearers(self) -> list[tuple[Any, ...]]:
+        """Return names of all that are told which streams are idle: of the edges, and of the streams that meet."""
+        met = ((*meeting.name, *branch) for meeting in self.meetings.values() for branch in meeting.branches)
+        return [*_names_of_edges(self._vertex), *met]
+
     def consumers(self, stream: _Stream, wanted: Consumers) -> Input:
         """Return the one input that stands for all consumers of a stream."""
         inputs = [self._input_at(stream, place, index) for place, index in self._places(wanted)]
@@ -351,15 +367,15 @@ class _Meeting:
     def __init__(self, name: tuple[Any, ...], target: Input, streams: Sequence[_Stream]) -> None:
         self.name = name
         self.target = target
-        self._branches = [(*stream, streams[:number].count(stream)) for number, stream in enumerate(streams)]
+        self.branches = [(*stream, streams[:number].count(stream)) for number, stream in enumerate(streams)]
         self._taken: Counter[_Stream] = Counter()
         self.restore(None)
 
-    def restore(self, snapshot: dict[str, Any] | None) -> None:
+    def restore(self, snapshot: dict[str, Any] | None, *, say_anew: bool = False) -> None:
         """Take back what the streams have said; None: nothing, as at the beginning of an epoch of a source."""
-        self.valve = EpochValve(self._branches)
+        self.valve = EpochValve(self.branches)
         if snapshot is not None:
-            self.valve.restore(snapshot)
+            self.valve.restore(snapshot, say_anew=say_anew)
 
     def end_epoch(self) -> None:
         self.valve.end_epoch(self.target)

@@ -59,7 +59,8 @@ class StatusWatermarkValve:
         """
         self._channels: dict[Hashable, _Channel] = {channel: _Channel() for channel in channels}
         self._output = MIN_TIMESTAMP
-        self._idle = False
+        # None: it was, and there may be those downstream that have not heard so.
+        self._idle: bool | None = False
         # After a restore, until the first call that has a sink: the output may not fit the
         # channels.
         self._unsettled = False
@@ -72,7 +73,7 @@ class StatusWatermarkValve:
     @property
     def is_idle(self) -> bool:
         """Whether the valve's last status was idle. A new valve is active."""
-        return self._idle
+        return self._idle is not False
 
     @property
     def channels(self) -> tuple[Hashable, ...]:
@@ -140,6 +141,8 @@ class StatusWatermarkValve:
         Raises:
             ValueError: there is no such channel.
         """
+        if self._unsettled:
+            self._settle(sink)
         states = [(self._channel(channel, sink), *said) for channel, said in changes.items()]
         for state, watermark, idle in states:
             if watermark is not None and watermark > state.watermark:
@@ -165,21 +168,25 @@ class StatusWatermarkValve:
         """
         return {
             "watermark": self._output,
-            "idle": self._idle,
+            "idle": self.is_idle,
             "channels": {name: (state.watermark, state.idle, state.aligned) for name, state in self._channels.items()},
         }
 
-    def restore(self, snapshot: dict[str, Any]) -> None:
+    def restore(self, snapshot: dict[str, Any], *, say_anew: bool = False) -> None:
         """Take over the state of a snapshot.
 
         The valve keeps the channels that it was made with (the program upstream may have changed): those that the
         snapshot does not know start anew and hold the output where it was until they have caught up. Nothing is
         emitted here; what the change of channels leads to comes out with the next input.
+
+        Args:
+            say_anew: whether there may be those downstream who have not heard that the valve is idle: it says so once
+                more. To those who have, that is nothing new.
         """
         saved = {name: _Channel(*state) for name, state in snapshot["channels"].items()}
         self._channels = {name: saved.get(name) or _Channel() for name in self._channels}
         self._output = snapshot["watermark"]
-        self._idle = snapshot["idle"]
+        self._idle = None if snapshot["idle"] and say_anew else snapshot["idle"]
         self._unsettled = True
 
     def _channel(self, channel: Hashable, sink: WatermarkSink) -> _Channel:
@@ -200,7 +207,7 @@ class StatusWatermarkValve:
             self._someone_left(sink)
 
     def _someone_came(self, sink: WatermarkSink) -> None:
-        if self._idle:
+        if self._idle is not False:
             self._idle = False
             sink.process_status(False)
         self._advance(sink)
@@ -209,7 +216,7 @@ class StatusWatermarkValve:
         channels = self._channels.values()
         if any(not state.idle for state in channels):
             self._advance(sink)
-        elif not self._idle:
+        elif self._idle is not True:
             self._emit(max(state.watermark for state in channels), sink)
             self._idle = True
             sink.process_status(True)
