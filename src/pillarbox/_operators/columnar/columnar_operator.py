@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pillarbox._elements import ArrowRecords
+from pillarbox._operators.columnar.panes import columnar_panes
 from pillarbox._operators.columnar.partials import ROWS, Partials
 from pillarbox._operators.columnar.program import ColumnarProgram
 from pillarbox._operators.keyed import KeyedOperator
@@ -39,7 +40,8 @@ class ColumnarOperator(KeyedOperator):
     def __init__(self, context: OperatorContext, keying: Keying, program: ColumnarProgram) -> None:
         super().__init__(context, None, "", keying)
         self._lateness = program.lateness
-        self._partials = Partials(program.columns, context.name)
+        panes = columnar_panes(program.assigner)
+        self._partials = Partials(program.columns, context.name, "sessions" if panes is None else panes.name)
         self._timers = self.time_services.get_internal_timer_service("window-timers", self, namespaced=True)
         types = Types.LONG(), Types.PRIMITIVE_ARRAY(Types.BYTE())
         self._streams = self.backend.get_state(MapStateDescriptor("partials", *types), namespaced=True)
@@ -50,7 +52,7 @@ class ColumnarOperator(KeyedOperator):
         """Check that what was restored fits the program.
 
         Raises:
-            CheckpointMismatchError: it is of other aggregates.
+            CheckpointMismatchError: it is of other windows or aggregates.
         """
         for place in self._places():
             for stream in [*self._at(place).values()][:1]:

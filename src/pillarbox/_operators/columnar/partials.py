@@ -30,6 +30,8 @@ START = "__pillarbox_start"
 END = "__pillarbox_end"
 """The column with the ends of sessions, epoch milliseconds."""
 
+# Metadata of a stream that is kept: how the panes of its windows are cut.
+_WINDOWS = b"pillarbox.windows"
 _INT64_MAX = 2**63 - 1
 _LONG = pa.decimal128(38, 0)
 
@@ -85,12 +87,16 @@ class _Bound(NamedTuple):
 class Partials:
     """Makes, merges and ends the partial results of one operator.
 
+    Args:
+        windows: what windows partial results are kept for: how their panes are cut; None: they are not kept.
+
     Attributes:
         schema: the columns of partial results.
     """
 
-    def __init__(self, columns: Columns, operator: str) -> None:
+    def __init__(self, columns: Columns, operator: str, windows: str | None = None) -> None:
         self._operator = operator
+        self._windows = windows
         self._keys = [field.name for field in columns.keys.fields]
         self._bound: list[_Bound] = []
         fields = [pa.field(field.name, arrow_type(field.dataType)) for field in columns.keys.fields]
@@ -306,7 +312,8 @@ class Partials:
     def encode(self, batch: pa.RecordBatch) -> bytes:
         """Return partial results as they are kept: an Arrow stream."""
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self.schema) as writer:
+        noted = None if self._windows is None else {_WINDOWS: self._windows}
+        with pa.ipc.new_stream(sink, self.schema.with_metadata(noted)) as writer:
             writer.write_batch(batch)
         kept: bytes = sink.getvalue().to_pybytes()
         return kept
@@ -315,17 +322,27 @@ class Partials:
         """Return partial results that were kept, without copying them.
 
         Raises:
-            CheckpointMismatchError: they are of other aggregates or keys.
+            CheckpointMismatchError: they are of other windows, aggregates or keys.
         """
         batch = pa.ipc.open_stream(pa.py_buffer(kept)).read_next_batch()
+        noted = (batch.schema.metadata or {}).get(_WINDOWS)  # (The first ones do not say it.)
+        windows = self._windows if noted is None else noted.decode()
+        if windows != self._windows:
+            raise self._others("windows of another kind", windows, self._windows)
         if not batch.schema.equals(self.schema):
-            had = ", ".join(name for name in batch.schema.names if not name.startswith("__pillarbox"))
-            has = ", ".join(name for name in self.schema.names if not name.startswith("__pillarbox"))
-            raise CheckpointMismatchError(
-                f"operator {self._operator!r}: the checkpoint holds windows with other aggregates: it has {had}, and"
-                f" the program has {has}: set another uid() for the changed windows, or start from a new checkpoint"
+            had, has = (
+                ", ".join(name for name in schema.names if not name.startswith("__pillarbox"))
+                for schema in (batch.schema, self.schema)
             )
+            raise self._others("windows with other aggregates", had, has)
         return batch
+
+    def _others(self, what: str, had: str | None, has: str | None) -> CheckpointMismatchError:
+        return CheckpointMismatchError(
+            f"operator {self._operator!r}: the checkpoint holds {what}: it has {had}, and the program has {has}: give"
+            " the changed windows another uid() and start from a savepoint with allow_non_restored_state=True, which"
+            " leaves the windows that have begun behind, or start from a new checkpoint"
+        )
 
 
 _GROUP = "__pillarbox_group"

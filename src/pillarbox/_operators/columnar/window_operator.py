@@ -143,7 +143,7 @@ class ColumnarWindowOperator(ColumnarOperator):
         window = TimeWindow(*namespace)
         if timestamp == window.end - 1:
             self._due.append(window)
-        if timestamp == self._cleanup_time(window.end):
+        if timestamp >= self._cleanup_time(window.end):  # a former program may have kept windows for longer
             self._over = max(self._over, window.end)
 
     def flush(self) -> None:

@@ -52,6 +52,10 @@ class MergingWindowSet:
         namespace = self._state.get(tuple(window))
         return None if namespace is None else self._assigner.window_type(*namespace)
 
+    def is_place(self, window: Any) -> bool:
+        """Return whether the state of some window lies under ``window``."""
+        return tuple(window) in self._state.values()
+
     def retire(self, window: Any) -> None:
         """Forget a window that is over."""
         self._state.remove(tuple(window))

@@ -84,7 +84,7 @@ class WindowOperator(BaseWindowOperator):
         for assigned in windows:
             window = self._merging.add(assigned, self._on_merge)
             if self._is_over(window):
-                self._merging.retire(window)
+                self._forget(window, self._merging)
                 continue
             taken = True
             place = self._merging.state_window(window)
@@ -94,9 +94,21 @@ class WindowOperator(BaseWindowOperator):
             self._register_cleanup(window)
         return taken
 
+    def _forget(self, window: Any, merging: MergingWindowSet) -> None:
+        """Remove a window that is over as an element comes for it: a former program may have kept it for longer."""
+        place = merging.state_window(window)
+        if self._keeps(place):
+            self._end(window, place)
+        else:
+            merging.retire(window)
+
     def _on_merge(self, window: Any, parts: list[Any], place: Any, others: list[Any]) -> None:
         """Make one of windows that met: trigger, timers, elements."""
         if self._is_over(window):
+            if all(self._is_over(part) for part in parts):  # a former program has kept them for longer
+                for part, its in zip(parts, [place, *others]):
+                    self._end(part, its)
+                return
             raise ProgramError(
                 f"{self._assigner!r} merged windows into {window}, which is over already: event time has passed its"
                 " end; merge_windows() has to return windows that cover what they replace"
@@ -162,14 +174,32 @@ class WindowOperator(BaseWindowOperator):
     def _on_timer(self, timestamp: int, namespace: Any, ask: Any, ends_windows: bool, clock: str) -> None:
         window = self._assigner.window_type(*namespace)
         try:
-            place = window if self._merging is None else self._merging.state_window(window)
+            place = window if self._merging is None else self._place(window, self._merging)
             if place is None:
                 return  # it was merged into another one, or is over
             self._react(ask(timestamp, window, self._enter(window)), window, place)
-            if ends_windows and timestamp == self._cleanup_time(window):
+            if not ends_windows:
+                return
+            # A former program may have kept windows for a shorter time, or for longer.
+            over = self._cleanup_time(window)
+            if timestamp == over or (timestamp > over and self._keeps(place)):
                 self._end(window, place)
+            elif window.max_timestamp() <= timestamp < over:
+                self._register_cleanup(window)
         except BaseException as error:
             self._timer_failed(clock, timestamp, window, error)
+
+    def _place(self, window: Any, merging: MergingWindowSet) -> Any:
+        """Return where what is kept of a window lies; None: nothing is."""
+        place = merging.state_window(window)
+        if place is None and not merging.is_place(window) and self._keeps(window):
+            return window  # of a former program, whose windows did not merge
+        return place
+
+    def _keeps(self, place: Any) -> bool:
+        """Return whether there is something under a place."""
+        self.backend.set_current_namespace(tuple(place))
+        return any(each is not None for each in self.kept())
 
     def _end(self, window: Any, place: Any) -> None:
         """Remove all that is kept of a window that is over."""

@@ -1,0 +1,148 @@
+"""Windows of another size or kind, and another allowed lateness, on the state of the program before.
+
+An element belongs to the windows that the program had when it came: what has begun ends as it was. Where windows are
+made of shares that only fit windows of one cut, other ones are refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from pillarbox import (
+    CheckpointMismatchError,
+    CumulativeEventTimeWindows,
+    EventTimeSessionWindows,
+    ProcessWindowFunction,
+    SlidingEventTimeWindows,
+    TumblingEventTimeWindows,
+    Types,
+    WatermarkStrategy,
+    WindowFunction,
+    sum_,
+)
+from pillarbox.testing import ProgramTestHarness, row
+
+BY_AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+PAID = Types.ROW_NAMED(["card", "at", "n"], [Types.STRING(), Types.LONG(), Types.LONG()])
+WINDOWS: dict[str, Any] = {
+    "tumbling 10": TumblingEventTimeWindows.of(10),
+    "tumbling 7": TumblingEventTimeWindows.of(7),
+    "sliding 20/5": SlidingEventTimeWindows.of(20, 5),
+    "sliding 20/10": SlidingEventTimeWindows.of(20, 10),
+    "cumulating 20/5": CumulativeEventTimeWindows.of(20, 5),
+    "sessions 5": EventTimeSessionWindows.with_gap(5),
+    "sessions 3": EventTimeSessionWindows.with_gap(3),
+}
+
+
+class Sum(WindowFunction):
+    def apply(self, key, window, inputs):
+        yield key, window.start, window.end, sum(value.n for value in inputs)
+
+
+class Tell(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        (folded,) = elements
+        yield key, context.window().start, context.window().end, folded.n
+
+
+def program(how: str, assigner: Any, lateness: int = 0) -> Any:
+    """Sum numbers in windows: of all elements, of one that is folded, or by columns."""
+
+    def build(env, paid):
+        if how == "columns":
+            paid = paid.map(tuple, output_type=PAID)
+        windows = paid.assign_timestamps_and_watermarks(BY_AT).key_by("card").window(assigner)
+        windows = windows.allowed_lateness(lateness)
+        if how == "columns":
+            return windows.aggregate(n=sum_("n")).map(lambda one: (one.card, *map(millis, one[1:3]), one.n))
+        if how == "elements":
+            return windows.apply(Sum())
+        return windows.reduce(lambda one, other: row(card=one.card, at=one.at, n=one.n + other.n), Tell())
+
+    return build
+
+
+def millis(time: Any) -> int:
+    return round(time.timestamp() * 1000)
+
+
+def paid(card: str, times: Iterable[int]) -> list[Any]:
+    return [row(card=card, at=at, n=1) for at in times]
+
+
+def run(then: Any, now: Any, *epochs: list[Any]) -> list[list[Any]]:
+    """Run the first epoch with one program, the others with another one, up to the end; return what came out."""
+    with ProgramTestHarness(then) as harness:
+        harness.push_all("paid", epochs[0])
+        found = [harness.run_epoch()["output"]]
+        snapshot = harness.snapshot()
+    with ProgramTestHarness(now, snapshot=snapshot) as harness:
+        for epoch in epochs[1:]:
+            harness.push_all("paid", epoch)
+            found.append(harness.run_epoch()["output"])
+        # Nothing is kept but for the key that came last.
+        assert sum(task.backend.num_keys for task in harness._job._tasks.values()) <= 1
+        return [*found, harness.end_input()["output"]]
+
+
+# The windows of other programs whose state says enough to go on.
+GO_ON = {
+    ("elements", then): [name for name in WINDOWS if name != then]
+    for then in WINDOWS
+    if not then.startswith("sessions")
+}
+for _how in ("elements", "folded", "columns"):
+    GO_ON[_how, "sessions 5"] = ["sessions 3"]
+    GO_ON[_how, "sessions 3"] = ["sessions 5"]
+GO_ON["folded", "tumbling 10"] = ["tumbling 7"]
+GO_ON["folded", "tumbling 7"] = ["tumbling 10"]
+
+
+@pytest.mark.parametrize("then", WINDOWS)
+@pytest.mark.parametrize("how", ["elements", "folded", "columns"])
+def test_windows_of_another_kind_or_size(how: str, then: str) -> None:
+    """Every element is in all the windows of its program, once; or the change is refused before anything is read."""
+    parts = paid("c", range(13)), paid("c", range(13, 25)), paid("d", [1_000])
+    for now, assigner in WINDOWS.items():
+        if now == then:
+            continue
+        if now not in GO_ON.get((how, then), ()):
+            with pytest.raises(
+                CheckpointMismatchError, match=r"does not declare in open|windows of another kind: it has"
+            ):
+                run(program(how, WINDOWS[then]), program(how, assigner), *parts)
+            continue
+        found = Counter[Any]()
+        for card, *window, n in chain(*run(program(how, WINDOWS[then]), program(how, assigner), *parts)):
+            found.update({tuple(window): n} if card == "c" else {})
+        if "sessions" in now:
+            began = 0 if "sessions" in then else 13
+            assert found.pop((began, 24 + int(now[-1]))) == 25 - began
+        wanted = Counter[Any]()
+        for at in range(25):
+            name = then if at < 13 else now
+            wanted.update(map(tuple, () if "sessions" in name else WINDOWS[name].assign_windows(None, at, None)))
+        assert found == wanted
+
+
+@pytest.mark.parametrize("kind", ["tumbling 10", "sliding 20/5", "cumulating 20/5", "sessions 5"])
+@pytest.mark.parametrize("how", ["elements", "folded", "columns"])
+@pytest.mark.parametrize(("then", "now"), [(0, 20), (20, 0), (20, 40), (40, 20)])
+def test_another_allowed_lateness(how: str, kind: str, then: int, now: int) -> None:
+    """What has not ended fires as before, and once; nothing is kept for good. What is late is so by the new one."""
+    # By the second epoch, event time is 11: the first session, and windows up to 10, have fired.
+    build = program(how, WINDOWS[kind], then), program(how, WINDOWS[kind], now)
+    first = paid("c", [1, 2, 12])
+    undisturbed = run(build[0], build[0], first, paid("d", [1_000]), [])
+    assert run(*build, first, paid("d", [1_000]), []) == undisturbed
+    (_, again, *_) = run(*build, first, paid("c", [3]), paid("d", [1_000]))
+    if now == 0 and (how, kind) != ("folded", "sessions 5"):  # sessions are in no hurry to go
+        assert all(end > 11 for _, _, end, _ in again)
+    if now:
+        assert {(start, end) for _, start, end, _ in again if end <= 10}, "late, and allowed: its windows fire again"
