@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from datetime import datetime
 from itertools import chain
 from typing import Any
 
@@ -68,7 +69,7 @@ def program(how: str, assigner: Any, lateness: int = 0) -> Any:
     return build
 
 
-def millis(time: Any) -> int:
+def millis(time: datetime) -> int:
     return round(time.timestamp() * 1000)
 
 
