@@ -32,7 +32,13 @@ class Home:
         self.parts = 0
         self.rows: list[Any] = []
 
-    def run(self, parallelism: int | None = 2, most: int | None = None, start: Any = None) -> list[Any]:
+    def run(
+        self,
+        parallelism: int | None = 2,
+        most: int | None = None,
+        start: Any = None,
+        savepoint: str | None = None,
+    ) -> list[Any]:
         """Give each key one more record, and run the program to the end of them; return what it emitted."""
         part = self.parts
         self.parts += 1
@@ -44,6 +50,8 @@ class Home:
             env.set_parallelism(parallelism)
         if most is not None:
             env.set_max_parallelism(most)
+        if savepoint is not None:
+            env.from_savepoint(savepoint)
         times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
         counts = (
             env.from_dataframe(read)
@@ -127,6 +135,28 @@ def test_eight_subtasks_in_two_partitions(home, caplog):
     assert "its first start fixed the max parallelism at 8, so the query cannot have parallelism 9" in caplog.text
 
 
+def test_who_has_set_no_parallelism_is_told_once_which_one_it_is(home, capsys):
+    """Nothing is configured here: messages that are no warnings are in no log."""
+    told = (
+        "pillarbox: the query begins with parallelism 2, as spark.sql.shuffle.partitions says:"
+        " env.set_parallelism() sets another one, and 'pillarbox rescale' changes it\n"
+    )
+
+    def said() -> str:
+        return "".join(line for line in capsys.readouterr().err.splitlines(True) if "pillarbox" in line)
+
+    assert home.run(None) == counts(1) and said() == told
+    assert home.run(None) == counts(2) and said() == ""
+    savepoint = str(home.folder / "savepoint")
+    pillarbox.savepoint(home.spark, str(home.checkpoint), savepoint)
+    home.checkpoint = home.folder / "from a savepoint"
+    assert home.run(None, savepoint=savepoint) == counts(3) and said() == told
+    assert home.run(None, savepoint=savepoint) == counts(4) and said() == ""
+    home.checkpoint = home.folder / "another"
+    home.run(2)
+    assert said() == ""
+
+
 def test_an_older_checkpoint_goes_on_with_its_layout(home, caplog):
     """It was written by the last version that had no other codes: this program's first run, with three subtasks."""
     with zipfile.ZipFile(HERE.parent / "data" / "spark-checkpoint-codes-1.zip") as written:
@@ -140,12 +170,16 @@ def test_an_older_checkpoint_goes_on_with_its_layout(home, caplog):
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
-def test_a_checkpoint_that_lost_its_note_is_refused(home, caplog):
+def test_a_checkpoint_that_lost_its_note_is_refused(home, caplog, capsys):
     """Else its subtasks would be looked for under codes of before, and all but the first would start anew."""
     with caplog.at_level("INFO", "pillarbox"):
         assert home.run(None) == counts(1)
-    assert "begins with parallelism 2, by the cluster's cores: env.set_parallelism() sets another one" in caplog.text
+    assert (
+        "begins with parallelism 2, as spark.sql.shuffle.partitions says: env.set_parallelism() sets another one"
+        in caplog.text
+    )
     assert "begins with max parallelism 16, which its checkpoint keeps: env.set_max_parallelism()" in caplog.text
+    assert "parallelism" not in capsys.readouterr().err  # it is in the log
     shutil.rmtree(home.checkpoint / "pillarbox")
     with pytest.raises(
         Exception, match=r"finds its subtasks by scheme 2 of codes, .* started with scheme 1: the folder"

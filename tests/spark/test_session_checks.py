@@ -77,19 +77,27 @@ def test_speculation_is_refused():
         session.check_session(FakeSession(spark__speculation="true"), streaming=True)  # type: ignore[arg-type]
 
 
+BY_CORES = "by the cluster's cores"
+
+
 @pytest.mark.parametrize(
-    ("conf", "parallelism"),
+    ("conf", "parallelism", "reason"),
     [
-        ({"spark__sql__shuffle__partitions": "7", "spark__master": "local[3]"}, 7),
-        ({"spark__sql__shuffle__partitions": "200", "spark__master": "local[3, 4]"}, 3),
-        ({"spark__master": "local[64]"}, 16),
-        ({"spark__master": "yarn"}, 16),
-        ({"spark__master": "yarn", "spark__executor__instances": "3", "spark__executor__cores": "2"}, 6),
-        ({"spark__master": "k8s", "spark__default__parallelism": "5"}, 5),
+        (
+            {"spark__sql__shuffle__partitions": "7", "spark__master": "local[3]"},
+            7,
+            "as spark.sql.shuffle.partitions says",
+        ),
+        ({"spark__sql__shuffle__partitions": "200", "spark__master": "local[3, 4]"}, 3, BY_CORES),
+        ({"spark__master": "local[64]"}, 16, BY_CORES),
+        ({"spark__master": "yarn"}, 16, "as nobody knows the cluster's cores"),
+        ({"spark__master": "yarn", "spark__executor__instances": "3", "spark__executor__cores": "2"}, 6, BY_CORES),
+        ({"spark__master": "k8s", "spark__default__parallelism": "5"}, 5, BY_CORES),
     ],
 )
-def test_default_parallelism(conf, parallelism):
-    assert session.default_parallelism(FakeSession(**conf)) == parallelism  # type: ignore[arg-type]
+def test_default_parallelism(conf, parallelism, reason):
+    spark: Any = FakeSession(**conf)
+    assert (session.default_parallelism(spark), session.reason_for_default(spark)) == (parallelism, reason)
 
 
 def test_a_pool_changes_nothing_that_another_thread_is_reading():

@@ -128,6 +128,11 @@ class Description:
         names = self._column(f"{self._checkpoint}/offsets", "_metadata.file_name")
         return any(name.isdigit() for name in names)
 
+    @property
+    def is_new(self) -> bool:
+        """Whether no epoch of the query's own was committed; the one that takes a savepoint's state is not its own."""
+        return self.last_committed < (0 if self.savepoint is None else 1)
+
     def _compare(self, then: dict[str, Any], now: dict[str, Any]) -> None:
         found = compare(then, now)
         if found.refused:

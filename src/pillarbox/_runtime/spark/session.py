@@ -24,6 +24,7 @@ __all__ = [
     "check_session",
     "default_parallelism",
     "local_session",
+    "reason_for_default",
     "session_settings",
     "task_slots",
     "time_zone",
@@ -167,10 +168,20 @@ def default_parallelism(spark: SparkSession) -> int:
     Each subtask costs an epoch some time, and how much there is to do nobody knows: more cores than that are used where
     the user says so. No job is run to find them out.
     """
+    return _partitions(spark) or min(_cores(spark) or _MOST_BY_DEFAULT, _MOST_BY_DEFAULT)
+
+
+def reason_for_default(spark: SparkSession) -> str:
+    """Return what the default parallelism is taken from, as the end of a sentence about it."""
+    if _partitions(spark):
+        return f"as {_PARTITIONS} says"
+    return "by the cluster's cores" if _cores(spark) else "as nobody knows the cluster's cores"
+
+
+def _partitions(spark: SparkSession) -> int | None:
+    """Return ``spark.sql.shuffle.partitions``; None: it is Spark's 200, which nobody has chosen."""
     partitions = int(spark.conf.get(_PARTITIONS, "200") or 200)
-    if partitions != 200:
-        return partitions
-    return min(_cores(spark) or _MOST_BY_DEFAULT, _MOST_BY_DEFAULT)
+    return None if partitions == 200 else partitions
 
 
 def _cores(spark: SparkSession) -> int | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import logging
 import re
+import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ from pillarbox._runtime.spark.buffer_rows import batch_settings
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.layouts import layout_setting
 from pillarbox._runtime.spark.residency import DRAIN_PROPERTY
-from pillarbox._runtime.spark.session import session_settings
+from pillarbox._runtime.spark.session import reason_for_default, session_settings
 from pillarbox._runtime.spark.sink_log import complete_sink_log
 from pillarbox._runtime.spark.started import StartedQuery, remember
 from pillarbox._runtime.spark.writer import checkpoint_of, session_of
@@ -323,8 +324,6 @@ def _subtasks_in_state(
 
 def _look_at_checkpoint(description: Description, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
     stateful = [(one, layout) for one, layout in zip(planned, layouts) if one.parallelism]
-    if stateful and description.last_committed < 0:
-        _tell_defaults([one for one, _ in stateful])
     if _refusing.get() and stateful:
         description.check_parallelism(wanted_parallelism(planned), min(layout.subtasks for _, layout in stateful))
     programs = [one.program for one in planned if one.program is not None]
@@ -339,21 +338,32 @@ def _look_at_checkpoint(description: Description, planned: Sequence[PlannedProgr
         _log.warning("checkpoint %s: its program could not be noted: %s", description, describe(error))
 
 
-def _tell_defaults(planned: Sequence[PlannedProgram]) -> None:
-    """Log the numbers that the user has not set, as a checkpoint keeps them."""
-    if wanted_parallelism(planned) is None:
-        _log.info(
-            "the query begins with parallelism %d, by the cluster's cores: env.set_parallelism() sets another one, and"
-            " 'pillarbox rescale' changes it",
-            max(one.parallelism for one in planned),
+def _tell_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> None:
+    """Tell the numbers that the user has not set, as a checkpoint keeps them."""
+    stateful = [one for one in planned if one.parallelism]
+    if stateful and wanted_parallelism(stateful) is None:
+        _tell(
+            f"the query begins with parallelism {max(one.parallelism for one in stateful)},"
+            f" {reason_for_default(spark)}: env.set_parallelism() sets another one, and 'pillarbox rescale' changes it"
         )
-    for one in planned:
+    for one in stateful:
         if not one.sets_max_parallelism:
             _log.info(
                 "the query begins with max parallelism %d, which its checkpoint keeps: env.set_max_parallelism() sets"
                 " another one at the first start",
                 one.layout.subtasks,
             )
+
+
+def _tell(text: str) -> None:
+    """Tell what is no warning, and what the user is to know all the same.
+
+    It is in the log, where that shows such messages. Else it is on standard error, as greetings of Spark's shells are.
+    """
+    if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
+        _log.info("%s", text)
+    else:
+        print(f"pillarbox: {text}", file=sys.stderr, flush=True)
 
 
 def _watch_starts(spark: SparkSession) -> None:
@@ -378,6 +388,7 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
         layouts: list[Layout] = []
         checkpoint: str | None = None
         settings: dict[str, str] = {}
+        is_new = True
         if programs:
             from pillarbox._runtime.spark.first_epoch import begin_from_savepoint
 
@@ -391,6 +402,9 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
                 _look_at_checkpoint(description, programs, layouts)
                 settings = _drained(description)
                 complete_sink_log(writer, description, start.__get__(writer), *args, **options)
+                is_new = description.is_new
+            if is_new:
+                _tell_defaults(spark, programs)
         with program_settings(spark, programs, layouts), session_settings(spark, settings):
             query = start(writer, *args, **options)
         if programs:
