@@ -161,8 +161,14 @@ def test_an_older_checkpoint_goes_on_with_its_layout(home, caplog):
     """It was written by the last version that had no other codes: this program's first run, with three subtasks."""
     with zipfile.ZipFile(HERE.parent / "data" / "spark-checkpoint-codes-1.zip") as written:
         written.extractall(home.checkpoint)
-    read = home.checkpoint / "sources" / "0" / "0"  # which file there was
-    read.write_text(read.read_text().replace("file:///in", (home.folder / "in").as_uri()))
+    # Spark notes full paths: which file there was, and where the schema of its state is.
+    for name, then, now in (
+        ("sources/0/0", "file:///in", home.folder / "in"),
+        ("state/0/_metadata/v2/0", "file:/tmp/oldck/checkpoint", home.checkpoint),
+    ):
+        noted = home.checkpoint / name
+        assert then in noted.read_text()
+        noted.write_text(noted.read_text().replace(then, now.as_uri()))
     home.parts = 1
     assert home.run(3) == counts(2)
     assert layouts(home) == [Layout(3, 128, 1)]
