@@ -20,7 +20,7 @@ from pillarbox._graph.description import (
     read_description,
     read_layouts,
 )
-from pillarbox._runtime.spark.places import reader
+from pillarbox._runtime.spark.places import add_line, reader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -152,8 +152,7 @@ class Description:
         self._write(text)
 
     def _write(self, text: str) -> None:
-        written = self._spark.sql("SELECT :text AS value", args={"text": text})
-        written.write.mode("append").option("compression", "none").text(self._folder)
+        add_line(self._spark, self._folder, text)
 
     def _read(self) -> list[dict[str, Any]]:
         """Return all descriptions, in the order in which they were written."""

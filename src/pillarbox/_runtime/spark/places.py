@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
 
-__all__ = ["reader", "state_is_found"]
+__all__ = ["add_line", "reader", "state_is_found"]
 
 # Spark's own name of the option, by which its readers look at a path that they were given and at no other.
 _WILDCARDS = "__globPaths__"
@@ -24,6 +25,14 @@ def reader(spark: SparkSession) -> DataFrameReader:
     it would not find what was written there, and the checkpoint would seem to be a new one.
     """
     return spark.read.option(_WILDCARDS, "false")
+
+
+def add_line(spark: SparkSession, folder: str, text: str) -> None:
+    """Write a line of text into a file of its own in a folder."""
+    # As base64 it needs no quoting, and no parameter: parsers of session extensions, such as Delta's, may lose those.
+    encoded = base64.b64encode(text.encode()).decode()
+    line = spark.sql(f"SELECT CAST(unbase64('{encoded}') AS STRING) AS value")
+    line.coalesce(1).write.mode("append").option("compression", "none").text(folder)
 
 
 def state_is_found(checkpoint: str) -> bool:

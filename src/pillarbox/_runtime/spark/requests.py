@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError, PillarboxError, SavepointError, describe
 from pillarbox._runtime.spark.description import Description
-from pillarbox._runtime.spark.places import reader
+from pillarbox._runtime.spark.places import add_line, reader
 from pillarbox._runtime.spark.started import StartedQuery
 from pillarbox._runtime.spark.stop import stop_with_savepoint
 
@@ -52,8 +52,7 @@ class Requests:
 
     def write(self, **facts: Any) -> None:
         """Add a line."""
-        written = self._spark.sql("SELECT :text AS value", args={"text": json.dumps(facts)})
-        written.coalesce(1).write.mode("append").option("compression", "none").text(self._folder)
+        add_line(self._spark, self._folder, json.dumps(facts))
 
     def files(self) -> frozenset[str]:
         """Return which files there are; Spark runs no job for that."""
