@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from pillarbox import (
@@ -259,8 +260,11 @@ def test_an_error_in_close_is_logged(worker, caplog):
 # -- state of a savepoint on its way to new subtasks --
 
 
-def routed(query: Query, size: int) -> tuple[Table, dict[int, list[pa.RecordBatch]]]:
-    """The table of the counts, and the shares that subtasks get of it if it comes in batches of some size; by code."""
+def routed(query: Query, size: int, *, files: bool) -> tuple[Table, dict[int, list[pa.RecordBatch]]]:
+    """The table of the counts, and the shares that subtasks get of it, by code.
+
+    It comes in batches of some size, or in files of that many rows.
+    """
     vertex = query.program.vertices[1]
     codes = [code for code, (number, _) in query.program.subtasks.items() if number == vertex.number]
     views = []
@@ -273,12 +277,21 @@ def routed(query: Query, size: int) -> tuple[Table, dict[int, list[pa.RecordBatc
     whole = pa.concat_batches([batch for view in views for batch in table.encode(view.rows(), view.head.subtask)])
     batches = (whole.slice(start, size) for start in range(0, whole.num_rows, size))
     shares: dict[int, list[pa.RecordBatch]] = {code: [] for code in codes}
-    for row in Router(table.operator, codes, vertex.max_parallelism, query.shipped[1])(batches):
+    if files:
+        batches = (pa.record_batch({"content": [parquet(batch)]}) for batch in batches)
+    for row in Router(table.operator, codes, vertex.max_parallelism, query.shipped[1], files=files)(batches):
         ((code, number, payload),) = rows_of([row])
         assert number == 0
         shares[code].append(pa.ipc.open_stream(payload).read_next_batch())
     assert sum(batch.num_rows for each in shares.values() for batch in each) == whole.num_rows
     return table, shares
+
+
+def parquet(batch: pa.RecordBatch) -> bytes:
+    file = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_batches([batch]), file)
+    content: bytes = file.getvalue().to_pybytes()
+    return content
 
 
 def counting_many(keys: int) -> Query:
@@ -289,19 +302,21 @@ def counting_many(keys: int) -> Query:
     return query
 
 
-def test_the_shares_of_a_savepoint_are_few_and_large():
+@pytest.mark.parametrize("files", [False, True])
+def test_the_shares_of_a_savepoint_are_few_and_large(files):
     """Each is a row for Spark, and costs a hundred times as much as a key."""
-    _, shares = routed(counting_many(500), 5)
+    _, shares = routed(counting_many(500), 5, files=files)
     assert [len(each) for each in shares.values()] == [1] * len(shares)
     assert all(each[0].num_rows > 5 for each in shares.values())
 
 
+@pytest.mark.parametrize("files", [False, True])
 @pytest.mark.parametrize(("limit", "bytes_"), [("_SHARE_BYTES", 1000), ("_WAITING_BYTES", 3000), ("_ROUTED_BYTES", 1)])
-def test_the_shares_of_a_savepoint_are_bounded(limit, bytes_, monkeypatch):
+def test_the_shares_of_a_savepoint_are_bounded(limit, bytes_, files, monkeypatch):
     query = counting_many(2000)
     monkeypatch.setattr(restore_host, "_ROUTED_ROWS", 50)
     monkeypatch.setattr(restore_host, limit, bytes_)
-    table, shares = routed(query, 10)
+    table, shares = routed(query, 500 if files else 10, files=files)
     if limit != "_ROUTED_BYTES":
         assert all(len(each) >= 5 and max(share.num_rows for share in each) <= 125 for each in shares.values())
     keys = {key for each in shares.values() for share in each for key in table.keys(share, loads)}

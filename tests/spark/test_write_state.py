@@ -57,7 +57,8 @@ def outcome(directory: str, *cards: str) -> list[Any]:
         return sorted(harness.end_input()["output"])
 
 
-def test_state_of_a_table_and_a_part_of_it(spark, tmp_path):
+def test_state_of_a_table_and_a_part_of_it(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr("pillarbox._runtime.spark.savepoint._BYTES_IN_FILE", 1)  # so each row gets a file
     begin, one, edited = (f"{tmp_path}/{name}" for name in ("begin", "one", "edited"))
     history = spark.sql(HISTORY)
     write_state(history, begin, "count", key="card", states=STATES, timers="due")
@@ -69,6 +70,7 @@ def test_state_of_a_table_and_a_part_of_it(spark, tmp_path):
         ("d", 1, [3]),
     ]
     assert outcome(begin, "bb", "d") == sorted(every)
+    assert len([*(tmp_path / "begin" / "state" / "count").glob("*.parquet")]) == 3
     # Of its files, and of the table for people; the second one with another value.
     files = spark.read.parquet(f"{begin}/state/count")
     write_state(files.where("key = 'bb'"), one, "count", like=begin)

@@ -268,9 +268,11 @@ class _Beginning:
                 continue
             codes = [code for code, (number, _) in program.subtasks.items() if number == vertex.number]
             table = opened.table(uid).operator
-            router = Router(table, codes, vertex.max_parallelism, ship(vertex))
+            contents = opened.contents(uid)
+            router = Router(table, codes, vertex.max_parallelism, ship(vertex), files=contents is not None)
             with worker_pool(spark, None):
-                frames.append(opened.frame(uid).mapInArrow(router, STATE_SCHEMA))
+                rows = opened.frame(uid) if contents is None else contents
+                frames.append(rows.mapInArrow(router, STATE_SCHEMA))
             states = self._start.own_states(table, own[uid], vertex, opened.manifest, program)
             last += ((code, LAST, dumps(state)) for code, state in zip(codes, states))
         frames.append(spark.createDataFrame(last, STATE_SCHEMA))

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
 from pillarbox._runtime.savepoint_stores import as_it_is, classes_of
@@ -48,10 +49,14 @@ class Router:
     Args:
         codes: the code of each of them.
         shipped: their vertex, with the classes that keys may be of.
+        files: whether it gets the table's files, each a row with its bytes, instead of the rows in them.
     """
 
-    def __init__(self, table: OperatorTable, codes: list[int], max_parallelism: int, shipped: ShippedVertex) -> None:
+    def __init__(
+        self, table: OperatorTable, codes: list[int], max_parallelism: int, shipped: ShippedVertex, *, files: bool
+    ) -> None:
         self._table = table
+        self._files = files
         self._codes = codes
         self._max_parallelism = max_parallelism
         self._shipped = shipped
@@ -62,7 +67,7 @@ class Router:
             loads = classes_of(self._shipped.load())
             table = Table(self._table)
             shares = _Shares(self._codes)
-            for batch in _gathered(batches):
+            for batch in _rows_of_files(batches) if self._files else _gathered(batches):
                 for subtask, share in table.route(batch, len(self._codes), self._max_parallelism, loads):
                     yield from shares.add(subtask, share)
             yield from shares.end()
@@ -94,6 +99,14 @@ class _Shares:
         del self._bytes[subtask]
         row = [self._codes[subtask]], [0], [_ipc(_one(self._waiting.pop(subtask)))]
         return pa.RecordBatch.from_arrays([pa.array(*each) for each in zip(row, _FIELDS.types)], schema=_FIELDS)
+
+
+def _rows_of_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return the rows of files: Arrow reads them many times as fast as Spark, which makes a row of each."""
+    for batch in batches:
+        for content in batch.column("content"):
+            file = pq.ParquetFile(pa.BufferReader(content.as_buffer()), coerce_int96_timestamp_unit="us")
+            yield from file.iter_batches(_ROUTED_ROWS)
 
 
 def _gathered(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -61,8 +61,11 @@ _STARTED = "started"
 _MANIFEST = "manifest"
 _STATE = "state"
 _TASKS = "tasks"
-# Of a file that Spark reads as a whole, for its digest, as much is in memory.
-_ROWS_IN_FILE = "1000000"
+# Spark reads a file as a whole for its digest, and can do so up to 2 GiB.
+_ROWS_IN_FILE = 200_000
+_BYTES_IN_FILE = 1024 * 1024 * 1024
+# A file of at most so many bytes may be in memory as a whole, several times over.
+_WHOLE_BYTES = 64 * 1024 * 1024
 _BEGUN = "a savepoint of pillarbox was begun here"
 
 
@@ -143,8 +146,16 @@ def begin(spark: SparkSession, directory: str) -> None:
 
 
 def write_table(rows: DataFrame, directory: str, uid: str) -> None:
-    """Write the table of an operator."""
-    rows.write.mode("overwrite").option("maxRecordsPerFile", _ROWS_IN_FILE).parquet(f"{directory}/{table_folder(uid)}")
+    """Write the table of an operator; where rows are so large that its files are, too, once more with fewer in each."""
+    place, most = f"{directory}/{table_folder(uid)}", _ROWS_IN_FILE
+    while True:
+        rows.write.mode("overwrite").option("maxRecordsPerFile", str(most)).parquet(place)
+        largest = max(
+            (row["length"] for row in _parquet(rows.sparkSession, place).select("length").collect()), default=0
+        )
+        if largest <= _BYTES_IN_FILE or most == 1:
+            return
+        most = max(1, most * _BYTES_IN_FILE // (2 * largest))
 
 
 def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
@@ -296,15 +307,16 @@ def _digests(spark: SparkSession, directory: str) -> dict[str, FileDigest]:
     """Return what the data files are, by their place in the directory."""
     found: dict[str, FileDigest] = {}
     for name, depth in ((_STATE, 2), (_TASKS, 1)):
-        read = reader(spark).format("binaryFile").option("recursiveFileLookup", "true")
-        rows = (
-            read.option("pathGlobFilter", "*.parquet")
-            .load(f"{directory}/{name}")
-            .selectExpr("path", "length", "sha2(content, 256)")
-        )
+        rows = _parquet(spark, f"{directory}/{name}").selectExpr("path", "length", "sha2(content, 256)")
         for path, length, digest in rows.collect():
             found["/".join([name, *path.split("/")[-depth:]])] = FileDigest(length, digest)
     return found
+
+
+def _parquet(spark: SparkSession, directory: str) -> DataFrame:
+    """Return the files of tables as rows."""
+    read = reader(spark).format("binaryFile").option("recursiveFileLookup", "true")
+    return read.option("pathGlobFilter", "*.parquet").load(directory)
 
 
 def _is_empty(spark: SparkSession, directory: str) -> bool:
@@ -392,6 +404,14 @@ class OpenSavepoint:
         """
         schema = spark_schema(self.table(uid).schema)
         return reader(self._spark).schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
+
+    def contents(self, uid: str) -> DataFrame | None:
+        """Return the files of an operator's table, each a row with its bytes; None: some are too large for that."""
+        folder = table_folder(uid)
+        lengths = [file.length for name, file in self.manifest.files.items() if name.startswith(f"{folder}/")]
+        if max(lengths, default=0) > _WHOLE_BYTES:
+            return None
+        return _parquet(self._spark, f"{self.directory}/{folder}").select("content")
 
     @property
     def tasks(self) -> DataFrame:
