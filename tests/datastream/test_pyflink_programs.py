@@ -107,6 +107,28 @@ def test_reduce_keeps_the_type_of_its_records(env):
     assert total.map(lambda row: row.amount).execute_and_collect() == [5, 12, 21]
 
 
+def test_what_reduce_has_folded_is_a_record_of_the_declared_type(env):
+    """Also where it comes back to the function, or reaches a window function, before it leaves the operator."""
+
+    def add(a: Row, b: Row) -> Row:
+        return Row(a.card, a.amount + b.amount)
+
+    class Amount(ProcessWindowFunction):
+        def process(self, key: str, content: Any, elements: Iterable[Row]) -> Iterable[int]:
+            yield from (row.amount for row in elements)
+
+    amounts = (5, 7, 9)
+    payments = env.from_collection([("ann", amount) for amount in amounts], PAYMENT)
+    keyed = payments.key_by(ByCard())
+    assert keyed.reduce(add).map(lambda row: row.amount).execute_and_collect() == [5, 12, 21]
+    assert keyed.count_window(3).reduce(add).map(lambda row: row.amount).execute_and_collect() == [21]
+    assert keyed.count_window(3).reduce(add, Amount()).execute_and_collect() == [21]
+    assert payments.count_window_all(3).reduce(add).map(lambda row: row.amount).execute_and_collect() == [21]
+    for wrong in (keyed.reduce(lambda a, b: (1, 2)), keyed.count_window(2).reduce(lambda a, b: (1, 2))):
+        with pytest.raises(PillarboxError, match=r"reduce'?: a result, field 'card': 1 \(int\) does not fit"):
+            wrong.execute_and_collect()
+
+
 def test_side_outputs_have_the_type_of_their_tag(env):
     side = OutputTag("side", PAYMENT)
 
@@ -116,7 +138,10 @@ def test_side_outputs_have_the_type_of_their_tag(env):
             yield side, Row("ann", value)
 
     split = env.from_collection([5]).process(Split(), output_type=Types.INT())
-    assert split.get_side_output(output_tag=side).map(lambda row: row.amount).execute_and_collect() == [5]
+    rows = split.get_side_output(output_tag=side)
+    assert rows.map(lambda row: row.amount).execute_and_collect() == [5]
+    twice = rows.union(rows).key_by(ByCard()).reduce(lambda a, b: (a[0], a[1] + b[1]))
+    assert twice.map(lambda row: row.amount).execute_and_collect() == [5, 10]
 
 
 def test_windows_and_co_functions_have_the_declared_type(env):

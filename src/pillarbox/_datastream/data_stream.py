@@ -464,7 +464,8 @@ class DataStream(CombinedStream[T1], Generic[T1]):
                 f"{made.name!r} has no side outputs: ask the stream that process(...) returned, or key_by(on_error=...)"
             )
         made.factory = made.factory.with_result_type(tag.tag_id, tag.type_info)
-        step = SideOutputTransformation(self._env._next(), f"side output {tag.tag_id}", [made], tag_id=tag.tag_id)
+        name = f"side output {tag.tag_id}"
+        step = SideOutputTransformation(self._env._next(), name, [made], tag.type_info, tag_id=tag.tag_id)
         return DataStream(self._env, self._env._add(step))
 
     def _step_with_sides(self) -> Transformation:

@@ -132,10 +132,10 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             [3, 7, 10, 30]
         """
         check_function(func, ReduceFunction, "reduce")
-        if output_type is None:
-            output_type = declared_type(self._step)
-        factory = OperatorFactory(partial(ReduceOperator, function=func, keying=self._keying), keyed=True)
-        return self._apply("reduce", func, guarded(factory, on_error, "reduce()"), output_type)
+        declared = declared_type(self._step)
+        make = partial(ReduceOperator, function=func, keying=self._keying, declared=declared)
+        factory = guarded(OperatorFactory(make, keyed=True), on_error, "reduce()")
+        return self._apply("reduce", func, factory, declared if output_type is None else output_type)
 
     def sum(self, position_to_sum: int | str = 0, *, on_error: OnError = "fail") -> DataStream[T1]:
         """Add up a field of the records of each key; the new sum is emitted after every record.

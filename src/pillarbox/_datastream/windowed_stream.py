@@ -21,6 +21,7 @@ from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.field_aggregation import FieldAggregation, Method
 from pillarbox._operators.functions import OutputTag, ReduceFunction, SideOutput, check_plain
 from pillarbox._operators.operator import OperatorContext, OperatorFactory, StreamOperator
+from pillarbox._operators.typed_results import OfOneType
 from pillarbox._operators.windowing.assigner import MergingWindowAssigner, WindowAssigner
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram
 from pillarbox._operators.windowing.contents import AllElements, Fold, Folded, aggregating, reducing
@@ -102,8 +103,11 @@ class Windowed(Generic[T1, WindowOut]):
     def _reduce(self, func: Any, window_function: Any, output_type: Any) -> DataStream[Any]:
         check_function(func, ReduceFunction, "reduce")
         call = func.reduce if isinstance(func, ReduceFunction) else func
+        declared = declared_type(self._stream._step)
+        if declared is not None:
+            call = OfOneType(call, declared, "window.reduce: a result")
         if window_function is None and output_type is None:
-            output_type = declared_type(self._stream._step)
+            output_type = declared
         return self._fold("reduce", func, reducing(call), window_function, output_type)
 
     def _fold_field(self, method: Method, field: int | str) -> DataStream[T1]:

@@ -15,7 +15,9 @@ from pillarbox._operators.field_aggregation import FieldAggregation
 from pillarbox._operators.keyed import KeyedOperator
 from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.typed_results import OfOneType
 from pillarbox._state import ValueState, ValueStateDescriptor
+from pillarbox._types import TypeInformation
 
 __all__ = ["ReduceOperator"]
 
@@ -27,12 +29,19 @@ class ReduceOperator(KeyedOperator):
     """Applies ``f(previous, value) -> value`` per key; the first record of a key is emitted as it is.
 
     Where a field is folded, that of the first record is looked at, too: else a bad one would make all others fail.
+
+    Args:
+        declared: the type of the records, if it is one of ``Types``.
     """
 
     own_states: Collection[str] = ("reduced",)
 
-    def __init__(self, context: OperatorContext, function: Any, keying: Keying) -> None:
+    def __init__(
+        self, context: OperatorContext, function: Any, keying: Keying, declared: TypeInformation[Any] | None = None
+    ) -> None:
         super().__init__(context, function, "reduce", keying)
+        where = f"operator {self.name!r}: a result"
+        self._fold = self.call if declared is None else OfOneType(self.call, declared, where)
         self._state: ValueState[Any] = self.backend.get_state(ValueStateDescriptor("reduced"))
         # In batch mode: whether the key at hand has a value, and the time of its last record.
         self._has_value = False
@@ -41,7 +50,7 @@ class ReduceOperator(KeyedOperator):
 
     def process_records(self, records: Records) -> None:
         """Fold the records of a run into the state of their keys."""
-        call, state = self.call, self._state
+        call, state = self._fold, self._state
         check = call if isinstance(self.function, FieldAggregation) else None
         out: list[Any] = []
         with self.each(records, self.keying) as values:
