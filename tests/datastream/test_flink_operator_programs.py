@@ -14,17 +14,25 @@ from pillarbox import (
     AsyncDataStream,
     AsyncFunction,
     AsyncRetryStrategy,
+    CheckpointedFunction,
+    CoFlatMapFunction,
     CoMapFunction,
+    Evictor,
     FlatMapFunction,
+    KeyedProcessFunction,
     MapFunction,
+    NeverTrigger,
     OperatorError,
     Partitioner,
+    ProcessWindowFunction,
     ProgramError,
     RuntimeContext,
     RuntimeExecutionMode,
     StreamExecutionEnvironment,
     Time,
+    TriggerResult,
     Types,
+    WatermarkStrategy,
     async_retry_predicates,
 )
 from pillarbox.testing import ProgramTestHarness
@@ -253,3 +261,106 @@ def test_methods_of_javas_streams_say_what_to_do_instead(env, name, instead):
     with pytest.raises(ProgramError, match=rf"{name}\(\) is a method of Flink's .*{instead}") as caught:
         getattr(stream.key_by(lambda n: n), name)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)  # as it comes from a worker
+
+
+# -- parameters of Java's: a collector, a context, a size --
+
+
+class ProcessWithCollector(KeyedProcessFunction):
+    def process_element(self, value, ctx, out):
+        out.collect(value)
+
+
+class TimerWithCollector(KeyedProcessFunction):
+    def process_element(self, value, ctx):
+        return []
+
+    def on_timer(self, timestamp, ctx, out):
+        out.collect(timestamp)
+
+
+class FlatMapWithCollector(FlatMapFunction):
+    def flat_map(self, value, out):
+        out.collect(value)
+
+
+class OpenWithoutContext(MapFunction):
+    def open(self):
+        pass
+
+    def map(self, value):
+        return value
+
+
+class RequestWithFuture(AsyncFunction):
+    async def async_invoke(self, value, result_future):
+        result_future.complete([value])
+
+
+class WindowWithCollector(ProcessWindowFunction):
+    def process(self, key, context, elements, out):
+        out.collect(key)
+
+
+class EvictorWithSize(Evictor):
+    def evict_before(self, elements, size, window, ctx):
+        pass
+
+    def evict_after(self, elements, window, ctx):
+        pass
+
+
+class TriggerWithoutTime(NeverTrigger):
+    def on_event_time(self, window, ctx):
+        return TriggerResult.FIRE
+
+
+class SnapshotWithoutContext(MapFunction, CheckpointedFunction):
+    def initialize_state(self, context):
+        pass
+
+    def snapshot_state(self):
+        pass
+
+    def map(self, value):
+        return value
+
+
+class CoWithCollector(CoFlatMapFunction):
+    def flat_map1(self, value):
+        return [value]
+
+    def flat_map2(self, value, out):
+        out.collect(value)
+
+
+@pytest.mark.parametrize(
+    ("build", "says"),
+    [
+        (lambda s: s.key_by(str).process(ProcessWithCollector()), r"process_element\(\) takes \(value, ctx, out\)"),
+        (lambda s: s.key_by(str).process(TimerWithCollector()), r"on_timer\(\) takes \(timestamp, ctx, out\)"),
+        (lambda s: s.flat_map(FlatMapWithCollector()), r"flat_map\(\) takes \(value, out\)"),
+        (lambda s: s.flat_map(lambda value, out: out.collect(value)), r"<lambda>.* takes \(value, out\).*\(value\)"),
+        (lambda s: s.process(lambda value: [value]), r"takes \(value\): .*called with \(value, ctx\)"),
+        (lambda s: s.key_by(str).reduce(lambda a: a), r"takes \(a\): .*called with \(value1, value2\)"),
+        (lambda s: s.map(OpenWithoutContext()), r"open\(\) takes \(\): .*called with \(runtime_context\)"),
+        (lambda s: AsyncDataStream.ordered_wait(s, RequestWithFuture(), 1), r"async_invoke\(\) takes"),
+        (lambda s: s.key_by(str).count_window(2).process(WindowWithCollector()), r"process\(\) takes"),
+        (lambda s: s.count_window_all(2).evictor(EvictorWithSize()), r"evict_before\(\) takes"),
+        (lambda s: s.count_window_all(2).trigger(TriggerWithoutTime()), r"on_event_time\(\) takes"),
+        (lambda s: s.rebalance().map(SnapshotWithoutContext()), r"snapshot_state\(\) takes \(\)"),
+        (lambda s: s.connect(s).flat_map(CoWithCollector()), r"flat_map2\(\) takes"),
+        (lambda s: s.partition_custom(lambda key: 0, lambda x: x), r"called with \(key, num_partitions\)"),
+        (lambda s: WatermarkStrategy.for_generator(lambda context: None), r"without arguments: .*'context'"),
+    ],
+)
+def test_functions_with_other_parameters_are_refused(env, build, says):
+    with pytest.raises(ProgramError, match=says):
+        build(env.from_collection([1]))
+
+
+def test_functions_may_take_more_with_defaults(env):
+    assert env.from_collection([2]).map(lambda value, factor=3: value * factor).execute_and_collect() == [6]
+    assert env.from_collection([2]).map(lambda *values: values).execute_and_collect() == [(2,)]
+    assert env.from_collection([2, 3]).key_by(lambda n: 0).reduce(max).execute_and_collect() == [2, 3]
+    assert env.from_collection(["2"]).map(int).execute_and_collect() == [2]

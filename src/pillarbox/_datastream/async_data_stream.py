@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._datastream.data_stream import DataStream
+from pillarbox._datastream.given_functions import check_parameters
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T, U
 from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
@@ -295,6 +296,7 @@ def _apply(
         if isinstance(function, AsyncBatchFunction):
             hint = f"for an AsyncBatchFunction there is {method}_batch()"
         raise ProgramError(f"{method}() takes an instance of an AsyncFunction, not {shorten(function)}; {hint}")
+    check_parameters(function, AsyncFunction, f"{method}()")
     _check_coroutine(function, "async_invoke")
     _check_names(method, given, WaitKeywords)
     options = AsyncOptions(method, capacity, timeout, ordered=method == "ordered_wait", retry=retry, **given)
@@ -319,6 +321,7 @@ def _apply_batch(
             f"{method}() takes an instance of an AsyncBatchFunction, not {shorten(function)}; for a plain function"
             " there is map_async(..., batch_size=...) of the stream"
         )
+    check_parameters(function, AsyncBatchFunction, f"{method}()")
     _check_coroutine(function, "async_invoke_batch")
     _check_names(method, given, BatchWaitKeywords)
     if batch_size is None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Iterator, Sequence
 from typing import Any, get_origin
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
 from pillarbox._operators.async_io.host import is_generator_function
+from pillarbox._operators.checkpointed import CheckpointedFunction
 from pillarbox._operators.functions import Function, check_plain
 from pillarbox._types import TypeInformation
 
-__all__ = ["check_function", "check_instance", "check_requests", "check_type", "name_of"]
+__all__ = ["check_function", "check_instance", "check_parameters", "check_requests", "check_type", "name_of"]
 
 
 def name_of(kind: str, func: Any) -> str:
@@ -36,6 +38,10 @@ def check_function(func: Any, interface: type, method: str, called: str | None =
     # A class of another kind, such as `str`, is a function like any other.
     if not isinstance(func, interface) and (_is_function_class(func) or not callable(func)):
         raise _not_an_instance(func, f"{method}()", f"a function or {interface.__name__}")
+    if isinstance(func, interface):
+        check_parameters(func, interface, f"{method}()")
+    else:
+        _check_call(func, getattr(interface, called or method), f"{method}() got {shorten(func)}, which")
     check_plain(func, called or method, asked_by=f"{method}()", many=many)
 
 
@@ -92,8 +98,55 @@ def check_instance(func: Any, interface: type[Function], where: str, called: Seq
     """
     if not isinstance(func, interface):
         raise _not_an_instance(func, where, f"a {interface.__name__}")
+    check_parameters(func, interface, where)
     for name in called:
         check_plain(func, name, asked_by=where, many=many)
+
+
+def check_parameters(given: Any, interface: type, where: str) -> None:
+    """Refuse an object whose methods cannot be called with the parameters that those of its interface have.
+
+    Java's have more: a collector, for one, where a function here returns or yields its results.
+
+    Args:
+        given: the user's object, an instance of ``interface``.
+        interface: a class of pillarbox's that users derive from.
+        where: the stream's method, for the message.
+
+    Raises:
+        ProgramError: there is such a method.
+    """
+    interfaces = [interface, *(each for each in (Function, CheckpointedFunction) if isinstance(given, each))]
+    for name, method in _methods(interfaces):
+        own = getattr(type(given), name)
+        if own is not method and inspect.isfunction(own):
+            what = f"{where} got {shorten(given)}, whose {name}()"
+            _check_call(getattr(given, name), method, what)
+
+
+def _methods(interfaces: Sequence[type]) -> Iterator[tuple[str, Any]]:
+    """Return the methods that a user may define."""
+    for interface in interfaces:
+        for name, method in vars(interface).items():
+            if inspect.isfunction(method) and not name.startswith("_"):
+                yield name, method
+
+
+def _check_call(func: Any, method: Any, what: str) -> None:
+    """Refuse a function that cannot be called with the parameters of a method."""
+    try:
+        signature = inspect.signature(func)
+    except (TypeError, ValueError):  # of something built in
+        return
+    _, *names = inspect.signature(method).parameters
+    try:
+        signature.bind(*names)
+    except TypeError as error:
+        called_with = f"({', '.join(names)})"
+        raise ProgramError(
+            f"{what} takes {signature}: {error}. It is called with {called_with}, so let it take these, and return or"
+            " yield its results"
+        ) from None
 
 
 def _is_function_class(func: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from pillarbox._datastream.given_functions import check_parameters
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.windowing.assigner import MergingWindowAssigner, WindowAssigner, check_assigner
 from pillarbox._operators.windowing.count_windows import GlobalWindows
@@ -85,8 +86,10 @@ def check_window_function(func: Any, wanted: tuple[type, ...], name: type, asked
     Raises:
         ProgramError: it is none.
     """
-    if isinstance(func, wanted):
-        return
+    for kind in wanted:
+        if isinstance(func, kind):
+            check_parameters(func, kind, asked_by)
+            return
     if isinstance(func, type):
         raise ProgramError(f"{asked_by} got the class {func.__name__}: pass an instance: {func.__name__}()")
     kinds = [kind.__name__ for kind in _FUNCTIONS if isinstance(func, kind)]

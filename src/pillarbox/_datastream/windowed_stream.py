@@ -11,7 +11,7 @@ from pillarbox._datastream.columnar_windows import aggregate_columns, check_opti
 from pillarbox._datastream.columns import check_field, declared_type
 from pillarbox._datastream.data_stream import DataStream
 from pillarbox._datastream.field_folds import FieldFolds
-from pillarbox._datastream.given_functions import check_function, check_type
+from pillarbox._datastream.given_functions import check_function, check_parameters, check_type
 from pillarbox._datastream.given_windows import check_fires, check_merging, check_window_function, default_trigger
 from pillarbox._datastream.missing import missing
 from pillarbox._errors import ProgramError, shorten
@@ -73,6 +73,7 @@ class Windowed(Generic[T1, WindowOut]):
     def _set_trigger(self, trigger: Trigger) -> None:
         if not isinstance(trigger, Trigger):
             raise ProgramError(f"trigger() takes a Trigger, such as CountTrigger.of(10), not {shorten(trigger)}")
+        check_parameters(trigger, Trigger, "trigger()")
         check_merging(self._assigner, trigger)
         self._trigger = trigger
 
@@ -98,6 +99,7 @@ class Windowed(Generic[T1, WindowOut]):
     def _set_evictor(self, evictor: Evictor) -> None:
         if not isinstance(evictor, Evictor):
             raise ProgramError(f"evictor() takes an Evictor, such as CountEvictor.of(10), not {shorten(evictor)}")
+        check_parameters(evictor, Evictor, "evictor()")
         self._evictor = evictor
 
     def _reduce(self, func: Any, window_function: Any, output_type: Any) -> DataStream[Any]:
@@ -120,6 +122,7 @@ class Windowed(Generic[T1, WindowOut]):
         if not isinstance(func, AggregateFunction):
             hint = f"an instance: {func.__name__}()" if isinstance(func, type) else "an AggregateFunction"
             raise ProgramError(f"aggregate() got {shorten(func)}: pass {hint}")
+        check_parameters(func, AggregateFunction, "aggregate()")
         merges = isinstance(self._assigner, MergingWindowAssigner) and self._evictor is None  # which keeps elements
         if merges and type(func).merge is AggregateFunction.merge:
             raise ProgramError(

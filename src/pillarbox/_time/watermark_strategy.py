@@ -10,6 +10,7 @@ thread may use it.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -94,11 +95,12 @@ class WatermarkStrategy:
         such as the number of records, says other things then.
 
         Args:
-            factory: called once in each subtask; a class without constructor arguments will do.
+            factory: called once in each subtask, without arguments (in Java it gets a context); a class will do whose
+                constructor takes none.
 
         Raises:
             ProgramError: it is a generator itself, which all subtasks would share, or cannot be
-                called.
+                called, or not without arguments.
         """
         made: object = factory  # not all users have their program type-checked
         if isinstance(made, WatermarkGenerator):
@@ -109,6 +111,17 @@ class WatermarkStrategy:
             )
         if not callable(made):
             raise ProgramError(f"for_generator(): not a function that makes a watermark generator: {shorten(factory)}")
+        try:
+            signature = inspect.signature(made)
+        except ValueError:  # of something built in
+            return WatermarkStrategy(factory)
+        try:
+            signature.bind()
+        except TypeError as error:
+            raise ProgramError(
+                f"for_generator() got {shorten(factory)}, which is called without arguments: {error}; such as"
+                " for_generator(lambda: MyGenerator(5_000))"
+            ) from None
         return WatermarkStrategy(factory)
 
     def with_timestamp_assigner(
