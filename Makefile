@@ -114,7 +114,7 @@ bench-sessions: setup ## Measure keyed sessions beside Spark's own APIs and PyFl
 	@$(RUN) $(BIN)/python benchmarks/bench_sessions.py $(ARGS)
 
 .PHONY: bench-windows
-bench-windows: setup ## Measure windows beside Spark's own, PyFlink, Pathway and Bytewax (an hour; less with --works, --peers)
+bench-windows: setup ## Measure windows beside Spark's own, PyFlink, Pathway and Bytewax (up to an hour; less with --works, --peers)
 	@$(RUN) $(BIN)/python benchmarks/bench_windows.py $(ARGS)
 
 .PHONY: bench-join

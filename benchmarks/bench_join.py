@@ -109,7 +109,8 @@ class JoinComparison(Comparison):
 
     def job_sources(self, runner: Runner, count: int) -> list[str]:
         place = runner.batches.place(runner.number, "csv")
-        halves = [str(part) for part in range(SUBTASKS)] if count == SUBTASKS else [""]
+        # (Of two files, one reader may take both, one after the other: the rows of the second one would be late.)
+        halves = [str(part) for part in range(SUBTASKS)] if count == SUBTASKS else ["whole"]
         return [",".join(str(place / str(side) / half) for side in (0, 1)) for half in halves]
 
     def report(self, load: float) -> None:

@@ -70,7 +70,7 @@ class Batches:
         """Return the directory with a micro-batch's files, which are written when they are missing.
 
         Args:
-            form: ``parquet``, all in one directory; ``csv``, in one for each side, and there for each half.
+            form: ``parquet``, in one directory; ``csv``, in one for each side, and in it for each half, and ``whole``.
         """
         place = self._directory / form / f"{number:03}"
         if place.exists():
@@ -79,11 +79,11 @@ class Batches:
             key, ts, amount = self.side(number, side)
             columns = {"side": np.full(len(key), side, np.int32), "key": key.astype(np.int32), "ts": ts}
             table = pa.table({**columns, "amount": amount})
-            for part in range(SUBTASKS):
-                mine = table.filter(pa.array(key % SUBTASKS == part))
+            parts = {str(part): table.filter(pa.array(key % SUBTASKS == part)) for part in range(SUBTASKS)}
+            for part, mine in {**parts, "whole": table}.items() if form == "csv" else parts.items():
                 if form == "csv":
-                    (place / str(side) / str(part)).mkdir(parents=True)
-                    target = place / str(side) / str(part) / "rows.csv"
+                    (place / str(side) / part).mkdir(parents=True)
+                    target = place / str(side) / part / "rows.csv"
                     pa_csv.write_csv(mine.drop(["side"]), target, pa_csv.WriteOptions(include_header=False))
                 else:
                     place.mkdir(parents=True, exist_ok=True)

@@ -210,7 +210,7 @@ class Batches:
         """Return the directory with a micro-batch's files, which are written when they are missing.
 
         Args:
-            form: ``parquet``, ``csv`` (both in a directory for each half), ``csv-whole`` (one file, with names).
+            form: ``parquet``; ``csv``: a directory for each half, and ``whole``; ``csv-whole``: one file, with names.
         """
         place = self._directory / form / f"{number:03}"
         if place.exists():
@@ -221,11 +221,11 @@ class Batches:
             place.mkdir(parents=True)
             pa_csv.write_csv(table, place / "rows.csv", pa_csv.WriteOptions(quoting_style="none"))
             return place
-        for part in range(SUBTASKS):
-            mine = table.filter(pa.array(key % SUBTASKS == part))
+        parts = {str(part): table.filter(pa.array(key % SUBTASKS == part)) for part in range(SUBTASKS)}
+        for part, mine in {**parts, "whole": table}.items() if form == "csv" else parts.items():
             if form == "csv":
-                (place / str(part)).mkdir(parents=True)
-                pa_csv.write_csv(mine, place / str(part) / "rows.csv", pa_csv.WriteOptions(include_header=False))
+                (place / part).mkdir(parents=True)
+                pa_csv.write_csv(mine, place / part / "rows.csv", pa_csv.WriteOptions(include_header=False))
             else:
                 place.mkdir(parents=True, exist_ok=True)
                 pq.write_table(mine, place / f"{part}.parquet")
