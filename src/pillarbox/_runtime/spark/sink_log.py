@@ -1,10 +1,10 @@
-"""The log of a file sink, which has no gap where the state of its query went to other partitions.
+"""The log of a file sink, which has no gap where its query had other partitions, or another sink.
 
 Spark's file sinks (Parquet, JSON and the like) keep a log of their files in ``_spark_metadata`` of their folder, with
 an entry for each micro-batch; who reads the folder goes by it. There are batches that no sink hears of: in which Spark
-spreads state over other partitions, and the first one of a query that begins from a savepoint. With no entry for one,
-reading fails as soon as there is one behind, and so does the sink where it writes the entries of several batches as
-one. So the gap is filled before the query goes on.
+spreads state over other partitions, and the first one of a query that begins from a savepoint. Others went to another
+folder, if the sink has changed. With no entry for one, reading fails as soon as there is one behind, and so does the
+sink where it writes the entries of several batches as one. So the gap is filled before the query goes on.
 """
 
 from __future__ import annotations
@@ -46,22 +46,16 @@ def complete_sink_log(
     """
     spark: Any = session_of(writer)
     folder = files_of(writer, start, *args, **options) if description.last_committed >= 0 else None
-    if folder is None or not (missing := _silent(spark, description)):
+    if folder is None:
         return
-    if not hasattr(spark, "_jsparkSession"):
+    if hasattr(spark, "_jsparkSession"):
+        SinkLog(spark, folder).fill(description.last_committed)
+    elif missing := _silent(spark, description):
         raise CheckpointMismatchError(
             f"checkpoint {description}: epoch {missing[0]} is none of the query's own, and the log of its file sink"
             f" {folder} may not know of it yet: run the next epoch in a classic session, which writes that, and go on"
             " with Spark Connect then"
         )
-    log = SinkLog(spark, folder)
-    if missing[0] > 0 and not log.exists:
-        return  # it was not the query's sink before
-    last = log.last
-    for batch in missing:
-        if last is None or batch > last:
-            log.add_empty(batch)
-            _log.info("file sink %s: its log has an entry now for epoch %d, which is none of its own", folder, batch)
 
 
 class SinkLog:
@@ -73,14 +67,18 @@ class SinkLog:
 
     def __init__(self, spark: Any, folder: str) -> None:
         self._session = spark
+        self._folder = folder
         self._jvm = spark.sparkContext._jvm
         self._place = self._jvm.org.apache.hadoop.fs.Path(folder, _METADATA)
 
     @property
     def exists(self) -> bool:
         """Whether there is a log."""
-        files = self._place.getFileSystem(self._session._jsparkSession.sessionState().newHadoopConf())
-        return bool(files.exists(self._place))
+        return bool(self._files.exists(self._place))
+
+    @property
+    def _files(self) -> Any:
+        return self._place.getFileSystem(self._session._jsparkSession.sessionState().newHadoopConf())
 
     @property
     def last(self) -> int | None:
@@ -88,6 +86,22 @@ class SinkLog:
         # Spark's class would make the log's folder.
         last = self._opened().getLatestBatchId() if self.exists else None
         return int(last.get()) if last is not None and last.isDefined() else None
+
+    def fill(self, until: int) -> None:
+        """Add each batch up to ``until`` that it has not heard of."""
+        last = self.last
+        if last is None:
+            # A new log begins with its last entry that stands for all those before.
+            interval = self._opened().defaultCompactInterval()
+            last = (until + 1) // interval * interval - 1
+            if last >= 0:
+                path = self._jvm.org.apache.hadoop.fs.Path(self._place, f"{last}.compact")
+                file = self._files.create(path)
+                file.write(f"v{_VERSION}".encode())
+                file.close()
+        for batch in range(last + 1, until + 1):
+            self.add_empty(batch)
+            _log.info("file sink %s: its log has an entry now for epoch %d, which it got none of", self._folder, batch)
 
     def add_empty(self, batch: int) -> None:
         """Add a batch that wrote no files."""
