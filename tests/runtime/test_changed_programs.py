@@ -298,6 +298,7 @@ def test_another_watermark_strategy(tmp_path: Path) -> None:
     }
 
 
+MORE = Types.ROW_NAMED(["card", "n", "at", "shop"], [Types.STRING(), Types.LONG(), Types.LONG(), Types.STRING()])
 PAID = Types.ROW_NAMED(["card", "n", "at"], [Types.STRING(), Types.LONG(), Types.LONG()])
 
 
@@ -381,6 +382,36 @@ def test_the_bounds_of_a_join(tmp_path: Path, columns: bool) -> None:
         "pairs": [(115, 116), (115, 130), (117, 116), (117, 130)]
     }
     assert then.goes_on(within(0, 0), *at(-116, 116)) == {"pairs": [(116, 116)]}
+
+
+def test_joins_of_columns(tmp_path: Path) -> None:
+    """They keep whole rows of both sides; only an outer join knows which left ones have had a partner."""
+
+    def joined(how: Any, uid: str = "pairs", more: bool = False) -> Any:
+        def build(env, paid):
+            columns = MORE if more else PAID
+            rows = paid.map(lambda one: (*one, *(["s"] if more else [])), output_type=columns)
+            timed = rows.assign_timestamps_and_watermarks(AT)
+            left, right = (timed.filter(lambda one, n=n: one.n == n).key_by("card") for n in (1, 2))
+            pairs = left.interval_join(right).between(-10, 10).columns(how, suffixes=("", "_right")).uid(uid)
+            return {"pairs": pairs.map(lambda one: (one.at, one.at_right))}
+
+        return build
+
+    first = [row(card="a", n=n, at=at) for n, at in ((1, 100), (2, 101), (1, 105))]
+    more = [row(card="a", n=n, at=at) for n, at in ((2, 106), (1, 200))]
+    then = Changed(joined("inner"), first, tmp_path / "inner")
+    for changed, says in (
+        (joined("left"), "left rows of an inner join, which does not note those that have had a partner"),
+        (joined("inner", more=True), "rows with other columns: they have card string, n int64, at int64, and those of"),
+    ):
+        with pytest.raises(CheckpointMismatchError, match=says):
+            then.goes_on(changed, *more)
+    found = then.from_savepoint(joined("left", "others"), *more, allow_non_restored_state=True)
+    assert found == {"pairs": []}, "the last row waits, and those before were left behind"
+    then = Changed(joined("left"), first, tmp_path / "left")
+    assert then.goes_on(joined("inner"), *more) == {"pairs": [(100, 106), (105, 106)]}
+    assert then.goes_on(joined("left"), *more, ends=True) == {"pairs": [(100, 106), (105, 106), (200, None)]}
 
 
 # -- broadcast state --

@@ -32,6 +32,8 @@ BLOCK = 1 << 12
 # A segment has so many numbers for them.
 _BLOCKS = _LONGEST // BLOCK
 _MATCHES = "matches"
+# Metadata of a stream of left rows of which it is not known whether they have had a partner.
+_NOT_KEPT = {b"pillarbox.matches": b"not kept"}
 
 TIME = "__pillarbox_time"
 """The column of kept rows with their event times, epoch milliseconds."""
@@ -264,7 +266,8 @@ class RowsOfSide:
     def _encode(self, segment: Segment) -> bytes:
         columns = [*segment.columns(), pa.array(segment.times)]
         sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, self._stored) as writer:
+        noted = _NOT_KEPT if self._name == "left" and not self._keeps_matches else None
+        with pa.ipc.new_stream(sink, self._stored.with_metadata(noted)) as writer:
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._stored))
         kept: bytes = sink.getvalue().to_pybytes()
         return kept
@@ -273,7 +276,7 @@ class RowsOfSide:
         """Return rows that were kept, without copying them.
 
         Raises:
-            CheckpointMismatchError: they have other columns.
+            CheckpointMismatchError: they have other columns; or it is not known whether they have had a partner.
         """
         batch = pa.ipc.open_stream(pa.py_buffer(kept)).read_next_batch()
         if not batch.schema.equals(self._stored):
@@ -281,11 +284,17 @@ class RowsOfSide:
                 ", ".join(f"{field.name} {field.type}" for field in schema if field.name != TIME)
                 for schema in (batch.schema, self._stored)
             )
-            raise CheckpointMismatchError(
-                f"operator {self._operator.name!r}: the checkpoint holds rows with other columns: they have {had}, and"
-                f" those of the program {has}: set another uid() for the changed join, or start from a new checkpoint"
-            )
+            raise self._others(f"rows with other columns: they have {had}, and those of the program {has}")
+        if self._keeps_matches and batch.schema.metadata == _NOT_KEPT:
+            raise self._others("left rows of an inner join, which does not note those that have had a partner")
         return batch
+
+    def _others(self, what: str) -> CheckpointMismatchError:
+        return CheckpointMismatchError(
+            f"operator {self._operator.name!r}: the checkpoint holds {what}: give the changed join another uid() and"
+            " start from a savepoint with allow_non_restored_state=True, which leaves the rows that wait for partners"
+            " behind, or start from a new checkpoint"
+        )
 
     # -- which rows have been matched --
 
