@@ -16,6 +16,7 @@ import pytest
 
 from pillarbox import (
     CheckpointMismatchError,
+    ContinuousEventTimeTrigger,
     CumulativeEventTimeWindows,
     EventTimeSessionWindows,
     ProcessWindowFunction,
@@ -52,7 +53,7 @@ class Tell(ProcessWindowFunction):
         yield key, context.window().start, context.window().end, folded.n
 
 
-def program(how: str, assigner: Any, lateness: int = 0) -> Any:
+def program(how: str, assigner: Any, lateness: int = 0, trigger: Any = None) -> Any:
     """Sum numbers in windows: of all elements, of one that is folded, or by columns."""
 
     def build(env, paid):
@@ -60,6 +61,8 @@ def program(how: str, assigner: Any, lateness: int = 0) -> Any:
             paid = paid.map(tuple, output_type=PAID)
         windows = paid.assign_timestamps_and_watermarks(BY_AT).key_by("card").window(assigner)
         windows = windows.allowed_lateness(lateness)
+        if trigger is not None:
+            windows = windows.trigger(trigger)
         if how == "columns":
             return windows.aggregate(n=sum_("n")).map(lambda one: (one.card, *map(millis, one[1:3]), one.n))
         if how == "elements":
@@ -77,7 +80,7 @@ def paid(card: str, times: Iterable[int]) -> list[Any]:
     return [row(card=card, at=at, n=1) for at in times]
 
 
-def run(then: Any, now: Any, *epochs: list[Any]) -> list[list[Any]]:
+def run(then: Any, now: Any, *epochs: list[Any], left: int = 1) -> list[list[Any]]:
     """Run the first epoch with one program, the others with another one, up to the end; return what came out."""
     with ProgramTestHarness(then) as harness:
         harness.push_all("paid", epochs[0])
@@ -88,7 +91,7 @@ def run(then: Any, now: Any, *epochs: list[Any]) -> list[list[Any]]:
             harness.push_all("paid", epoch)
             found.append(harness.run_epoch()["output"])
         # Nothing is kept but for the key that came last.
-        assert sum(task.backend.num_keys for task in harness._job._tasks.values()) <= 1
+        assert sum(task.backend.num_keys for task in harness._job._tasks.values()) <= left
         return [*found, harness.end_input()["output"]]
 
 
@@ -147,3 +150,15 @@ def test_another_allowed_lateness(how: str, kind: str, then: int, now: int) -> N
         assert all(end > 11 for _, _, end, _ in again)
     if now:
         assert {(start, end) for _, start, end, _ in again if end <= 10}, "late, and allowed: its windows fire again"
+
+
+@pytest.mark.parametrize("how", ["elements", "folded"])
+def test_another_trigger(how: str) -> None:
+    """It is asked from the next record or timer on. What another trigger has noted of a window, it knows nothing of."""
+    plain, often = (
+        program(how, WINDOWS["tumbling 10"], trigger=trigger) for trigger in (None, ContinuousEventTimeTrigger.of(4))
+    )
+    parts = paid("c", [1, 2]), paid("c", [3, 6]), paid("d", [1_000])
+    assert run(plain, often, *parts)[1:3] == [[("c", 0, 10, 4)], [("c", 0, 10, 4)] * 2]
+    left = 2 if how == "elements" else 1
+    assert run(often, plain, *parts, left=left)[1:3] == [[], [("c", 0, 10, 4)]]

@@ -54,7 +54,11 @@ class Home:
     def writer(self, *, changed: bool = False, checkpoint: str = "checkpoint") -> Any:
         """Return the writer of the program's rows; if it has changed, there are more columns and steps."""
         schema = f"{SUMS}, shop STRING" if changed else SUMS
-        read = self.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).json(str(self.folder / "in"))
+        read = (
+            self.spark.readStream.schema(schema)
+            .option("maxFilesPerTrigger", 2 if changed else 1)
+            .json(str(self.folder / "in"))
+        )
         env = StreamExecutionEnvironment.get_execution_environment(self.spark).set_parallelism(2).set_max_parallelism(2)
         if not changed:
             rows = env.from_dataframe(read).key_by("card").process(Sum()).uid("sum").to_dataframe(SUMS)

@@ -374,7 +374,9 @@ class HeapRows:
                 ways += f"; if it may go, call runtime_context.delete_if_exists({name!r}) in open()"
         return CheckpointMismatchError(
             f"the checkpoint holds {slot.kind} {name!r} of operator {self.operator!r}, which the program does not"
-            f" declare in open(): {ways}; or start from a new checkpoint"
+            f" declare in open(): {ways}; if the operator keeps something else now, such as windows of another kind,"
+            " give it another uid() and start from a savepoint with allow_non_restored_state=True; or start from a new"
+            " checkpoint"
         )
 
     def _both(self, former: str, name: str) -> CheckpointMismatchError:
