@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pillarbox._datastream import AsyncCache, AsyncRetryStrategy, Function, RuntimeContext, StreamExecutionEnvironment
+from pillarbox._datastream.windowed_stream import Windowed
 from pillarbox._errors import OperatorError, ProgramError, describe, shorten
 from pillarbox._operators.async_io.function import CombiningFunction
 from pillarbox._operators.async_io.host import is_coroutine_function, is_generator_function
@@ -98,9 +99,7 @@ def async_map(
             raise ProgramError(f"async_map(): failures is the name of a column, not {shorten(failures)}")
         added = StructType([StructField(field.name, field.dataType, True, field.metadata) for field in added.fields])
     _check_new_columns(df, [*added.names, *([] if failures is None else [failures])])
-    if columns is not None and not isinstance(columns, (str, Sequence)):
-        raise ProgramError(f"async_map(): columns is a column's name or a list of names, not {shorten(columns)}")
-    wanted = (columns,) if isinstance(columns, str) else None if columns is None else tuple(columns)
+    wanted = None if columns is None else tuple(_names(columns, "async_map(): columns"))
     for column in wanted or ():
         if column not in df.columns:
             raise ProgramError(
@@ -149,8 +148,9 @@ def window_aggregate(
 
     Args:
         df: a streaming or batch DataFrame.
-        keys: the name of a column, or names of several.
+        keys: the name of a column, or names of several; ``[]``: the windows are over all rows.
         time: the column that tells when a row happened: a timestamp, a date, or epoch milliseconds; not null.
+            Dates and TIMESTAMP_NTZ are taken as UTC.
         window: which windows a row belongs to: ``TumblingEventTimeWindows.of("1 minute")``, for one.
         delay: how much later than a row others may come that happened before it, as in Spark's ``withWatermark``. A
             batch is read to its end, whatever its order.
@@ -182,13 +182,13 @@ def window_aggregate(
         raise ProgramError("window_aggregate() takes at least one aggregate, such as total=sum_('amount')")
     if not isinstance(time, str):
         raise ProgramError(f"window_aggregate(): time is the name of a column, not {shorten(time)}")
-    names = [keys] if isinstance(keys, str) else list(keys)
+    names = _names(keys, "window_aggregate(): keys")
     strategy = WatermarkStrategy.for_bounded_out_of_orderness(delay).with_timestamp_assigner(time)
     env = StreamExecutionEnvironment.get_execution_environment(df.sparkSession)
-    keyed = env.from_dataframe(df).assign_timestamps_and_watermarks(strategy).key_by(names)
-    windows = keyed.window(window)
+    timed = env.from_dataframe(df).assign_timestamps_and_watermarks(strategy)
+    windows: Windowed[Any, Any] = timed.key_by(names).window(window) if names else timed.window_all(window)
     if allowed_lateness != 0:
-        windows = windows.allowed_lateness(allowed_lateness)
+        windows._set_lateness(allowed_lateness)
     stream = windows._aggregate_columns(aggregates)
     return (stream if uid is None else stream.uid(uid)).to_dataframe()
 
@@ -255,7 +255,7 @@ def interval_join(
             f"interval_join(): time is the name of a column, or a tuple of that of the left side and that of the right"
             f" one, not {shorten(time)}"
         )
-    names = [on] if isinstance(on, str) else list(on)
+    names = _names(on, "interval_join(): on")
     env = StreamExecutionEnvironment.get_execution_environment(left.sparkSession)
     one, other = (
         env.from_dataframe(df, which)
@@ -270,6 +270,15 @@ def interval_join(
     joined = joined.upper_bound_exclusive() if upper_bound_exclusive else joined
     stream = joined.columns(how, suffixes=suffixes)
     return (stream if uid is None else stream.uid(uid)).to_dataframe()
+
+
+def _names(columns: Any, what: str) -> list[str]:
+    """Return the names of columns that were given as one name or several."""
+    if isinstance(columns, str):
+        return [columns]
+    if not isinstance(columns, Sequence) or not all(isinstance(name, str) for name in columns):
+        raise ProgramError(f"{what} is the name of a column or a list of names, not {shorten(columns)}")
+    return list(columns)
 
 
 def _check_new_columns(df: DataFrame, names: Sequence[str]) -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 from pillarbox._datastream.data_stream import DataStream
 from pillarbox._datastream.field_folds import FieldFolds
 from pillarbox._datastream.windowed_stream import Windowed
 from pillarbox._generics import T1, Generic, U, WindowOut
+from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.functions import OutputTag, ReduceFunction, SideOutput
 from pillarbox._operators.windowing.evictors import Evictor
 from pillarbox._operators.windowing.functions import AllWindowFunction, ProcessAllWindowFunction
 from pillarbox._operators.windowing.triggers import Trigger
+from pillarbox._rows import Row
 from pillarbox._state import AggregateFunction
 from pillarbox._time.duration import DurationLike
 from pillarbox._types import SchemaLike, TypeInformation
@@ -107,6 +109,7 @@ class AllWindowedStream(Windowed[T1, WindowOut], FieldFolds[T1], Generic[T1, Win
         """
         return self._reduce(reduce_function, window_function, output_type)
 
+    @overload
     def aggregate(
         self,
         aggregate_function: AggregateFunction[T1, Any, U],
@@ -115,8 +118,21 @@ class AllWindowedStream(Windowed[T1, WindowOut], FieldFolds[T1], Generic[T1, Win
         | None = None,
         accumulator_type: TypeInformation[Any] | type | None = None,
         output_type: SchemaLike | None = None,
+    ) -> DataStream[Any]: ...
+    @overload
+    def aggregate(self, **aggregates: ColumnAggregate) -> DataStream[Row]: ...
+    def aggregate(
+        self,
+        aggregate_function: Any = None,
+        window_function: Any = None,
+        accumulator_type: Any = None,
+        output_type: Any = None,
+        **aggregates: Any,
     ) -> DataStream[Any]:
-        """Add the records of each window to an accumulator as they come: see :meth:`WindowedStream.aggregate`.
+        """Aggregate the records of each window as they come: see :meth:`WindowedStream.aggregate`.
+
+        The results of aggregates of columns are rows of ``window_start``, ``window_end``, and the aggregates. Each
+        partition is aggregated before the shuffle, so the one subtask merges a few partial results.
 
         Example:
             >>> class Total(AggregateFunction):
@@ -130,8 +146,15 @@ class AllWindowedStream(Windowed[T1, WindowOut], FieldFolds[T1], Generic[T1, Win
             ...         return accumulator
             >>> env.from_collection([1, 2, 3, 4]).count_window_all(2).aggregate(Total()).execute_and_collect()
             [3, 7]
+            >>> payment = Types.ROW_NAMED(["at", "amount"], [Types.LONG(), Types.LONG()])
+            >>> at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+            >>> payments = env.from_collection([(1_000, 5), (2_000, 7), (61_000, 1)], payment)
+            >>> timed = payments.assign_timestamps_and_watermarks(at)
+            >>> totals = timed.window_all(TumblingEventTimeWindows.of("1 minute")).aggregate(total=sum_("amount"))
+            >>> [row.total for row in totals.execute_and_collect()]
+            [12, 1]
         """
-        return self._aggregate(aggregate_function, window_function, accumulator_type, output_type)
+        return self._aggregate(aggregate_function, window_function, accumulator_type, output_type, aggregates)
 
     def apply(
         self, window_function: AllWindowFunction[T1, U, WindowOut], output_type: SchemaLike | None = None

@@ -11,6 +11,7 @@ import pyspark.sql.types as spark
 from pillarbox._datastream.columns import check_column_names, encoder_of, known_schema
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph import DataFrameSource, OperatorTransformation, PartitionTransformation, Transformation
+from pillarbox._operators.columnar.accumulators import is_collated
 from pillarbox._operators.columnar.join_operator import ColumnarJoin, ColumnarJoinOperator
 from pillarbox._operators.columnar.join_side import JoinSide
 from pillarbox._operators.functions import OutputTag
@@ -120,8 +121,8 @@ def _keys(stream: KeyedStream[Any, Any], schema: spark.StructType, which: str) -
         if not _can_be_compared(schema[name].dataType):
             kind = schema[name].dataType.simpleString()
             raise ProgramError(
-                f"key_by() of the {which} side: columns() cannot join by {name!r}, which is {kind}: make a column of"
-                " its parts"
+                f"key_by() of the {which} side: columns() cannot join by {name!r}, which is {kind}: key by columns that"
+                " are made of its parts, or cast it, such as to STRING"
             )
     return keying.columns
 
@@ -129,7 +130,7 @@ def _keys(stream: KeyedStream[Any, Any], schema: spark.StructType, which: str) -
 def _can_be_compared(kind: spark.DataType) -> bool:
     if isinstance(kind, spark.StructType):
         return all(_can_be_compared(field.dataType) for field in kind.fields)
-    return not isinstance(kind, _NO_KEYS)
+    return not isinstance(kind, _NO_KEYS) and not is_collated(kind)
 
 
 def _check_keys(left: JoinSide, right: JoinSide) -> None:

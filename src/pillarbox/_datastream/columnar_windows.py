@@ -11,9 +11,10 @@ import pyspark.sql.types as spark
 from pillarbox._datastream.columns import check_column_names, encoder_of, known_schema
 from pillarbox._datastream.data_stream import DataStream
 from pillarbox._errors import ProgramError, shorten
+from pillarbox._operators.columnar.accumulators import is_collated
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.columnar.panes import columnar_panes
-from pillarbox._operators.columnar.partials import Columns
+from pillarbox._operators.columnar.partials import ALL, Columns
 from pillarbox._operators.columnar.pre_aggregate import PreAggregateOperator
 from pillarbox._operators.columnar.program import ColumnarProgram
 from pillarbox._operators.columnar.session_operator import ColumnarSessionOperator
@@ -42,6 +43,8 @@ _KEYS = (
     spark.DateType,
     spark.TimestampType,
     spark.TimestampNTZType,
+    spark.TimeType,
+    spark.DayTimeIntervalType,
 )
 _INSTEAD = "give aggregate() an AggregateFunction instead, which works on Python objects"
 
@@ -75,9 +78,17 @@ def check_options(assigner: WindowAssigner, trigger: Any, evictor: Any, late_tag
 
 
 def aggregate_columns(
-    stream: KeyedStream[Any, Any], assigner: WindowAssigner, lateness: int, aggregates: Mapping[str, Any]
+    stream: KeyedStream[Any, Any],
+    assigner: WindowAssigner,
+    lateness: int,
+    aggregates: Mapping[str, Any],
+    *,
+    by_key: bool,
 ) -> DataStream[Any]:
     """Return the results of aggregates of columns.
+
+    Args:
+        by_key: whether each key has windows of its own.
 
     Raises:
         ProgramError: an aggregate is none, or a column is not there or of the wrong type; the keys are no columns, or
@@ -89,7 +100,9 @@ def aggregate_columns(
                 f"aggregate({name}=...) takes an aggregate of columns, such as sum_('amount'), not {shorten(aggregate)}"
             )
     schema = _schema(stream)
-    keys = [schema[name] for name in _key_columns(stream, schema)]
+    keys = [spark.StructField(ALL, spark.LongType(), nullable=False)]
+    if by_key:
+        keys = [schema[name] for name in _key_columns(stream, schema)]
     wanted = dict.fromkeys(column for aggregate in aggregates.values() for column in aggregate.columns)
     for name, aggregate in aggregates.items():
         for column in aggregate.columns:
@@ -110,7 +123,9 @@ def aggregate_columns(
         "window.partials", None, OperatorFactory(partial(PreAggregateOperator, program=program))
     )
     keyed = partials.key_by([key.name for key in keys])
-    keyed._step.key_types = stream._step.key_types  # type: ignore[attr-defined]
+    keyed._keying.nan_is_key = True
+    if by_key:
+        keyed._step.key_types = stream._step.key_types  # type: ignore[attr-defined]
     kind = ColumnarSessionOperator if sessions else ColumnarWindowOperator
     make = partial(kind, keying=keyed._keying, program=program)
     return keyed._apply("window.aggregate", None, OperatorFactory(make, keyed=True), results).name(name)
@@ -139,9 +154,10 @@ def _key_columns(stream: KeyedStream[Any, Any], schema: spark.StructType) -> tup
     for name in keying.columns:
         if name not in schema.names:
             raise ProgramError(f"key_by(): there is no column {name!r}; the columns are {', '.join(schema.names)}")
-        if not isinstance(schema[name].dataType, _KEYS):
-            kind = schema[name].dataType.simpleString()
+        kind = schema[name].dataType
+        if not isinstance(kind, _KEYS) or is_collated(kind):
             raise ProgramError(
-                f"key_by(): aggregates of columns cannot group by {name!r}, which is {kind}: make a column of its parts"
+                f"key_by(): aggregates of columns cannot group by {name!r}, which is {kind.simpleString()}: key by"
+                " columns that are made of its parts, or cast it, such as to STRING"
             )
     return keying.columns

@@ -27,6 +27,7 @@ __all__ = [
     "check_column_names",
     "check_field",
     "check_key_columns",
+    "check_readable",
     "check_timestamp_column",
     "declared_type",
     "encoder_of",
@@ -44,6 +45,30 @@ def check_column_names(names: Sequence[str], where: str) -> None:
     doubled = next((name for name, times in Counter(names).items() if times > 1), None)
     if doubled is not None:
         raise ProgramError(f"{where}: {names.count(doubled)} columns are called {doubled!r}: rename them")
+
+
+def check_readable(schema: StructType) -> None:
+    """Check that Arrow has values for the columns of a DataFrame.
+
+    Raises:
+        ProgramError: it has none for one.
+    """
+    for field in schema.fields:
+        if _has_months(field.dataType):
+            raise ProgramError(
+                f"from_dataframe(): the column {field.name!r} is {field.dataType.simpleString()}, and intervals of"
+                " months cannot be read in Python: leave it out, or cast it to STRING"
+            )
+
+
+def _has_months(kind: DataType) -> bool:
+    from pyspark.sql.types import ArrayType, MapType, StructType, YearMonthIntervalType
+
+    if isinstance(kind, StructType):
+        return any(_has_months(field.dataType) for field in kind.fields)
+    if isinstance(kind, MapType):
+        return _has_months(kind.keyType) or _has_months(kind.valueType)
+    return _has_months(kind.elementType) if isinstance(kind, ArrayType) else isinstance(kind, YearMonthIntervalType)
 
 
 def check_timestamp_column(step: Transformation, column: str | None) -> None:

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, overload
 
 from pillarbox._datastream.class_aliases import ClassAliases
-from pillarbox._datastream.columns import check_column_names
+from pillarbox._datastream.columns import check_column_names, check_readable
 from pillarbox._datastream.data_stream import DataStream
 from pillarbox._datastream.execution_mode import RuntimeExecutionMode, is_batch
 from pillarbox._datastream.missing import missing_in_environment
@@ -285,7 +285,8 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
                 as it does operators by their uid (:meth:`from_savepoint`).
 
         Raises:
-            ProgramError: it is no Spark DataFrame, or two of its columns have the same name.
+            ProgramError: it is no Spark DataFrame, two of its columns have the same name, or one is of a type that
+                Python cannot read.
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
@@ -296,6 +297,7 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         if not hasattr(df, "mapInArrow"):
             raise ProgramError(f"from_dataframe() takes a Spark DataFrame, not {shorten(df)}")
         check_column_names(df.columns, "from_dataframe()")
+        check_readable(df.schema)
         step = DataFrameSource(self._next(), name, [], dataframe=df, columns=tuple(df.columns))
         return DataStream(self, self._add(step))
 

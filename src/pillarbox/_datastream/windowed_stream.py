@@ -118,7 +118,16 @@ class Windowed(Generic[T1, WindowOut]):
         output_type = declared_type(self._stream._step)
         return self._fold(method, None, reducing(function.reduce), None, output_type)
 
-    def _aggregate(self, func: Any, window_function: Any, accumulator_type: Any, output_type: Any) -> DataStream[Any]:
+    def _aggregate(
+        self, func: Any, window_function: Any, accumulator_type: Any, output_type: Any, aggregates: dict[str, Any]
+    ) -> DataStream[Any]:
+        if func is None and aggregates:
+            return self._aggregate_columns({**_given(window_function, accumulator_type, output_type), **aggregates})
+        if aggregates:
+            raise ProgramError(
+                "aggregate() takes either an AggregateFunction, or aggregates of columns by name, such as"
+                " total=sum_('amount')"
+            )
         if not isinstance(func, AggregateFunction):
             hint = f"an instance: {func.__name__}()" if isinstance(func, type) else "an AggregateFunction"
             raise ProgramError(f"aggregate() got {shorten(func)}: pass {hint}")
@@ -132,6 +141,10 @@ class Windowed(Generic[T1, WindowOut]):
         check_type("aggregate(): accumulator_type", accumulator_type)
         fold = aggregating(func, accumulator_type)
         return self._fold("aggregate", func, fold, window_function, output_type)
+
+    def _aggregate_columns(self, aggregates: dict[str, Any]) -> DataStream[Any]:
+        check_options(self._assigner, self._trigger, self._evictor, self._late_tag, self._error_tag)
+        return aggregate_columns(self._stream, self._assigner, self._lateness, aggregates, by_key=self._of_keys)
 
     def _fold(self, method: str, func: Any, fold: Fold, window_function: Any, output_type: Any) -> DataStream[Any]:
         if window_function is not None:
@@ -406,18 +419,7 @@ class WindowedStream(Windowed[T1, WindowOut], FieldFolds[T1], Generic[T1, KeyOut
             ...     n=count_(), total=sum_("amount")).execute_and_collect()]
             [('ann', 2, 6), ('bob', 1, 7)]
         """
-        if aggregate_function is None and aggregates:
-            return self._aggregate_columns({**_given(window_function, accumulator_type, output_type), **aggregates})
-        if aggregates:
-            raise ProgramError(
-                "aggregate() takes either an AggregateFunction, or aggregates of columns by name, such as"
-                " total=sum_('amount')"
-            )
-        return self._aggregate(aggregate_function, window_function, accumulator_type, output_type)
-
-    def _aggregate_columns(self, aggregates: dict[str, Any]) -> DataStream[Any]:
-        check_options(self._assigner, self._trigger, self._evictor, self._late_tag, self._error_tag)
-        return aggregate_columns(self._stream, self._assigner, self._lateness, aggregates)
+        return self._aggregate(aggregate_function, window_function, accumulator_type, output_type, aggregates)
 
     def apply(
         self, window_function: WindowFunction[T1, U, KeyOut, WindowOut], output_type: SchemaLike | None = None

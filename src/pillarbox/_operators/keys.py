@@ -41,6 +41,8 @@ class Keying:
     ) -> None:
         self.operator = operator
         self.key_type = key_type
+        # Whether NaN is a key like others: where keys are columns all the way, and never become Python objects.
+        self.nan_is_key = False
         self._convert = None if key_type is None else converter(key_type, f"operator {operator!r}: a key")
         self.columns: tuple[str, ...] | None = None
         self._function: Callable[[Any], Any] | None = None
@@ -159,7 +161,7 @@ class Router:
         """Return the hash of each value of a column; None: it is for each record to say."""
         if len(self._hashes) >= _REMEMBERED:
             self._hashes.clear()
-        return hashes_of_column(column, self._hashes)
+        return hashes_of_column(column, self._hashes, nan_is_key=self._keying.nan_is_key)
 
     def _route(self, keys: list[Any], records: Records) -> list[int]:
         routes = self._routes

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from pillarbox._errors import KeyTypeError, shorten
 from pillarbox._rows import column_to_list
@@ -164,17 +165,25 @@ def hashes_of_keys(keys: list[Any]) -> npt.NDArray[np.uint64]:
     return np.fromiter(map(stable_hash, keys), np.uint64, len(keys))
 
 
-def hashes_of_column(column: pa.Array, known: dict[Any, int]) -> npt.NDArray[np.uint64] | None:
+def hashes_of_column(
+    column: pa.Array, known: dict[Any, int], *, nan_is_key: bool = False
+) -> npt.NDArray[np.uint64] | None:
     """Return the hashes of a whole column, of each different value once; None: it is for each value by itself to say.
 
     Args:
         known: hashes of values, which those of the column are added to.
+        nan_is_key: whether NaN has a hash, that of null: rows are then grouped as SQL does, where NaN equals itself.
     """
     kind = column.type
     if pa.types.is_integer(kind) and not column.null_count and not pa.types.is_uint64(kind):
         return hashes_of_integers(column.to_numpy().astype(np.int64))
-    if not (pa.types.is_primitive(kind) or pa.types.is_string(kind)):
+    if pa.types.is_temporal(kind):
+        return _hashes_of_times(column)
+    of_one_value = pa.types.is_primitive, pa.types.is_decimal, pa.types.is_string, pa.types.is_binary
+    if not any(is_so(kind) for is_so in of_one_value):
         return None
+    if nan_is_key and pa.types.is_floating(kind):
+        column = pc.if_else(pc.is_nan(column), pa.scalar(None, kind), column)
     encoded = column.dictionary_encode(null_encoding="encode")
     try:
         found = [
@@ -184,6 +193,21 @@ def hashes_of_column(column: pa.Array, known: dict[Any, int]) -> npt.NDArray[np.
     except TypeError:
         return None
     hashes: npt.NDArray[np.uint64] = np.array(found, np.uint64)[encoded.indices.to_numpy()]
+    return hashes
+
+
+def _hashes_of_times(column: pa.Array) -> npt.NDArray[np.uint64] | None:
+    """Return the hashes of a column of dates, times, timestamps or durations, also of those that Python cannot hold."""
+    kind = column.type
+    if pa.types.is_date32(kind):
+        seeds = column.cast(pa.int32()).fill_null(0).to_numpy().astype(np.int64) + _EPOCH.toordinal()
+    elif kind in (pa.time64("us"), pa.time64("ns")) or getattr(kind, "unit", "") == "us":
+        seeds = column.cast(pa.int64()).fill_null(0).to_numpy() // (1000 if kind == pa.time64("ns") else 1)
+    else:
+        return None
+    if column.null_count:
+        seeds = np.where(column.is_null().to_numpy(zero_copy_only=False), _NONE_HASH, seeds)
+    hashes: npt.NDArray[np.uint64] = (seeds.view(np.uint64) * np.uint64(_GOLDEN)) >> np.uint64(32)
     return hashes
 
 

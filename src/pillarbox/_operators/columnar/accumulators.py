@@ -38,6 +38,7 @@ __all__ = [
     "arrow_type",
     "int128_array",
     "int128_values",
+    "is_collated",
 ]
 
 Groups = npt.NDArray[np.int64]
@@ -56,7 +57,10 @@ def arrow_type(declared: spark.DataType) -> pa.DataType:
     Raises:
         ProgramError: there is none.
     """
-    return codec_for(declared, dt.timezone.utc, "").arrow
+    try:
+        return codec_for(declared, dt.timezone.utc, "").arrow
+    except ProgramError:
+        raise ProgramError(f"columns of {declared.simpleString()} cannot be read: cast it, such as to STRING") from None
 
 
 class Part(NamedTuple):
@@ -144,6 +148,9 @@ class CountRows(ByKernels):
 class Count(ByKernels):
     """The number of values."""
 
+    def __init__(self, kind: spark.DataType) -> None:
+        arrow_type(kind)  # which refuses columns that cannot be read
+
     result_type: spark.DataType = spark.LongType()
     parts: tuple[Part, ...] = (Part(pa.int64(), "count"),)
 
@@ -225,8 +232,7 @@ class Extreme(ByKernels):
     """The least or the greatest value."""
 
     def __init__(self, kind: spark.DataType, which: str) -> None:
-        if not isinstance(kind, _ORDERED):
-            raise ProgramError(f"{which}_() cannot be had of {kind.simpleString()}: it has no order")
+        _check_compared(kind, f"{which}_", "it has no order")
         self.result_type: spark.DataType = kind
         self._kind = arrow_type(kind)
         part = pa.int64() if isinstance(kind, (*_FLOATS, spark.DayTimeIntervalType)) else self._kind
@@ -246,11 +252,7 @@ class Earliest(ByGroups):
     """The value in the row that is first by event time, or last; of several the smallest."""
 
     def __init__(self, kind: spark.DataType, *, latest: bool) -> None:
-        if not isinstance(kind, _ORDERED):
-            name = "last_" if latest else "first_"
-            raise ProgramError(
-                f"{name}() cannot be had of {kind.simpleString()}: it has no order, for rows of one time"
-            )
+        _check_compared(kind, "last_" if latest else "first_", "it has no order, for rows of one time")
         self.result_type: spark.DataType = kind
         self._order = "descending" if latest else "ascending"
         self._kind = arrow_type(kind)
@@ -287,8 +289,7 @@ class ApproxCountDistinct(ByGroups):
     parts: tuple[Part, ...] = (Part(pa.list_(pa.uint64())),)
 
     def __init__(self, kind: spark.DataType) -> None:
-        if not isinstance(kind, _ORDERED):
-            raise ProgramError(f"approx_count_distinct_() cannot be had of {kind.simpleString()}: it has no hash")
+        _check_compared(kind, "approx_count_distinct_", "it has no hash")
 
     def partial(
         self, groups: Groups, size: int, times: npt.NDArray[np.int64], *columns: pa.Array
@@ -388,7 +389,29 @@ def _sum_type(kind: spark.DataType, name: str) -> spark.DataType:
         return spark.DoubleType()
     if isinstance(kind, spark.DecimalType):
         return _decimal(kind.precision + 10, kind.scale)
-    raise ProgramError(f"{name}() takes a column of numbers, and this one is {kind.simpleString()}")
+    raise ProgramError(
+        f"{name}() takes a column of numbers, and this one is {kind.simpleString()}: cast it to one, such as DOUBLE"
+    )
+
+
+def _check_compared(kind: spark.DataType, name: str, why_not: str) -> None:
+    """Check that values can be compared, as Spark compares them.
+
+    Raises:
+        ProgramError: they cannot.
+    """
+    if is_collated(kind):
+        why_not = "texts are compared byte by byte"
+    elif isinstance(kind, _ORDERED):
+        return
+    raise ProgramError(
+        f"{name}() cannot be had of {kind.simpleString()}: {why_not}; take a part of it, or cast it, such as to STRING"
+    )
+
+
+def is_collated(kind: spark.DataType) -> bool:
+    """Return whether these are texts that Spark compares in another way than byte by byte."""
+    return isinstance(kind, spark.StringType) and not kind.isUTF8BinaryCollation()
 
 
 # -- floats in the order of integers --
@@ -398,8 +421,8 @@ _MAGNITUDE = np.int64(0x7FFFFFFFFFFFFFFF)
 
 
 def _ordered(column: pa.Array) -> pa.Array:
-    """Return floats as integers that have their order: -0.0 is 0.0, and NaN is above all."""
-    numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy() + 0.0
+    """Return floats as integers that have their order: -0.0 is just below 0.0, and NaN is above all."""
+    numbers = column.cast(pa.float64()).fill_null(0.0).to_numpy()
     bits = np.where(np.isnan(numbers), _NAN, numbers.view(np.int64))
     return pa.array(bits ^ ((bits >> 63) & _MAGNITUDE), mask=_nulls(column))
 

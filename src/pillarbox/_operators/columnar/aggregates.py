@@ -69,9 +69,11 @@ class _BuiltIn(ColumnAggregate):
 
     def bind(self, types: Sequence[spark.DataType]) -> Accumulator:
         """Return how it is computed for columns of these types."""
-        if self.name == "count_":
-            return Count() if self.columns else CountRows()
+        if not self.columns:
+            return CountRows()
         (kind,) = types
+        if self.name == "count_":
+            return Count(kind)
         if self.name == "sum_":
             return Sum(kind)
         if self.name == "avg_":

@@ -21,8 +21,10 @@ from pillarbox._operators.columnar.accumulators import Accumulator, ByGroups, By
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._rows import column_to_list
 
-__all__ = ["END", "ROWS", "START", "Columns", "Partials"]
+__all__ = ["ALL", "END", "ROWS", "START", "Columns", "Partials"]
 
+ALL = "__pillarbox_all"
+"""The key of windows over all rows: a column of zeros."""
 ROWS = "__pillarbox_rows"
 """The column with the number of rows that are in a partial result."""
 START = "__pillarbox_start"
@@ -41,7 +43,7 @@ class Columns:
     """The columns of a program's aggregates, as they travel to the workers.
 
     Attributes:
-        keys: the key columns, with their types.
+        keys: the key columns, with their types; of windows over all rows: :data:`ALL`.
         inputs: the other columns that aggregates read.
         aggregates: by the names of their results.
         sessions: whether each partial result has a start and an end of its own.
@@ -71,7 +73,7 @@ class Columns:
         """Return the columns of the results."""
         results = [spark.StructField(name, bound.result_type) for name, bound in self.accumulators().items()]
         bounds = [spark.StructField(name, spark.TimestampType()) for name in ("window_start", "window_end")]
-        keys = [spark.StructField(field.name, field.dataType) for field in self.keys.fields]
+        keys = [spark.StructField(field.name, field.dataType) for field in self.keys.fields if field.name != ALL]
         return spark.StructType([*keys, *bounds, *results])
 
 
@@ -273,7 +275,7 @@ class Partials:
         """Return the results of windows: keys, the windows' bounds (epoch ms), and the aggregates."""
         count = merged.num_rows
         columns = dict(zip(merged.schema.names, merged.columns))
-        arrays = [columns[name] for name in self._keys]
+        arrays = [columns[name] for name in self._keys if name != ALL]
         for bound in (starts, ends):
             millis = np.full(count, bound) if isinstance(bound, int) else bound
             arrays.append(pa.array(millis * 1000).view(pa.timestamp("us", tz="UTC")))
@@ -289,8 +291,9 @@ class Partials:
 
     def _overflow(self, bound: _Bound, index: int, columns: Mapping[str, Any], starts: Any) -> OperatorError:
         """Return the error of a sum or mean that does not fit its type."""
-        keys = [column_to_list(columns[key].slice(index, 1))[0] for key in self._keys]
+        keys = [_shown(columns[name].slice(index, 1)) for name in self._keys if name != ALL]
         key = keys[0] if len(keys) == 1 else tuple(keys)
+        whose = f" of key {shorten(key)}" if keys else ""
         start = starts if isinstance(starts, int) else None
         if isinstance(starts, np.ndarray):
             # Of each row, or of each number of a window.
@@ -301,10 +304,10 @@ class Partials:
         where = "" if start is None else f" in the window from {start} (epoch ms)"
         kind = bound.accumulator.result_type.simpleString()
         error = OperatorError(
-            f"operator {self._operator!r}: {bound.name}={bound.aggregate!r} of key {shorten(key)}{where} does not fit"
+            f"operator {self._operator!r}: {bound.name}={bound.aggregate!r}{whose}{where} does not fit"
             f" {kind}: cast the column to a type with more digits, such as DECIMAL(38, 0), or to DOUBLE"
         )
-        error.at(operator=self._operator, key=key)
+        error.at(operator=self._operator, **({"key": key} if keys else {}))
         return error
 
     # -- keeping --
@@ -375,6 +378,14 @@ class _Grouped:
     def put(self, names: Iterable[str], parts: Iterable[pa.Array]) -> None:
         """Add columns."""
         self.columns.update(zip(names, parts))
+
+
+def _shown(column: pa.Array) -> Any:
+    """Return the one value of a column for an error; text where Python has no such date."""
+    try:
+        return column_to_list(column)[0]
+    except ValueError:
+        return column.cast(pa.string())[0].as_py()
 
 
 def _array(column: Any) -> pa.Array:

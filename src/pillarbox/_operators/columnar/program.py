@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import pyspark.sql.types as spark
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import ProgramError
 from pillarbox._operators.columnar.accumulators import arrow_type
-from pillarbox._operators.columnar.partials import Columns
+from pillarbox._operators.columnar.partials import ALL, Columns
 from pillarbox._operators.windowing.assigner import WindowAssigner
 from pillarbox._types import RowEncoder
 
@@ -45,10 +46,13 @@ class ColumnarProgram:
             TypeMismatchError: a record does not fit the declared columns.
         """
         keys = self.columns.keys.fields
-        found = columns_of_run(records, (*keys, *self.columns.inputs.fields), self.encoder, operator)
+        fields = [field for field in (*keys, *self.columns.inputs.fields) if field.name != ALL]
+        found = columns_of_run(records, fields, self.encoder, operator)
         for field in keys:
-            if pa.types.is_floating(found[field.name].type):
-                found[field.name] = pc.add(found[field.name], pa.scalar(0.0, found[field.name].type))  # -0.0 is 0.0
+            if field.name == ALL:
+                found[ALL] = pa.array(np.zeros(len(records), np.int64))
+            elif pa.types.is_floating(found[field.name].type):
+                found[field.name] = _one_zero_and_nan(found[field.name])
         return found
 
     def times_of(self, records: Records) -> npt.NDArray[np.int64]:
@@ -58,6 +62,12 @@ class ColumnarProgram:
             ProgramError: one has no timestamp.
         """
         return times_of_run(records, type(self.assigner).__name__, "the window")
+
+
+def _one_zero_and_nan(column: pa.Array) -> pa.Array:
+    """Return floats as keys: Arrow groups them by their bits, and -0.0 is 0.0, and one NaN like another."""
+    kind = column.type
+    return pc.if_else(pc.is_nan(column), pa.scalar(math.nan, kind), pc.add(column, pa.scalar(0.0, kind)))
 
 
 def columns_of_run(

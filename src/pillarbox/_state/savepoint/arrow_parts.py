@@ -78,7 +78,7 @@ def hashes_of_rows(part: ArrowPart, columns: pa.RecordBatch) -> npt.NDArray[np.u
     found = []
     for name in part.keys:
         column = columns.column(columns.schema.get_field_index(name))
-        hashes = hashes_of_column(column, {})
+        hashes = hashes_of_column(column, {}, nan_is_key=True)
         if hashes is None:
             hashes = np.fromiter(map(stable_hash, column_to_list(column)), np.uint64, len(column))
         found.append(hashes)

@@ -1,0 +1,188 @@
+"""Aggregates of columns of all of Spark's types, as keys and as values: row for row as Spark's own ``groupBy``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from pyspark.sql import functions as F
+
+import pillarbox.functions as PF
+from pillarbox import (
+    ProgramError,
+    TumblingEventTimeWindows,
+    approx_count_distinct_,
+    avg_,
+    count_,
+    first_,
+    last_,
+    max_,
+    min_,
+    sum_,
+)
+
+# Values of each type, as SQL: the least, the greatest, those that are odd; sums of them are exact in any order. There
+# are nulls besides.
+NUMBERS = {
+    "byte": ["-128Y", "127Y", "0Y"],
+    "short": ["-32768S", "32767S"],
+    "int": ["-2147483648", "2147483647", "7"],
+    "long": ["144115188075855872L", "-72057594037927936L", "1048576L"],
+    "float": ["float('NaN')", "float('-0.0')", "float('Infinity')", "float('3.4028235E38')", "float('0.125')"],
+    "double": [
+        "double('NaN')",
+        "-0.0D",
+        "double('Infinity') - double('Infinity')",  # a NaN of other bits
+        "double('-Infinity')",
+        "4.9E-324D",
+        "0.125D",
+    ],
+    "dec5": ["CAST(999.99 AS DECIMAL(5, 2))", "CAST(-999.99 AS DECIMAL(5, 2))", "CAST(0.01 AS DECIMAL(5, 2))"],
+    "dec18": ["CAST('999999999999999.999' AS DECIMAL(18, 3))", "CAST('-0.001' AS DECIMAL(18, 3))"],
+    "dec38": [
+        "CAST('-99999999999999999999999.9999999999' AS DECIMAL(38, 10))",
+        "CAST('99999999999999999999999.9999999999' AS DECIMAL(38, 10))",
+        "CAST('0.0000000001' AS DECIMAL(38, 10))",
+    ],
+}
+OTHERS = {
+    "text": ["''", "'a'", "'Z'", "'ä'", "'日本'", "'😀'", "' '", r"'\0'"],
+    "bin": ["X''", "X'00'", "X'FF'", "X'7F80'"],
+    "bool": ["true", "false"],
+    "date": ["DATE'1969-12-31'", "DATE'9999-12-31'", "DATE'0001-01-01'", "DATE'2024-02-29'"],
+    "ts": [
+        "TIMESTAMP'1969-12-31 23:59:59.999999Z'",
+        "TIMESTAMP'9999-12-31 23:59:59.999999Z'",
+        "TIMESTAMP'0001-01-02 00:00:00Z'",
+        "TIMESTAMP'2024-03-31 01:30:00Z'",
+    ],
+    "ntz": [
+        "TIMESTAMP_NTZ'1969-12-31 23:59:59.999999'",
+        "TIMESTAMP_NTZ'9999-12-31 23:59:59.999999'",
+        "TIMESTAMP_NTZ'2024-03-31 02:30:00'",
+    ],
+    "time": ["TIME'00:00:00'", "TIME'23:59:59.999999'", "TIME'12:00:00.000001'"],
+    "days": [
+        "INTERVAL '-1 02:03:04.567' DAY TO SECOND",
+        "INTERVAL '106751991 04:00:54.775807' DAY TO SECOND",
+        "INTERVAL '0 00:00:00' DAY TO SECOND",
+    ],
+}
+# No keys, and nothing but their number can be had of them.
+NESTED = {
+    "list": ["array(1, null)", "array()"],
+    "dict": ["map('a', TIMESTAMP'2024-03-31 01:30:00Z')"],
+    "struct": ["named_struct('a', 1, 'b', array(TIMESTAMP'2024-03-31 01:30:00Z'))"],
+    "void": ["null"],
+}
+MONTHS = "INTERVAL '1-2' YEAR TO MONTH"
+
+ANY = {"count": (count_, F.count)}
+ORDERED = {
+    **ANY,
+    "min": (min_, F.min),
+    "max": (max_, F.max),
+    "first": (first_, lambda name: F.min_by(name, "at")),
+    "last": (last_, lambda name: F.max_by(name, "at")),
+    "distinct": (approx_count_distinct_, F.approx_count_distinct),
+}
+NUMERIC = {**ORDERED, "sum": (sum_, F.sum), "avg": (avg_, F.avg)}
+OF_TYPES = [(NUMBERS, NUMERIC), (OTHERS, ORDERED), (NESTED, ANY)]
+
+
+def one_of(values: list[str], number: str) -> str:
+    cases = " ".join(f"WHEN {index} THEN {value}" for index, value in enumerate(values))
+    return f"CASE {number} {cases} END"
+
+
+def shown(value: Any) -> Any:
+    return repr(value) if isinstance(value, float) else bytes(value) if isinstance(value, bytearray) else value
+
+
+def counted(rows: Any) -> Counter[Any]:
+    return Counter(tuple(map(shown, row)) for row in rows)
+
+
+@pytest.fixture(scope="module")
+def everything(spark):
+    # (Not of a new session: what Spark groups asks the settings of the first one.)
+    settings = {"spark.sql.session.timeZone": "America/New_York", "spark.sql.timeType.enabled": "true"}
+    before = {name: spark.conf.get(name, None) for name in settings}
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    columns = {name: values for kinds, _ in OF_TYPES for name, values in kinds.items()}
+    # The clocks of the zone are set in the middle of the rows, which are in no order of time.
+    df = spark.range(0, 360, numPartitions=2).selectExpr(
+        "id",
+        "timestamp_millis(1710050400000 + (id * 7919 % 3600) * 1000 - 1800000) AS at",
+        "CAST(id % 4 AS INT) AS key",
+        *(f"{one_of(values, f'(id * 5) % {len(values) + 1}')} AS {name}" for name, values in columns.items()),
+    )
+    yield df.cache()
+    df.unpersist()
+    for name, value in before.items():
+        spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+
+
+WINDOW = TumblingEventTimeWindows.of("10 minutes")
+
+
+def own(df, keys):
+    return df.groupBy(*keys, F.window("at", "10 minutes").alias("w"))
+
+
+def test_values_of_all_types(everything):
+    pairs = {
+        f"{name}_{column}": (ours(column), sparks(column).alias(f"{name}_{column}"))
+        for kinds, aggregates in OF_TYPES
+        for column in kinds
+        for name, (ours, sparks) in aggregates.items()
+    }
+    found = PF.window_aggregate(
+        everything, keys="key", time="at", window=WINDOW, **{name: ours for name, (ours, _) in pairs.items()}
+    )
+    wanted = own(everything, ["key"]).agg(*(sparks for _, sparks in pairs.values()))
+    wanted = wanted.select("key", F.col("w.start").alias("window_start"), F.col("w.end").alias("window_end"), *pairs)
+    assert [field.dataType for field in found.schema] == [field.dataType for field in wanted.schema]
+    there = {row[:2]: row for row in found.collect()}
+    expected = {row[:2]: row for row in wanted.collect()}
+    assert len(expected) == 24 and there.keys() == expected.keys()
+    for name in found.columns:
+        assert [shown(there[each][name]) for each in expected] == [shown(row[name]) for row in expected.values()], name
+
+
+def test_keys_of_all_types(everything):
+    keys = [*NUMBERS, *OTHERS]
+    for columns in keys, []:
+        found = PF.window_aggregate(everything, keys=columns, time="at", window=WINDOW, n=count_(), total=sum_("id"))
+        wanted = own(everything, columns).agg(F.count("*").alias("n"), F.sum("id").alias("total"))
+        expected = counted(wanted.select(*columns, "w.start", "w.end", "n", "total").collect())
+        assert counted(found.collect()) == expected and len(expected) >= 6
+
+
+def test_what_is_refused_is_refused_at_once(everything):
+    df = everything.selectExpr(
+        "at", *NESTED, "text COLLATE UTF8_LCASE AS collated", "parse_json('1') AS variant", "bool", "days", "time"
+    )
+
+    def build(keys: str, **aggregates: Any) -> Any:
+        return PF.window_aggregate(df, keys=keys, time="at", window=WINDOW, **aggregates)
+
+    for name in (*NESTED, "collated", "variant"):
+        kind = df.schema[name].dataType.simpleString()
+        with pytest.raises(ProgramError) as refused:
+            build(name, n=count_())
+        assert name in str(refused.value) and kind in str(refused.value)
+        for aggregate in (min_, first_, approx_count_distinct_):
+            with pytest.raises(ProgramError) as refused:
+                build("bool", x=aggregate(name))
+            assert f"x={aggregate.__name__}({name!r})" in str(refused.value) and kind in str(refused.value)
+    for name in (*NESTED, "collated", "variant", "bool", "days", "time"):
+        with pytest.raises(ProgramError, match=rf"x=sum_\('{name}'\).*takes a column of numbers, .*: cast it"):
+            build("bool", x=sum_(name))
+    with pytest.raises(ProgramError, match=r"x=count_\('variant'\)\): columns of variant cannot be read: cast it"):
+        build("bool", x=count_("variant"))
+    with pytest.raises(ProgramError, match=r"the column 'm' is struct<a:interval year to month>, .* leave it out, or"):
+        months = everything.selectExpr("at", "key", f"named_struct('a', {MONTHS}) AS m")
+        PF.window_aggregate(months, keys="key", time="at", window=WINDOW, n=count_())
