@@ -14,6 +14,7 @@ from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from pillarbox._errors import KeyTypeError
 from pillarbox._state.key_groups import (
     MAX_MAX_PARALLELISM,
     default_max_parallelism,
+    hashes_of_column,
     hashes_of_integers,
     key_group,
     key_group_range,
@@ -182,3 +184,42 @@ def test_what_has_no_common_hash_is_refused(key):
 
 def test_default_max_parallelism():
     assert [default_max_parallelism(p) for p in (1, 4, 16, 17, 128, 200)] == [8, 32, 128, 128, 128, 200]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [dt.date.min, dt.date.max, dt.date(1969, 12, 31), None],
+        [dt.datetime(1, 1, 1), dt.datetime.max, dt.datetime(1969, 12, 31, 23, 59, 59, 999_999), None],
+        [dt.datetime(1, 1, 1, tzinfo=dt.timezone.utc), dt.datetime(2024, 3, 31, 1, tzinfo=dt.timezone.utc), None],
+        [dt.time.min, dt.time.max, dt.time(12, 0, 0, 1), None],
+        [dt.timedelta.resolution, dt.timedelta(days=-106_751_991), dt.timedelta(0), None],
+        [0.5, -0.0, float("inf"), None],
+        [Decimal("1.00"), Decimal("-99999999999999999999.5"), Decimal(0), None],
+        [b"", b"\0", b"\xff", None],
+        ["", "ä", None],
+        [True, False, None],
+        [5, -1, -2, None],
+    ],
+    ids=lambda values: type(values[0]).__name__,
+)
+def test_columns_go_where_each_value_goes(values):
+    for some in values, values[:-1]:
+        column = pa.array(some)
+        for each in column, *([column.cast(pa.time64("ns"))] if pa.types.is_time(column.type) else []):
+            assert hashes_of_column(each, {}).tolist() == list(map(stable_hash, some))
+
+
+def test_columns_of_times_that_python_cannot_hold_have_hashes():
+    for kind in pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.duration("us"):
+        bits = pa.int32() if kind == pa.date32() else pa.int64()
+        column = pa.array([2**31 - 1 if bits == pa.int32() else 2**63 - 1, -(2**31), 0], bits).cast(kind)
+        assert len(set(hashes_of_column(column, {}).tolist())) == 3
+
+
+def test_nan_is_a_key_where_rows_are_grouped():
+    for kind in pa.float32(), pa.float64():
+        column = pa.array([float("nan"), 1.5, None], kind)
+        assert hashes_of_column(column, {}) is None
+        grouped = hashes_of_column(column, {}, nan_is_key=True)
+        assert grouped.tolist() == [stable_hash(None), stable_hash(1.5), stable_hash(None)]

@@ -1,0 +1,207 @@
+"""Aggregates of columns: keys and values at the edges of their types, and windows over all rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections import Counter
+from decimal import Decimal
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyspark.sql.types as spark
+import pytest
+
+from pillarbox import (
+    AggregateFunction,
+    EventTimeSessionWindows,
+    OperatorError,
+    ProgramError,
+    SlidingEventTimeWindows,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    Types,
+    WatermarkStrategy,
+    approx_count_distinct_,
+    count_,
+    first_,
+    max_,
+    min_,
+    sum_,
+)
+from pillarbox._elements import ArrowRecords
+from pillarbox._operators.columnar.partials import ALL, Columns, Partials
+
+MINUTE = TumblingEventTimeWindows.of("1 minute")
+BY_AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+
+
+def stream(
+    rows: list[tuple[Any, ...]], names: list[str], types: list[Any], env: StreamExecutionEnvironment | None = None
+) -> Any:
+    info = Types.ROW_NAMED([*names, "at"], [*types, Types.LONG()])
+    return (env or StreamExecutionEnvironment()).from_collection(rows, info).assign_timestamps_and_watermarks(BY_AT)
+
+
+# -- keys --
+
+KEYS: dict[str, tuple[Any, list[Any]]] = {
+    "double": (Types.DOUBLE(), [math.nan, -math.nan, 0.0, -0.0, math.inf, None]),
+    "float": (Types.FLOAT(), [math.nan, -math.nan, 1.5, None]),
+    "bytes": (Types.PRIMITIVE_ARRAY(Types.BYTE()), [b"", b"\0", b"\xff", None]),
+    "text": (Types.STRING(), ["", " ", "ä", "日本", "\0", None]),
+    "decimal": (
+        Types.BIG_DEC(),
+        [Decimal(0), Decimal("99999999999999999999.5"), Decimal("-1e-18"), None],
+    ),
+    "date": (Types.SQL_DATE(), [dt.date.min, dt.date.max, dt.date(1969, 12, 31), None]),
+    "time": (Types.SQL_TIME(), [dt.time.min, dt.time(23, 59, 59, 999_999), None]),
+    "timestamp": (
+        Types.INSTANT(),
+        [dt.datetime(year, 12, 31, tzinfo=dt.timezone.utc) for year in (1, 1969, 9999)],
+    ),
+    "bool": (Types.BOOLEAN(), [True, False, None]),
+}
+
+
+def same(value: Any) -> Any:
+    """Values that are one key, as one."""
+    return "NaN" if value != value else value
+
+
+@pytest.mark.parametrize(
+    "names", [*([name] for name in KEYS), list(KEYS)], ids=lambda names: names[0] if len(names) == 1 else "all"
+)
+@pytest.mark.parametrize("window", [MINUTE, EventTimeSessionWindows.with_gap("1 minute")], ids=["panes", "sessions"])
+def test_keys_of_all_types(names, window):
+    """Keys of one subtask or three, in two epochs: what is equal for Spark is one key."""
+    keys = [tuple(KEYS[name][1][number % len(KEYS[name][1])] for name in names) for number in range(6)]
+    keys += [(None,) * len(names)]
+    expected = Counter(tuple(map(same, key)) for key in keys * 3)
+    for parallelism in (1, 3):
+        env = StreamExecutionEnvironment().set_parallelism(parallelism)
+        rows = stream([(*key, 5) for key in keys * 3], names, [KEYS[name][0] for name in names], env)
+        found = rows.key_by(names).window(window).aggregate(n=count_()).execute_and_collect()
+        assert Counter({tuple(map(same, row[: len(names)])): row.n for row in found}) == expected
+        assert len(found) == len(expected)
+
+
+class Total(AggregateFunction):
+    def create_accumulator(self):
+        return 0
+
+    def add(self, value, accumulator):
+        return accumulator + value.x
+
+    def get_result(self, accumulator):
+        return accumulator
+
+
+# -- values --
+
+
+def test_the_least_zero_keeps_its_sign():
+    rows = stream([(-0.0, 1), (0.0, 2), (math.nan, 3)], ["x"], [Types.DOUBLE()])
+    (found,) = rows.window_all(MINUTE).aggregate(low=min_("x"), first=first_("x"), top=max_("x")).execute_and_collect()
+    assert (str(found.low), str(found.first), str(found.top)) == ("-0.0", "-0.0", "nan")
+    (found,) = (
+        stream([(-0.0, 1)], ["x"], [Types.FLOAT()]).window_all(MINUTE).aggregate(x=max_("x")).execute_and_collect()
+    )
+    assert str(found.x) == "-0.0"
+
+
+@pytest.mark.parametrize("make", [min_, first_, approx_count_distinct_])
+def test_texts_that_spark_compares_otherwise_are_refused(make):
+    for collation in ("UTF8_LCASE", "UNICODE", "UTF8_BINARY_RTRIM"):
+        with pytest.raises(ProgramError, match=f"cannot be had of string collate {collation}: texts are compared byte"):
+            make("x").bind([spark.StringType(collation)])
+    make("x").bind([spark.StringType("UTF8_BINARY")])
+
+
+# -- all rows --
+
+
+def amounts(number: int, env: StreamExecutionEnvironment | None = None) -> Any:
+    rows = [(index % 7 if index % 5 else None, 1_000 * index) for index in range(number)]
+    return stream(rows, ["x"], [Types.LONG()], env)
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+@pytest.mark.parametrize(
+    "window",
+    [MINUTE, SlidingEventTimeWindows.of("1 minute", "20 seconds"), EventTimeSessionWindows.with_gap(900)],
+    ids=["tumbling", "sliding", "sessions"],
+)
+def test_aggregates_over_all_rows(window, parallelism):
+    env = StreamExecutionEnvironment().set_parallelism(parallelism)
+    found = amounts(200, env).window_all(window).aggregate(n=count_(), total=sum_("x")).execute_and_collect()
+    assert found[0]._fields == ("window_start", "window_end", "n", "total")
+    expected: dict[Any, list[Any]] = {}
+    for index in range(200):
+        for bounds in window.assign_windows(None, 1_000 * index, None):
+            expected.setdefault(tuple(bounds), []).append(index % 7 if index % 5 else None)
+    assert {(millis(row.window_start), millis(row.window_end)): (row.n, row.total) for row in found} == {
+        bounds: (len(held), sum(filter(None, held)) if any(each is not None for each in held) else None)
+        for bounds, held in expected.items()
+    }
+
+
+def millis(at: dt.datetime) -> int:
+    return (at - dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)) // dt.timedelta(milliseconds=1)
+
+
+def test_aggregates_over_all_rows_of_columns_go_on_from_a_savepoint():
+    """The rows stay columns; late rows fire their window once more."""
+
+    def job(savepoint: Any = None) -> Any:
+        env = StreamExecutionEnvironment()
+        info = Types.ROW_NAMED(["x", "at"], [Types.LONG(), Types.LONG()])
+        timed = env.from_collection([], info).assign_timestamps_and_watermarks(BY_AT)
+        windows = timed.window_all(MINUTE).allowed_lateness("1 hour")
+        out = windows.aggregate(n=count_(), total=sum_("x")).uid("totals")
+        return env.local_job(out=out, savepoint=savepoint)
+
+    def epoch(job: Any, x: list[int], at: list[int], *, bounded: bool = False) -> list[tuple[int, int]]:
+        (source,) = job.program.sources
+        batch = pa.record_batch({"x": x, "at": at})
+        out = job.run_epoch({source: [[ArrowRecords(batch)]]}, bounded=bounded)["out"]
+        return [(row.n, row.total) for row in out]
+
+    with job() as first:
+        assert epoch(first, [1, 2], [1_000, 2_000]) == []
+        assert epoch(first, [3], [61_000]) == [(2, 3)]
+        savepoint = first.savepoint()
+    with job(savepoint) as second:
+        assert epoch(second, [4], [3_000]) == [(3, 7)]
+        assert epoch(second, [5], [180_000], bounded=True) == [(1, 3), (1, 5)]
+
+
+def test_a_sum_over_all_rows_that_does_not_fit_names_no_key():
+    rows = stream([(2**62, 61_000)] * 2, ["x"], [Types.LONG()])
+    with pytest.raises(OperatorError, match=r"total=sum_\('x'\) in the window from 60000 \(epoch ms\) does not fit"):
+        rows.window_all(MINUTE).aggregate(total=sum_("x")).execute_and_collect()
+
+
+def test_what_windows_over_all_rows_refuse():
+    rows = amounts(1)
+    for build, message in (
+        (lambda: rows.window_all(MINUTE).aggregate(), "aggregate\\(\\) got None: pass an AggregateFunction"),
+        (lambda: rows.window_all(MINUTE).aggregate(Total(), n=count_()), "either an AggregateFunction, or"),
+        (lambda: rows.window_all(MINUTE).aggregate(n=len), r"aggregate\(n=...\) takes an aggregate of columns"),
+        (lambda: rows.window_all(MINUTE).aggregate(n=sum_("y")), "there is no column 'y'; the columns are x, at"),
+        (lambda: rows.count_window_all(3).aggregate(n=count_()), "of event time, not for"),
+        (lambda: rows.map(len).window_all(MINUTE).aggregate(n=count_()), "need to know the columns"),
+    ):
+        with pytest.raises(ProgramError, match=message):
+            build()
+
+
+def test_an_error_shows_a_key_that_python_has_no_date_for():
+    """Spark's dates reach further than Python's."""
+    day, x = spark.StructType().add("day", spark.DateType()), spark.StructType().add("x", spark.LongType())
+    columns = Columns(day, x, {"s": sum_("x")})
+    rows = {"day": pa.array([6_600_000] * 2, pa.int32()).cast(pa.date32()), "x": pa.array([2**62] * 2)}
+    with pytest.raises(OperatorError, match=r"s=sum_\('x'\) of key '20040-03-09' in the window from 7 "):
+        Partials(columns, "op").of_rows(rows, np.zeros(2, np.int64), np.full(2, 7))
+    assert ALL not in columns.result_type().names
