@@ -88,7 +88,11 @@ ORDERED = {
     "distinct": (approx_count_distinct_, F.approx_count_distinct),
 }
 NUMERIC = {**ORDERED, "sum": (sum_, F.sum), "avg": (avg_, F.avg)}
-OF_TYPES = [(NUMBERS, NUMERIC), (OTHERS, ORDERED), (NESTED, ANY)]
+OF_TYPES: list[tuple[dict[str, list[str]], dict[str, tuple[Any, Any]]]] = [
+    (NUMBERS, NUMERIC),
+    (OTHERS, ORDERED),
+    (NESTED, ANY),
+]
 
 
 def one_of(values: list[str], number: str) -> str:
