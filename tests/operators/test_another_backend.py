@@ -14,7 +14,6 @@ from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import KeyedContext, OperatorContext
 from pillarbox._operators.reduce import ReduceOperator
 from pillarbox._state import KeyedStateBackend
-from pillarbox._state.backend import StateUndo
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
 from pillarbox.mailbox import MailboxProcessor
@@ -26,7 +25,6 @@ class Store:
     operator = "op"
     is_declared = True
     num_keys = 0
-    undo: StateUndo | None = None
     now = 0
 
     def __init__(self) -> None:
@@ -62,7 +60,7 @@ class Store:
     def drop_keys(self) -> None:
         raise NotImplementedError
 
-    def get_operator_state(self, descriptor: Any) -> Any:
+    def get_operator_state(self, descriptor: Any, *, is_read: bool = False) -> Any:
         raise NotImplementedError
 
     def get_operator_list(self, descriptor: Any, uid: str, *, union: bool) -> Any:

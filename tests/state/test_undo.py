@@ -26,16 +26,16 @@ class Thing:
 )
 def test_values_are_put_back(value):
     backend = HeapKeyedStateBackend("op")
-    state = backend.get_state(ValueStateDescriptor("v"))
     undo = backend.allow_undo()
+    state = backend.get_state(ValueStateDescriptor("v"))
     backend.set_current_key("k")
     state.update(value)
     before = repr(value)
     undo.begin()
-    undo.save("k")
+    held = state.value()
     for change in ("append", "add", "clear"):
-        if hasattr(value, change):
-            getattr(value, change)(*([] if change == "clear" else [7]))
+        if hasattr(held, change):
+            getattr(held, change)(*([] if change == "clear" else [7]))
     state.update("other")
     undo.restore()
     assert repr(state.value()) == before
@@ -43,12 +43,11 @@ def test_values_are_put_back(value):
 
 def test_a_users_own_object_is_put_back():
     backend = HeapKeyedStateBackend("op")
-    state = backend.get_state(ValueStateDescriptor("v"))
     undo = backend.allow_undo()
+    state = backend.get_state(ValueStateDescriptor("v"))
     backend.set_current_key("k")
     state.update(Thing([1]))
     undo.begin()
-    undo.save("k")
     state.value().content.append(2)
     undo.restore()
     assert state.value().content == [1]
@@ -56,8 +55,8 @@ def test_a_users_own_object_is_put_back():
 
 def test_a_large_map_stays_the_object_that_the_log_knows():
     backend = HeapKeyedStateBackend("op")
-    state = backend.get_state(MapStateDescriptor("m"))
     undo = backend.allow_undo()
+    state = backend.get_state(MapStateDescriptor("m"))
     backend.seal()
     identity = LogIdentity("op", 0, 1, 128)
     log, store = StateLog(identity, backend), MemoryChunkStore()
@@ -67,7 +66,6 @@ def test_a_large_map_stays_the_object_that_the_log_knows():
     log.commit(store, {})
     assert backend.dirty == {}
     undo.begin()
-    undo.save("k")
     state.get(7).append("in place")
     undo.restore()
     assert state.get(7) == ["7" * 200]
@@ -123,8 +121,8 @@ def test_a_large_map_is_put_back(calls, in_log, is_plain):
     identity = LogIdentity("op", 0, 1, 128, key=key)
     types = (Types.LONG(), Types.LIST(Types.STRING())) if is_plain else ()
     backend = HeapKeyedStateBackend("op")
-    state = backend.get_state(MapStateDescriptor("m", *types))
     undo = backend.allow_undo()
+    state = backend.get_state(MapStateDescriptor("m", *types))
     backend.seal()
     log, store = StateLog(identity, backend), MemoryChunkStore()
     log.sync(store)
@@ -137,7 +135,6 @@ def test_a_large_map_is_put_back(calls, in_log, is_plain):
     for number, (fails, changes, commits) in enumerate(calls):
         backend.set_current_key("k")
         undo.begin()
-        undo.save("k")
         after = copy.deepcopy(expected)
         for what, key in changes:
             # What is changed in place and not put is no change that must be written: it is put.
@@ -164,13 +161,12 @@ def test_a_large_map_is_put_back(calls, in_log, is_plain):
 
 def test_states_that_are_the_same_are_not_looked_at():
     backend = HeapKeyedStateBackend("op")
-    own, users = (backend.get_state(ListStateDescriptor(name)) for name in ("own", "users"))
     undo = backend.allow_undo(unchanged=["own"])
+    own, users = (backend.get_state(ListStateDescriptor(name)) for name in ("own", "users"))
     backend.set_current_key("k")
     own.add([1])
     users.add([1])
     undo.begin()
-    undo.save("k")
     for state in (own, users):
         state.get()[0].append(2)
         state.add([3])

@@ -25,9 +25,9 @@ from pillarbox._operators.keyed_process import KeyedProcessOperator
 from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import KeyedContext, OperatorContext, RecordInput
 from pillarbox._operators.process import ProcessOperator, process_each
-from pillarbox._state import KeyedStateBackend, MapState, MapStateDescriptor, StateDescriptor
+from pillarbox._state import KeyedStateBackend, MapStateDescriptor, StateDescriptor
 
-__all__ = ["BroadcastInput", "BroadcastProcessOperator", "KeyedBroadcastProcessOperator"]
+__all__ = ["BroadcastProcessOperator", "KeyedBroadcastProcessOperator"]
 
 
 class _BroadcastStates:
@@ -35,11 +35,12 @@ class _BroadcastStates:
 
     def __init__(self, operator: str, backend: KeyedStateBackend, descriptors: Sequence[MapStateDescriptor]) -> None:
         self._operator = operator
-        states: dict[str, MapState] = {each.name: backend.get_operator_state(each) for each in descriptors}
         self.read_only: dict[str, ReadOnlyBroadcastState] = {
-            name: ReadOnlyBroadcastState(state) for name, state in states.items()
+            each.name: ReadOnlyBroadcastState(backend.get_operator_state(each, is_read=True)) for each in descriptors
         }
-        self.writable: dict[str, BroadcastState] = {name: BroadcastState(state) for name, state in states.items()}
+        self.writable: dict[str, BroadcastState] = {
+            each.name: BroadcastState(backend.get_operator_state(each)) for each in descriptors
+        }
 
     def find(self, views: Mapping[str, Any], descriptor: Any) -> Any:
         """Return the view of a state.
@@ -142,11 +143,9 @@ class _KeyedWritable(_Side, KeyedBroadcastProcessFunction.Context):
     def apply_to_keyed_state(self, descriptor: StateDescriptor, function: Callable[[Any, Any], None]) -> None:
         backend = self._backend
         state = backend.get_state(descriptor)
-        context, undo = self._operator.context, backend.undo
+        context = self._operator.context
         try:
             for key in backend.keys_with(descriptor):
-                if undo is not None:
-                    undo.save(key)
                 backend.set_current_key(key)
                 try:
                     function(key, state)

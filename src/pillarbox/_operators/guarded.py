@@ -14,7 +14,6 @@ from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._errors import OperatorError, PillarboxError
-from pillarbox._operators.broadcast import BroadcastInput
 from pillarbox._operators.collector import IMMUTABLE, RUN_LIMIT, settled
 from pillarbox._operators.dead_letter import DeadLetters, OnError, check_on_error
 from pillarbox._operators.function_operator import FunctionOperator
@@ -89,15 +88,16 @@ class GuardedOperator(StreamOperator):
         context.output = self._main
         context.side_outputs = self._sides
         self._letters = DeadLetters(context, tag, self._sides, has_key=has_key)
-        made = make(context)
-        assert isinstance(made, FunctionOperator), "an operator is guarded that is around no function"
-        self._guarded: FunctionOperator = made
-        self.by_key: bool = made.by_key
         self._backend: KeyedStateBackend | None = None
         self._undo: StateUndo | None = None
         if context.keyed is not None:
             self._backend = context.keyed.backend
             self._undo = self._backend.allow_undo(self.appended, unchanged)
+        made = make(context)
+        assert isinstance(made, FunctionOperator), "an operator is guarded that is around no function"
+        self._guarded: FunctionOperator = made
+        self.by_key: bool = made.by_key
+        if context.keyed is not None:
             for service in context.keyed.timers.services():
                 service.triggerable = _GuardedTimers(self, service.triggerable)
         self._inputs = tuple(_GuardedInput(self, each, keying) for each in self._guarded.inputs)
@@ -114,15 +114,12 @@ class GuardedOperator(StreamOperator):
 
     # -- records and timers --
 
-    def process_run(
-        self, records: Records, keying: Keying | None, process: Callable[[Records], None], *, broadcast: bool
-    ) -> None:
+    def process_run(self, records: Records, keying: Keying | None, process: Callable[[Records], None]) -> None:
         """Process a run record by record.
 
         Args:
             keying: how the records get their keys; None: they have none.
             process: the guarded operator's method for runs of this input.
-            broadcast: whether they may change the operator's own state.
         """
         values = records.values
         # An error of the key function is none of the function's: it fails the task.
@@ -132,10 +129,6 @@ class GuardedOperator(StreamOperator):
         for value, key, stamp in zip(values, keys, stamps):
             if undo is not None:
                 undo.begin()
-                if broadcast:
-                    undo.save_operator_state()
-                elif keying is not None:
-                    undo.save(key)
             # The letter has the record as it came.
             kept = value if type(value) in IMMUTABLE else settled(value)
             marks = self._marks()
@@ -143,12 +136,12 @@ class GuardedOperator(StreamOperator):
                 process(Records([value], None if stamp is None else [stamp]))
             except OperatorError as error:
                 cause = _cause(error)
-                self._take_back(marks, undo)
+                self._take_back(marks)
                 self._letters.write(cause, kept, key, stamp)
             if len(self._main) >= RUN_LIMIT:
                 self.hand_on()
         if undo is not None:
-            undo.begin()  # what comes between runs is for good
+            undo.end()
         self.hand_on()
 
     def fire(self, call: Callable[[int, Any], None], timestamp: int, namespace: Any, timer: TimeDomain) -> None:
@@ -157,17 +150,16 @@ class GuardedOperator(StreamOperator):
         key = self._backend.key
         if self._undo is not None:
             self._undo.begin()
-            self._undo.save(key)
         marks = self._marks()
         try:
             call(timestamp, namespace)
             self._guarded.flush()
         except OperatorError as error:
             cause = _cause(error)
-            self._take_back(marks, self._undo)
+            self._take_back(marks)
             self._letters.write(cause, None, key, timestamp, timer)
         if self._undo is not None:
-            self._undo.begin()
+            self._undo.end()
         self.hand_on_timers(timer)
 
     def hand_on_timers(self, timer: TimeDomain) -> None:
@@ -178,14 +170,14 @@ class GuardedOperator(StreamOperator):
     def _marks(self) -> list[tuple[_Held, int]]:
         return [(held, len(held)) for held in (self._main, *self._sides.held)]
 
-    def _take_back(self, marks: list[tuple[_Held, int]], undo: StateUndo | None) -> None:
-        """Undo what the function has done since the marks were taken."""
+    def _take_back(self, marks: list[tuple[_Held, int]], mark: int = 0) -> None:
+        """Undo what the function has done since the marks were taken: those of outputs, and that of state."""
         self._guarded.flush()  # what it had collected: it is cut off with the rest
         known = dict(marks)
         for held in (self._main, *self._sides.held):
             held.cut(known.get(held, 0))
-        if undo is not None:
-            undo.restore()
+        if self._undo is not None:
+            self._undo.restore(mark)
 
     def hand_on(self) -> None:
         """Let records and letters go that are held back."""
@@ -289,11 +281,10 @@ class _GuardedInput:
     def __init__(self, guard: GuardedOperator, guarded: RecordInput, keying: Keying | None) -> None:
         self._guard = guard
         self._process = guarded.process_records
-        self._broadcast = isinstance(guarded, BroadcastInput)
         self.keying: Keying | None = getattr(guarded, "keying", None) or keying
 
     def process_records(self, records: Records) -> None:
-        self._guard.process_run(records, self.keying, self._process, broadcast=self._broadcast)
+        self._guard.process_run(records, self.keying, self._process)
 
 
 class _GuardedTimers:

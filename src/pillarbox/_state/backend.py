@@ -33,13 +33,11 @@ class KeyedStateBackend(KeyContext, Protocol):
         operator: the operator's name, for errors.
         key: the current key.
         row: the row of the current key. It is the backend's own: nobody else looks into it.
-        undo: saves what is about to change, in an operator that goes on when its function raises; else None.
         now: the processing time of the epoch (epoch ms), by which state expires that has a time-to-live.
     """
 
     row: Any
     now: int
-    undo: StateUndo | None
 
     @property
     def rows(self) -> Mapping[Any, Any]:
@@ -64,10 +62,13 @@ class KeyedStateBackend(KeyContext, Protocol):
             ProgramError: it was declared with another kind, or is declared too late.
         """
 
-    def get_operator_state(self, descriptor: StateDescriptor) -> Any:
+    def get_operator_state(self, descriptor: StateDescriptor, *, is_read: bool = False) -> Any:
         """Return the state that a descriptor declares, of the operator itself: of its subtask, and of no key.
 
         An operator that has such states has none of namespaces.
+
+        Args:
+            is_read: it is only read: there is nothing to undo.
 
         Raises:
             ProgramError: it was declared with another kind, or is declared too late.
@@ -185,32 +186,30 @@ class KeyedStateBackend(KeyContext, Protocol):
         """Return the keys that take most memory, and about how many bytes each takes, without allocating much."""
 
     def allow_undo(self, appended: Collection[str] = (), unchanged: Collection[str] = ()) -> StateUndo:
-        """Return what saves state and puts it back; it is ``undo`` from now on.
+        """Return what undoes what is done to states and timers; these are declared later.
 
         Args:
-            appended: the names of list states whose elements are only added, and never changed.
-            unchanged: the names of states that are the same when they are put back.
+            appended: the names of list states whose elements are never changed.
+            unchanged: the names of states in which there is nothing to undo.
         """
         ...
 
 
 class StateUndo(Protocol):
-    """Keyed state and timers as they were, to be put back."""
+    """What is done to keyed state and timers, to be undone."""
 
     def begin(self) -> None:
-        """Forget what was saved before."""
+        """Begin: what was done so far is for good."""
 
-    def save(self, key: Any) -> None:
-        """Save all that a key has, also in namespaces; what is saved already stays as it is."""
+    def mark(self) -> int:
+        """Return a mark, up to which what follows can be undone."""
+        ...
 
-    def save_current(self) -> None:
-        """Save what the current key has, and of its namespaces the current one."""
+    def restore(self, mark: int = 0) -> None:
+        """Undo what was done since the mark, or since all began."""
 
-    def save_operator_state(self) -> None:
-        """Save what is the operator's own, and no key's."""
-
-    def restore(self) -> None:
-        """Put back what was saved."""
+    def end(self) -> None:
+        """End: also what follows is for good."""
 
 
 class FoldedWindows(Protocol):

@@ -20,11 +20,13 @@ from pillarbox._state.heap_spaces import HeapSpaces
 from pillarbox._state.heap_ttl_states import TTL_STATES
 from pillarbox._state.heap_windows import HeapWindows
 from pillarbox._state.key_groups import key_group, stable_hash, subtask_of
+from pillarbox._state.noting_states import NotingTimers, noting
 from pillarbox._state.operator_state import LIST, UNION
 from pillarbox._state.sizes import largest_rows
 from pillarbox._state.timers import HeapTimers
 from pillarbox._state.ttl_cleaner import TtlCleaner
-from pillarbox._state.undo import Undo, unwatch
+from pillarbox._state.undo import Undo
+from pillarbox._time.internal_timer_service import KeyedTimers
 from pillarbox._types import Types
 
 __all__ = ["HeapKeyedStateBackend", "KeyOwner"]
@@ -62,7 +64,6 @@ class HeapKeyedStateBackend(HeapRows):
         key: the current key.
         dirty: the rows that were changed in this epoch, by key.
         spaces: the rows of namespaces.
-        undo: saves what is about to change, in an operator that goes on when its function raises; else None.
         now: the processing time of the epoch (epoch ms), by which state expires that has a time-to-live.
     """
 
@@ -76,7 +77,8 @@ class HeapKeyedStateBackend(HeapRows):
         self.key: Any = None
         self.dirty: dict[Any, Row] = {}
         self.spaces: HeapSpaces = HeapSpaces(self)
-        self.undo: StateUndo | None = None
+        # In an operator that goes on when its function raises: where its states and timers note what is to be undone.
+        self._undo: Undo | None = None
         self.now: int = 0
         self._cleaner: TtlCleaner | None = None
 
@@ -84,14 +86,17 @@ class HeapKeyedStateBackend(HeapRows):
 
     def share_namespaces(self) -> None:
         """Let all keys share namespaces: what they have there is kept by namespace, and has its timers together."""
+        assert self._undo is None, "what all keys share cannot be undone"
         self.spaces = HeapWindows(self)
 
     def get_state(self, descriptor: StateDescriptor, *, namespaced: bool = False, late: bool = False) -> Any:
         """Return the state that a descriptor declares; the same name means the same state."""
+        rows: HeapRows = self
         if namespaced:
             self.spaces.is_of_keys = True
-            return self.spaces.declare(descriptor, late=late)
-        return self.declare(descriptor, late=late)
+            rows = self.spaces
+        state = rows.declare(descriptor, late=late)
+        return state if self._undo is None else noting(state, descriptor, self._undo)
 
     def make_timed(self, name: str, slot: int, descriptor: StateDescriptor) -> Any:
         """Return a state with a time-to-live, whose stamps are in a slot of their own."""
@@ -105,9 +110,10 @@ class HeapKeyedStateBackend(HeapRows):
         self._cleaner.states.append(state)
         return state
 
-    def get_operator_state(self, descriptor: StateDescriptor) -> Any:
+    def get_operator_state(self, descriptor: StateDescriptor, *, is_read: bool = False) -> Any:
         """Return the state that a descriptor declares, of the operator itself: of its subtask, and of no key."""
-        return self.spaces.declare(descriptor, current=self.spaces.operators_row)
+        state = self.spaces.declare(descriptor, current=self.spaces.operators_row)
+        return state if is_read or self._undo is None else noting(state, descriptor, self._undo)
 
     def get_operator_list(self, descriptor: ListStateDescriptor, uid: str, *, union: bool) -> Any:
         """Return the list state that a descriptor declares, of an operator of the chain itself."""
@@ -158,14 +164,15 @@ class HeapKeyedStateBackend(HeapRows):
                     " operator state store there, or start from a new one"
                 )
 
-    def create_timers(self, name: str, *, namespaced: bool = False) -> HeapTimers:
+    def create_timers(self, name: str, *, namespaced: bool = False) -> KeyedTimers:
         """Return the timers of one time domain of a timer service."""
         if namespaced:
             self.spaces.is_of_keys = True
-            return self.spaces.create_timers(name)
-        timers = HeapTimers(name, self, self.add_slot(SlotSpec(name, "timers")))
-        self.timers.append(timers)
-        return timers
+            timers = self.spaces.create_timers(name)
+        else:
+            timers = HeapTimers(name, self, self.add_slot(SlotSpec(name, "timers")))
+            self.timers.append(timers)
+        return timers if self._undo is None else NotingTimers(timers, self._undo)
 
     def add_slot(self, spec: SlotSpec) -> int:
         """Add a slot to each row, and return its place."""
@@ -297,8 +304,9 @@ class HeapKeyedStateBackend(HeapRows):
         self.is_renamed = self.spaces.is_renamed = False
 
     def allow_undo(self, appended: Collection[str] = (), unchanged: Collection[str] = ()) -> StateUndo:
-        """Return what saves state and puts it back; it is ``undo`` from now on."""
-        self.undo = undo = Undo(self, appended, unchanged)
+        """Return what undoes what is done to states and timers that are declared from now on."""
+        assert not self.is_declared and self._undo is None
+        self._undo = undo = Undo(appended, unchanged)
         return undo
 
     # -- looking at it, for metrics and harnesses --
@@ -317,7 +325,7 @@ class HeapKeyedStateBackend(HeapRows):
 
     def keys_with(self, descriptor: StateDescriptor) -> list[Any]:
         """Return the keys that have something in a state of keys, in an order that depends on the keys alone."""
-        state = self.get_state(descriptor)
+        state = self.declare(descriptor)
         keys = [key for key, row in self.rows.items() if state.is_readable(row)]
         return sorted(sorted(keys, key=repr), key=stable_hash)
 
@@ -366,8 +374,8 @@ class HeapKeyedStateBackend(HeapRows):
             del changed[key]
             del self.rows[key]
         self.spaces.take_changes(changed, removed)
-        if self.undo is not None:
-            unwatch(changed.values())
+        if self._undo is not None:
+            self._undo.end_epoch()
         return changed, removed
 
     def load(self, keys: list[Any], rows: list[Row]) -> None:

@@ -60,6 +60,16 @@ class HeapState:
         self._backend = backend
         self._slot = slot
 
+    @property
+    def rows(self) -> CurrentRow:
+        """The rows that it is in."""
+        return self._backend
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots that hold it; that of its content first."""
+        return (self._slot,)
+
     def _set(self, value: Any) -> None:
         backend = self._backend
         row = backend.row

@@ -88,6 +88,11 @@ class _Timed(HeapState):
         visibility = StateTtlConfig.StateVisibility
         self._returns_expired = self.ttl.state_visibility is visibility.ReturnExpiredIfNotCleanedUp
 
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots that hold it: of its content, and of its stamps."""
+        return (self._slot, self._stamps)
+
     def clear(self) -> None:
         row = self._rows.row
         if row[self._slot] is not None:
@@ -267,16 +272,29 @@ class _TtlMapState(_Timed, HeapMapState):
         entries = row[self._slot]
         if entries is None or key not in entries:
             return _EMPTY
-        stamps, now = row[self._stamps], rows.now
-        stamp = None if stamps is None else stamps.get(key)
-        if stamp is not None and now - stamp >= self._limit:
+        if self.has_expired(key):
             value = entries[key]
             self.remove(key)
             return {key: value} if self._returns_expired else _EMPTY
-        if self._on_read and stamp != now:
+        stamps = row[self._stamps]
+        if self._on_read and (stamps is None or stamps.get(key) != rows.now):
             self._stamp(row, (key,))
             self._touch(row)
         return entries  # type: ignore[no-any-return]
+
+    def has_expired(self, key: Any) -> bool:
+        """Return whether an entry has expired: whoever asks for it removes it."""
+        stamps = self._rows.row[self._stamps]
+        stamp = None if stamps is None else stamps.get(key)
+        return stamp is not None and self._rows.now - stamp >= self._limit
+
+    def expired(self) -> list[Any]:
+        """Return the keys that have expired: whoever asks for all entries removes them."""
+        return self._expired(self._rows.row)
+
+    def stamped_by_looks(self) -> Iterable[Any]:
+        """Return the keys that are stamped when somebody asks for all entries, and some others perhaps."""
+        return self._rows.row[self._slot] or () if self._on_read else ()
 
     def _stamp(self, row: Row, keys: Iterable[Any]) -> None:
         stamps = row[self._stamps]

@@ -24,16 +24,14 @@ class LiveMap(dict[Any, Any]):
     Attributes:
         changed: keys that were set since the map was written, in the order of the first time.
         removed: keys that were removed since; one that was set again is in both.
-        before: what is to be put back, as :mod:`pillarbox._state.undo` notes it; None: nothing is noted.
     """
 
-    __slots__ = ("before", "changed", "removed")
+    __slots__ = ("changed", "removed")
 
     def __init__(self, elements: Any = ()) -> None:
         super().__init__(elements)
         self.changed: dict[Any, None] = {}
         self.removed: dict[Any, None] = {}
-        self.before: Any = None
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)

@@ -115,6 +115,22 @@ class HeapTimers:
             f" deleted at {shorten(timestamp)} ({type(timestamp).__name__}): {hint}"
         )
 
+    # -- undoing --
+
+    def place(self, namespace: Any) -> tuple[Row, Any]:
+        """Return the row that has the current key's timers in a namespace, and its address."""
+        return self._backend.row, self._backend.key
+
+    def put_back(self, row: Row, address: Any, timestamp: int) -> None:
+        """Add a timer to a row that has changed."""
+        self._add(row, timestamp)
+        self.queue.add(timestamp, address)
+
+    def take_away(self, row: Row, address: Any, timestamp: int) -> None:
+        """Remove a timer from a row that has changed."""
+        self._forget(row, timestamp)
+        self.queue.discard(timestamp, address)
+
     def clear(self) -> None:
         """Drop all timers, the rows that they are in being dropped."""
         if self.queue.size:
@@ -271,6 +287,11 @@ class NamespaceTimers(HeapTimers):
                     trigger(timestamp, namespace)
                 if queue.overtaken:
                     break
+
+    def place(self, namespace: Any) -> tuple[Row, Any]:
+        """Return the row that has the current key's timers in a namespace, and its address."""
+        row = self._backend.spaces.row_in(namespace)
+        return row, row[1]
 
     def _touch(self, row: Row) -> None:
         self._backend.spaces.touch_row(row)

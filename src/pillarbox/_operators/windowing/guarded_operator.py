@@ -11,7 +11,6 @@ from pillarbox._operators.guarded import GuardedOperator
 from pillarbox._operators.operator import OperatorContext, StreamOperator
 from pillarbox._operators.windowing.contents import CONTENTS
 from pillarbox._operators.windowing.operator import WindowOperator
-from pillarbox._state.backend import StateUndo
 
 __all__ = ["GuardedWindowOperator"]
 
@@ -43,23 +42,23 @@ class GuardedWindowOperator(GuardedOperator):
         assert isinstance(self._guarded, WindowOperator) and self._backend is not None
         self._windows: WindowOperator = self._guarded
         self._windows.guard = self._guard_firing
-        # Beside that of records: a record may fire a window.
-        self._firing_undo: StateUndo = self._backend.allow_undo(self.appended)
 
     def fire(self, call: Callable[[int, Any], None], timestamp: int, namespace: Any, timer: TimeDomain) -> None:
         """Call what handles a timer of the current key and window."""
+        assert self._undo is not None
+        self._undo.begin()
         call(timestamp, namespace)
         self._guarded.flush()
+        self._undo.end()
         self.hand_on_timers(timer)
 
     def _guard_firing(self, fire: Callable[[], None], timestamp: int) -> None:
         """Call the window function of the current key and window."""
-        assert self._backend is not None
-        undo, key = self._firing_undo, self._backend.key
+        assert self._backend is not None and self._undo is not None
+        key = self._backend.key
         self._guarded.flush()
-        marks = self._marks()
-        undo.begin()
-        undo.save_current()
+        # A record may fire a window, and go on.
+        marks, mark = self._marks(), self._undo.mark()
         kept = self._windows.kept()
         try:
             fire()
@@ -67,6 +66,5 @@ class GuardedWindowOperator(GuardedOperator):
         except (PillarboxError, MemoryError):
             raise
         except Exception as error:
-            self._take_back(marks, undo)
+            self._take_back(marks, mark)
             self._letters.write(error, kept, key, timestamp)
-        undo.begin()
