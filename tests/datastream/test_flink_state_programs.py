@@ -29,6 +29,7 @@ from pillarbox import (
     ReducingStateDescriptor,
     Row,
     RuntimeContext,
+    RuntimeExecutionMode,
     StateTtlConfig,
     StreamExecutionEnvironment,
     TimestampAssigner,
@@ -41,9 +42,11 @@ from pillarbox.testing import ProgramTestHarness, harness_for
 MINUTE = 60_000
 
 
-@pytest.fixture
-def env() -> StreamExecutionEnvironment:
-    return StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+@pytest.fixture(params=[RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH], ids=lambda mode: mode.name)
+def env(request: pytest.FixtureRequest) -> StreamExecutionEnvironment:
+    """What is no rolling result comes out alike in both modes."""
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    return env.set_runtime_mode(request.param)
 
 
 def first(value: Any) -> Any:
@@ -562,6 +565,7 @@ def test_fraud_detection_on_spark(spark: SparkSession):
 
 
 def test_basic_operations(env):
+    env.set_runtime_mode(RuntimeExecutionMode.STREAMING)  # the result of each record is looked at
     info = Types.ROW_NAMED(["id", "info"], [Types.INT(), Types.STRING()])
     people = [("ann", 123, "Germany"), ("bob", 135, "China"), ("cid", 124, "USA"), ("dee", 32, "China")]
     lines = [json.dumps({"name": name, "tel": tel, "addr": {"country": country}}) for name, tel, country in people]

@@ -23,6 +23,7 @@ from pillarbox import (
     OutputTag,
     ProcessWindowFunction,
     RuntimeContext,
+    RuntimeExecutionMode,
     StreamExecutionEnvironment,
     Time,
     TimestampAssigner,
@@ -64,9 +65,11 @@ A_MINUTE_LATE = WatermarkStrategy.for_bounded_out_of_orderness(Duration.of_secon
 )
 
 
-@pytest.fixture
-def env() -> StreamExecutionEnvironment:
-    return StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+@pytest.fixture(params=[RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH], ids=lambda mode: mode.name)
+def env(request: pytest.FixtureRequest) -> StreamExecutionEnvironment:
+    """What is no rolling result comes out alike in both modes."""
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    return env.set_runtime_mode(request.param)
 
 
 # -- ride cleansing: a filter --
@@ -231,15 +234,18 @@ def test_hourly_tips(env):
     assert hourly_tips(env.from_collection(fares)).execute_and_collect() == highest_tips(fares)
 
 
-def test_hourly_tips_by_a_rolling_maximum_end_with_the_same(env):
+@pytest.mark.parametrize("mode", RuntimeExecutionMode)
+def test_hourly_tips_by_a_rolling_maximum_end_with_the_same(mode):
     """What the exercise discusses: without the second window, all results that were the highest so far come out."""
+    env = StreamExecutionEnvironment.get_execution_environment().set_runtime_mode(mode)
     fares = some_fares()
     by_driver = (
         env.from_collection(fares).assign_timestamps_and_watermarks(IN_ORDER).key_by(lambda fare: fare.driver_id)
     )
     totals = by_driver.window(TumblingEventTimeWindows.of(Time.hours(1))).process(AddTips(), TOTAL)
     rolling = list(totals.key_by(lambda total: total[0]).max_by(2).execute_and_collect())
-    assert len(rolling) == sum(map(len, tips_by_hour(fares).values()))
+    of_all = sum(map(len, tips_by_hour(fares).values()))
+    assert len(rolling) == (of_all if mode is RuntimeExecutionMode.STREAMING else len(highest_tips(fares)))
     last = {end: (end, driver, tip) for end, driver, tip in rolling}
     assert sorted(last.values()) == highest_tips(fares)
 

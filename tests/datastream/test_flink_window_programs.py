@@ -68,9 +68,11 @@ class At(TimestampAssigner):
 IN_ORDER = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(At())
 
 
-@pytest.fixture
-def env() -> StreamExecutionEnvironment:
-    return StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+@pytest.fixture(params=[RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH], ids=lambda mode: mode.name)
+def env(request: pytest.FixtureRequest) -> StreamExecutionEnvironment:
+    """Windows and joins come out alike in both modes."""
+    env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+    return env.set_runtime_mode(request.param)
 
 
 def some_readings(seed: int = 3) -> list[Reading]:
@@ -326,10 +328,8 @@ def test_sessions_whose_gap_is_in_the_records(env):
     assert sessions.process(Span()).execute_and_collect() == [(1, 9, 3), (20, 21, 1)]
 
 
-@pytest.mark.parametrize("mode", [RuntimeExecutionMode.STREAMING, RuntimeExecutionMode.BATCH])
-def test_a_window_of_all_that_there_is(env, mode):
+def test_a_window_of_all_that_there_is(env):
     """Without timestamps: it fires when the input has ended."""
-    env.set_runtime_mode(mode)
     to_the_end = GlobalWindows.create_with_end_of_stream_trigger()
     pairs = env.from_collection([("a", 1), ("b", 5), ("a", 3)])
     found = pairs.key_by(lambda pair: pair[0]).window(to_the_end).sum(1).execute_and_collect()
