@@ -91,6 +91,15 @@ class Fields:
 class MissingGlobalError(Exception):
     """A pickle names something that is not there: ``args`` are its module, its name, and why."""
 
+    @property
+    def advice(self) -> str:
+        """What is missing, and what to do, as a part of a sentence."""
+        module, name, why = self.args
+        return (
+            f"{module}.{name}, which is not there ({type(why).__name__}: {why}): keep it where it was; if it has"
+            f" moved, say where, with env.add_class_alias('{module}:{name}', ...)"
+        )
+
 
 class RefusedGlobalError(Exception):
     """A pickle names something that it may not: ``args`` are its module and its name."""

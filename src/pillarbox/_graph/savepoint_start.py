@@ -251,14 +251,12 @@ def plan_restore(
     program: Program,
     own: Mapping[str, Sequence[OwnState]],
     others: Sequence[str] = (),
-    sources: Sequence[str] = (),
 ) -> RestorePlan:
     """Compare a program with a savepoint.
 
     Args:
         own: for each table, what its subtasks keep beside the rows of keys.
         others: more that speaks against it: one sentence each.
-        sources: the names of the savepoint's sources.
 
     Raises:
         CheckpointMismatchError: the program cannot start from it: all reasons, one line each.
@@ -272,7 +270,8 @@ def plan_restore(
     stateful = {uid: _stateful(states) for uid, states in own.items()}
     known = {table.uid for table in manifest.operators}.union(*stateful.values())
     timed = set[str]().union(*map(_timed, own.values()))
-    unknown = [old for old in start.renamed if old not in known and old not in timed and old not in sources]
+    sources = {source["name"] for described in manifest.programs or () for source in described["sources"]}
+    unknown = [old for old in start.renamed if old not in known | timed | sources]
     if unknown:
         wrong.append(
             f"renamed names {_listed(unknown)}, of which it has no state; it has that of {_listed(sorted(known))}"

@@ -282,11 +282,8 @@ def cannot_become(identity: LogIdentity, what: str, why: str) -> CheckpointMisma
 
 def unreadable(identity: LogIdentity, what: str, error: MissingGlobalError) -> CheckpointMismatchError:
     """Return the error that says that a value is of a class that is not there."""
-    module, name, why = error.args
     return CheckpointMismatchError(
-        f"{identity}: the checkpoint holds, in {what}, {module}.{name}, which is not there ({describe(why)}): keep it"
-        f" where it was; if it has moved, say where, with env.add_class_alias('{module}:{name}', ...); or start from a"
-        " new checkpoint"
+        f"{identity}: the checkpoint holds, in {what}, {error.advice}; or start from a new checkpoint"
     )
 
 

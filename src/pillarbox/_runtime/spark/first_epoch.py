@@ -159,14 +159,7 @@ class _Beginning:
         loads = classes_of(self._program.vertices[0])
         own = {table.uid: opened.own_states(table.uid, loads) for table in opened.manifest.operators}
         warnings = self._sources_changed(then, found, others)
-        plan = plan_restore(
-            start,
-            opened.manifest,
-            self._program,
-            own,
-            others,
-            sources=names or (),
-        )
+        plan = plan_restore(start, opened.manifest, self._program, own, others)
         for warning in [*plan.warnings, *warnings]:
             _log.warning("savepoint %s: %s", start.directory, warning)
         for uid in plan.left_behind:

@@ -17,6 +17,7 @@ from pillarbox._errors import CheckpointMismatchError, describe
 from pillarbox._state.log_view import LogView
 from pillarbox._state.operator_state import redistribute_operator_state
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
+from pillarbox._unpickle import MissingGlobalError
 
 __all__ = ["TASKS", "OwnState", "gate_with_edges", "is_drained", "read_task", "redistribute", "task_row"]
 
@@ -62,6 +63,10 @@ def read_task(uid: str, payload: bytes, loads: Callable[[bytes], Any]) -> dict[s
     """
     try:
         task: dict[str, Any] = loads(payload)
+    except MissingGlobalError as error:
+        raise CheckpointMismatchError(
+            f"operator {uid!r}: the savepoint holds, in what its tasks keep beside the rows of keys, {error.advice}"
+        ) from error
     except Exception as error:
         raise CheckpointMismatchError(
             f"operator {uid!r}: what its tasks keep beside the rows of keys cannot be read: {describe(error)}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise, repeat
 from typing import Any
@@ -35,8 +36,8 @@ from pillarbox._state.savepoint.column_types import ColumnType, PickledType, col
 from pillarbox._state.savepoint.manifest import ArrowPart, OperatorTable, SlotColumn
 from pillarbox._state.savepoint.timer_column import TIMERS, decode_timers, encode_timers
 from pillarbox._state.unread import AnyNames, pickled
+from pillarbox._unpickle import MissingGlobalError, loads_allowed
 from pillarbox._unpickle import loads as loads_anything
-from pillarbox._unpickle import loads_allowed
 
 __all__ = ["ROWS", "Table"]
 
@@ -254,10 +255,11 @@ class Table:
 
     def keys(self, batch: pa.RecordBatch, loads: Loads) -> list[Any]:
         """Return the keys of rows."""
-        keys = self._decode("key", batch, loads)
-        for place, values in _exact(batch, _as_written()):
-            if "key" in values:
-                keys[place] = loads(pickled(values["key"]))
+        with self._readable():
+            keys = self._decode("key", batch, loads)
+            for place, values in _exact(batch, _as_written()):
+                if "key" in values:
+                    keys[place] = loads(pickled(values["key"]))
         return keys
 
     def rows(
@@ -366,7 +368,7 @@ class Table:
         layout = list(self.operator.space_layout if space else self.operator.layout)
         columns: dict[str, Sequence[Any]] = {}
         names: dict[str, SlotColumn] = {}
-        try:
+        with self._readable():
             keys = self._decode("key", batch, loads)
             for column in self.operator.columns:
                 if column.space == space and batch.column(column.name).null_count < count:
@@ -382,10 +384,6 @@ class Table:
                         slot = names[name].slot
                         held = columns.setdefault(slot, [None] * count)
                         held[place] = value  # type: ignore[index]
-        except CheckpointMismatchError:
-            raise
-        except Exception as error:
-            raise self._wrong(f"its rows cannot be read: {describe(error)}") from error
         nothing = [None] * count
         rows = list(map(list, zip(repeat(NEW, count), *(columns.get(slot, nothing) for slot, _ in layout))))
         namespaces = None
@@ -398,6 +396,21 @@ class Table:
     def _decode(self, name: str, batch: pa.RecordBatch, loads: Loads) -> list[Any]:
         kind = self._typed.get(name) or PickledType(loads)
         return kind.decode(batch.column(name))
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Let what raises while rows are read say whose rows."""
+        try:
+            yield
+        except CheckpointMismatchError:
+            raise
+        except MissingGlobalError as error:
+            raise CheckpointMismatchError(
+                f"operator {self.operator.uid!r}: the savepoint holds, in keys or in state of the operator's own,"
+                f" {error.advice}"
+            ) from error
+        except Exception as error:
+            raise self._wrong(f"its rows cannot be read: {describe(error)}") from error
 
     def _wrong(self, what: str) -> CheckpointMismatchError:
         return CheckpointMismatchError(
