@@ -74,7 +74,7 @@ def _silence_counts_from_the_start_of_a_task(patch: pytest.MonkeyPatch) -> None:
 def _streams_that_meet_begin_anew(patch: pytest.MonkeyPatch) -> None:
     """A union within a task forgets what each of its streams has said."""
     before = _Meeting.restore
-    patch.setattr(_Meeting, "restore", lambda meeting, snapshot: before(meeting, None))
+    patch.setattr(_Meeting, "restore", lambda meeting, snapshot, **_: before(meeting, None))
 
 
 def _whether_a_channel_has_caught_up_is_a_race(patch: pytest.MonkeyPatch) -> None:
