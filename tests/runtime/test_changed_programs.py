@@ -32,6 +32,7 @@ from pillarbox import (
     max_,
     sum_,
 )
+from pillarbox._datastream import columnar_joins
 from pillarbox._graph.description import Comparison, compare, describe_programs
 from pillarbox.testing import ProgramTestHarness, row
 
@@ -412,6 +413,30 @@ def test_joins_of_columns(tmp_path: Path) -> None:
     then = Changed(joined("left"), first, tmp_path / "left")
     assert then.goes_on(joined("inner"), *more) == {"pairs": [(100, 106), (105, 106)]}
     assert then.goes_on(joined("left"), *more, ends=True) == {"pairs": [(100, 106), (105, 106), (200, None)]}
+
+
+def test_the_first_operator_before_a_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of rows that no function has touched a join keeps columns, else records: one is not taken for the other."""
+
+    def joined(*, untouched: bool, uid: str = "pairs") -> Any:
+        def build(env, paid):
+            timed = paid.map(tuple, output_type=PAID).assign_timestamps_and_watermarks(AT)
+            left, right = (timed.filter(lambda one, n=n: one.n == n).key_by("card") for n in (1, 2))
+            monkeypatch.setattr(columnar_joins, "_is_untouched", lambda step: untouched)
+            near = left.interval_join(right).between(-10, 10)
+            return {"pairs": near.process(lambda one, other, ctx: [(one.at, other.at)]).uid(uid)}
+
+        return build
+
+    first, more = row(card="a", n=1, at=100), [row(card="a", n=n, at=106) for n in (1, 2)]
+    for then in (True, False):
+        changed = Changed(joined(untouched=then), [first], tmp_path / str(then))
+        assert changed.goes_on(joined(untouched=then), *more) == {"pairs": [(100, 106), (106, 106)]}
+        with pytest.raises(CheckpointMismatchError, match="give it another uid\\(\\) and start from a savepoint"):
+            changed.goes_on(joined(untouched=not then), *more)
+        another = joined(untouched=not then, uid="others")
+        found = changed.from_savepoint(another, *more, allow_non_restored_state=True)
+        assert found == {"pairs": [(106, 106)]}
 
 
 # -- broadcast state --
