@@ -1,13 +1,14 @@
 """Windows and joins of columns that ``make chaos`` runs: in the program of the fault tests, and by DataFrame functions.
 
 The former have the events that Python functions have touched, and a place in the level of the others. The latter are a
-query of their own, of which Arrow sees the rows as the source has them.
+query of their own, of which Arrow sees the rows as the source has them; and so does a join whose pairs a function gets.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -19,8 +20,10 @@ from pillarbox import (
     EventTimeSessionWindows,
     OutputTag,
     SlidingEventTimeWindows,
+    StreamExecutionEnvironment,
     TumblingEventTimeWindows,
     Types,
+    WatermarkStrategy,
     count_,
     last_,
     min_,
@@ -80,8 +83,13 @@ def _late(row: Any) -> Out:
     return Out(14, row.key, row.ts, json.dumps(row.id), os.getpid(), 0)
 
 
+def _processed(left: Any, right: Any, ctx: Any) -> Iterator[Out]:
+    state = json.dumps([left.id, right.id], separators=(",", ":"))
+    yield Out(25, left.key, ctx.timestamp(), state, os.getpid(), 0)
+
+
 def build(events: DataFrame) -> DataFrame:
-    """Return what the DataFrame functions give: one query of both."""
+    """Return what the DataFrame functions give, and a join whose pairs a function gets: one query of all."""
     windows = PF.window_aggregate(
         events,
         keys="key",
@@ -106,9 +114,17 @@ def build(events: DataFrame) -> DataFrame:
         suffixes=("", "_right"),
         uid="pairs",
     )
+    env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession).set_parallelism(1)
+    by_time = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms").with_timestamp_assigner("ts")
+    one, other = (
+        env.from_dataframe(side).assign_timestamps_and_watermarks(by_time).key_by("key") for side in (left, right)
+    )
+    processed = one.interval_join(other).between(LOWER, UPPER).process(_processed).uid("processed")
     end = F.unix_millis("window_end")
-    return _rows(windows, 20, F.unix_millis("window_start"), end, "n", "total", "least", "latest").unionByName(
-        _rows(pairs, 21, F.col("ts"), "id", "id_right")
+    return (
+        _rows(windows, 20, F.unix_millis("window_start"), end, "n", "total", "least", "latest")
+        .unionByName(_rows(pairs, 21, F.col("ts"), "id", "id_right"))
+        .unionByName(processed.to_dataframe(COLUMNS).where(F.col("key") != HEARTBEAT))
     )
 
 

@@ -90,10 +90,11 @@ class Sessions:
 
 
 class Join:
-    """A left outer join."""
+    """A left outer join; and its pairs alone, as a function gets them."""
 
-    def __init__(self, level: int, late_level: int | None = None) -> None:
+    def __init__(self, level: int, late_level: int | None = None, processed_level: int | None = None) -> None:
         self._level = level
+        self._processed_level = processed_level
         self._late_level = late_level
         self._lefts: defaultdict[int, list[Event]] = defaultdict(list)
         self._rights: defaultdict[int, list[Event]] = defaultdict(list)
@@ -115,7 +116,10 @@ class Join:
         for left, right in pairs:
             if LOWER <= right.ts - left.ts <= UPPER:
                 self._alone.discard(left)
-                self._found.append((self._level, event.key, left.ts, json.dumps([left.id, right.id])))
+                pair = json.dumps([left.id, right.id])
+                self._found.append((self._level, event.key, left.ts, pair))
+                if self._processed_level is not None:
+                    self._found.append((self._processed_level, event.key, max(left.ts, right.ts), pair))
 
     def end_of_input(self, watermark: int) -> Iterator[Row]:
         found, self._found = self._found, []
@@ -172,7 +176,7 @@ def watermark_of(parts: Sequence[Iterable[Event]]) -> int:
 
 def frames_answer(epochs: Sequence[Epoch]) -> dict[int, list[Row]]:
     """Work out what is to come out of the DataFrame functions, by batch; an outcome has no blanks in its state."""
-    windows, pairs = ColumnModel([Windows(20, SIZE, SLIDE, LATENESS)]), ColumnModel([Join(21)])
+    windows, pairs = ColumnModel([Windows(20, SIZE, SLIDE, LATENESS)]), ColumnModel([Join(21, processed_level=25)])
     sides = [BEGINNING, BEGINNING]
     answer = {}
     for batch, parts in enumerate(epochs):
