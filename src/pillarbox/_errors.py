@@ -24,6 +24,8 @@ __all__ = [
     "TaskStateError",
     "TypeMismatchError",
     "causes_of",
+    "check_kind",
+    "check_text",
     "describe",
     "raise_from_user_code",
     "shorten",
@@ -111,6 +113,28 @@ class TaskCanceledError(PillarboxError):
 
 class TaskStateError(PillarboxError):
     """A task was asked for something that cannot happen in the state that it is in."""
+
+
+def check_kind(value: object, kinds: type | tuple[type, ...], what: str, wanted: str) -> None:
+    """Check that an argument is of one of some classes.
+
+    Args:
+        what: the argument, and ``wanted``: the words for what it is, as in "the name of a column".
+
+    Raises:
+        ProgramError: it is of another one.
+    """
+    if not isinstance(value, kinds):
+        raise ProgramError(f"{what} is {wanted}, not {shorten(value)}")
+
+
+def check_text(value: object, what: str) -> None:
+    """Check that an argument is text, and not empty.
+
+    Raises:
+        ProgramError: it is something else.
+    """
+    check_kind(value, str if value != "" else (), what, "a non-empty string")
 
 
 def shorten(value: object, limit: int = 80) -> str:

@@ -13,7 +13,7 @@ from pillarbox._datastream.execution_mode import RuntimeExecutionMode, is_batch
 from pillarbox._datastream.missing import missing_in_environment
 from pillarbox._datastream.operator_settings import check_parallelism
 from pillarbox._datastream.starts_from_savepoint import StartsFromSavepoint
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import ProgramError, check_kind, check_text, shorten
 from pillarbox._generics import T
 from pillarbox._graph import (
     CollectionSource,
@@ -296,6 +296,7 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         """
         if not hasattr(df, "mapInArrow"):
             raise ProgramError(f"from_dataframe() takes a Spark DataFrame, not {shorten(df)}")
+        check_text(name, "from_dataframe(): the source's name")
         check_column_names(df.columns, "from_dataframe()")
         check_readable(df.schema)
         step = DataFrameSource(self._next(), name, [], dataframe=df, columns=tuple(df.columns))
@@ -401,6 +402,8 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
             ...     job.run()
             {'words': ['to', 'be']}
         """
+        for stream in outputs.values():
+            check_kind(stream, DataStream, "local_job(): an output", "a stream")
         sinks = [
             SinkTransformation(self._next(), name, [stream._plain_step()], uid=f"collect-{name}", output=name)
             for name, stream in outputs.items()
@@ -434,13 +437,15 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
             >>> type(writer).__name__
             'DataStreamWriter'
         """
+        if not callable(function):
+            raise ProgramError(f"for_each_batch() takes a function f(outputs, batch_id), not {shorten(function)}")
+        check_kind(outputs, Mapping, "for_each_batch(): outputs", "a dict of (stream, columns) by name")
         if not outputs:
             raise ProgramError("for_each_batch() takes at least one output")
-        for name in outputs:
-            if not isinstance(name, str) or not name:
-                raise ProgramError(
-                    f"for_each_batch(): the name of an output is a non-empty string, not {shorten(name)}"
-                )
+        for name, output in outputs.items():
+            check_text(name, "for_each_batch(): the name of an output")
+            if not isinstance(output, tuple) or len(output) != 2 or not isinstance(output[0], DataStream):
+                raise ProgramError(f"for_each_batch(): output {name!r} is (stream, columns), not {shorten(output)}")
         schemas = {name: resolve_schema(schema) for name, (_, schema) in outputs.items()}
         sinks = [stream._columns_sink(name, schemas[name]) for name, (stream, _) in outputs.items()]
         program = self._compile("for_each_batch", sinks)

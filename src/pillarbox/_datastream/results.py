@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, overload
 
 from pillarbox._datastream.missing import missing_in_sink
 from pillarbox._datastream.operator_settings import set_chaining, set_parallelism
+from pillarbox._errors import check_text
 from pillarbox._generics import Generic, T
 from pillarbox._graph import ChainingStrategy, SinkTransformation
 
@@ -129,11 +130,13 @@ class DataStreamSink:
 
     def name(self, name: str) -> DataStreamSink:
         """Name the sink, for people: in plans, metrics and errors."""
+        check_text(name, "a name")
         self._step.name = name
         return self
 
     def uid(self, uid: str) -> DataStreamSink:
         """Set the uid that the sink's state is stored under."""
+        check_text(uid, "a uid")
         self._step.uid = uid
         return self
 

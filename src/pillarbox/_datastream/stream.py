@@ -13,7 +13,7 @@ from pillarbox._datastream.given_functions import name_of
 from pillarbox._datastream.missing import missing
 from pillarbox._datastream.operator_settings import set_chaining, set_parallelism
 from pillarbox._datastream.results import CollectedResults, DataStreamSink
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import ProgramError, check_text, shorten
 from pillarbox._generics import T1, Generic
 from pillarbox._graph import (
     ChainingStrategy,
@@ -79,7 +79,7 @@ class Stream(Generic[T1]):
         """Name the operator that makes this stream, for people: in plans, metrics and errors.
 
         Raises:
-            ProgramError: the stream is keyed, and no operator makes it.
+            ProgramError: it is not a non-empty string; the stream is keyed, and no operator makes it.
 
         Example:
             >>> _ = env.from_collection([1]).map(str).name("as text").print()
@@ -88,6 +88,7 @@ class Stream(Generic[T1]):
         """
         if isinstance(self._step, KeyByTransformation):
             raise ProgramError(f"name({name!r}) belongs to an operator, and key_by() is none: call it before or behind")
+        check_text(name, "a name")
         self._step.name = name
         return self
 
@@ -109,8 +110,7 @@ class Stream(Generic[T1]):
         """
         if not isinstance(self._step, OperatorTransformation):
             raise ProgramError(f"uid({uid!r}) belongs to an operator; {self._step.name!r} is none")
-        if not isinstance(uid, str) or not uid:
-            raise ProgramError(f"a uid is a non-empty string, not {shorten(uid)}")
+        check_text(uid, "a uid")
         self._step.uid = uid
         return self
 

@@ -82,18 +82,6 @@ class DeadLetter:
         fields = (self.value, self.key, self.timestamp, self.operator, self.error, self.traceback, self.timer)
         return make, ("DeadLetter", *fields)
 
-    @staticmethod
-    def of(
-        error: Exception,
-        operator: str,
-        value: Any,
-        key: Any,
-        timestamp: int | None,
-        timer: TimeDomain | None = None,
-    ) -> DeadLetter:
-        """Return the letter for an error that user code raised."""
-        return DeadLetter(value, key, timestamp, operator, describe(error), formatted(error), timer)
-
 
 class DeadLetters:
     """Writes and counts the letters of one operator.
@@ -118,7 +106,8 @@ class DeadLetters:
         """Write the letter of a record, or of a timer."""
         self._count.inc()
         if self._tag_id in self._outputs:
-            letter = DeadLetter.of(cause, self._operator, value, key if self._has_key else None, stamp, timer)
+            key = key if self._has_key else None
+            letter = DeadLetter(value, key, stamp, self._operator, describe(cause), formatted(cause), timer)
             emitted = None if timer is TimeDomain.PROCESSING_TIME else stamp
             self._outputs[self._tag_id].process_records(Records([letter], [emitted]))
         elif not self._warned:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pyspark.sql.types as spark
 
-from pillarbox._errors import ProgramError
+from pillarbox._errors import ProgramError, check_kind
 from pillarbox._generics import Generic, K, Out, T, V
 from pillarbox._rows import Row
 
@@ -128,25 +128,29 @@ class Types:
     @staticmethod
     def ROW(field_types: Sequence[TypeInformation[Any]]) -> TypeInformation[Row]:
         """Declare a row with columns f0, f1, ..."""
-        return _row_type("ROW", [f"f{i}" for i in range(len(field_types))], field_types)
+        return _row_type("ROW", None, field_types)
 
     @staticmethod
     def ROW_NAMED(field_names: Sequence[str], field_types: Sequence[TypeInformation[Any]]) -> TypeInformation[Row]:
         """Declare a row with these columns.
 
         Raises:
-            ProgramError: there are more names than types, or fewer.
+            ProgramError: there are more names than types, or fewer; one is no name, or no type.
         """
-        return _row_type("ROW", field_names, field_types)
+        check_kind(field_names, (list, tuple), "Types.ROW_NAMED(): the field names", "a list of names")
+        for name in field_names:
+            check_kind(name, str, "Types.ROW_NAMED(): the name of a field", "a string")
+        return _row_type("ROW_NAMED", field_names, field_types)
 
     @staticmethod
     def TUPLE(field_types: Sequence[TypeInformation[Any]]) -> TypeInformation[tuple[Any, ...]]:
         """Declare a tuple, as a row with columns f0, f1, ..."""
-        return _row_type("TUPLE", [f"f{i}" for i in range(len(field_types))], field_types)
+        return _row_type("TUPLE", None, field_types)
 
     @staticmethod
     def PRIMITIVE_ARRAY(element_type: TypeInformation[Any]) -> TypeInformation[Any]:
         """Declare a list; of BYTE, as in PyFlink: ``bytes``."""
+        _check_types("PRIMITIVE_ARRAY", element_type)
         if isinstance(element_type.data_type, spark.ByteType):
             return TypeInformation(f"PRIMITIVE_ARRAY({element_type})", spark.BinaryType(), (element_type,))
         return _list_type("PRIMITIVE_ARRAY", element_type)
@@ -169,6 +173,7 @@ class Types:
     @staticmethod
     def MAP(key_type_info: TypeInformation[K], value_type_info: TypeInformation[V]) -> TypeInformation[dict[K, V]]:
         """Declare a dict."""
+        _check_types("MAP", key_type_info, value_type_info)
         key, value = key_type_info.data_type, value_type_info.data_type
         return TypeInformation(
             f"MAP({key_type_info}, {value_type_info})",
@@ -177,7 +182,18 @@ class Types:
         )
 
 
-def _row_type(kind: str, names: Sequence[str], field_types: Sequence[TypeInformation[Any]]) -> TypeInformation[Any]:
+def _check_types(kind: str, *types: Any) -> None:
+    for each in types:
+        check_kind(each, TypeInformation, f"Types.{kind}(): the type of a part", "one of Types, such as Types.LONG()")
+
+
+def _row_type(
+    kind: str, names: Sequence[str] | None, field_types: Sequence[TypeInformation[Any]]
+) -> TypeInformation[Any]:
+    check_kind(field_types, (list, tuple), f"Types.{kind}(): the field types", "a list of Types")
+    _check_types(kind, *field_types)
+    names = [f"f{i}" for i in range(len(field_types))] if names is None else names
+    kind = kind.removesuffix("_NAMED")
     if len(names) != len(field_types):
         raise ProgramError(f"{len(names)} field names, but {len(field_types)} field types")
     said = ", ".join(map("{}: {}".format, names, field_types))
@@ -192,5 +208,6 @@ def _row_type(kind: str, names: Sequence[str], field_types: Sequence[TypeInforma
 
 
 def _list_type(kind: str, element: TypeInformation[Any]) -> TypeInformation[Any]:
+    _check_types(kind, element)
     data_type = None if element.data_type is None else spark.ArrayType(element.data_type)
     return TypeInformation(f"{kind}({element})", data_type, (element,))

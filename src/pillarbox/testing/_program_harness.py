@@ -266,6 +266,8 @@ def program_of(build: Build, parallelism: int) -> tuple[Program, dict[str, int |
 
     It is None for a source on which no output depends.
     """
+    if not callable(build) or isinstance(build, type):
+        raise ProgramError(f"a program is built by a function build(env, payments), not by {shorten(build)}")
     parameters = list(inspect.signature(build).parameters.values())[1:]
     names = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
     if not names:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple, Protocol
 
+from pillarbox._errors import ProgramError, check_kind, shorten
 from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox._unpickle import make
 
@@ -46,11 +47,17 @@ class TimeWindow(NamedTuple):
 
     def intersects(self, other: TimeWindow, /) -> bool:
         """Return whether both windows overlap or touch, so that sessions of them are one."""
-        return self.start <= other.end and self.end >= other.start
+        try:
+            return self.start <= other.end and self.end >= other.start
+        except (AttributeError, TypeError):
+            raise _no_window(other) from None
 
     def cover(self, other: TimeWindow, /) -> TimeWindow:
         """Return the smallest window that holds both."""
-        return TimeWindow(min(self.start, other.start), max(self.end, other.end))
+        try:
+            return TimeWindow(min(self.start, other.start), max(self.end, other.end))
+        except (AttributeError, TypeError):
+            raise _no_window(other) from None
 
     @staticmethod
     def get_window_start_with_offset(timestamp: int, offset: int, window_size: int) -> int:
@@ -60,10 +67,18 @@ class TimeWindow(NamedTuple):
             >>> TimeWindow.get_window_start_with_offset(90_000, 0, 60_000)
             60000
         """
+        for each in (timestamp, offset, window_size):
+            check_kind(each, int, "get_window_start_with_offset(): each argument", "a number of milliseconds")
+        if window_size < 1:
+            raise ProgramError(f"get_window_start_with_offset(): the size is from 1 ms, not {window_size}")
         return timestamp - (timestamp - offset) % window_size
 
     def __reduce__(self) -> Any:
         return make, ("TimeWindow", *self)
+
+
+def _no_window(other: object) -> ProgramError:
+    return ProgramError(f"a TimeWindow can be compared with a TimeWindow, not with {shorten(other)}")
 
 
 class GlobalWindow(NamedTuple):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pillarbox._elements import TaskReport
+from pillarbox._errors import ProgramError, shorten
 from pillarbox._runtime.spark.output import REPORT_TYPES
 
 __all__ = ["metrics"]
@@ -27,11 +28,17 @@ def metrics(progress: Any) -> list[TaskReport]:
     Args:
         progress: a query's ``lastProgress``, one of its ``recentProgress``, the event of a listener's
             ``onQueryProgress``, or a dict made of its JSON.
+
+    Raises:
+        ProgramError: it is something else.
     """
     progress = getattr(progress, "progress", progress)
     if progress is None:
         return []
-    observed = progress["observedMetrics"] if isinstance(progress, Mapping) else progress.observedMetrics
+    is_dict = isinstance(progress, Mapping)
+    observed = progress.get("observedMetrics") if is_dict else getattr(progress, "observedMetrics", None)
+    if observed is None:
+        raise ProgramError(f"metrics() takes the progress of a query, such as lastProgress, not {shorten(progress)}")
     tasks: list[TaskReport] = []
     for name, values in observed.items():
         if _NAME.fullmatch(name):

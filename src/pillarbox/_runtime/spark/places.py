@@ -4,18 +4,42 @@ from __future__ import annotations
 
 import base64
 import re
-from typing import TYPE_CHECKING
+from os import PathLike, fspath
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._errors import ProgramError, shorten
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
 
-__all__ = ["add_line", "reader", "state_is_found"]
+__all__ = ["add_line", "check_session", "place_of", "reader", "state_is_found"]
 
 # Spark's own name of the option, by which its readers look at a path that they were given and at no other.
 _WILDCARDS = "__globPaths__"
 
 # Characters that Java escapes in a URI. (It leaves letters of all languages as they are.)
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f\s"#%<>?\[\\\]^`{|}]""")
+
+
+def check_session(spark: Any, asked_by: str) -> None:
+    """Check that an argument is a session of Spark.
+
+    Raises:
+        ProgramError: it is something else.
+    """
+    if not hasattr(spark, "readStream"):
+        raise ProgramError(f"{asked_by} takes a SparkSession first, not {shorten(spark)}")
+
+
+def place_of(directory: Any, what: str) -> str:
+    """Return a directory that a user named, without a slash at its end.
+
+    Raises:
+        ProgramError: it is none.
+    """
+    if not isinstance(directory, (str, PathLike)) or not str(directory):
+        raise ProgramError(f"{what} is a directory, not {shorten(directory)}")
+    return str(fspath(directory)).rstrip("/")
 
 
 def reader(spark: SparkSession) -> DataFrameReader:

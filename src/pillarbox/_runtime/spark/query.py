@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pillarbox._elements import TaskReport
-from pillarbox._errors import ProgramError, describe
+from pillarbox._errors import ProgramError, describe, shorten
 from pillarbox._runtime.spark import residency
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.metrics import metrics
@@ -78,6 +78,10 @@ def start(
         ConfigurationError: this Spark cannot rescale, and ``env.set_auto_rescale(True)`` asks for it.
         ProgramError: the query has no program of pillarbox.
     """
+    if not hasattr(writer, "foreachBatch"):
+        raise ProgramError(
+            f"start() takes the writer of a program, such as to_dataframe(...).writeStream, not {shorten(writer)}"
+        )
     if table is not None and path is not None:
         raise ProgramError("start() takes a path or a table, not both")
     planned = programs_of(writer)

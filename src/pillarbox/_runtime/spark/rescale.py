@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pillarbox._errors import CheckpointMismatchError, ConfigurationError, ProgramError, shorten
 from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles
+from pillarbox._runtime.spark.places import check_session, place_of
 from pillarbox._runtime.spark.start import spark_version, state_settings
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     """
     if not isinstance(parallelism, int) or isinstance(parallelism, bool) or parallelism < 1:
         raise ProgramError(f"parallelism is a whole number from 1, not {shorten(parallelism)}")
+    check_session(spark, "rescale()")
+    checkpoint = place_of(checkpoint, "rescale(): the checkpoint")
     check_spark(spark)
     files = CheckpointFiles(spark, checkpoint)
     description = files.description

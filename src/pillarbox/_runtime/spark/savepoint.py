@@ -18,7 +18,7 @@ import pillarbox
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles, Stateful, each_log
 from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
-from pillarbox._runtime.spark.places import reader
+from pillarbox._runtime.spark.places import check_session, place_of, reader
 from pillarbox._runtime.spark.session import worker_pool
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.log_view import LogView
@@ -92,9 +92,11 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
     Example:
         >>> savepoint(spark, "/checkpoints/flights", "/savepoints/flights-1")  # doctest: +SKIP
     """
+    check_session(spark, "savepoint()")
+    checkpoint = place_of(checkpoint, "savepoint(): the checkpoint")
+    directory = place_of(directory, "savepoint(): the place of the savepoint")
     files = CheckpointFiles(spark, checkpoint, epoch)
     stateful = files.stateful
-    directory = directory.rstrip("/")
     check_new(spark, directory)
     with worker_pool(spark, None), unwrapped_failures():
         begin(spark, directory)

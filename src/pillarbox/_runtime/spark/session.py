@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import ConfigurationError
+from pillarbox._errors import ConfigurationError, ProgramError, check_text, shorten
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -46,6 +46,9 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
     Raises:
         ConfigurationError: Java or a Python package is missing or of a wrong version.
     """
+    if not isinstance(cores, int) or isinstance(cores, bool) or cores < 1:
+        raise ProgramError(f"local_session(): cores is a whole number from 1, not {shorten(cores)}")
+    check_text(app_name, "local_session(): app_name")
     check_packages()
     check_java()
     from pyspark.sql import SparkSession

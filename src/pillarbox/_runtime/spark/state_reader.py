@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from pillarbox._errors import CheckpointMismatchError, shorten
+from pillarbox._errors import CheckpointMismatchError, check_text, shorten
 from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles, Stateful, each_log
 from pillarbox._runtime.spark.failures import failures_in_worker
+from pillarbox._runtime.spark.places import check_session, place_of
 from pillarbox._runtime.spark.savepoint import is_savepoint, open_savepoint
 from pillarbox._runtime.spark.session import time_zone, worker_pool
 from pillarbox._runtime.spark.state_columns import StateEncoder, key_type, state_columns
@@ -63,6 +64,9 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     """
     from pyspark.sql.types import DataType
 
+    check_session(spark, "read_state()")
+    checkpoint = place_of(checkpoint, "read_state(): the checkpoint")
+    check_text(uid, "read_state(): the uid")
     if is_savepoint(spark, checkpoint):
         return _of_savepoint(spark, checkpoint, uid, epoch)
     files = CheckpointFiles(spark, checkpoint, epoch)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._errors import PillarboxError, ProgramError, SavepointError, describe, shorten
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.metrics import metrics
+from pillarbox._runtime.spark.places import place_of
 from pillarbox._runtime.spark.savepoint import check_new, savepoint
 from pillarbox._runtime.spark.start import changes_refused, last_epoch
 from pillarbox._runtime.spark.started import StartedQuery, find
@@ -69,6 +70,9 @@ def stop_with_savepoint(
         raise ProgramError(f"timeout is a number of seconds above 0, not {shorten(timeout)}")
     if not isinstance(drain, bool):
         raise ProgramError(f"drain is True or False, not {shorten(drain)}")
+    if not hasattr(query, "awaitTermination"):
+        raise ProgramError(f"stop_with_savepoint() takes a query, as start() returned it, not {shorten(query)}")
+    directory = place_of(directory, "stop_with_savepoint(): the place of the savepoint")
     started = find(query)
     if started is None:
         raise SavepointError(

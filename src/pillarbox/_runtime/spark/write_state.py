@@ -12,6 +12,7 @@ import pillarbox
 from pillarbox._errors import CheckpointMismatchError, ProgramError, TypeMismatchError, shorten
 from pillarbox._runtime.spark import savepoint as files
 from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
+from pillarbox._runtime.spark.places import place_of
 from pillarbox._runtime.spark.session import worker_pool
 from pillarbox._state.descriptors import StateDescriptor, ValueStateDescriptor
 from pillarbox._state.key_groups import DEFAULT_MAX_PARALLELISM
@@ -66,10 +67,13 @@ def write_state(
         >>> history = spark.sql("SELECT 'c1' AS card, 7L AS seen")  # doctest: +SKIP
         >>> write_state(history, "/savepoints/begin", "count", key="card")  # doctest: +SKIP
     """
+    if not hasattr(df, "isStreaming"):
+        raise ProgramError(f"write_state() takes a Spark DataFrame, not {shorten(df)}")
+    directory = place_of(directory, "write_state(): the place of the savepoint")
+    like = None if like is None else place_of(like, "write_state(): like")
     if df.isStreaming:
         raise ProgramError("write_state() takes a batch DataFrame, and this one is streaming")
     spark = df.sparkSession
-    directory = directory.rstrip("/")
     if like is not None:
         if key is not None or states is not None or timers is not None:
             raise ProgramError("write_state(): like says key, states and timers; leave these out")
