@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from decimal import Decimal
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa
@@ -256,35 +254,6 @@ def test_rows_without_timestamp_are_refused():
     stream = StreamExecutionEnvironment().from_collection([ROW(("ann", 1, 2, None, ""))], PAYMENT)
     with pytest.raises(ProgramError, match="without a timestamp: put assign_timestamps_and_watermarks"):
         stream.key_by("card").window(MINUTE).aggregate(n=count_()).execute_and_collect()
-
-
-# -- days of a time zone --
-
-
-@pytest.mark.parametrize(
-    "assigner",
-    [
-        TumblingEventTimeWindows.of("1 day", time_zone="Europe/Berlin"),
-        TumblingEventTimeWindows.of("2 days", "3 hours", time_zone="Europe/Berlin"),
-        SlidingEventTimeWindows.of("3 days", "1 day", time_zone="Europe/Berlin"),
-        SlidingEventTimeWindows.of("3 days", "2 days", time_zone="Europe/Berlin"),
-        SlidingEventTimeWindows.of("1 day", "3 days", time_zone="Europe/Berlin"),
-        CumulativeEventTimeWindows.of("4 days", "2 days", time_zone="Europe/Berlin"),
-    ],
-)
-def test_days_on_which_clocks_are_set(assigner):
-    start = dt.datetime(2024, 3, 28, tzinfo=ZoneInfo("Europe/Berlin"))
-    times = [int(start.timestamp() * 1000) + 3_600_000 * hour for hour in range(0, 24 * 7, 5)]
-    windows = keyed(*[("ann", time, 1, None, "") for time in times]).window(assigner)
-    found = {
-        (int(row.window_start.timestamp() * 1000), int(row.window_end.timestamp() * 1000)): row.n
-        for row in windows.aggregate(n=count_()).execute_and_collect()
-    }
-    expected: dict[Any, int] = {}
-    for time in times:
-        for window in assigner.assign_windows(None, time, None):
-            expected[tuple(window)] = expected.get(tuple(window), 0) + 1
-    assert found == expected
 
 
 # -- what is kept --

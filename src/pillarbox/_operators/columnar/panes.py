@@ -5,13 +5,15 @@ All times are epoch milliseconds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import gcd
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pillarbox._operators.windowing.assigner import WindowAssigner
-from pillarbox._operators.windowing.panes import Panes, panes_of
+from pillarbox._operators.windowing.panes import EvenPanes, Panes, panes_of
 from pillarbox._operators.windowing.time_windows import (
     CumulativeEventTimeWindows,
     SlidingEventTimeWindows,
@@ -22,7 +24,7 @@ from pillarbox._operators.windowing.window_starts import Days
 __all__ = ["TumblingPanes", "columnar_panes"]
 
 
-class TumblingPanes(Panes):
+class TumblingPanes(EvenPanes):
     """Each window is one pane."""
 
     def __init__(self, size: int, offset: int) -> None:
@@ -51,16 +53,22 @@ class TumblingPanes(Panes):
 
 
 class DayPanes(Panes):
-    """Days of a time zone, which may have 23 or 25 hours; windows have ``size`` of them, and start each ``slide``."""
+    """Days of a time zone, some together: they may have 23 or 25 hours, and a day that was left out has none.
 
-    def __init__(self, days: Days, size: int, slide: int, length: int, *, cumulates: bool = False) -> None:
-        self.name: str = f"panes of {length} ms of {size} ms each {slide} ms, offset {days.offset} ms, {days.zone}"
-        self.longest: int = max(size, slide)
+    Args:
+        assigner: the windows: those that hold a pane are those that hold its start.
+        days: where days start.
+        length: of how many milliseconds the days of a pane would be, if all had 24 hours.
+    """
+
+    def __init__(self, assigner: _OfDays, days: Days, length: int) -> None:
+        self.name: str = f"panes of {length} ms of {assigner!r}, offset {days.offset} ms, {days.zone}"
+        slide = assigner.slide if isinstance(assigner, SlidingEventTimeWindows) else 0
+        self.longest: int = max(assigner.size, slide)
+        self._has_gaps = slide > assigner.size
+        self._assigner = assigner
         self._days = days
-        self._size = size
-        self._slide = slide
         self._length = length
-        self._cumulates = cumulates
 
     def start(self, time: int) -> int:
         return self._days.start(time, self._length)
@@ -75,29 +83,21 @@ class DayPanes(Panes):
         starts: npt.NDArray[np.int64] = edges[np.searchsorted(edges, times, "right") - 1]
         return starts
 
-    def end_after(self, time: int) -> int:
-        end = self._days.plus(self.start(time), self._length, self._length)
-        while not self._ends(end):
-            end = self._days.plus(end, self._length, self._length)
-        return end
-
-    def _ends(self, end: int) -> bool:
-        """Tell whether a window ends there."""
-        start = self.window_start(end)
-        return self._cumulates or self._days.start(start, self._slide) == start
-
-    def window_start(self, end: int) -> int:
-        if self._cumulates:
-            return self._days.start(end - 1, self._size)
-        return self._days.plus(end, -self._size, self._length)
+    def windows(self, pane: int) -> Iterator[tuple[int, int]]:
+        yield from sorted(self._assigner.assign_windows(None, pane, _NO_CLOCK))
 
     def last_end(self, pane: int) -> int:
-        return self._days.plus(self._days.start(pane, self._slide), self._size, self._slide)
+        return max((end for _, end in self.windows(pane)), default=pane)
 
     def outside(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_] | None:
-        if self._slide <= self._size:
+        if not self._has_gaps:
             return None
         return np.array([self.last_end(int(start)) <= start for start in self.starts(times)], np.bool_)
+
+
+_OfDays = TumblingEventTimeWindows | SlidingEventTimeWindows | CumulativeEventTimeWindows
+# Windows of event time ask for no clock.
+_NO_CLOCK: Any = None
 
 
 def columnar_panes(assigner: WindowAssigner) -> Panes | None:
@@ -108,12 +108,14 @@ def columnar_panes(assigner: WindowAssigner) -> Panes | None:
     found = panes_of(assigner)
     if found is not None:
         return found
-    line = assigner._line  # type: ignore[attr-defined]
     if isinstance(assigner, TumblingEventTimeWindows):
-        if isinstance(line, Days):
-            return DayPanes(line, assigner.size, assigner.size, assigner.size)
+        if isinstance(assigner._line, Days):
+            return DayPanes(assigner, assigner._line, assigner.size)
         return TumblingPanes(assigner.size, assigner.offset)
     if isinstance(assigner, SlidingEventTimeWindows):
-        return DayPanes(line, assigner.size, assigner.slide, gcd(assigner.size, assigner.slide))
-    assert isinstance(assigner, CumulativeEventTimeWindows)
-    return DayPanes(line, assigner.size, assigner.size, assigner.step, cumulates=True)
+        length = gcd(assigner.size, assigner.slide)
+    else:
+        assert isinstance(assigner, CumulativeEventTimeWindows)
+        length = assigner.step
+    assert isinstance(assigner._line, Days)  # the others have even panes
+    return DayPanes(assigner, assigner._line, length)

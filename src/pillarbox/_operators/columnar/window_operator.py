@@ -92,18 +92,11 @@ class ColumnarWindowOperator(ColumnarOperator):
         self._starts.add(start)
         if self._stacks is not None:
             self._stacks.changed(start)
-        for window in self._windows(start):
+        for window in map(TimeWindow._make, self._panes.windows(start)):
             if self._cleanup_time(window.end) > watermark:
                 if window.end - 1 <= watermark:
                     self._late.setdefault(window, []).append(batch)
                 self._register(window)
-
-    def _windows(self, start: int) -> Iterator[TimeWindow]:
-        """Return the windows that a pane is in."""
-        end, last = self._panes.end_after(start), self._panes.last_end(start)
-        while end <= last:
-            yield TimeWindow(self._panes.window_start(end), end)
-            end = self._panes.end_after(end)
 
     def _cleanup_time(self, end: int) -> int:
         return min(end - 1 + self._lateness, MAX_WATERMARK)
@@ -148,7 +141,8 @@ class ColumnarWindowOperator(ColumnarOperator):
 
     def flush(self) -> None:
         """Fire the windows that have ended by the watermark that has come, in order, and clean up behind them."""
-        due, self._due = self._due, []
+        # (Days of which one was left out may end together.)
+        due, self._due = sorted(self._due, key=_order), []
         if len(due) == 1:
             self._fire(due[0])
         elif due:
@@ -211,6 +205,10 @@ class ColumnarWindowOperator(ColumnarOperator):
             came = set(map(id, batches))
             merged, touched = self._partials.touched(parts, [id(part) in came for part in parts], window.start)
             self._emit(self._partials.results(merged.filter(pa.array(touched)), *window), window.end)
+
+
+def _order(window: TimeWindow) -> tuple[int, int]:
+    return window.end, window.start
 
 
 def _within(window: TimeWindow, starts: Sequence[int]) -> Sequence[int]:

@@ -23,7 +23,7 @@ from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import OperatorContext
 from pillarbox._operators.windowing.base_operator import WindowProgram, are_far, places
 from pillarbox._operators.windowing.folding_operator import FoldingWindowOperator
-from pillarbox._operators.windowing.panes import Panes, panes_of
+from pillarbox._operators.windowing.panes import EvenPanes, panes_of
 from pillarbox._operators.windowing.two_stacks import TwoStacks
 from pillarbox._state import FoldedWindows
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
@@ -73,7 +73,7 @@ class PaneWindowOperator(FoldingWindowOperator):
         super().__init__(context, keying, program, "pane-timers", shared=True)
         panes = panes_of(program.assigner)
         assert panes is not None and self._fold.merge is not None
-        self._panes: Panes = panes
+        self._panes: EvenPanes = panes
         self._merge = self._fold.merge
         # Named by how they are cut: other panes in a checkpoint are refused.
         descriptor = copy.copy(self._fold.descriptor)

@@ -1,12 +1,13 @@
 """Panes: the parts into which the edges of windows cut time, so that each window is made of whole panes.
 
-All times are epoch milliseconds. A pane is known by its start, a window by its end: no two windows of an assigner
-end together.
+All times are epoch milliseconds. A pane is known by its start; a window by its end, where it is not of days: no two end
+together then.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +20,7 @@ from pillarbox._operators.windowing.time_windows import (
     SlidingProcessingTimeWindows,
 )
 
-__all__ = ["Panes", "panes_of"]
+__all__ = ["EvenPanes", "Panes", "panes_of"]
 
 
 class Panes(ABC):
@@ -44,12 +45,8 @@ class Panes(ABC):
         """Return the starts of the panes that times are in."""
 
     @abstractmethod
-    def end_after(self, time: int) -> int:
-        """Return the first end of a window after ``time``; after a pane's start: of the first one that holds it."""
-
-    @abstractmethod
-    def window_start(self, end: int) -> int:
-        """Return the start of the window that ends at ``end``."""
+    def windows(self, pane: int) -> Iterator[tuple[int, int]]:
+        """Yield the bounds of the windows that hold a pane, in their order."""
 
     @abstractmethod
     def last_end(self, pane: int) -> int:
@@ -60,7 +57,25 @@ class Panes(ABC):
         """Return which times are in no window; None: there are no such times."""
 
 
-class SlidingPanes(Panes):
+class EvenPanes(Panes):
+    """Panes of windows of which no two end together: those that are not days."""
+
+    @abstractmethod
+    def end_after(self, time: int) -> int:
+        """Return the first end of a window after ``time``; after a pane's start: of the first one that holds it."""
+
+    @abstractmethod
+    def window_start(self, end: int) -> int:
+        """Return the start of the window that ends at ``end``."""
+
+    def windows(self, pane: int) -> Iterator[tuple[int, int]]:
+        end, last = self.end_after(pane), self.last_end(pane)
+        while end <= last:
+            yield self.window_start(end), end
+            end = self.end_after(end)
+
+
+class SlidingPanes(EvenPanes):
     """Two panes for each slide: from a window's start to the next end of one, and from there to the next start.
 
     Where the size is a multiple of the slide, ends are starts, and there is one.
@@ -97,7 +112,7 @@ class SlidingPanes(Panes):
         return None if self.slide <= self.size else (times - self.offset) % self.slide >= self.size
 
 
-class CumulatingPanes(Panes):
+class CumulatingPanes(EvenPanes):
     """One pane for each step."""
 
     def __init__(self, size: int, step: int, offset: int) -> None:
@@ -126,7 +141,7 @@ class CumulatingPanes(Panes):
         return None
 
 
-def panes_of(assigner: WindowAssigner) -> Panes | None:
+def panes_of(assigner: WindowAssigner) -> EvenPanes | None:
     """Return the panes of an assigner's windows; None: they are not made of such.
 
     Days of a time zone have several lengths: a window of days is not cut.

@@ -106,16 +106,8 @@ class _Sliding(TimedAssigner):
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
     ) -> list[TimeWindow]:
-        time = self._time(timestamp, context)
-        starts, size, slide = self._line, self.size, self.slide
-        windows: list[TimeWindow] = []
-        start = starts.start(time, slide)
-        while True:
-            end = starts.plus(start, size, slide)
-            if end <= time:
-                return windows
-            windows.append(TimeWindow(start, end))
-            start = starts.start(start - 1, slide)
+        bounds = self._line.windows(self._time(timestamp, context), self.size, self.slide)
+        return [TimeWindow(start, end) for start, end in bounds]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size} ms, {self.slide} ms)"

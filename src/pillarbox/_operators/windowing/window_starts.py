@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import functools
+from collections.abc import Iterator
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -30,6 +31,13 @@ class Milliseconds:
     def plus(self, start: int, length: int, step: int) -> int:
         """Return the time ``length`` after a start, of those that are ``step`` apart."""
         return start + length
+
+    def windows(self, time: int, size: int, slide: int) -> Iterator[tuple[int, int]]:
+        """Yield the bounds of the windows of ``size`` that hold a time, the latest first: one starts each ``slide``."""
+        start = self.start(time, slide)
+        while start + size > time:
+            yield start, start + size
+            start -= slide
 
 
 class Days:
@@ -77,6 +85,13 @@ class Days:
     def plus(self, start: int, length: int, step: int) -> int:
         # (Where a time zone left out a day, two begin together: which one it is, the distance tells.)
         return self._first(self._day(start, step) + length // _DAY)
+
+    def windows(self, time: int, size: int, slide: int) -> Iterator[tuple[int, int]]:
+        # By days, as one that a time zone left out begins, and ends, with the next one.
+        day = self._day(time, slide)
+        while (end := self._first(day + size // _DAY)) > time:
+            yield self._first(day), end
+            day -= slide // _DAY
 
 
 def line(asked_by: str, offset: int, time_zone: str | None, lengths: dict[str, int]) -> Milliseconds | Days:
