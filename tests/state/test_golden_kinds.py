@@ -78,6 +78,7 @@ def test_each_kind_of_the_tasks_own_state_is_in_one(_logs):
     assert {name for each in said for name in each} == {"watermark", "idle", "quiet_since", "silent"}
     assert {each.get("silent") for each in said} == {None, True, False}
     assert any(time["meetings"] for time in times)
+    assert {name for time in times for name in time} == {"operators", "meetings", "heard"}
 
 
 def test_each_plain_type_is_in_one(_logs):

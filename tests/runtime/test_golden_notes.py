@@ -1,0 +1,125 @@
+"""What a checkpoint notes for programs that change, in one that an older version wrote."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pillarbox import CheckpointMismatchError, SlidingEventTimeWindows, TumblingEventTimeWindows
+from pillarbox._state.log_head import META
+from pillarbox._state.unread import AnyNames
+from pillarbox._unpickle import loads_allowed
+from tests.data import make_columns, make_join, make_noted, make_own
+from tests.data.make_checkpoint import load
+from tests.state.test_log_view import restored
+
+LAST = (make_noted.EPOCHS, make_noted.EPOCHS + 1)
+
+
+def notes(path: Path) -> set[tuple[str, Any, Any]]:
+    """What the streams of columns in a checkpoint say of themselves: (operator, side of a join, metadata)."""
+    found = set()
+    for (uid, _), store in load(path).items():
+        for place, row in restored(store).items():
+            if isinstance(place, tuple):
+                space = place[1]
+                side = space[0] if isinstance(space, tuple) else None
+                found |= {(uid, side, _metadata(stream)) for stream in _streams(space, row)}
+    return found
+
+
+def _streams(space: Any, row: dict[str, Any]) -> Iterator[bytes]:
+    yield from row.get("state/partials", {}).values()
+    if "state/rows" in row and space[0] != "matches":
+        yield row["state/rows"]
+
+
+def _metadata(stream: bytes) -> tuple[tuple[bytes, bytes], ...]:
+    return tuple((pa.ipc.open_stream(stream).schema.metadata or {}).items())
+
+
+def heard(path: Path) -> dict[str, list[Any]]:
+    """By operator, who had heard that something is idle."""
+    found = {}
+    for (uid, _), store in load(path).items():
+        task = loads_allowed(pickle.loads(store.chunks[META][15:])["task"], AnyNames())
+        if "heard" in task.get("event_time", {}):
+            found[uid] = task["event_time"]["heard"]
+    return found
+
+
+def test_the_golden_checkpoint_has_them():
+    assert {uid: {name[1] for name in names} for uid, names in heard(make_noted.PATH).items()} == {
+        "passed": {"tumbling", "sliding", "sessions", "inner", "left"}
+    }
+    found = notes(make_noted.PATH)
+    windows = {uid: dict(said)[b"pillarbox.windows"] for uid, side, said in found if side is None}
+    assert windows.keys() == make_noted.WINDOWS.keys() and len(set(windows.values())) == 3
+    assert {(uid, side): dict(said) for uid, side, said in found if side is not None} == {
+        ("inner", "left"): {b"pillarbox.matches": b"not kept"},
+        ("inner", "right"): {},
+        ("left", "left"): {},
+        ("left", "right"): {},
+    }
+
+
+def test_older_ones_that_go_on_have_none():
+    """That they go on is tested where windows and joins of columns are, and operators' own state."""
+    for path in (make_columns.PATH, make_join.PATH):
+        assert {said for _, _, said in notes(path)} == {()}
+    assert heard(make_own.PATH) == {}
+
+
+def test_it_goes_on_as_if_nothing_had_been():
+    """Nobody is told anew what all have heard: tasks send the same bytes."""
+    expected, sent = [], []
+    with make_noted.job() as undisturbed:
+        for number in range(LAST[-1] + 1):
+            out = make_noted.run(undisturbed, number)
+            if number in LAST:
+                expected.append(out)
+                sent.append([(report.vertex, report.subtask, report.bytes_out) for report in undisturbed.reports])
+    assert all(any(out[name] for out in expected) for name in expected[0])
+    with make_noted.job(load(make_noted.PATH)) as golden:
+        for number, out, told in zip(LAST, expected, sent):
+            assert make_noted.run(golden, number) == out
+            assert [(report.vertex, report.subtask, report.bytes_out) for report in golden.reports] == told
+
+
+def test_whoever_listens_now_is_told_that_the_stream_is_idle():
+    with make_noted.job() as undisturbed:
+        expected = [make_noted.run(undisturbed, number) for number in range(LAST[0] + 1)][-1]
+    assert expected["counted"]
+    with make_noted.job(load(make_noted.PATH), listens=True) as golden:
+        assert make_noted.run(golden, LAST[0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "window"),
+    [
+        ("tumbling", TumblingEventTimeWindows.of(500)),
+        ("tumbling", SlidingEventTimeWindows.of(500, 250)),
+        ("sliding", SlidingEventTimeWindows.of(400, 100)),
+        ("sliding", TumblingEventTimeWindows.of(300)),
+    ],
+)
+def test_windows_of_another_size_or_kind_are_refused(name: str, window: Any):
+    windows = {**make_noted.WINDOWS, name: window}
+    with (
+        make_noted.job(load(make_noted.PATH), windows=windows) as golden,
+        pytest.raises(CheckpointMismatchError, match=f"'{name}': the checkpoint holds windows of another kind"),
+    ):
+        make_noted.run(golden, LAST[0])
+
+
+def test_an_outer_join_of_what_an_inner_one_has_kept_is_refused():
+    with (
+        make_noted.job(load(make_noted.PATH), kinds={"inner": "left", "left": "left"}) as golden,
+        pytest.raises(CheckpointMismatchError, match="'inner': the checkpoint holds left rows of an inner join"),
+    ):
+        make_noted.run(golden, LAST[0])
