@@ -176,9 +176,11 @@ def state(
     end), one for each state, timers, subtask. Those whose type the checkpoint does not know are VARIANT: compare them
     as in --where "seen::long > 10". 'pillarbox inspect' shows the uids, and the states of each. The query may be
     running; no class of yours is needed, or run.
+
+    If --output is interrupted, the same command again begins anew, and overwrites the half DIR.
     """
     from pillarbox._runtime.spark.failures import unwrapped_failures
-    from pillarbox._runtime.spark.places import reader
+    from pillarbox._runtime.spark.places import new_folder, reader
     from pillarbox._runtime.spark.state_reader import read_state
 
     with open_session(f"Reading the state of {uid}") as spark, unwrapped_failures():
@@ -186,7 +188,8 @@ def state(
         if where is not None:
             rows = rows.where(where)
         if output is not None:
-            rows.write.parquet(output)
+            with new_folder(spark, output):
+                rows.write.mode("append").parquet(output)
             click.echo(f"{reader(spark).parquet(output).count()} rows in {output}", err=True)
             return
         if limit:

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import PillarboxError, ProgramError, shorten
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrameReader, SparkSession
 
-__all__ = ["add_line", "check_session", "place_of", "reader", "state_is_found"]
+__all__ = ["add_line", "check_session", "new_folder", "place_of", "reader", "state_is_found"]
 
 # Spark's own name of the option, by which its readers look at a path that they were given and at no other.
 _WILDCARDS = "__globPaths__"
+
+# The file in a folder that is being written; names of data do not begin so.
+_BEGUN = "_pillarbox_begun"
 
 # Characters that Java escapes in a URI. (It leaves letters of all languages as they are.)
 _ESCAPED = re.compile(r"""[\x00-\x1f\x7f\s"#%<>?\[\\\]^`{|}]""")
@@ -57,6 +62,29 @@ def add_line(spark: SparkSession, folder: str, text: str) -> None:
     encoded = base64.b64encode(text.encode()).decode()
     line = spark.sql(f"SELECT CAST(unbase64('{encoded}') AS STRING) AS value")
     line.coalesce(1).write.mode("append").option("compression", "none").text(folder)
+
+
+@contextmanager
+def new_folder(spark: SparkSession, folder: str) -> Iterator[None]:
+    """Let a folder be written into that does not exist yet, or that was begun so and not completed.
+
+    Until it is complete, it has a file in it that says so, which readers of data pass over. The session is a classic
+    one.
+
+    Raises:
+        PillarboxError: there is something else.
+    """
+    jvm: Any = spark.sparkContext._jvm
+    path = jvm.org.apache.hadoop.fs.Path(folder)
+    begun = jvm.org.apache.hadoop.fs.Path(path, _BEGUN)
+    files = path.getFileSystem(spark.sparkContext._jsc.hadoopConfiguration())
+    if files.exists(path):
+        if not files.exists(begun):
+            raise PillarboxError(f"{folder} exists: give a new directory")
+        files.delete(path, True)
+    files.create(begun).close()
+    yield
+    files.delete(begun, False)
 
 
 def state_is_found(checkpoint: str) -> bool:
