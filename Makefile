@@ -68,10 +68,16 @@ test-kafka: export PILLARBOX_KAFKA = 1
 test-kafka: setup ## Programs that read a real Kafka, which it brings from Maven Central (5 minutes)
 	@$(RUN) $(BIN)/python -m pytest tests/kafka --durations 10 $(ARGS)
 
+.PHONY: test-delta
+test-delta: export PILLARBOX_DELTA = 1
+test-delta: setup ## Programs between tables of Delta Lake, on Spark 4.2, which Delta is released for (5 minutes)
+	@scripts/setup.sh spark 4.2
+	@$(RUN) PYTHONPATH="$(CURDIR)/.venvs/spark-4.2" $(BIN)/python -m pytest tests/delta --durations 10 $(ARGS)
+
 .PHONY: test-all
 test-all: MINUTES ?= 30
 test-all: export PILLARBOX_LONG = 1
-test-all: test test-kafka simulate chaos ## Everything, and what takes longer: Kafka, 10,000 simulated schedules, half an hour of chaos
+test-all: test test-kafka test-delta simulate chaos ## Everything, and what takes longer: Kafka, Delta, 10,000 simulated schedules, half an hour of chaos
 
 .PHONY: simulate
 simulate: setup ## Simulate SEEDS=70 schedules of each program, or repeat one: PROGRAM=late-data SEED=17
