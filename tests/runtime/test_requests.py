@@ -223,7 +223,7 @@ def test_one_that_is_taken_at_the_last_moment_is_waited_for(folder, clock, dies)
 
 
 def test_a_query_that_is_not_ours_is_left_alone():
-    query: Any = SimpleNamespace(id="somebody else's", isActive=True)
+    query: Any = SimpleNamespace(id="somebody else's", isActive=True, awaitTermination=None)
     with pytest.raises(SavepointError, match="holds no program of pillarbox, or another process has started it: noth"):
         stop_with_savepoint(query, "/sp")
 

@@ -211,6 +211,7 @@ def test_logs_one_after_the_other():
 def test_a_spark_that_cannot_rescale_says_so(session, named):
     class Session:
         version = "4.1.4"
+        readStream = None
 
     spark: Any = Session()
     if session == "classic":
