@@ -61,6 +61,7 @@ UIDS = (
     "region",
     "tumbling",
     "sliding",
+    "totals",
     "sessions",
     "pairs",
     "ruled",

@@ -1,6 +1,7 @@
 """Windows beside the program of the fault tests: tumbling ones that keep late records, sliding ones, sessions.
 
-Each operator of windows that there is has a part: that of all elements, that of panes, that of sessions that fold.
+Each operator of windows that there is has a part: that of all elements, that of panes, that of sessions that fold, and
+that of tumbling windows that do.
 """
 
 from __future__ import annotations
@@ -72,6 +73,10 @@ class Sessions(Panes):
     level = 5
 
 
+class Totals(Panes):
+    level = 26
+
+
 class CountAndSum(AggregateFunction):
     def create_accumulator(self) -> tuple[int, int]:
         return 0, 0
@@ -102,4 +107,5 @@ def windows(stamped: DataStream, faults: Faults) -> list[DataStream]:
         whole.get_side_output(LATE).map(late),
         sliding.aggregate(CountAndSum(), Panes(faults)).uid("sliding"),
         sessions.aggregate(CountAndSum(), Sessions(faults)).uid("sessions"),
+        keyed.window(TumblingEventTimeWindows.of(TUMBLING)).aggregate(CountAndSum(), Totals(faults)).uid("totals"),
     ]

@@ -21,6 +21,7 @@ class WindowModel:
         self.rows: list[Row] = []
         self.fired: list[tuple[int, int]] = []
         self._tumbling: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+        self._totals: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         self._sliding: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         self._sessions: defaultdict[int, list[tuple[int, int, list[int]]]] = defaultdict(list)
 
@@ -34,6 +35,8 @@ class WindowModel:
             ids.append(event.id)
             if start + TUMBLING - 1 <= self.watermark:
                 self._say(3, event.key, start, start + TUMBLING, ids)
+            else:
+                self._totals[event.key, start].append(event.id)
         for start in range(event.ts - event.ts % SLIDE, event.ts - SIZE, -SLIDE):
             if start + SIZE - 1 > self.watermark:
                 self._sliding[event.key, start].append(event.id)
@@ -65,6 +68,9 @@ class WindowModel:
         for (key, start), ids in self._tumbling.items():
             if ends(start + TUMBLING):
                 self._say(3, key, start, start + TUMBLING, ids)
+        for (key, start), ids in self._totals.items():
+            if ends(start + TUMBLING):
+                self._say(26, key, start, start + TUMBLING, [len(ids), sum(ids)])
         for (key, start), ids in self._sliding.items():
             if ends(start + SIZE):
                 self._say(4, key, start, start + SIZE, [len(ids), sum(ids)])
