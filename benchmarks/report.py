@@ -54,7 +54,7 @@ RUNS: dict[str, tuple[str, str]] = {
     "timers": ("bench-timers", ""),
 }
 # Their checkpoints are in memory: what they measure is small beside what a slow disk takes, and how much that varies.
-IN_MEMORY = {"epoch", "latency", "growth"}
+IN_MEMORY = {"epoch", "latency", "growth", "windows", "join", "operate"}
 MEMORY = Path("/dev/shm")
 OURS, THEIRS, LIMIT = "#1b6ca8", "#d1495b", "#9aa5b1"
 LINES = (OURS, THEIRS, "#3c8d5a", "#e0a030", LIMIT)
@@ -483,7 +483,7 @@ def where(results: Mapping[str, Result]) -> str:
     spark = next(each["result"]["spark"] for each in kept if "spark" in each["result"])
     return (
         f"{said.get('processor', said['machine'])}, {said['cores']} cores, {said.get('memory_gib', '?')} GiB,"
-        f" Python {said['python']}, Spark {spark}; {' and '.join(dates)}."
+        f" Python {said['python']}, Spark {spark}; {', '.join(dates)}."
     )
 
 
