@@ -12,7 +12,7 @@ from tests.faults.oracle import answer
 
 __all__ = ["LEVELS", "expected"]
 
-LEVELS = frozenset({*range(1, 20), 22, 23, 24})
+LEVELS = frozenset({*range(1, 20), 22, 23, 24, 26})
 
 
 def expected(epochs: Sequence[Epoch]) -> Counter[Row]:
