@@ -1,19 +1,28 @@
-"""A command is killed with all that belongs to it: then the same command again does all of it, and the checkpoint is as
-it was, file by file. (``test_chain.py`` kills those that write savepoints, ``test_rescale.py`` changes of parallelism.)
+"""Commands are killed with all that belongs to them: then the same command again does all of it, and what only reads
+leaves the checkpoint as it was, file by file.
+
+One kill of ``state --output`` is for every run; the others, at the beginnings of Spark's jobs all over a command's run,
+are for `make test-all`, which sets ``PILLARBOX_LONG``. That a query starts from a savepoint is in ``test_chain.py``,
+changes of parallelism are in ``test_rescale.py``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import pillarbox
+from pillarbox import CheckpointMismatchError
+from pillarbox._state.savepoint import LocalSavepoint
 from tests.faults.savepoint_job import writer
 from tests.faults.test_driver import START_SECONDS, kill, start_python
 
@@ -24,6 +33,10 @@ pytestmark = [
 ]
 
 KEYS = 7
+# At how many of Spark's jobs a command is killed.
+POINTS = 4
+# What the event log has of each.
+JOB = '"Event":"SparkListenerJobStart"'
 
 
 def digests(folder: Path) -> dict[str, str]:
@@ -40,6 +53,7 @@ class Home:
         self.folder = folder
         self.checkpoint = folder / "checkpoint"
         self.log = folder / "log"
+        self.events = folder / "events"
         (folder / "in").mkdir()
         self.run()
 
@@ -51,11 +65,28 @@ class Home:
 
     def begin(self, *arguments: str) -> Any:
         self.log.unlink(missing_ok=True)
-        settings = ["--master", "local[2]", "--conf", "spark.driver.memory=1g"]
-        return start_python(self.log, "-m", "pillarbox", *arguments, *settings)
+        shutil.rmtree(self.events, ignore_errors=True)
+        self.events.mkdir()
+        conf = {
+            "spark.driver.memory": "1g",
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": self.events.as_uri(),
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.rolling.enabled": "false",
+        }
+        settings = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+        return start_python(self.log, "-m", "pillarbox", *arguments, "--master", "local[2]", *settings)
 
     def said(self) -> str:
         return self.log.read_text(errors="replace")
+
+    def jobs(self) -> int:
+        """Return how many of Spark's jobs the last command has begun, as its event log says."""
+        return sum(path.read_text(errors="replace").count(JOB) for path in self.events.iterdir() if path.is_file())
+
+    def has_begun(self, jobs: int) -> bool:
+        """Return whether as many jobs were begun."""
+        return self.jobs() >= jobs
 
     def do(self, *arguments: str) -> str:
         """Carry out a command; return what it has said."""
@@ -97,3 +128,77 @@ def test_state_is_killed_while_it_writes(home: Home) -> None:
     assert home.spark.read.parquet(str(rows)).count() == KEYS
     assert sorted(path.name for path in rows.glob("_*")) == ["_SUCCESS"]
     assert digests(home.checkpoint) == before
+
+
+# -- all over their runs --
+
+long = pytest.mark.skipif("PILLARBOX_LONG" not in os.environ, reason="make test-all runs it")
+
+
+def sweep(home: Home, place: Callable[[str], list[str]], check: Callable[[str, bool], bool]) -> None:
+    """Kill a command where jobs of Spark's begin, all over its run, each time followed by the same command.
+
+    Args:
+        place: returns the command that has this folder for what it works on.
+        check: is called behind each kill, and, with True, behind the command that was not killed; it tells whether
+            nothing is left to be done.
+    """
+    home.do(*place("first"))
+    count = home.jobs()
+    assert check("first", True)
+    assert count >= POINTS
+    for point in range(POINTS):
+        jobs = 1 + point * (count - 1) // (POINTS - 1)
+        name = f"killed at {jobs}"
+        command = place(name)
+        home.killed(partial(home.has_begun, jobs), *command)
+        if not check(name, False):
+            home.do(*command)
+            assert check(name, True)
+
+
+@long
+@pytest.mark.parametrize("command", [["inspect"], ["state"], ["state", "--output"]], ids=" ".join)
+def test_what_only_reads_is_killed(home: Home, command: list[str]) -> None:
+    before = digests(home.checkpoint)
+    name, *output = command
+    uid = ["count"] if name == "state" else []
+
+    def place(folder: str) -> list[str]:
+        return [name, str(home.checkpoint), *uid, *output, *([str(home.folder / folder)] if output else [])]
+
+    def check(folder: str, is_done: bool) -> bool:
+        assert digests(home.checkpoint) == before
+        rows = home.folder / folder
+        is_whole = (rows / "_SUCCESS").exists() and not (rows / "_pillarbox_begun").exists()
+        if output and (is_done or is_whole):
+            assert is_whole and home.spark.read.parquet(str(rows)).count() == KEYS
+        return is_done or is_whole
+
+    sweep(home, place, check)
+
+
+@long
+def test_the_writing_of_a_savepoint_is_killed(home: Home) -> None:
+    before, other = digests(home.checkpoint), home.folder / "other"
+    halves = []
+
+    def check(name: str, is_done: bool) -> bool:
+        assert digests(home.checkpoint) == before
+        try:
+            savepoint = LocalSavepoint(home.folder / name)
+        except CheckpointMismatchError as error:
+            assert not is_done and ("was begun, and not completed" in str(error) or "is no savepoint" in str(error))
+            halves.append(name)
+            return False
+        assert sum(batch.num_rows for batch in savepoint.batches("count")) == KEYS
+        return True
+
+    sweep(home, lambda name: ["savepoint", str(home.checkpoint), str(home.folder / name)], check)
+    assert halves
+    # What is no half savepoint is left alone.
+    other.mkdir()
+    (other / "mine").write_text("mine")
+    process = home.begin("savepoint", str(home.checkpoint), str(other))
+    assert process.wait(START_SECONDS) == 1 and "there is something else in it" in home.said()
+    assert digests(other) == {"mine": hashlib.sha256(b"mine").hexdigest()}
