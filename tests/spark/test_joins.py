@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
-from pathlib import Path
-from typing import Any
 
-import pytest
 from pyspark.sql import functions as F
 
 import pillarbox.functions as PF
@@ -19,6 +15,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from tests.spark.streams import run, stream_of
 
 AT = WatermarkStrategy.for_bounded_out_of_orderness("1 second").with_timestamp_assigner("at")
 ROWS = 300
@@ -63,34 +60,6 @@ def test_a_window_join_equals_that_of_spark(spark):
     same = F.expr("a.key = b.key AND a.at div 2000 = b.at div 2000")
     joined = clicks(spark).alias("a").join(views(spark).alias("b"), same).select("a.id", "b.id")
     assert Counter(map(tuple, pairs.collect())) == Counter(map(tuple, joined.collect()))
-
-
-def stream_of(spark, df, folder: Path, files: int):
-    df.repartitionByRange(files, "at").sortWithinPartitions("at").write.parquet(str(folder))
-    for number, path in enumerate(sorted(folder.glob("part-*"))):
-        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))  # Spark reads the oldest file first
-    return spark.readStream.schema(df.schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
-
-
-def run(df, checkpoint: Path, batches: int | None = None):
-    """Run a query to the end of its input, or for some batches; return its rows."""
-    rows: list[tuple[Any, ...]] = []
-    seen: list[int] = []
-
-    def take(batch, number):
-        if len(seen) == batches:
-            raise RuntimeError("enough")
-        seen.append(number)
-        rows.extend(map(tuple, batch.collect()))
-
-    query = df.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-    started = query.start()
-    if batches is None:
-        started.awaitTermination()
-    else:
-        with pytest.raises(Exception, match="enough"):
-            started.awaitTermination()
-    return rows
 
 
 def test_an_interval_join_goes_on_after_a_restart(spark, tmp_path):

@@ -27,6 +27,7 @@ from pillarbox import (
     metrics,
 )
 from pillarbox._graph.targets import FormerCodes, spark_hash, subtask_codes
+from tests.spark.streams import stream_of
 
 
 class CountPerKey(KeyedProcessFunction):
@@ -70,11 +71,6 @@ def events(spark, count=1000, keys=17):
 
 
 BY_AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
-
-
-def stream_of(spark, df, folder: Path, files: int):
-    df.repartitionByRange(files, "at").sortWithinPartitions("at").write.parquet(str(folder))
-    return spark.readStream.schema(df.schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
 def run(df, folder: Path):

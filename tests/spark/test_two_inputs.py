@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
-import pytest
 from pyspark.sql import functions as F
 
 from pillarbox import (
@@ -19,6 +17,7 @@ from pillarbox import (
     metrics,
     start,
 )
+from tests.spark.streams import run, stream_of
 
 UNPAID = OutputTag("unpaid")
 BY_AT = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
@@ -84,33 +83,6 @@ def test_connected_streams_in_batch(spark):
     _, both = joined(spark, orders(spark), payments(spark))
     unpaid = both.get_side_output(UNPAID).execute_and_collect()
     assert Counter(unpaid) == Counter(range(0, ORDERS, 10))
-
-
-def stream_of(spark, df, folder: Path, files: int):
-    df.repartitionByRange(files, "at").sortWithinPartitions("at").write.parquet(str(folder))
-    return spark.readStream.schema(df.schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
-
-
-def run(df, checkpoint: Path, batches: int | None = None):
-    """Run a query to the end of its input, or for some batches; return its rows."""
-    rows: list[tuple[Any, ...]] = []
-
-    seen: list[int] = []
-
-    def take(batch, number):
-        if len(seen) == batches:
-            raise RuntimeError("enough")
-        seen.append(number)
-        rows.extend(map(tuple, batch.collect()))
-
-    query = df.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-    started = query.start()
-    if batches is None:
-        started.awaitTermination()
-    else:
-        with pytest.raises(Exception, match="enough"):
-            started.awaitTermination()
-    return rows
 
 
 def test_connected_streams_go_on_after_a_restart(spark, tmp_path):

@@ -1,0 +1,38 @@
+"""Streams of files, and queries that run to the end of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+def stream_of(spark, df, folder: Path, files: int):
+    """Return the rows as a stream, in the order of their ``at``, one file a micro-batch."""
+    df.repartitionByRange(files, "at").sortWithinPartitions("at").write.parquet(str(folder))
+    for number, path in enumerate(sorted(folder.glob("part-*"))):
+        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))  # Spark reads the oldest file first
+    return spark.readStream.schema(df.schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def run(df, checkpoint: Path, batches: int | None = None):
+    """Run a query to the end of its input, or for some batches; return its rows."""
+    rows: list[tuple[Any, ...]] = []
+    seen: list[int] = []
+
+    def take(batch, number):
+        if len(seen) == batches:
+            raise RuntimeError("enough")
+        seen.append(number)
+        rows.extend(map(tuple, batch.collect()))
+
+    writer = df.writeStream.foreachBatch(take).option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    if batches is None:
+        query.awaitTermination()
+    else:
+        with pytest.raises(Exception, match="enough"):
+            query.awaitTermination()
+    return rows
