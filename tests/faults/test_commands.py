@@ -202,3 +202,54 @@ def test_the_writing_of_a_savepoint_is_killed(home: Home) -> None:
     process = home.begin("savepoint", str(home.checkpoint), str(other))
     assert process.wait(START_SECONDS) == 1 and "there is something else in it" in home.said()
     assert digests(other) == {"mine": hashlib.sha256(b"mine").hexdigest()}
+
+
+def asked(home: Home, kind: str) -> list[Any]:
+    """Return what the lines of a kind in the folder of requests say."""
+    folder = home.checkpoint / "pillarbox" / "requests"
+    lines = [json.loads(path.read_text()) for path in folder.glob("part-*")]
+    return [line[kind] for line in lines if kind in line]
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    patience = time.monotonic() + START_SECONDS
+    while not what():
+        assert time.monotonic() < patience
+        time.sleep(0.02)
+
+
+@long
+def test_the_command_that_stops_a_query_is_killed(home: Home) -> None:
+    """Called again, it joins what it has asked for, or finds it done; no later start of the query stops for it."""
+
+    def start() -> Any:
+        before = len(asked(home, "over"))
+        query = pillarbox.start(
+            writer(home.spark, home.folder, start=None).trigger(processingTime="1 second"),
+        )
+        if asked(home, "request"):
+            wait_for(lambda: len(asked(home, "over")) > before)
+        return query
+
+    def stop(place: str) -> list[str]:
+        return ["savepoint", str(home.checkpoint), str(home.folder / place), "--stop"]
+
+    query = start()
+    home.killed(lambda: bool(asked(home, "request")), *stop("first"))
+    assert "an earlier call has asked for it" in home.do(*stop("first"))
+    query.awaitTermination()
+    assert len(asked(home, "request")) == len(asked(home, "taken")) == len(asked(home, "answer")) == 1
+    assert sum(batch.num_rows for batch in LocalSavepoint(home.folder / "first").batches("count")) == KEYS
+    assert "an earlier call has asked for it, and it is done" in home.do(*stop("first"))
+    # The query runs again, and ends; then nobody takes what is asked, and whoever asks is killed.
+    start().stop()
+    home.killed(lambda: len(asked(home, "request")) == 2, *stop("second"))
+    # (What is asked for in another way meanwhile is refused.)
+    process = home.begin(*stop("second"), "--drain")
+    assert process.wait(START_SECONDS) == 1 and "which is under way: nothing was asked" in home.said()
+    query = start()
+    assert query.isActive and len(asked(home, "taken")) == 1
+    home.do(*stop("second"))
+    query.awaitTermination()
+    assert len(asked(home, "request")) == 3 and len(asked(home, "taken")) == 2
+    assert sum(batch.num_rows for batch in LocalSavepoint(home.folder / "second").batches("count")) == KEYS

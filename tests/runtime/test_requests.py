@@ -89,6 +89,20 @@ def watch(folder, clock, monkeypatch):
     found = RequestWatch(NO_SPARK, StartedQuery(query, None, lambda: query, "cp", []), clock.time)
     # What another thread would do, at once.
     monkeypatch.setattr(threading, "Thread", lambda target, args, **_: SimpleNamespace(start=lambda: target(*args)))
+    found.look()  # as at the start of the query
+    return found
+
+
+@pytest.fixture
+def savepoints(monkeypatch):
+    """The places where there is a whole savepoint."""
+    found = set[str]()
+
+    def open_savepoint(spark, directory):
+        if directory not in found:
+            raise CheckpointMismatchError(f"{directory} is no savepoint")
+
+    monkeypatch.setattr(requests, "open_savepoint", open_savepoint)
     return found
 
 
@@ -220,6 +234,206 @@ def test_one_that_is_taken_at_the_last_moment_is_waited_for(folder, clock, dies)
     with pytest.raises(SavepointError, match=words):
         request_stop(NO_SPARK, "cp", "/sp", drain=False, timeout=30.0)
     assert clock.now < 1000 + 30 + 600 + 5
+
+
+# -- commands that are killed, and called again --
+
+
+def again(told=None, directory="/sp", drain=False):
+    hear = print if told is None else told.append
+    request_stop(NO_SPARK, "cp", directory, drain=drain, timeout=30.0, tell=hear)
+
+
+@pytest.mark.parametrize("taken", [False, True], ids=["not taken yet", "taken"])
+def test_the_same_call_again_joins_the_earlier_one(folder, clock, savepoints, taken):
+    ask(folder)
+    folder.content += [{"taken": "r"}] * taken
+    lines = [{"taken": "r"}, {"answer": "r", "done": True}]
+    clock.sleep = lambda seconds: folder.content.append(lines.pop(0))
+    told: list[str] = []
+    again(told, directory="/sp/")
+    assert len(folder.of("request")) == 1 and not folder.of("withdrawn")
+    assert told[0] == "an earlier call has asked for it: waiting for that"
+
+
+def test_the_same_call_again_finds_that_it_is_done(folder, clock, savepoints):
+    ask(folder)
+    folder.content += [{"taken": "r"}, {"answer": "r", "done": True}]
+    savepoints.add("/sp")
+    before, told = list(folder.content), list[str]()
+    again(told)
+    assert folder.content == before and told == ["an earlier call has asked for it, and it is done"]
+
+
+def test_a_driver_that_died_before_its_answer_has_done_it_nevertheless(folder, clock, savepoints):
+    ask(folder)
+    folder.content.append({"taken": "r"})
+    savepoints.add("/sp")
+    told: list[str] = []
+    again(told)
+    assert told == ["an earlier call has asked for it, and it is done"] and len(folder.content) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"directory": "/other"}, "to stop the query with a savepoint in /sp, which is under way: nothing was asked"),
+        ({"drain": True}, "'pillarbox savepoint cp /sp --stop' waits for it, and withdraws it"),
+    ],
+    ids=["another place", "other options"],
+)
+@pytest.mark.parametrize("taken", [False, True], ids=["not taken yet", "taken"])
+def test_something_else_is_not_asked_meanwhile(folder, clock, savepoints, taken, options, words):
+    ask(folder)
+    folder.content += [{"taken": "r"}] * taken
+    before = list(folder.content)
+    with pytest.raises(SavepointError, match=words):
+        again(**options)
+    assert folder.content == before
+
+
+def test_a_query_that_an_earlier_call_has_stopped_is_not_asked(folder, clock, savepoints):
+    ask(folder, drain=True)
+    folder.content += [{"taken": "r"}, {"answer": "r", "done": True}]
+    savepoints.add("/sp")
+    before = list(folder.content)
+    with pytest.raises(
+        SavepointError, match="asked to drain the query with a savepoint in /sp, which was done, and no"
+    ):
+        again(directory="/other")
+    assert folder.content == before
+
+
+@pytest.mark.parametrize("ended", ["failed", "withdrawn", "over", "late", "forgotten"])
+def test_what_has_ended_is_in_nobodys_way(folder, clock, savepoints, ended):
+    ask(folder, directory="/other", until=900.0 if ended == "late" else 300.0 if ended == "forgotten" else 1060.0)
+    lines: dict[str, list[dict[str, Any]]] = {
+        "failed": [{"taken": "r"}, {"answer": "r", "done": False, "error": "no disk"}],
+        "withdrawn": [{"withdrawn": "r"}],
+        "over": [{"taken": "r"}, {"answer": "r", "done": True}, {"over": ["r"]}],
+        "late": [],
+        "forgotten": [{"taken": "r"}],
+    }
+    folder.content += lines[ended]
+
+    def driver(line):
+        if "request" in line:
+            folder.content += [{"taken": line["request"]}, {"answer": line["request"], "done": True}]
+
+    folder.when = driver
+    again()
+    assert [line["directory"] for line in folder.of("request")] == ["/other", "/sp"]
+
+
+def test_an_earlier_request_with_less_time_is_asked_again(folder, clock, savepoints):
+    """Nobody takes it within its own time; the call that waits for it has more."""
+    ask(folder, until=1010.0)
+    with pytest.raises(SavepointError, match="nobody has taken the request within 30 seconds"):
+        again()
+    first, second = (line["request"] for line in folder.of("request"))
+    assert [line["withdrawn"] for line in folder.of("withdrawn")] == [first, second]
+    assert folder.of("request")[1]["until"] == 1_030_000
+
+
+def test_two_calls_wait_for_one_request_and_the_first_is_interrupted(folder, clock, savepoints):
+    ask(folder)
+
+    def driver(line):
+        if "request" in line:
+            folder.content += [{"taken": line["request"]}, {"answer": line["request"], "done": True}]
+
+    folder.when = driver
+    clock.sleep = lambda seconds: folder.content.append({"withdrawn": "r"})
+    told: list[str] = []
+    again(told)
+    assert len(folder.of("request")) == 2 and told[1] == "the query's driver is asked once more"
+
+
+# -- queries that are started again --
+
+
+@pytest.fixture
+def started(folder, watch):
+    """A start of the query behind all that is in the folder; returns its watch."""
+
+    def start():
+        found = RequestWatch(NO_SPARK, watch._started, watch._clock)
+        found.look()
+        found.look()
+        return found
+
+    return start
+
+
+def test_a_query_does_not_stop_for_a_request_of_before_its_start(folder, started, stopped, caplog):
+    """Whoever asked was killed: hours later nobody would expect it, be the timeout as long as it is."""
+    ask(folder, until=1000 + 24 * 3600.0)
+    with caplog.at_level(logging.WARNING, "pillarbox"):
+        started()
+    assert not stopped and folder.of("over") == [{"over": ["r"]}]
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith(
+        "query q: a request of before this start, to stop the query with a savepoint in /sp, is pass"
+    )
+    started()
+    assert len(folder.of("over")) == 1, "it is said once"
+
+
+def test_a_command_that_still_waits_asks_the_query_that_was_started(folder, clock, savepoints, started, stopped):
+    def sleep(seconds):
+        clock.now += seconds
+        if not folder.of("over"):
+            watches.append(started())
+        watches[0].look()
+
+    watches: list[RequestWatch] = []
+    clock.sleep = sleep
+    told: list[str] = []
+    again(told, drain=True)
+    assert len(folder.of("request")) == 2 and folder.of("over") == [{"over": [folder.content[0]["request"]]}]
+    assert stopped == [("/sp", {"drain": True, "timeout": 28.0})]
+    assert told == ["waiting for the query's driver to take the request", "the query's driver is asked once more"]
+
+
+def test_a_driver_dies_with_a_request_and_the_query_is_started_again(folder, clock, savepoints, started, stopped):
+    """The command does not wait for the dead one; whether the savepoint was written, it says how to see."""
+    ask(folder)
+    folder.content.append({"taken": "r"})
+    clock.sleep = lambda seconds: started() and None
+    with pytest.raises(
+        SavepointError, match=r"started again before the driver.*complete if there is /sp/manifest; if n"
+    ):
+        again()
+    assert not stopped
+
+    newest = started()
+    folder.when = lambda line: newest.look() if "request" in line else None
+    again()
+    assert [place for place, _ in stopped] == ["/sp"]
+
+
+def test_a_query_that_was_stopped_and_started_again_can_be_stopped_again(folder, clock, savepoints, started, stopped):
+    ask(folder)
+    folder.content += [{"taken": "r"}, {"answer": "r", "done": True}]
+    savepoints.add("/sp")
+    watch = started()
+    folder.when = lambda line: watch.look() if "request" in line else None
+    again(directory="/sp-2")
+    assert [place for place, _ in stopped] == ["/sp-2"]
+
+
+def test_requests_of_before_that_cannot_be_read_are_passed_over_when_they_can(folder, watch, stopped, monkeypatch):
+    def broken():
+        raise OSError("no route to host")
+
+    ask(folder)
+    found = RequestWatch(NO_SPARK, watch._started, watch._clock)
+    with monkeypatch.context() as patch:
+        patch.setattr(folder, "files", broken)
+        found.look()
+    found.look()
+    found.look()
+    assert not stopped and folder.of("over") == [{"over": ["r"]}]
 
 
 def test_a_query_that_is_not_ours_is_left_alone():

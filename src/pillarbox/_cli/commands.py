@@ -266,7 +266,9 @@ def savepoint(
     If it is interrupted, there is no savepoint: the same command again begins anew, and overwrites the half one.
 
     With --stop, the driver of the query does it, as that was started with pillarbox.start(...): a request is left for
-    it beside the checkpoint, and withdrawn if it is not taken in time. DIRECTORY is as the driver sees it.
+    it beside the checkpoint, and withdrawn if it is not taken in time. DIRECTORY is as the driver sees it. If the
+    command is killed, the same one again waits for what it has asked for. A query that is started again stops for
+    nobody who does not wait any more.
     """
     from pillarbox._runtime.spark.requests import request_stop
     from pillarbox._runtime.spark.savepoint import open_savepoint

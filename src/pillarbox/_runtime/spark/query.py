@@ -197,6 +197,8 @@ class _Watch(threading.Thread):
 
     def _wait(self) -> None:
         looked_at = None
+        if self._requests is not None:
+            self._requests.look()
         looked_for_requests = time.monotonic()
         while not self._query.awaitTermination(_REQUESTS_EVERY if self._end is None else _LOOK_EVERY):
             if self._requests is not None and time.monotonic() - looked_for_requests >= _REQUESTS_EVERY:

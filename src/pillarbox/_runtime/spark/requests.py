@@ -7,7 +7,13 @@ JSON, by Spark, into files of their own; nothing is ever changed or removed. A r
 - ``{"taken": id}``, by the driver, before it does anything;
 - ``{"withdrawn": id}``, by the command, when nobody has taken it in time. A driver that has taken it meanwhile looks
   for that once more, so one of the two always knows of the other;
-- ``{"answer": id, "done": true}``, or ``"done": false`` and ``"error"``: a sentence.
+- ``{"answer": id, "done": true}``, or ``"done": false`` and ``"error"``: a sentence;
+- ``{"over": [id, ...]}``, by the driver of a query that was started again: requests of before its start, whatever
+  became of them, are no matter of this one. A command that still waits asks again, so a query stops for nobody who has
+  gone.
+
+A command that was killed finds what it has asked for when it is called again: it waits for that, or learns that it is
+done.
 """
 
 from __future__ import annotations
@@ -17,12 +23,14 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError, PillarboxError, SavepointError, describe
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.places import add_line, reader
+from pillarbox._runtime.spark.savepoint import open_savepoint
 from pillarbox._runtime.spark.started import StartedQuery
 from pillarbox._runtime.spark.stop import stop_with_savepoint
 
@@ -76,6 +84,68 @@ class Requests:
             return []
 
 
+@dataclass
+class _Request:
+    """A request to stop a query, and what became of it.
+
+    Attributes:
+        until: how long a driver may take it (epoch seconds).
+        taken: whether one has.
+        withdrawn: whether nobody waits for it any more.
+        over: whether the query was started again since.
+        answer: the line with the answer; None: there is none yet.
+    """
+
+    number: str
+    directory: str
+    drain: bool
+    until: float
+    taken: bool = False
+    withdrawn: bool = False
+    over: bool = False
+    answer: dict[str, Any] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a driver may still take it, if its time has not run out."""
+        return not (self.taken or self.withdrawn or self.over)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it was carried out."""
+        return self.answer is not None and bool(self.answer["done"])
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a driver has taken it, and has not answered."""
+        return self.taken and self.answer is None
+
+    def __str__(self) -> str:
+        return f"to {'drain' if self.drain else 'stop'} the query with a savepoint in {self.directory}"
+
+
+def _requests_in(lines: Iterable[dict[str, Any]]) -> dict[str, _Request]:
+    """Return the requests that lines tell of, by their ids."""
+    every = list(lines)
+    taken, withdrawn = ({line[kind] for line in every if kind in line} for kind in ("taken", "withdrawn"))
+    over = {number for line in every for number in line.get("over", ())}
+    answers = {line["answer"]: line for line in every if "answer" in line}
+    return {
+        number: _Request(
+            number,
+            line["directory"],
+            line["drain"],
+            line["until"] / 1000,
+            taken=number in taken,
+            withdrawn=number in withdrawn,
+            over=number in over,
+            answer=answers.get(number),
+        )
+        for line in every
+        if line.get("what") == "stop" and (number := line["request"])
+    }
+
+
 class RequestWatch:
     """The driver's side: carries out what is asked of a running query.
 
@@ -89,14 +159,22 @@ class RequestWatch:
         self._requests = Requests(spark, started.checkpoint)
         self._started = started
         self._clock = clock
-        self._seen: frozenset[str] = frozenset()
+        # None: those of before the start have not been looked at.
+        self._seen: frozenset[str] | None = None
         self._warned = False
 
     def look(self) -> None:
-        """Look for a request, and have it carried out by another thread, if there is one. It raises nothing."""
+        """Look for a request, and have it carried out by another thread, if there is one. It raises nothing.
+
+        Requests that the first look finds were for the query as it ran before: they are said to be over.
+        """
         try:
             files = self._requests.files()
             if files == self._seen:
+                return
+            if self._seen is None:
+                self._pass_over()
+                self._seen = frozenset()
                 return
             request = self._open_request()
             self._seen = files
@@ -113,39 +191,55 @@ class RequestWatch:
     def _name(self) -> str:
         return str(self._started.query.id)
 
-    def _open_request(self) -> dict[str, Any] | None:
+    def _pass_over(self) -> None:
+        """Say of each request so far that it is over, unless that is known."""
+        now = self._clock()
+        # (Those that failed, were withdrawn or have run out of time bind nobody.)
+        before = [
+            request
+            for request in _requests_in(self._requests.lines()).values()
+            if not request.over
+            and (request.is_done or request.is_under_way or (request.is_open and request.until > now))
+        ]
+        if before:
+            self._requests.write(over=[request.number for request in before])
+        for request in before:
+            if request.is_open:
+                _log.warning(
+                    "query %s: a request of before this start, %s, is passed over: a command that still waits for it"
+                    " asks again",
+                    *(self._name, request),
+                )
+
+    def _open_request(self) -> _Request | None:
         """Return a request that nobody has taken, whose time has not run out."""
-        lines = self._requests.lines()
-        closed = {line.get(kind) for line in lines for kind in ("taken", "withdrawn")}
-        now = self._clock() * 1000
-        for line in lines:
-            if line.get("what") == "stop" and line.get("request") not in closed and line.get("until", 0) > now:
-                return line
+        now = self._clock()
+        for request in _requests_in(self._requests.lines()).values():
+            if request.is_open and request.until > now:
+                return request
         return None
 
-    def carry_out(self, request: dict[str, Any]) -> None:
+    def carry_out(self, request: _Request) -> None:
         """Do what is asked for, and write the answer. It raises nothing."""
-        number = request["request"]
+        number = request.number
         with self._started.held():
             try:
                 self._requests.write(taken=number)
                 if any(line.get("withdrawn") == number for line in self._requests.lines()):
                     self._requests.write(answer=number, done=False, error="the request was withdrawn")
                     return
-                _log.info("query %s: stopping with a savepoint in %s", self._name, request["directory"])
+                _log.info("query %s: stopping with a savepoint in %s", self._name, request.directory)
                 error = self._stop(request)
                 told = {} if error is None else {"error": error}
                 self._requests.write(answer=number, done=error is None, **told)
             except Exception as failure:
                 _log.exception("query %s: the request for a savepoint got no answer: %s", self._name, describe(failure))
 
-    def _stop(self, request: dict[str, Any]) -> str | None:
+    def _stop(self, request: _Request) -> str | None:
         """Stop the query; return the sentence that says why not, or None."""
-        left = request["until"] / 1000 - self._clock()
+        left = request.until - self._clock()
         try:
-            stop_with_savepoint(
-                self._started.query, request["directory"], drain=request["drain"], timeout=max(left, 0.001)
-            )
+            stop_with_savepoint(self._started.query, request.directory, drain=request.drain, timeout=max(left, 0.001))
         except Exception as error:
             _log.warning("query %s: it could not be stopped with a savepoint: %s", self._name, error)
             return str(error) if isinstance(error, PillarboxError) else describe(error)
@@ -163,53 +257,107 @@ def request_stop(
 ) -> None:
     """Ask the driver of a running query to stop it with a savepoint, and wait for that.
 
+    What an earlier call has asked for with the same arguments is waited for, or is done already.
+
     Args:
         timeout: how long to wait (seconds).
         tell: is called with what happens.
 
     Raises:
         CheckpointMismatchError: no query was ever started there; nothing was asked.
-        SavepointError: it was not done.
+        SavepointError: it was not done; or something else was asked for, and is under way or done.
     """
     if Description(spark, checkpoint).query_id is None:
         raise CheckpointMismatchError(
             f"{checkpoint} is no checkpoint of a query: give the checkpointLocation of the one that is to be stopped"
         )
-    asked = _Asked(Requests(spark, checkpoint), checkpoint, directory, timeout, tell)
-    asked.ask(drain=drain)
+    mine = _Request(uuid.uuid4().hex, directory.rstrip("/") or directory, drain, time.time() + timeout)
+    asked = _Asked(spark, checkpoint, mine, timeout, tell)
+    if asked.is_done_already():
+        return
     try:
+        asked.ask()
         asked.wait()
     except BaseException:
-        asked.withdraw()  # whoever asked is not interested any more: no later start is to stop for it
+        asked.withdraw()  # whoever asked is not interested any more: no query is to stop for it
         raise
 
 
 class _Asked:
-    """The command's side: one request."""
+    """The command's side: one request, or one of an earlier call that was for the same.
+
+    Args:
+        mine: what is asked for, and how long.
+    """
 
     def __init__(
-        self, requests: Requests, checkpoint: str, directory: str, timeout: float, tell: Callable[[str], None]
+        self, spark: SparkSession, checkpoint: str, mine: _Request, timeout: float, tell: Callable[[str], None]
     ) -> None:
-        self._requests = requests
+        self._spark = spark
+        self._requests = Requests(spark, checkpoint)
         self._checkpoint = checkpoint
-        self._directory = directory
+        self._mine = mine
+        self._deadline = mine.until
         self._timeout = timeout
         self._tell = tell
-        self._number = uuid.uuid4().hex
-        self._until = time.time() + timeout
-        self._is_taken = self._is_withdrawn = False
+        # The one that is waited for; None: none was written.
+        self._request: _Request | None = None
+        self._is_withdrawn = False
 
-    def ask(self, *, drain: bool) -> None:
-        """Write the request."""
-        until = int(self._until * 1000)
-        self._requests.write(request=self._number, what="stop", directory=self._directory, drain=drain, until=until)
+    def is_done_already(self) -> bool:
+        """Return whether an earlier call has brought it about; look for one that can be waited for.
+
+        Raises:
+            SavepointError: something else was asked for, and is under way, or done.
+        """
+        for request in _requests_in(self._requests.lines()).values():
+            if request.over:
+                continue
+            is_same = request.drain == self._mine.drain and request.directory == self._mine.directory
+            if is_same and request.taken and self._is_written():
+                # (Also if the driver has died behind the savepoint, and before its answer.)
+                self._tell("an earlier call has asked for it, and it is done")
+                return True
+            if request.is_done:
+                raise SavepointError(
+                    f"checkpoint {self._checkpoint}: an earlier call has asked {request}, which was done, and no"
+                    " pillarbox.start(...) has started the query since; nothing was asked. Of a query that is stopped,"
+                    f" 'pillarbox savepoint {self._checkpoint} DIR' writes a savepoint"
+                )
+            lasts = request.until + (self._writing if request.is_under_way else 0)
+            if not (request.is_under_way or request.is_open) or lasts < time.time():
+                continue
+            if not is_same:
+                options = "--stop --drain" if request.drain else "--stop"
+                raise SavepointError(
+                    f"checkpoint {self._checkpoint}: an earlier call has asked {request}, which is under way: nothing"
+                    f" was asked. 'pillarbox savepoint {self._checkpoint} {request.directory} {options}' waits for it,"
+                    " and withdraws it if interrupted before a driver takes it"
+                )
+            self._request = request
+        return False
+
+    def ask(self) -> None:
+        """Write the request, unless an earlier one is waited for."""
+        if self._request is not None:
+            self._tell("an earlier call has asked for it: waiting for that")
+            return
+        self._write()
         self._tell("waiting for the query's driver to take the request")
+
+    def _write(self) -> None:
+        """Write a request of this call's own."""
+        self._request = mine = replace(self._mine, number=uuid.uuid4().hex)
+        self._is_withdrawn = False
+        until = int(mine.until * 1000)
+        self._requests.write(request=mine.number, what="stop", directory=mine.directory, drain=mine.drain, until=until)
 
     def withdraw(self) -> None:
         """Withdraw the request, unless somebody has taken it."""
-        if not self._is_taken and not self._is_withdrawn:
+        request = self._request
+        if request is not None and request.is_open and not self._is_withdrawn:
             self._is_withdrawn = True
-            self._requests.write(withdrawn=self._number)
+            self._requests.write(withdrawn=request.number)
 
     def wait(self) -> None:
         """Wait for the answer.
@@ -218,36 +366,76 @@ class _Asked:
             SavepointError: it was not done.
         """
         while not self._is_answered():
-            if time.time() <= self._until:
+            request = self._request
+            assert request is not None
+            if request.over and request.taken:
+                raise SavepointError(
+                    f"checkpoint {self._checkpoint}: the query was started again before the driver that had taken the"
+                    " request has answered: that one has died, or is still writing. The savepoint is complete if there"
+                    f" is {request.directory}/manifest; if not, call this again"
+                )
+            if request.over or (request.withdrawn and not self._is_withdrawn and not request.taken):
+                self._ask_again()
+            elif time.time() <= request.until:
                 time.sleep(_LOOK_EVERY)
-            elif self._is_taken:
+            elif request.taken:
                 # The driver keeps to the same time, but the writing of the savepoint takes as long as it does.
-                if time.time() > self._until + max(self._timeout, _WRITING):
+                if time.time() > request.until + self._writing:
                     raise SavepointError(
                         f"checkpoint {self._checkpoint}: the driver has taken the request, and does not answer: it has"
                         " died, or is still writing; look at its log. The savepoint is complete if there is"
-                        f" {self._directory}/manifest"
+                        f" {request.directory}/manifest"
                     )
                 time.sleep(_LOOK_EVERY)
             elif self._is_withdrawn:
-                raise SavepointError(
-                    f"checkpoint {self._checkpoint}: nobody has taken the request within {self._timeout:g} seconds, and"
-                    " it is withdrawn. The query does not run, was not started with pillarbox.start(...), or the clocks"
-                    " of both machines differ; of a query that is stopped, 'pillarbox savepoint' without --stop writes"
-                    " a savepoint"
-                )
+                self._ask_again()
             else:
                 self.withdraw()
 
+    def _ask_again(self) -> None:
+        """Ask once more: the query was started since, or whoever has asked for it before has less time, or has gone.
+
+        Raises:
+            SavepointError: there is no time left.
+        """
+        if time.time() > self._deadline:
+            raise SavepointError(
+                f"checkpoint {self._checkpoint}: nobody has taken the request within {self._timeout:g} seconds, and"
+                " it is withdrawn. The query does not run, was not started with pillarbox.start(...), or the clocks"
+                " of both machines differ; of a query that is stopped, 'pillarbox savepoint' without --stop writes"
+                " a savepoint"
+            )
+        self._write()
+        self._tell("the query's driver is asked once more")
+
+    @property
+    def _writing(self) -> float:
+        """How long the writing of the savepoint may take (seconds)."""
+        return max(self._timeout, _WRITING)
+
+    def _is_written(self) -> bool:
+        """Return whether there is a whole savepoint at the place."""
+        try:
+            open_savepoint(self._spark, self._mine.directory)
+        except CheckpointMismatchError:
+            return False
+        return True
+
     def _is_answered(self) -> bool:
-        lines = self._requests.lines()
-        for line in lines:
-            if line.get("answer") == self._number:
-                self._is_taken = True
-                if line["done"]:
-                    return True
-                raise SavepointError(line["error"])
-        if not self._is_taken and any(line.get("taken") == self._number for line in lines):
-            self._is_taken = True
+        """Look at what became of the request; return whether it is done.
+
+        Raises:
+            SavepointError: it was not.
+        """
+        assert self._request is not None
+        was_taken = self._request.taken
+        self._request = _requests_in(self._requests.lines()).get(self._request.number, self._request)
+        answer = self._request.answer
+        if answer is not None:
+            self._request.taken = True
+            if not answer["done"]:
+                raise SavepointError(answer["error"])
+            return True
+        if self._request.taken and not was_taken:
             self._tell("the query is being stopped")
         return False
