@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.connect import ConnectClient
 from tests.forked_python import forked_python
+from tests.sessions import only_session
 
 # "ci": the same examples in every run. "dev": new ones each time, failures kept in .hypothesis/.
 # Neither has a deadline: on a busy machine a slow example is no bug.
@@ -25,15 +25,6 @@ _ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProv
 # Java processes of tests do not live for long, or run hundreds of small queries: to compile well, or to collect garbage
 # in several threads, would take longer than it saves. Java's launcher reads the variable, whoever starts it.
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
-
-# Settings of some other Spark on this machine, which would change what the tests see.
-_FOREIGN = (
-    "PYSPARK_SUBMIT_ARGS",
-    "SPARK_CONF_DIR",
-    "SPARK_HOME",
-    "SPARK_LOCAL_DIRS",
-    "SPARK_REMOTE",
-)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
@@ -58,47 +49,32 @@ def workers_python() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def spark(
-    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, workers_python: str
-) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iterator[SparkSession]:
     """The one local Spark session of the test run.
 
     `local[2, 4]`: two cores, and a task may fail three times before its job does, so that tests can
     kill workers. Change settings for one test only with `spark.newSession()`.
     """
     home = tmp_path_factory.mktemp("spark")
-    with pytest.MonkeyPatch.context() as env:
-        for name in _FOREIGN:
-            env.delenv(name, raising=False)
-        env.setenv("PYSPARK_PYTHON", sys.executable)
-        env.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        # Workers import what a test's functions refer to by name.
-        env.setenv("PYTHONPATH", str(pytestconfig.rootpath), prepend=os.pathsep)
-        env.setenv("SPARK_LOCAL_IP", "127.0.0.1")  # a host name need not resolve
-        session = (
-            SparkSession.builder.master("local[2, 4]")
-            .appName("pillarbox-tests")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.memory", "4g")
-            .config("spark.local.dir", str(home / "local"))
-            .config("spark.log.level", "ERROR")
-            .config("spark.python.daemon.module", "tests.daemon")
-            .config("spark.speculation", "false")
-            .config("spark.sql.shuffle.partitions", "2")
-            .config("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
-            .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
-            .config("spark.sql.warehouse.dir", str(home / "warehouse"))
-            .config("spark.ui.enabled", "false")
-            .getOrCreate()
-        )
+    builder = (
+        SparkSession.builder.master("local[2, 4]")
+        .appName("pillarbox-tests")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "4g")
+        .config("spark.local.dir", str(home / "local"))
+        .config("spark.log.level", "ERROR")
+        .config("spark.python.daemon.module", "tests.daemon")
+        .config("spark.speculation", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.streaming.stateStore.providerClass", _ROCKSDB)
+        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+        .config("spark.sql.warehouse.dir", str(home / "warehouse"))
+        .config("spark.ui.enabled", "false")
+    )
+    with only_session(builder.getOrCreate) as session:
         session.sparkContext.pythonExec = workers_python
-        try:
-            yield session
-        finally:
-            for query in session.streams.active:
-                query.stop()
-            session.stop()
+        yield session
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,27 +10,14 @@ from pyspark.sql import SparkSession
 
 from tests.delta.delta_job import session
 from tests.delta.shop import Shop
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if "PILLARBOX_DELTA" not in os.environ:
-        for item in items:
-            if Path(__file__).parent in item.path.parents:
-                item.add_marker(pytest.mark.skip(reason="takes Delta Lake: make test-delta runs it"))
+from tests.sessions import only_session
 
 
 @pytest.fixture(scope="session")
-def spark(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one Spark session of these tests."""
-    with pytest.MonkeyPatch.context() as env:
-        env.setenv("PYTHONPATH", str(pytestconfig.rootpath), prepend=os.pathsep)
-        found = session(tmp_path_factory.mktemp("spark"))
-        try:
-            yield found
-        finally:
-            for query in found.streams.active:
-                query.stop()
-            found.stop()
+    with only_session(lambda: session(tmp_path_factory.mktemp("spark"))) as found:
+        yield found
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pyspark
 
 import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
-from pillarbox._runtime.spark.session import local_session
+from tests.sessions import session_with_package
 
 __all__ = ["COLUMNS", "END", "PACKAGE", "environment", "read", "session", "totals", "writer"]
 
@@ -38,17 +38,13 @@ class Total(KeyedProcessFunction):
 
 
 def session(home: Path) -> Any:
-    return local_session(
-        2,
-        app_name="pillarbox-delta",
-        spark__jars__packages=PACKAGE,
+    return session_with_package(
+        home,
+        "delta",
+        PACKAGE,
         spark__sql__extensions="io.delta.sql.DeltaSparkSessionExtension",
         spark__sql__catalog__spark_catalog="org.apache.spark.sql.delta.catalog.DeltaCatalog",
         spark__databricks__delta__snapshotPartitions="1",
-        spark__driver__memory="1g",
-        spark__python__daemon__module="tests.daemon",
-        spark__local__dir=str(home / "local"),
-        spark__sql__warehouse__dir=str(home / "warehouse"),
     )
 
 

@@ -4,6 +4,7 @@ nothing doubled: every row has the number and the sum of all payments of its car
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections import Counter
@@ -15,7 +16,11 @@ from pillarbox import CheckpointMismatchError
 from tests.delta.shop import CARDS, Shop, totals_of
 from tests.faults.test_driver import kill, start_python
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif("PILLARBOX_DELTA" not in os.environ, reason="takes Delta Lake: make test-delta runs it"),
+]
 
 
 def test_from_table_to_table_over_restarts_and_savepoints(shop: Shop) -> None:

@@ -10,7 +10,7 @@ import pyspark
 
 import pillarbox
 from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
-from pillarbox._runtime.spark.session import local_session
+from tests.sessions import session_with_package
 
 __all__ = ["COLUMNS", "END", "PACKAGE", "read", "session", "totals", "writer"]
 
@@ -39,15 +39,7 @@ class Total(KeyedProcessFunction):
 
 
 def session(home: Path) -> Any:
-    return local_session(
-        2,
-        app_name="pillarbox-kafka",
-        spark__jars__packages=PACKAGE,
-        spark__driver__memory="1g",
-        spark__python__daemon__module="tests.daemon",
-        spark__local__dir=str(home / "local"),
-        spark__sql__warehouse__dir=str(home / "warehouse"),
-    )
+    return session_with_package(home, "kafka", PACKAGE)
 
 
 def read(spark: Any, servers: str, topic: str, **options: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import threading
 import time
@@ -21,7 +22,11 @@ from tests.faults.test_driver import kill, start_python
 from tests.kafka.kafka_job import totals
 from tests.kafka.shop import Shop, totals_of
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif("PILLARBOX_KAFKA" not in os.environ, reason="takes a Kafka: make test-kafka runs it"),
+]
 
 CARDS = {f"card {number}": number % 2 for number in range(6)}
 OTHERS = {"limit 0": 0, "limit 1": 0}

@@ -1,0 +1,67 @@
+"""Spark sessions of test runs: apart from what else this machine has of Spark, and with nothing left at their end."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from pillarbox._runtime.spark.session import local_session
+
+__all__ = ["only_session", "session_with_package"]
+
+_ROOT = Path(__file__).resolve().parents[1]
+
+# Settings of some other Spark on this machine, which would change what the tests see.
+_FOREIGN = (
+    "PYSPARK_SUBMIT_ARGS",
+    "SPARK_CONF_DIR",
+    "SPARK_HOME",
+    "SPARK_LOCAL_DIRS",
+    "SPARK_REMOTE",
+)
+
+
+@contextmanager
+def only_session(make: Callable[[], SparkSession]) -> Iterator[SparkSession]:
+    """Make the one session of a test run, and stop it and its queries in the end."""
+    import pytest  # not in workers, which import this with a job
+
+    with pytest.MonkeyPatch.context() as env:
+        for name in _FOREIGN:
+            env.delenv(name, raising=False)
+        env.setenv("PYSPARK_PYTHON", sys.executable)
+        env.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
+        # Workers import what a test's functions refer to by name.
+        env.setenv("PYTHONPATH", str(_ROOT), prepend=os.pathsep)
+        env.setenv("SPARK_LOCAL_IP", "127.0.0.1")  # a host name need not resolve
+        session = make()
+        try:
+            yield session
+        finally:
+            for query in session.streams.active:
+                query.stop()
+            session.stop()
+
+
+def session_with_package(home: Path, name: str, package: str, **settings: str) -> SparkSession:
+    """Return a session with a package of Maven Central's: for the tests of a directory, and for drivers of theirs.
+
+    Args:
+        home: the folder for its files.
+        settings: as of ``local_session``.
+    """
+    return local_session(
+        2,
+        app_name=f"pillarbox-{name}",
+        spark__jars__packages=package,
+        spark__driver__memory="1g",
+        spark__python__daemon__module="tests.daemon",
+        spark__local__dir=str(home / "local"),
+        spark__sql__warehouse__dir=str(home / "warehouse"),
+        **settings,
+    )
