@@ -162,6 +162,43 @@ def test_to_table_starts_with_the_programs_settings(user, files, tmp_path):
     assert started_with(tmp_path / "checkpoint") == ("3", _ROCKSDB)
 
 
+@pytest.mark.parametrize(
+    ("trigger", "mode", "refused"),
+    [
+        ({"continuous": "1 second"}, "append", "Continuous processing does not support"),
+        ({"realTime": "5 seconds"}, "append", "REAL_TIME_MODE"),
+        ({"availableNow": True}, "complete", "UNSUPPORTED_OPERATION"),
+    ],
+)
+def test_what_spark_refuses_is_refused_before_anything_runs(user, files, tmp_path, trigger, mode, refused):
+    writer = counts(files).writeStream.format("noop").outputMode(mode).trigger(**trigger)
+    with pytest.raises(Exception, match=refused):
+        writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().processAllAvailable()
+    assert not list((tmp_path / "checkpoint").glob("commits/*"))
+
+
+def minutes(df):
+    """The rows with a minute for each key as their time, and a watermark one minute behind."""
+    return df.select("*", F.timestamp_millis(F.col("key") * 60_000).alias("at")).withWatermark("at", "1 minute")
+
+
+def test_spark_s_own_state_before_a_program(user, files, tmp_path):
+    windows = minutes(files).groupBy(F.window("at", "1 minute"), "key").count()
+    writer = counts(windows.select("key")).writeStream.format("memory").queryName("before_a_program")
+    to_the_end(writer, tmp_path / "checkpoint")
+    # A window of Spark's comes out when the watermark has passed its end: that of the last two minutes has not.
+    assert finals(user.table("before_a_program").collect()) == dict.fromkeys(range(5), 1)
+
+
+def test_spark_s_own_state_behind_a_program(user, files, tmp_path):
+    windows = minutes(counts(files)).groupBy(F.window("at", "1 minute"), "key").agg(F.count("n").alias("n"))
+    writer = windows.writeStream.format("memory").queryName("behind_a_program").outputMode("update")
+    to_the_end(writer, tmp_path / "checkpoint")
+    found = finals(user.table("behind_a_program").collect())
+    # Rows of minutes that are over when the second file comes are late for Spark.
+    assert found.keys() == EXPECTED.keys() and all(found[key] == EXPECTED[key] for key in (5, 6))
+
+
 def test_each_query_starts_with_its_own_settings(user, files, tmp_path):
     user.conf.set("spark.sql.shuffle.partitions", "6")
 
