@@ -12,6 +12,7 @@ from pillarbox import (
     AsyncDataStream,
     AsyncFunction,
     ConnectedStreams,
+    CoProcessFunction,
     DataStream,
     KeyedCoProcessFunction,
     KeyedProcessFunction,
@@ -90,11 +91,24 @@ class Score(AsyncFunction[str, float]):
 
 
 class Both(KeyedCoProcessFunction[str, Event, int, str]):
-    def process_element1(self, event: Event, ctx: KeyedProcessFunction.Context[str]) -> Iterator[str]:
+    def process_element1(self, event: Event, ctx: KeyedCoProcessFunction.Context[str]) -> Iterator[str]:
         yield event.user
 
-    def process_element2(self, number: int, ctx: KeyedProcessFunction.Context[str]) -> Iterator[str]:
+    def process_element2(self, number: int, ctx: KeyedCoProcessFunction.Context[str]) -> Iterator[str]:
         yield ctx.get_current_key()
+
+    def on_timer(self, timestamp: int, ctx: KeyedCoProcessFunction.OnTimerContext[str]) -> Iterator[str]:
+        assert_type(ctx.get_current_key(), str)
+        yield ctx.get_current_key()
+
+
+class Either(CoProcessFunction[Event, int, str]):
+    def process_element1(self, event: Event, ctx: CoProcessFunction.Context) -> Iterator[str]:
+        yield event.user
+
+    def process_element2(self, number: int, ctx: CoProcessFunction.Context) -> Iterator[str]:
+        assert_type(ctx.timer_service().current_watermark(), int)
+        yield str(number)
 
 
 def test_streams_know_their_records():

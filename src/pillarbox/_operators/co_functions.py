@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeAlias
 
-from pillarbox._generics import Generic, In1, In2, Key, Out
+from pillarbox._generics import Generic, In1, In2, Key, KeyOut, Out
 from pillarbox._operators.functions import Function, KeyedProcessFunction, ProcessFunction, SideOutput
 
 __all__ = ["CoFlatMapFunction", "CoMapFunction", "CoProcessFunction", "KeyedCoProcessFunction"]
@@ -90,7 +91,7 @@ class CoProcessFunction(Function, ABC, Generic[In1, In2, Out]):
         [('ann', 1000), ('amount', 30)]
     """
 
-    Context = ProcessFunction.Context
+    Context: TypeAlias = ProcessFunction.Context
 
     @abstractmethod
     def process_element1(self, value: In1, ctx: ProcessFunction.Context, /) -> Iterable[Out | SideOutput] | None:
@@ -122,23 +123,26 @@ class KeyedCoProcessFunction(Function, ABC, Generic[Key, In1, In2, Out]):
         [('Ann', 30), ('unknown', 5)]
     """
 
-    Context = KeyedProcessFunction.Context
-    OnTimerContext = KeyedProcessFunction.OnTimerContext
+    if TYPE_CHECKING:
+        # An alias of a class with parameters is no type to some checkers.
+        class Context(KeyedProcessFunction.Context[KeyOut], Generic[KeyOut]):
+            """The record at hand, and its key."""
+
+        class OnTimerContext(Context[KeyOut], KeyedProcessFunction.OnTimerContext[KeyOut], Generic[KeyOut]):
+            """The timer at hand, and its key."""
+
+    else:
+        Context = KeyedProcessFunction.Context
+        OnTimerContext = KeyedProcessFunction.OnTimerContext
 
     @abstractmethod
-    def process_element1(
-        self, value: In1, ctx: KeyedProcessFunction.Context[Key], /
-    ) -> Iterable[Out | SideOutput] | None:
+    def process_element1(self, value: In1, ctx: Context[Key], /) -> Iterable[Out | SideOutput] | None:
         """Handle a record of the first stream; as ``KeyedProcessFunction.process_element``."""
 
     @abstractmethod
-    def process_element2(
-        self, value: In2, ctx: KeyedProcessFunction.Context[Key], /
-    ) -> Iterable[Out | SideOutput] | None:
+    def process_element2(self, value: In2, ctx: Context[Key], /) -> Iterable[Out | SideOutput] | None:
         """Handle a record of the second stream; as ``KeyedProcessFunction.process_element``."""
 
-    def on_timer(
-        self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext[Key], /
-    ) -> Iterable[Out | SideOutput] | None:
+    def on_timer(self, timestamp: int, ctx: OnTimerContext[Key], /) -> Iterable[Out | SideOutput] | None:
         """Handle a timer, whichever stream's record set it; as ``KeyedProcessFunction.on_timer``."""
         return None
