@@ -22,7 +22,6 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pillarbox import Function, RuntimeContext, StreamExecutionEnvironment, local_session
 from tests.faults.job import HEARTBEAT, NO_FAULTS, Epoch, Event, Faults, FileSink, read_fixed_epochs
 
-COLUMNS = "id LONG, key LONG, square LONG, pid LONG"
 Mode = Literal["drain", "carry"]
 MODES: tuple[Mode, ...] = ("drain", "carry")
 
@@ -76,7 +75,7 @@ def build(events: DataFrame, service: str, mode: Mode, faults: Faults = NO_FAULT
     if mode == "carry":
         stream = stream.key_by("key")
     squares = stream.map_async(Ask(service, faults), capacity=10, timeout="2 minutes", retry=20, on_barrier=mode)
-    return squares.uid("squares").to_dataframe(COLUMNS)
+    return squares.uid("squares").to_dataframe(Squared)
 
 
 def batches_of(sink: FileSink) -> dict[int, list[Squared]]:

@@ -32,7 +32,7 @@ from pillarbox._runtime.spark.session import local_session
 from pillarbox._state.savepoint import files
 from pillarbox.testing import ProgramTestHarness, row
 from tests.faults.everything_job import stream
-from tests.faults.job import COLUMNS, Epoch, FileSink, Row, make_events, read_events, write_events
+from tests.faults.job import Epoch, FileSink, Out, Row, make_events, read_events, write_events
 
 __all__ = ["LEGS", "LOCAL", "Leg", "found"]
 
@@ -113,7 +113,7 @@ class Chain:
         if savepoint is not None:
             env.from_savepoint(self.home / savepoint)
         events = env.from_dataframe(read_events(self.spark, self.home / leg.input))
-        rows = stream(events, self.released).to_dataframe(COLUMNS).writeStream
+        rows = stream(events, self.released).to_dataframe(Out).writeStream
         sink = FileSink(self.home / name / "out")
         return rows.foreachBatch(sink).option("checkpointLocation", str(self.home / name / "checkpoint"))
 

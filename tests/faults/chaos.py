@@ -35,8 +35,9 @@ from tests.faults.clock import is_seen, set_clock
 from tests.faults.columns_oracle import frames_answer
 from tests.faults.damage import damage
 from tests.faults.job import TOO_BUSY, FileSink, make_events, write_fixed_epochs
-from tests.faults.oracle import answer, points_of
+from tests.faults.oracle import answer
 from tests.faults.outcome import Outcome
+from tests.faults.rolling_oracle import first_sums_answer
 from tests.faults.second_job import ASKING, MODES
 
 EPOCHS = 14
@@ -84,7 +85,7 @@ class Chaos:
         self.mode: second_job.Mode | None = (None, *MODES)[seed % 5]
         self.epochs = make_events(seed, epochs=epochs, keys=self.rng.choice([5, 40]))
         self.share = epochs / EPOCHS
-        self.right = answer(self.epochs, windows=True, joins=True, columns=True, letters=True)
+        self.right = answer(self.epochs, others=True)
         self.outcome = Outcome(self.epochs, self.right, self.say)
         write_fixed_epochs(self.epochs, home / "in.parquet")
         self.started = 0
@@ -134,14 +135,14 @@ class Chaos:
 
     def _planned(self) -> list[dict[str, Any]]:
         """Draw faults at a record, timer or snapshot: they happen wherever that is handled first."""
-        points = points_of(self.epochs, self.right)
-        names = self.rng.sample(sorted(points), 4)
-        points["answered"] = points["element"]
+        points = {**self.right.points, "answered": self.right.points["element"]}
+        points["limited"] = [first_sums_answer(self.epochs)]
+        names = self.rng.sample(sorted(self.right.points), 4)
         planned = []
-        for name in [*names, "answered"] if self.mode else names:
+        for name in [*names, "limited", *(["answered"] if self.mode else [])]:
             at = self.rng.choice([point for epoch in points[name] for point in epoch])
-            # What is raised where a record is refused would be one more dead letter.
-            action = "kill" if name == "letter" else self.rng.choice(["kill", "raise"])
+            # What is raised where a record or a timer is refused would be one more dead letter.
+            action = "kill" if name in ("letter", "letter timer") else self.rng.choice(["kill", "raise"])
             planned.append({"place": name, "at": at, "action": action})
         return planned
 
@@ -525,6 +526,7 @@ class Chaos:
             self.faults[name.split()[0] + " at a point"] += 1
         self.outcome.check(self.place / "out")
         self.outcome.check_frames(self.place / "frames", frames_answer(self.epochs))
+        self.outcome.check_first_sums(self.home / "first sums")
         if self.mode is not None:
             self.outcome.check_squares(self.place / "squares", may_give_up=self.mode == "deadline")
 

@@ -1,11 +1,11 @@
 """A driver process for ``make chaos``: ``python -m tests.faults.chaos_driver HOME STATUS``.
 
-It runs the programs that HOME/shape.json says on HOME's input to its end. Lines of its standard input are orders:
-``start PLACE``, with checkpoints and output there; ``start-first PLACE``, the first of the programs only; ``stop``. Of
-the first program, while it is stopped: ``finish PLACE`` runs an epoch that was begun and not committed; ``rescale
-PLACE`` changes it to the parallelism that the shape has by now; ``savepoint PLACE`` writes the savepoint that the shape
-names next. It says in the file STATUS, a line of JSON each, what has become of them. It ends with its input, or when
-all is done.
+It runs the programs that HOME/shape.json says on HOME's input to its end, and then a bounded one. Lines of its
+standard input are orders: ``start PLACE``, with checkpoints and output there; ``start-first PLACE``, the first of the
+programs only; ``stop``. Of the first program, while it is stopped: ``finish PLACE`` runs an epoch that was begun and
+not committed; ``rescale PLACE`` changes it to the parallelism that the shape has by now; ``savepoint PLACE`` writes the
+savepoint that the shape names next. It says in the file STATUS, a line of JSON each, what has become of them. It ends
+with its input, or when all is done.
 """
 
 from __future__ import annotations
@@ -25,14 +25,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import pillarbox
-from pillarbox import CheckpointMismatchError, DataStream
+from pillarbox import CheckpointMismatchError
 from pillarbox._runtime.spark.session import local_session
 from pillarbox._state.savepoint import LocalSavepoint
-from tests.faults import async_job, columns_job, job, second_job
+from tests.faults import async_job, columns_job, job, rolling_job, second_job
 from tests.faults.job import Fault, Faults, FileSink, read_fixed_epochs
-from tests.faults.join_job import joins
-from tests.faults.letters_job import letters
-from tests.faults.window_job import windows
+from tests.faults.others import all_others
 from tests.forked_python import forked_python
 
 # Drivers do not live for long: they need not compile well, nor collect garbage in several threads.
@@ -46,12 +44,6 @@ def java_options() -> str:
         return JAVA_OPTIONS
     which = "SharedArchiveFile" if os.path.exists(archive) else "ArchiveClassesAtExit"
     return f"{JAVA_OPTIONS} -Xlog:disable -XX:{which}={archive}"
-
-
-def all_others(stamped: DataStream, faults: Faults) -> list[DataStream]:
-    """Return the streams that the first program has beside its own."""
-    of_columns = columns_job.columns(stamped)
-    return [*windows(stamped, faults), *joins(stamped, faults), *of_columns, *letters(stamped, faults)]
 
 
 _DONE = {"finish": "finished", "rescale": "rescaled", "savepoint": "written"}
@@ -128,6 +120,14 @@ class Programs:
             LocalSavepoint(directory)
             return  # somebody was killed right behind it
         pillarbox.savepoint(self.spark, str(place / shape["checkpoint"]), directory)
+
+    def collect(self) -> None:
+        """Write the results of the bounded program."""
+        events = self.spark.read.parquet(str(self.home / "in.parquet"))
+        found = rolling_job.first_sums(events, self._faults())
+        part = self.home / "first sums.new"
+        part.write_text(json.dumps(found))
+        part.rename(self.home / "first sums")
 
     def stop(self) -> None:
         """Stop the queries."""
@@ -219,6 +219,7 @@ def main(home: Path, status: Path, python: str) -> None:
                 say("failed", failure)
             elif programs.queries and programs.is_done():
                 programs.stop()
+                programs.collect()
                 say("done")
                 break
         except Exception as error:  # of start()

@@ -34,9 +34,8 @@ from tests.faults.job import HEARTBEAT, OUT_OF_ORDER, Out
 from tests.faults.join_job import LOWER, UPPER, is_left, is_right
 from tests.faults.window_job import GAP, LATENESS, SIZE, SLIDE, TUMBLING
 
-__all__ = ["COLUMNS", "SESSION", "build", "columns"]
+__all__ = ["SESSION", "build", "columns", "processed"]
 
-COLUMNS = "level INT, key LONG, ts LONG, state STRING, pid LONG, subtask INT"
 SESSION = GAP // 2  # milliseconds: shorter ones, so that there are more
 
 EVENT = Types.ROW_NAMED(["id", "key", "ts"], [Types.LONG(), Types.LONG(), Types.LONG()])
@@ -83,7 +82,7 @@ def _late(row: Any) -> Out:
     return Out(14, row.key, row.ts, json.dumps(row.id), os.getpid(), 0)
 
 
-def _processed(left: Any, right: Any, ctx: Any) -> Iterator[Out]:
+def _pair_of(left: Any, right: Any, ctx: Any) -> Iterator[Out]:
     state = json.dumps([left.id, right.id], separators=(",", ":"))
     yield Out(25, left.key, ctx.timestamp(), state, os.getpid(), 0)
 
@@ -114,18 +113,23 @@ def build(events: DataFrame) -> DataFrame:
         suffixes=("", "_right"),
         uid="pairs",
     )
-    env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession).set_parallelism(1)
-    by_time = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms").with_timestamp_assigner("ts")
-    one, other = (
-        env.from_dataframe(side).assign_timestamps_and_watermarks(by_time).key_by("key") for side in (left, right)
-    )
-    processed = one.interval_join(other).between(LOWER, UPPER).process(_processed).uid("processed")
     end = F.unix_millis("window_end")
     return (
         _rows(windows, 20, F.unix_millis("window_start"), end, "n", "total", "least", "latest")
         .unionByName(_rows(pairs, 21, F.col("ts"), "id", "id_right"))
-        .unionByName(processed.to_dataframe(COLUMNS).where(F.col("key") != HEARTBEAT))
+        .unionByName(processed(left, right).where(F.col("key") != HEARTBEAT))
     )
+
+
+def processed(left: DataFrame, right: DataFrame) -> DataFrame:
+    """Return what a function makes of pairs of rows that no other function has touched."""
+    env = StreamExecutionEnvironment.get_execution_environment(left.sparkSession).set_parallelism(1)
+    by_time = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms").with_timestamp_assigner("ts")
+    one, other = (
+        env.from_dataframe(side).assign_timestamps_and_watermarks(by_time).key_by("key") for side in (left, right)
+    )
+    pairs = one.interval_join(other).between(LOWER, UPPER).process(_pair_of).uid("processed")
+    return pairs.to_dataframe(Out)
 
 
 def _rows(df: DataFrame, level: int, time: Any, *values: Any) -> DataFrame:

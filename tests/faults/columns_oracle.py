@@ -9,11 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from tests.faults.columns_job import SESSION
 from tests.faults.job import HEARTBEAT, OUT_OF_ORDER, Epoch, Event, Row
 from tests.faults.join_job import LOWER, UPPER, is_left
+from tests.faults.model import BEGINNING, Model
 from tests.faults.window_job import LATENESS, SIZE, SLIDE, TUMBLING
 
 __all__ = ["ColumnModel", "frames_answer"]
-
-BEGINNING = -(2**63)
 
 
 def aggregated(level: int, key: int, start: int, end: int, events: Sequence[Event]) -> Row:
@@ -134,16 +133,11 @@ class Join:
 Part = Windows | Sessions | Join
 
 
-class ColumnModel:
-    """Windows and joins of columns, by one watermark.
-
-    Attributes:
-        rows: what came out since somebody took it.
-    """
+class ColumnModel(Model):
+    """Windows and joins of columns, by one watermark."""
 
     def __init__(self, parts: Sequence[Part] | None = None) -> None:
-        self.watermark = BEGINNING
-        self.rows: list[Row] = []
+        super().__init__()
         self._parts = parts or (
             Windows(10, TUMBLING, TUMBLING, LATENESS),
             Windows(11, SIZE, SLIDE),

@@ -1,9 +1,10 @@
 """A program with all that a checkpoint can hold, for tests that operate it: ``python -m tests.faults.everything_job``.
 
-To the program of ``job.py`` (each kind of keyed state, event-time timers, two shuffles), its windows and joins, those
-of columns, its rules in broadcast state, and its dead letters, this adds state with a time-to-live, processing-time
-timers and requests that are carried from epoch to epoch. The last two wait until a file is there: so they are pending
-wherever a query is stopped before that. What comes out, all in all, does not depend on the parallelism.
+To the program of ``job.py`` (each kind of keyed state, event-time timers, two shuffles) and all that is beside it in
+``others.py`` (windows, joins, broadcast state, state of operators, dead letters...), this adds state with a
+time-to-live, processing-time timers and requests that are carried from epoch to epoch. The last two wait until a file
+is there: so they are pending wherever a query is stopped before that. What comes out, all in all, does not depend on
+the parallelism.
 
 As a process of its own it carries out orders, one after the other: ``HOME run:2 rescale:8 run:8 finish:8``.
 """
@@ -33,9 +34,7 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._runtime.spark.session import local_session
-from tests.faults.columns_job import columns
 from tests.faults.job import (
-    COLUMNS,
     NO_FAULTS,
     Epoch,
     Faults,
@@ -48,9 +47,7 @@ from tests.faults.job import (
     to_its_end,
     write_events,
 )
-from tests.faults.join_job import joins
-from tests.faults.letters_job import letters
-from tests.faults.window_job import windows
+from tests.faults.others import all_others
 
 __all__ = ["SUBTASKS", "UIDS", "Operated", "build", "is_asked", "stream"]
 
@@ -70,6 +67,15 @@ UIDS = (
     "column sessions",
     "column pairs",
     "strict",
+    "picky",
+    "turns",
+    "balance",
+    "held",
+    "known",
+    "both",
+    "mixed",
+    "latest",
+    "fresh",
     "counts",
     "later",
     "asked",
@@ -153,10 +159,7 @@ def stream(events: DataStream[Any], released: Path) -> DataStream[Any]:
         asked = stamped.filter(is_asked).key_by("key")
         answers = asked.map_async(Ask(str(released)), capacity=1000, timeout="1 hour", on_barrier="carry")
         return [
-            *windows(stamped, faults),
-            *joins(stamped, faults),
-            *columns(stamped),
-            *letters(stamped, faults),
+            *all_others(stamped, faults),
             keyed.process(Counts()).uid("counts"),
             keyed.process(Later(str(released))).uid("later"),
             answers.uid("asked"),
@@ -174,7 +177,7 @@ def build(events: DataFrame, released: Path, parallelism: int, subtasks: int = S
     """
     env = StreamExecutionEnvironment.get_execution_environment(events.sparkSession)
     env.set_parallelism(parallelism).set_max_parallelism(subtasks)
-    return stream(env.from_dataframe(events), released).to_dataframe(COLUMNS)
+    return stream(env.from_dataframe(events), released).to_dataframe(Out)
 
 
 class Operated:

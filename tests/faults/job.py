@@ -50,7 +50,6 @@ FAR = 20_000 * MINUTE  # the heartbeat that ends the stream
 HEARTBEAT = -1
 REGIONS = 5
 SCHEMA = "id LONG, key LONG, ts LONG"
-COLUMNS = "level INT, key LONG, ts LONG, state STRING, pid LONG, subtask INT"
 
 
 # -- faults --
@@ -351,7 +350,7 @@ def build(
         env.set_max_parallelism(max_parallelism)
     if savepoint is not None:
         env.from_savepoint(savepoint)
-    return program(env.from_dataframe(events), faults, **options).to_dataframe(COLUMNS)
+    return program(env.from_dataframe(events), faults, **options).to_dataframe(Out)
 
 
 # -- input --

@@ -5,24 +5,19 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 
-from tests.faults.job import Event, Row
+from tests.faults.job import Event
 from tests.faults.join_job import LOWER, UPPER, is_left, is_right, is_rule, is_ruled
+from tests.faults.model import Model
 
 
-class JoinModel:
+class JoinModel(Model):
     """All records that were not late, all rules, and what waits for its time.
 
-    Attributes:
-        rows: what came out; ``pairs`` the ids of pairs, ``rules`` those of rules, ``fired`` key and time of what had
-            waited; all since somebody took them.
+    Faults' places are the ids of pairs, those of rules, and key and time of what had waited for them.
     """
 
     def __init__(self) -> None:
-        self.watermark = -(2**63)
-        self.rows: list[Row] = []
-        self.pairs: list[tuple[int, int]] = []
-        self.rules: list[int] = []
-        self.fired: list[tuple[int, int]] = []
+        super().__init__()
         self._lefts: defaultdict[int, list[Event]] = defaultdict(list)
         self._rights: defaultdict[int, list[Event]] = defaultdict(list)
         self._in_force: dict[int, int] = {}
@@ -43,12 +38,12 @@ class JoinModel:
                 found = [(left, event) for left in self._lefts[event.key]]
             for left, right in found:
                 if LOWER <= right.ts - left.ts <= UPPER:
-                    self.pairs.append((left.id, right.id))
+                    self.points["pair"].append((left.id, right.id))
                     self.rows.append((7, event.key, max(left.ts, right.ts), json.dumps([left.id, right.id])))
         if is_ruled(event):
             self._waiting[event.key, event.ts].append(event.id)
         if is_rule(event):
-            self.rules.append(event.id)
+            self.points["rule"].append(event.id)
             self._all_rules.append(event)
             self._in_force[event.ts] = max(event.id, self._in_force.get(event.ts, 0))
             for at in sorted(at for at in self._in_force if at <= self.watermark)[:-1]:
@@ -64,5 +59,5 @@ class JoinModel:
                 None if rule is None else self._in_force[rule],
                 sorted(each.id for each in self._all_rules if each.ts <= at),
             ]
-            self.fired.append((key, at))
+            self.points["rule timer"].append((key, at))
             self.rows.append((9, key, at, json.dumps(state)))

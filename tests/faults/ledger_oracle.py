@@ -6,7 +6,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.faults.job import END, MINUTE, Event, Row
+from tests.faults.job import END, MINUTE, Event
+from tests.faults.model import Model
 
 __all__ = ["Accounts"]
 
@@ -28,20 +29,22 @@ class _Account:
         }
 
 
-class Accounts:
+class Accounts(Model):
     """The accounts of all keys.
 
+    Args:
+        place: where faults meet timers: at their key and timestamp.
+
     Attributes:
-        rows: what came out since somebody took it; ``fired``: key and timestamp of the timers that fired since.
         emitted: key and timestamp of those rows that are the ledger's own, and how many records the key had by then.
     """
 
-    def __init__(self, level: int) -> None:
+    def __init__(self, level: int, place: str) -> None:
+        super().__init__()
         self._level = level
+        self._place = place
         self.accounts: dict[int, _Account] = {}
-        self.rows: list[Row] = []
         self.emitted: list[tuple[int, int, int]] = []
-        self.fired: list[tuple[int, int]] = []
 
     def record(self, event: Event) -> None:
         """Take a record."""
@@ -59,11 +62,12 @@ class Accounts:
 
     def advance(self, watermark: int) -> None:
         """Let event time go on."""
+        super().advance(watermark)
         for key in list(self.accounts):
             while key in self.accounts and (due := [at for at in self.accounts[key].timers if at <= watermark]):
                 timestamp = min(due)
                 self.accounts[key].timers.discard(timestamp)
-                self.fired.append((key, timestamp))
+                self.points[self._place].append((key, timestamp))
                 self.timer(key, timestamp)
 
     def timer(self, key: int, timestamp: int) -> None:

@@ -1,7 +1,8 @@
 """Dead letters beside the program of the fault tests: functions that refuse records when they are nearly done.
 
-Under keys it is the ledger of that program, with each kind of state and timers; it refuses timers, too. The other one
-has no key. So what comes out is right only if nothing is left of what they did for a record before they refused it.
+Under keys it is the ledger of that program, with each kind of state and timers; it refuses timers, too. Another one
+has no key. Windows refuse records, and some are refused as a whole. So what comes out is right only if nothing is left
+of what was done for a record before it was refused.
 """
 
 from __future__ import annotations
@@ -11,13 +12,23 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from pillarbox import DataStream, DeadLetter, KeyedProcessFunction, OutputTag, ProcessFunction
+from pillarbox import (
+    DataStream,
+    DeadLetter,
+    KeyedProcessFunction,
+    OutputTag,
+    ProcessFunction,
+    ProcessWindowFunction,
+    TumblingEventTimeWindows,
+)
 from tests.faults.job import MINUTE, NO_FAULTS, Faults, Ledger, Out
+from tests.faults.window_job import TUMBLING, CountAndSum
 
-__all__ = ["is_odd_one", "is_refused", "is_refused_timer", "letters"]
+__all__ = ["is_odd_one", "is_refused", "is_refused_timer", "is_spoilt", "is_unfit", "letters"]
 
 SEEN = OutputTag[Out]("seen")
 REFUSED, ODD_ONES = OutputTag[DeadLetter]("refused"), OutputTag[DeadLetter]("odd ones")
+SPOILT = OutputTag[DeadLetter]("spoilt")
 
 
 def is_refused(event: Any) -> bool:
@@ -30,6 +41,14 @@ def is_refused_timer(timestamp: int) -> bool:
 
 def is_odd_one(event: Any) -> bool:
     return bool(event.id % 7 == 2)
+
+
+def is_unfit(event: Any) -> bool:
+    return bool(event.id % 13 == 4)
+
+
+def is_spoilt(total: int) -> bool:
+    return total % 3 == 1
 
 
 class Strict(Ledger):
@@ -51,6 +70,7 @@ class Strict(Ledger):
 
     def on_timer(self, timestamp: int, ctx: KeyedProcessFunction.OnTimerContext) -> Iterable[Any] | None:
         out = super().on_timer(timestamp, ctx)
+        self.kills.pass_by("letter timer", (ctx.get_current_key(), timestamp))
         if is_refused_timer(timestamp):
             raise ValueError(f"the timer at {timestamp} is refused")
         return out
@@ -66,6 +86,26 @@ class Halves(ProcessFunction):
                 raise LookupError(f"{value.id} has one part")
 
 
+class Picky(CountAndSum):
+    """Refuses some records."""
+
+    def add(self, value: Any, accumulator: tuple[int, int]) -> tuple[int, int]:
+        added = super().add(value, accumulator)
+        if is_unfit(value):
+            raise KeyError(value.id)
+        return added
+
+
+class Whole(ProcessWindowFunction):
+    """Refuses some windows."""
+
+    def process(self, key: int, context: ProcessWindowFunction.Context[Any], elements: Iterable[Any]) -> Iterator[Out]:
+        ((count, total),) = elements
+        yield Out(39, key, context.window().start, json.dumps([count, total]), os.getpid(), 0)
+        if is_spoilt(total):
+            raise ArithmeticError(f"{total} is refused")
+
+
 def refused(letter: DeadLetter) -> Out:
     """Return the row of a letter that has a key."""
     timer = None if letter.timer is None else letter.timer.value
@@ -78,6 +118,12 @@ def odd_one(letter: DeadLetter) -> Out:
     return _row(24, letter.value.key, letter, [letter.value.id, letter.key, letter.operator, letter.error])
 
 
+def spoilt(letter: DeadLetter) -> Out:
+    """Return the row of a letter of windows: of a record, or of what a window had folded."""
+    state = list(letter.value) if type(letter.value) is tuple else letter.value.id
+    return _row(40, letter.key, letter, [state, letter.operator, letter.error])
+
+
 def _row(level: int, key: int, letter: DeadLetter, state: list[Any]) -> Out:
     assert letter.timestamp is not None
     where = "letters_job.py" in letter.traceback
@@ -88,10 +134,14 @@ def letters(stamped: DataStream, faults: Faults) -> list[DataStream]:
     """Return what comes of the records that are not refused, and the letters of those that are."""
     strict = stamped.key_by("key").process(Strict(faults), on_error=REFUSED).uid("strict").name("strict")
     halves = stamped.process(Halves(), on_error=ODD_ONES).name("halves")
+    windows = stamped.key_by("key").window(TumblingEventTimeWindows.of(TUMBLING)).side_output_errors(SPOILT)
+    whole = windows.aggregate(Picky(), Whole()).uid("picky").name("picky")
     return [
         strict,
         strict.get_side_output(SEEN),
         strict.get_side_output(REFUSED).map(refused),
         halves,
         halves.get_side_output(ODD_ONES).map(odd_one),
+        whole,
+        whole.get_side_output(SPOILT).map(spoilt),
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.faults import async_job
 from tests.faults.damage import Damage
 from tests.faults.job import Epoch, FileSink
 from tests.faults.oracle import Answer
+from tests.faults.rolling_oracle import first_sums_answer
 from tests.faults.second_job import GIVEN_UP
 
 __all__ = ["Outcome"]
@@ -61,6 +63,11 @@ class Outcome:
             self._compare(output.get(batch, []), right.get(batch, []), f"the functions' batch {batch}", [])
         for batch, rows in sink.earlier():
             self._compare(rows, right.get(batch, []), f"an earlier attempt at the functions' batch {batch}", [])
+
+    def check_first_sums(self, file: Path) -> None:
+        """Compare what came of the bounded program, and its order."""
+        found, right = json.loads(file.read_text()), first_sums_answer(self._epochs)
+        self._compare(list(enumerate(map(tuple, found))), list(enumerate(map(tuple, right))), "the first sums", [])
 
     def check_squares(self, out: Path, *, may_give_up: bool) -> None:
         """Compare every row of the second program."""

@@ -29,7 +29,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
 )
 from tests.faults import async_job
-from tests.faults.async_job import COLUMNS, Squared, square_of
+from tests.faults.async_job import Squared, square_of
 from tests.faults.job import HEARTBEAT, Faults
 
 __all__ = ["ASKING", "GIVEN_UP", "MODES", "Mode", "build"]
@@ -107,4 +107,4 @@ def build(events: DataFrame, service: str, mode: Mode, faults: Faults) -> DataFr
         squares = AsyncDataStream.unordered_wait_with_retry(
             stream, Patient(service, faults), "1 second", again, capacity=10
         )
-    return squares.uid("squares").to_dataframe(COLUMNS)
+    return squares.uid("squares").to_dataframe(Squared)

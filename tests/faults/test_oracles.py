@@ -5,22 +5,24 @@ from __future__ import annotations
 import pytest
 
 from pillarbox.testing import ProgramTestHarness, row
-from tests.faults.chaos_driver import all_others
+from tests.faults.everything_oracle import LEVELS
 from tests.faults.job import make_events, program
 from tests.faults.oracle import answer
+from tests.faults.others import all_others
 
 
 @pytest.mark.parametrize(("input_seed", "parallelism"), [(1, 1), (2, 2), (3, 3)])
 def test_they_are_what_plain_python_says(input_seed, parallelism):
     epochs = make_events(input_seed, epochs=8, keys=10)
-    right = answer(epochs, windows=True, joins=True, columns=True, letters=True)
+    right = answer(epochs, others=True)
     rows = [found for batch in right.output.values() for found in batch]
     levels = {level for level, *_ in rows}
-    assert levels == {*range(1, 15), 18, 19, 22, 23, 24, 26}
-    assert all(sum(map(len, found)) > 10 for found in (right.pairs, right.rules, right.ruled))
+    assert levels == LEVELS - {15, 16, 17}
+    assert {place for place, found in right.points.items() if sum(map(len, found)) <= 10} == set()
     assert sum(level == 13 and state.endswith("null]") for level, _, _, state in rows) > 10  # without a partner
     assert sum(level == 23 and "the timer at" in state for level, _, _, state in rows) > 10
-    assert len({fired for epoch in right.windows for fired in epoch}) < sum(map(len, right.windows))  # some fired twice
+    fired = [place for epoch in right.points["window"] for place in epoch]
+    assert len(set(fired)) < len(fired)  # some fired twice
     with ProgramTestHarness(
         lambda env, events: program(events, further=all_others), parallelism=parallelism
     ) as harness:

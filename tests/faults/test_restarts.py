@@ -50,8 +50,8 @@ def test_a_later_level_fails_for_good(make_run: MakeRun, seed: int) -> None:
     """Level 2 fails in all four attempts: level 1, which had come through, is at a version that never was."""
     rng = random.Random(seed)
     run = make_run(seed + 1, epochs=3)
-    at = rng.choice([number for number, found in enumerate(run.right.second_timers) if found and number < 3])
-    place = rng.choice(run.right.second_timers[at])
+    at = rng.choice([number for number, found in enumerate(run.right.points["second timer"]) if found and number < 3])
+    place = rng.choice(run.right.points["second timer"][at])
     run.plan([Fault("second timer", place, "raise", 4)])
     with pytest.raises(StreamingQueryException) as caught:
         run.to_the_end()

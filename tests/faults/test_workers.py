@@ -5,25 +5,23 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import Any
 
 import pytest
 
 from tests.faults.conftest import MakeRun, tasks
 from tests.faults.job import Fault
-from tests.faults.oracle import Answer, points_of
+from tests.faults.oracle import Answer
 
 pytestmark = pytest.mark.fault
 
 
 def anywhere(
-    rng: random.Random, right: Answer, epochs: Any, actions: Sequence[str], places: Sequence[str] | None = None
+    rng: random.Random, right: Answer, actions: Sequence[str], places: Sequence[str] | None = None
 ) -> list[Fault]:
     """Put one fault into each place that a program has, or into some of them, in seeded epochs."""
     faults = []
-    points = points_of(epochs, right)
-    for place in points if places is None else places:
-        by_epoch = points[place]
+    for place in right.points if places is None else places:
+        by_epoch = right.points[place]
         epoch = rng.choice([number for number, found in enumerate(by_epoch) if found])
         faults.append(Fault(place, rng.choice(by_epoch[epoch]), rng.choice(actions)))
     return faults
@@ -31,7 +29,7 @@ def anywhere(
 
 def test_workers_are_killed(make_run: MakeRun, seed: int) -> None:
     run = make_run(seed, epochs=5)
-    run.plan(anywhere(random.Random(seed), run.right, run.epochs, ["kill"]))
+    run.plan(anywhere(random.Random(seed), run.right, ["kill"]))
     query = run.to_the_end()
     run.check()
     # A worker that was killed took its resident tasks along.
@@ -41,7 +39,7 @@ def test_workers_are_killed(make_run: MakeRun, seed: int) -> None:
 def test_workers_with_joins_and_broadcast_state_are_killed(make_run: MakeRun, seed: int) -> None:
     run = make_run(seed + 4, joins=True, epochs=2, keys=8)
     places = ["pair", "rule", "rule timer"]
-    run.plan(anywhere(random.Random(seed + 4), run.right, run.epochs, ["kill"], places))
+    run.plan(anywhere(random.Random(seed + 4), run.right, ["kill"], places))
     query = run.to_the_end()
     run.check()
     assert "loaded" in {task["state_sync"] for task in tasks(query)}
@@ -49,7 +47,7 @@ def test_workers_with_joins_and_broadcast_state_are_killed(make_run: MakeRun, se
 
 def test_functions_raise(make_run: MakeRun, seed: int) -> None:
     run = make_run(seed + 1, epochs=5)
-    run.plan(anywhere(random.Random(seed + 1), run.right, run.epochs, ["raise"]))
+    run.plan(anywhere(random.Random(seed + 1), run.right, ["raise"]))
     run.to_the_end()
     run.check()
 
@@ -59,7 +57,8 @@ def test_a_task_fails_three_times(make_run: MakeRun, seed: int) -> None:
     run = make_run(seed + 2, epochs=3)
     last = run.epochs[-2][0][-1].id
     actions = [rng.choice(["kill", "raise"]) for _ in range(2)]
-    run.plan([Fault("changed", last, actions[0], 3), Fault("snapshot", run.right.last_of_key[1][-1], actions[1], 3)])
+    of_the_second = run.right.points["snapshot"][1]
+    run.plan([Fault("changed", last, actions[0], 3), Fault("snapshot", of_the_second[-1], actions[1], 3)])
     run.to_the_end()
     run.check()
 

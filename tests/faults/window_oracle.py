@@ -5,21 +5,16 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 
-from tests.faults.job import Event, Row
+from tests.faults.job import Event
+from tests.faults.model import Model
 from tests.faults.window_job import GAP, LATENESS, SESSION_LATENESS, SIZE, SLIDE, TUMBLING
 
 
-class WindowModel:
-    """All windows of all keys.
-
-    Attributes:
-        rows: what came out, and ``fired`` key and start of the windows that did, since somebody took them.
-    """
+class WindowModel(Model):
+    """All windows of all keys; a fault's place is key and start of those that fire."""
 
     def __init__(self) -> None:
-        self.watermark = -(2**63)
-        self.rows: list[Row] = []
-        self.fired: list[tuple[int, int]] = []
+        super().__init__()
         self._tumbling: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         self._totals: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         self._sliding: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
@@ -81,5 +76,5 @@ class WindowModel:
             self._sessions[key] = [one for one in sessions if one[1] - 1 + SESSION_LATENESS > watermark]
 
     def _say(self, level: int, key: int, start: int, end: int, contents: list[int]) -> None:
-        self.fired.append((key, start))
+        self.points["window"].append((key, start))
         self.rows.append((level, key, start, json.dumps([end, *contents])))

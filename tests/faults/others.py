@@ -1,0 +1,26 @@
+"""All that runs beside the ledger of the fault tests, in the same program and on the same levels."""
+
+from __future__ import annotations
+
+from pillarbox import DataStream
+from tests.faults.columns_job import columns
+from tests.faults.connected_job import connected
+from tests.faults.job import Faults
+from tests.faults.join_job import joins
+from tests.faults.letters_job import letters
+from tests.faults.rolling_job import rolling
+from tests.faults.window_job import windows
+
+__all__ = ["all_others"]
+
+
+def all_others(stamped: DataStream, faults: Faults) -> list[DataStream]:
+    """Return the streams that the program has beside its own."""
+    return [
+        *windows(stamped, faults),
+        *joins(stamped, faults),
+        *columns(stamped),
+        *letters(stamped, faults),
+        *connected(stamped, faults),
+        *rolling(stamped, faults),
+    ]
