@@ -55,6 +55,8 @@ def test_help_teaches():
         (["state", "cp"], "Missing argument 'UID'"),
         (["inspect", "cp", "--conf", "spark.a"], "'spark.a' is not KEY=VALUE"),
         (["inspect", "cp", "--epoch", "-1"], "-1 is not in the range x>=0"),
+        (["inspect", ""], "Invalid value for 'CHECKPOINT': it is empty"),
+        (["savepoint", "cp", ""], "Invalid value for 'DIRECTORY': it is empty"),
         (["nothing"], "No such command 'nothing'"),
     ],
 )
@@ -75,11 +77,31 @@ def test_settings_of_spark_and_the_outcome(no_spark, monkeypatch):
     assert "its parallelism is 5 already" in called("rescale", "cp", "--parallelism", "5").stdout
 
 
+# As Py4J tells it.
+JAVAS = """An error occurred while calling o1618.getResult.
+: org.apache.spark.SparkException: Exception thrown in awaitResult:\x20
+\tat org.apache.spark.util.SparkThreadUtils$.awaitResult(SparkThreadUtils.scala:53)
+Caused by: org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 1.0 failed
+\tat x.y
+Caused by: org.apache.spark.SparkNumberFormatException: [B] 'A' cannot be cast. SQLSTATE: 22018
+== SQL (line 1, position 1) ==
+upper(key) = 1
+
+\tat x
+\t... 5 more
+"""
+
+
 @pytest.mark.parametrize(
     ("error", "words"),
     [
         (CheckpointMismatchError("checkpoint cp: no"), "Error: checkpoint cp: no\n"),
         (RuntimeError("broken\n\nJVM stacktrace:\n\tat x"), "Error: RuntimeError: broken (--verbose shows more)\n"),
+        (
+            RuntimeError("[A] Cannot resolve. SQLSTATE: 42K09;\nFilter x\n+- Project"),
+            "Error: RuntimeError: [A] Cannot resolve (--verbose shows more)\n",
+        ),
+        (RuntimeError(JAVAS), "Error: SparkNumberFormatException: [B] 'A' cannot be cast (--verbose shows more)\n"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(no_spark, monkeypatch, error, words):
@@ -209,6 +231,34 @@ def test_rows_of_state():
         else:
             assert text.count("x") == 200 and "[1]" in text and ("c" in text.replace("rows", "")) is (limit == 0)
             assert ("the first 2 rows" in text) is (limit == 2)
+
+
+def test_a_table_that_does_not_fit_is_a_line_for_each_column():
+    """Nothing is cut in the middle of a word, and nothing that a value holds commands the terminal."""
+    console = Console(file=io.StringIO(), width=80)
+    show.checkpoint(console, FOUND)
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    assert any(line.split() == ["watermark", "none", "yet"] for line in lines)
+    assert any(line.split() == ["made", "by", "process"] for line in lines)
+    console = Console(file=io.StringIO(), width=40)
+    rows = show.Rows(console, ["key", "v"], as_json=False, limit=0)
+    rows.add(json.dumps({"key": "\x1b[31mred\u202e", "v": 60 * "x"}))
+    rows.end()
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert r"key  \x1b[31mred\u202e" in text and "\x1b" not in text and text.count("x") == 61
+
+
+def test_a_pipe_gets_tables_as_wide_as_they_are(no_spark, monkeypatch):
+    from pillarbox._runtime.spark import inspection
+
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(inspection, "inspect_checkpoint", lambda *args: FOUND)
+    monkeypatch.setattr(savepoint_module, "is_savepoint", lambda *args: False)
+    lines = called("inspect", "cp").stdout.splitlines()
+    (of_count,) = (line for line in lines if "12,345" in line)
+    assert all(words in of_count for words in ("count", "12,345", "7 event", "none yet", "seen: value LONG"))
 
 
 def test_a_query_is_asked_to_stop(no_spark, monkeypatch):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +23,7 @@ from pillarbox._cli.session import session
 from pillarbox._errors import PillarboxError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 __all__ = ["pillarbox"]
 
@@ -87,14 +88,52 @@ def _with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _sentence(error: Exception) -> str:
-    """Return an error as somebody at the command line wants it: of Spark's, without Java's stack."""
-    if isinstance(error, PillarboxError):
-        return str(error)
-    said = str(error).partition("\n\nJVM stacktrace")[0].partition("\n\tat ")[0].strip()
-    return f"{type(error).__name__}: {said} (--verbose shows more)"
+    """Return an error as somebody at the command line wants it."""
+    return str(error) if isinstance(error, PillarboxError) else f"{_said(error)} (--verbose shows more)"
 
 
-_CHECKPOINT = click.argument("checkpoint")
+# What Java prints of an exception and of its causes: the class, and what it says.
+_JAVAS = re.compile(
+    r"^(?:: |Caused by: )([\w.$]+): (.*?)(?=\n\s+at |\n\s+\.\.\. \d+ more|\nCaused by: |\Z)", re.M | re.S
+)
+# Behind this, messages of Spark's have plans and the statement.
+_STATE = re.compile(r"\.?\s*SQLSTATE: \w{5}.*", re.DOTALL)
+
+
+def _said(error: Exception) -> str:
+    """Return what an error says, without Java's stack and Spark's plans."""
+    text, kind = str(error), type(error).__name__
+    causes = [(name.rpartition(".")[2], said) for name, said in _JAVAS.findall(text) if said.strip()]
+    if causes:
+        # A SparkException says that a job or a thread has failed, and its cause says why.
+        kind, text = next((cause for cause in causes if cause[0] != "SparkException"), causes[-1])
+    return f"{kind}: {_STATE.sub('', text.partition(_STACK)[0].partition(_AT)[0]).strip()}"
+
+
+_STACK, _AT = "\n\nJVM stacktrace", "\n\tat "
+
+
+def _where(rows: DataFrame, condition: str) -> DataFrame:
+    """Return the rows for which a condition holds.
+
+    Raises:
+        BadParameter: it is none.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        return rows.where(condition)
+    except AnalysisException as error:
+        raise click.BadParameter(f"{condition!r}: {_said(error)}", param_hint="--where") from None
+
+
+def _place(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not value:
+        raise click.BadParameter("it is empty")
+    return value.rstrip("/") or value
+
+
+_CHECKPOINT = click.argument("checkpoint", callback=_place)
 _EPOCH = click.option(
     "--epoch", type=click.IntRange(0), help="A micro-batch whose state Spark still has; else the last."
 )
@@ -138,7 +177,7 @@ def inspect(
             if as_json:
                 click.echo(json.dumps(found, indent=2, ensure_ascii=False))
             else:
-                show.savepoint(Console(), found)
+                show.savepoint(show.output(), found)
             return
         found = inspect_checkpoint(spark, checkpoint, epoch, top)
         if against is not None:
@@ -146,7 +185,7 @@ def inspect(
     if as_json:
         click.echo(json.dumps(found, indent=2, ensure_ascii=False))
     else:
-        show.checkpoint(Console(), found)
+        show.checkpoint(show.output(), found)
     if found.get("changes", {}).get("refused"):
         sys.exit(1)
 
@@ -157,7 +196,7 @@ def inspect(
 @_EPOCH
 @click.option("--where", metavar="SQL", help="Which rows, as in SQL: \"key = 'AA' AND seen > 10\".")
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(0), help="How many rows to print; 0: all.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object a line; with --output, one.")
 @click.option("--output", metavar="DIR", help="Write all rows as Parquet to DIR, which must not exist, and print none.")
 @_with_spark
 def state(
@@ -186,16 +225,20 @@ def state(
     with open_session(f"Reading the state of {uid}") as spark, unwrapped_failures():
         rows = read_state(spark, checkpoint, uid, epoch)
         if where is not None:
-            rows = rows.where(where)
+            rows = _where(rows, where)
         if output is not None:
             with new_folder(spark, output):
                 rows.write.mode("append").parquet(output)
-            click.echo(f"{reader(spark).parquet(output).count()} rows in {output}", err=True)
+            count = reader(spark).parquet(output).count()
+            if as_json:
+                click.echo(json.dumps({"output": output, "rows": count}))
+            else:
+                click.echo(f"{output}: {show.counted(count, 'row')}")
             return
         if limit:
             rows = rows.limit(limit + 1)
         lines = rows.selectExpr("to_json(struct(*), map('ignoreNullFields', 'false')) AS line").toLocalIterator()
-        shown = show.Rows(Console(), rows.columns, as_json=as_json, limit=limit)
+        shown = show.Rows(show.output(), rows.columns, as_json=as_json, limit=limit)
         for row in lines:
             shown.add(row.line)
     shown.end()
@@ -231,7 +274,7 @@ def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any)
 
 @pillarbox.command()
 @_CHECKPOINT
-@click.argument("directory")
+@click.argument("directory", callback=_place)
 @_EPOCH
 @click.option(
     "--stop", is_flag=True, help="Stop the running query between two epochs; the savepoint is of its last one."
@@ -292,6 +335,7 @@ def savepoint(
         click.echo(json.dumps({"savepoint": directory, "epoch": manifest.epoch, "operators": uids, "bytes": size}))
     else:
         click.echo(
-            f"{directory}: a savepoint of epoch {manifest.epoch}; state of {len(manifest.operators)} operators,"
-            f" {show.size(size)}{'; drained' if manifest.drained else ''}"
+            f"{directory}: a savepoint of epoch {manifest.epoch}; state of"
+            f" {show.counted(len(manifest.operators), 'operator')}, {show.size(size)}"
+            f"{'; drained' if manifest.drained else ''}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import tempfile
@@ -22,6 +23,8 @@ _LOCAL = {
 }
 _QUIET = {"spark.log.level": "OFF", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
+_LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+
 
 @contextmanager
 def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator[SparkSession]:
@@ -36,6 +39,7 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
     """
     check_packages()
     check_java()
+    from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
     is_local = master.startswith("local")
@@ -48,6 +52,10 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
         builder = builder.config(name, value)
     with _standard_error(shown=verbose):
         spark = builder.getOrCreate()
+    if not verbose:
+        # PySpark writes errors of SQL to standard error by itself, beside raising them.
+        for logger in _LOGGERS:
+            PySparkLogger.getLogger(logger).setLevel(logging.CRITICAL)
     try:
         yield spark
     finally:

@@ -1,26 +1,42 @@
-"""Tables of what the commands found."""
+"""Tables of what the commands found.
+
+One that is wider than the console is shown row by row, a line for each column, so no word is cut. What is no terminal,
+such as a pipe or a file, is as wide as it takes.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import unicodedata
+from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
-__all__ = ["Rows", "checkpoint", "savepoint", "size", "time"]
+__all__ = ["Rows", "checkpoint", "counted", "output", "savepoint", "size", "time"]
 
 # Values are cut short in tables, not in JSON.
 _CELL = 200
+# The width of what is no terminal.
+_ENDLESS = 1_000_000
+
+
+def output() -> Console:
+    """Return the console on standard output."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_ENDLESS)
 
 
 def checkpoint(console: Console, found: dict[str, Any]) -> None:
     """Print what ``inspect_checkpoint`` found."""
-    console.print(Text(found["checkpoint"], style="bold"))
+    console.print(_text(found["checkpoint"], "bold"))
     console.print(f"epoch {found['epoch']} of {_epochs(found)}; parallelism {found['parallelism']}")
     interrupted, unfinished = found["interrupted_rescale_to"], found["unfinished_epoch"]
     if interrupted is not None:
@@ -38,7 +54,7 @@ def checkpoint(console: Console, found: dict[str, Any]) -> None:
         console.print(f"program: max parallelism {subtasks}{groups}, {times}")
         for source in program["sources"]:
             columns = ", ".join(source["columns"] or ())
-            console.print(Text(f"source {source['name']!r}" + (f": {columns}" if columns else "")))
+            console.print(_text(f"source {source['name']!r}" + (f": {columns}" if columns else "")))
     if found["programs"] is None:
         console.print("no program is noted beside it: the query was started without pillarbox.start(...)")
     if found["operators"]:
@@ -52,27 +68,26 @@ def checkpoint(console: Console, found: dict[str, Any]) -> None:
 
 def savepoint(console: Console, found: dict[str, Any]) -> None:
     """Print what ``inspect_savepoint`` found."""
-    console.print(Text(found["savepoint"], style="bold"))
+    console.print(_text(found["savepoint"], "bold"))
     of = f" of {found['checkpoint']}" if found["checkpoint"] else ""
     drained = "; drained" if found["drained"] else ""
-    console.print(Text(f"savepoint of epoch {found['epoch']}{of}, by pillarbox {found['pillarbox']}{drained}"))
-    console.print(f"{found['sources']} sources" if found["sources"] else "no positions of sources")
-    table = Table()
-    for name, is_number in (
-        ("uid", False), ("subtasks", True), ("key groups", True), ("keys", True), ("windows", True), ("timers", True),
-        ("watermark", False), ("size", True), ("states", False),
-    ):  # fmt: skip
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    console.print(_text(f"savepoint of epoch {found['epoch']}{of}, by pillarbox {found['pillarbox']}{drained}"))
+    sources = found["sources"]
+    console.print(f"positions of {counted(sources, 'source')}" if sources else "no positions of sources")
+    rows = []
     for operator in found["operators"]:
         counts = [operator[name] for name in ("parallelism", "max_parallelism", "keys", "namespaces", "timers")]
-        table.add_row(
-            Text(operator["uid"]),
-            *(f"{count:,}" for count in counts),
-            time(operator["watermark"]),
-            size(operator["bytes"]),
-            Text("\n".join(f"{name}: {kind}" for name, kind in operator["states"].items())),
+        rows.append(
+            [
+                operator["uid"],
+                *(f"{count:,}" for count in counts),
+                time(operator["watermark"]),
+                size(operator["bytes"]),
+                "\n".join(f"{name}: {kind}" for name, kind in operator["states"].items()),
+            ]
         )
-    console.print(table)
+    columns = ["uid", "subtasks", "key groups", "keys", "windows", "timers", "watermark", "size", "states"]
+    _print(console, columns, rows, numbers={"subtasks", "key groups", "keys", "windows", "timers", "size"})
 
 
 def _epochs(found: dict[str, Any]) -> str:
@@ -81,52 +96,89 @@ def _epochs(found: dict[str, Any]) -> str:
 
 
 def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
-    table = Table()
-    for name, is_number in (
-        ("uid", False), ("made by", False), ("keys", True), ("windows", True), ("timers", True), ("next timer", False),
-        ("watermark", False), ("state", True), ("log", True), ("states", False),
-    ):  # fmt: skip
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    rows = []
     for operator in operators:
         timers, due = operator["timers"], operator["next_timers"]
         states = "\n".join(f"{name}: {kind}" for name, kind in operator["states"].items())
-        table.add_row(
-            *map(
-                Text,
-                (
-                    operator["uid"],
-                    operator["kind"] or "",
-                    f"{operator['keys']:,}",
-                    f"{operator['namespaces']:,}",
-                    "\n".join(f"{count:,} {domain}" for domain, count in timers.items()) or "0",
-                    "\n".join(time(timestamp) for timestamp in due.values()),
-                    time(operator["watermark"]),
-                    size(operator["state_bytes"]),
-                    size(operator["log_bytes"]),
-                    states + ("\n(plain data)" if operator["is_plain"] else ""),
-                ),
-            )
+        rows.append(
+            [
+                operator["uid"],
+                operator["kind"] or "",
+                f"{operator['keys']:,}",
+                f"{operator['namespaces']:,}",
+                "\n".join(f"{count:,} {domain}" for domain, count in timers.items()) or "0",
+                "\n".join(time(timestamp) for timestamp in due.values()),
+                time(operator["watermark"]),
+                size(operator["state_bytes"]),
+                size(operator["log_bytes"]),
+                states + ("\n(plain data)" if operator["is_plain"] else ""),
+            ]
         )
-    console.print(table)
+    columns = [
+        "uid", "made by", "keys", "windows", "timers", "next timer", "watermark", "state", "log", "states",
+    ]  # fmt: skip
+    _print(console, columns, rows, numbers={"keys", "windows", "timers", "state", "log"})
     for operator in operators:
         if operator.get("classes"):
-            console.print(Text(f"operator {operator['uid']!r}: its state names {', '.join(operator['classes'])}"))
+            console.print(_text(f"operator {operator['uid']!r}: its state names {', '.join(operator['classes'])}"))
         for uid, count in operator["carried"].items():
             if count:
-                console.print(Text(f"operator {uid!r}: {count:,} requests are carried on"))
+                console.print(_text(f"operator {uid!r}: {counted(count, 'request')} {_are(count)} carried on"))
 
 
 def _largest(console: Console, operators: list[dict[str, Any]]) -> None:
-    rows = [(operator["uid"], *each) for operator in operators for each in operator["largest"]]
-    if not rows:
+    rows = [[operator["uid"], key, size(bytes_)] for operator in operators for key, bytes_ in operator["largest"]]
+    if rows:
+        console.print(_text("Largest keys", "italic"))
+        _print(console, ["uid", "key", "about"], rows, numbers={"about"})
+
+
+def _print(console: Console, columns: Sequence[str], rows: list[list[str]], numbers: set[str] | None = None) -> None:
+    """Print a table; where it is too wide, a line for each column of each row."""
+    table = Table()
+    for name in columns:
+        justify: Any = "right" if name in (numbers or ()) else "left"
+        table.add_column(_text(name), justify=justify, overflow="fold")
+    for row in rows:
+        table.add_row(*(_text(cell) for cell in row))
+    if not rows or _width(console, table) <= console.width:
+        console.print(table)
         return
-    table = Table(title="Largest keys", title_justify="left")
-    table.add_column("uid")
-    table.add_column("key", overflow="fold")
-    table.add_column("about", justify="right")
-    for uid, key, bytes_ in rows:
-        table.add_row(Text(uid), Text(key), size(bytes_))
-    console.print(table)
+    for number, row in enumerate(rows, 1):
+        console.rule(_text(f"row {number}"), align="left")
+        lines = Table.grid(padding=(0, 2, 0, 0))
+        lines.add_column(style="bold")
+        lines.add_column(overflow="fold")
+        for name, cell in zip(columns, row):
+            lines.add_row(_text(name), _text(cell))
+        console.print(lines)
+
+
+def _width(console: Console, table: Table) -> int:
+    """Return how wide a table would be without a bound."""
+    return Measurement.get(console, console.options.update(width=_ENDLESS), table).maximum
+
+
+def _text(text: str, style: str = "") -> Text:
+    return Text(_visible(text), style)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def _visible(text: str) -> str:
+    """Return a text with its control characters written out: a value is not to command the terminal."""
+    if text.isprintable():
+        return text
+    return "".join(
+        repr(char)[1:-1] if char != "\n" and unicodedata.category(char) in ("Cc", "Cf", "Cs") else char for char in text
+    )
+
+
+def counted(number: int, what: str) -> str:
+    """Return a number of things, such as ``1 source`` or ``2 sources``."""
+    return f"{number:,} {what}" + ("" if number == 1 else "s")
 
 
 def _changes(console: Console, changes: dict[str, list[str]]) -> None:
@@ -177,9 +229,7 @@ class Rows:
         self._limit = limit
         self._count = 0
         self._columns = columns
-        self._table = Table()
-        for name in columns:
-            self._table.add_column(Text(name), overflow="fold")
+        self._rows: list[list[str]] = []
 
     def add(self, line: str) -> None:
         """Add a row, as JSON."""
@@ -190,15 +240,15 @@ class Rows:
             self._console.out(line, highlight=False)
             return
         row = json.loads(line)
-        self._table.add_row(*(Text(_cell(row.get(name))) for name in self._columns))
+        self._rows.append([_cell(row.get(name)) for name in self._columns])
 
     def end(self) -> None:
         """Print what is left."""
         if self._as_json:
             return
-        self._console.print(self._table)
+        _print(self._console, self._columns, self._rows)
         if self._limit and self._count > self._limit:
-            self._console.print(f"the first {self._limit} rows; --limit shows more")
+            self._console.print(f"the first {counted(self._limit, 'row')}; --limit shows more")
 
 
 def _cell(value: Any) -> str:
