@@ -11,6 +11,7 @@ import pytest
 
 import pillarbox.testing
 from pillarbox import (
+    AggregateFunction,
     CheckpointMismatchError,
     FilterFunction,
     FlatMapFunction,
@@ -19,6 +20,7 @@ from pillarbox import (
     KeyTypeError,
     ListStateDescriptor,
     MapFunction,
+    MapStateDescriptor,
     OperatorError,
     OutputTag,
     ProcessFunction,
@@ -40,6 +42,17 @@ from pillarbox.testing import (
 from tests.nodes import node
 
 LATE = OutputTag("late")
+
+
+class Mean(AggregateFunction):
+    def create_accumulator(self):
+        return 0, 0
+
+    def add(self, value, accumulator):
+        return accumulator[0] + value, accumulator[1] + 1
+
+    def get_result(self, accumulator):
+        return accumulator[0] / accumulator[1]
 
 
 class Count(KeyedProcessFunction):
@@ -187,6 +200,23 @@ def test_a_snapshot_of_another_operator_is_refused():
         harness_for(Other(), key_by=lambda value: value, snapshot=snapshot)
 
 
+def test_a_snapshot_of_another_kind_of_harness_is_refused():
+    with keyed() as harness, ProgramTestHarness(running_sum) as program:
+        of_operator, of_program = harness.snapshot(), program.snapshot()
+    with pytest.raises(ProgramError, match=r"starts from a snapshot\(\) of such a one, not from ProgramSnapshot"):
+        keyed(snapshot=of_program)
+    with pytest.raises(ProgramError, match=r"starts from a snapshot\(\) of another one, not from OperatorSnapshot"):
+        ProgramTestHarness(running_sum, snapshot=of_operator)
+
+
+def test_a_harness_that_is_closed_takes_no_records():
+    with keyed() as harness:
+        harness.push(("a", "x"))
+    with pytest.raises(ProgramError, match="the harness is closed"):
+        harness.push(("a", "x"))
+    assert harness.get_output() == [("a", 1)]
+
+
 def test_keys_that_cannot_be_routed_do_not_pass():
     with harness_for(Count(), key_by=lambda value: value[0]) as harness:
         for key in ([], {}, object(), float("nan")):
@@ -242,9 +272,13 @@ def test_harness_for_all_kinds():
     assert run(Sum(), key_by=lambda value: value % 2) == [1, 2, 4]
     with pytest.raises(ProgramError, match=r"give harness_for.* a key_by"):
         harness_for(Sum())
-    for wrong in (lambda value: value, Double, 5):
-        with pytest.raises(ProgramError, match="give it an instance of a function class"):
+    for wrong in (lambda value: value, 5, Mean()):
+        with pytest.raises(ProgramError, match=r"give it an instance of a function class.* in a ProgramTestHarness"):
             harness_for(wrong)  # type: ignore[call-overload]
+    with pytest.raises(ProgramError, match=r"got the class Double: give it an instance: Double\(\)"):
+        harness_for(Double)  # type: ignore[call-overload]
+    with pytest.raises(ProgramError, match=r"a list of the broadcast states' descriptors: broadcast=\[RULES\]"):
+        harness_for(Halves(), broadcast=MapStateDescriptor("rules"))
 
 
 def test_mails_from_other_threads_run_in_the_harness_thread():

@@ -51,9 +51,10 @@ class _BroadcastStates:
         found = views.get(descriptor.name) if isinstance(descriptor, StateDescriptor) else None
         if found is None:
             name = repr(descriptor.name) if isinstance(descriptor, StateDescriptor) else shorten(descriptor)
+            others = f"; there are {', '.join(map(repr, views))}" if views else ""
             raise ProgramError(
-                f"operator {self._operator!r}: there is no broadcast state {name}; there are"
-                f" {', '.join(map(repr, views))}: give its descriptor to broadcast(...)"
+                f"operator {self._operator!r}: there is no broadcast state {name}{others}: give its descriptor to"
+                " broadcast(...)"
             )
         return found
 

@@ -185,6 +185,8 @@ def harness_for(
         ProgramError: the function is of no such kind, or is a keyed one without ``key_by``.
     """
     name = type(function).__name__
+    if isinstance(broadcast, MapStateDescriptor):
+        raise ProgramError("harness_for() takes a list of the broadcast states' descriptors: broadcast=[RULES]")
     if isinstance(function, (KeyedCoProcessFunction, CoProcessFunction, *_TWO_INPUTS)):
         return _two_inputs(function, name, key_by, on_error, options)
     if isinstance(function, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
@@ -207,9 +209,14 @@ def harness_for(
     if isinstance(function, AsyncFunction) and on_error == "fail":
         factory = AsyncWaitOperator.factory(function, AsyncOptions("harness_for"))
         return OneInputStreamOperatorTestHarness(ChainNode(name, name, factory), **options)
+    if isinstance(function, type) and issubclass(function, Function):
+        raise ProgramError(
+            f"harness_for() got the class {function.__name__}: give it an instance: {function.__name__}()"
+        )
     raise ProgramError(
         f"harness_for() got {shorten(function)}: give it an instance of a function class such as MapFunction or"
-        " KeyedProcessFunction; plain functions are tested by calling them, or in a ProgramTestHarness"
+        " KeyedProcessFunction. Functions of windows and joins, batches of requests and triggers are tested in"
+        " a ProgramTestHarness, plain functions there, or by calling them"
     )
 
 

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, NamedTuple
 
 from pillarbox._elements import Records, Watermark, WatermarkStatus
+from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.checkpointed import OperatorStateStore
 from pillarbox._operators.functions import OutputTag
 from pillarbox._operators.keys import Keying
@@ -177,7 +178,7 @@ class OneInputStreamOperatorTestHarness:
         self._log = StateLog(identity, self._backend, own_state=node.factory.stateful)
         self._store = MemoryChunkStore()
         if snapshot is not None:
-            self._store.chunks = dict(snapshot.chunks)
+            self._store.chunks = dict(_chunks_of(snapshot))
         self._restore()
 
     def _restore(self) -> None:
@@ -225,6 +226,8 @@ class OneInputStreamOperatorTestHarness:
         self._process(records, index)
 
     def _process(self, records: Records, index: int = 0) -> None:
+        if self._closed:
+            raise ProgramError("the harness is closed, and so is its function: push records within the with statement")
         self._backend.now = self.get_processing_time()
         self.operator.inputs[index].process_records(records)
         self._settle()
@@ -445,6 +448,15 @@ class TwoInputStreamOperatorTestHarness(OneInputStreamOperatorTestHarness):
 def keying_of(way_in: RecordInput) -> Keying | None:
     """Return how the records of an input get their keys; None: they have none."""
     return getattr(way_in, "keying", None)
+
+
+def _chunks_of(snapshot: Any) -> dict[int, bytes]:
+    if not isinstance(snapshot, OperatorSnapshot):
+        raise ProgramError(
+            f"a harness of one operator starts from a snapshot() of such a one, not from {shorten(snapshot)}; that of a"
+            " program is for another ProgramTestHarness"
+        )
+    return snapshot.chunks
 
 
 def _one(value: Any, timestamp: int | None) -> Records:

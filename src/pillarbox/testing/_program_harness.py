@@ -93,6 +93,11 @@ class ProgramTestHarness:
         self._job = self._start(snapshot)
 
     def _start(self, snapshot: ProgramSnapshot | None) -> LocalJob:
+        if snapshot is not None and not isinstance(snapshot, ProgramSnapshot):
+            raise ProgramError(
+                f"a ProgramTestHarness starts from a snapshot() of another one, not from {shorten(snapshot)}; from a"
+                " savepoint by env.from_savepoint(directory)"
+            )
         job = PatientJob(
             self._patience,
             self._program,
