@@ -212,6 +212,14 @@ TWO_INPUT_BUILDS = [
     Build("interval join without key", lambda env: rows(env).interval_join(rows(env)), ("interval_join() works by key: put key_by(...) before it",)),
     Build("interval join with a plain stream", lambda env: rows(env).key_by("key").interval_join(rows(env)), ("takes a keyed stream",)),
     Build("co_group without keys", lambda env: timed(rows(env)).co_group(timed(rows(env))).window(TumblingEventTimeWindows.of(5)), ("co_group(): say which records belong together: where(...) is missing",)),
+    *(
+        Build(f"{kind.__name__} of streams that are not broadcast", lambda env, kind=kind: rows(env).key_by("key").connect(rows(env).key_by("key")).process(kind()), (f"process() of connected streams got {kind.__name__}, whose second stream is a broadcast one", "connect(rules.broadcast(MapStateDescriptor(...)))"))
+        for kind in (Rules, KeyedRules)
+    ),
+    *(
+        Build(f"{function.__name__} of a broadcast stream", lambda env, keys=keys, function=function: keys(rows(env)).connect(rows(env).broadcast(RULES)).process(function()), (f"got {function.__name__}, whose second stream is no broadcast one", "leave broadcast(...) out"))
+        for keys, function in ((lambda s: s, Processes), (lambda s: s.key_by("key"), KeyedProcesses))
+    ),
     Build("connect of 5", lambda env: rows(env).connect(5), ("connect() takes a stream, not 5",)),
     Build("connected map of a function", lambda env: rows(env).connect(rows(env)).map(exploding), ("map() of connected streams got", "give it a CoMapFunction")),
     Build("broadcast of another state", lambda env: rows(env).broadcast(ValueStateDescriptor("rules")), ("broadcast() takes MapStateDescriptors, not ValueStateDescriptor('rules')",)),

@@ -347,6 +347,44 @@ class DeclaresTwice(Keyed):
         runtime_context.get_list_state(ListStateDescriptor("twice"))
 
 
+class Tags(Keyed):
+    """Emits to a side output what is no pair of a tag and a value."""
+
+    def __init__(self, *results: Any) -> None:
+        self.results = results
+
+    def work(self, value: Any, ctx: Any) -> Any:
+        return self.results
+
+
+class UsedIn(Stateful):
+    """Changes a state where there is no record."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def open(self, runtime_context: Any) -> None:
+        super().open(runtime_context)
+        if self.where == "open":
+            self.value.update(1)
+
+    def work(self, value: Any, ctx: Any) -> Any:
+        self.value.update(2)
+
+    def close(self) -> None:
+        if self.where == "close":
+            self.value.update(3)
+
+
+class OpensYielding(Keyed):
+    def open(self, runtime_context: Any) -> Any:
+        yield runtime_context.get_state(ValueStateDescriptor("value"))
+
+
+class ClosesAsync(Maps):
+    async def close(self) -> None: ...  # type: ignore[override]
+
+
 class GetsAName(Keyed):
     def open(self, runtime_context: Any) -> None:
         runtime_context.get_state("x")
@@ -497,6 +535,14 @@ RUNS = [
     Run("keyed", lambda s: keyed(s, Keyed()), (*KEYED, ZERO), "work", on="batch streaming connect"),
     Run("keyed, generator", lambda s: keyed(s, Generates()), (*KEYED, ZERO), "work", on="batch"),
     Run("keyed, exit", lambda s: keyed(s, Working(lambda v, c: sys.exit(2))), (*KEYED, "SystemExit: 2"), "<lambda>", on="batch streaming"),
+    *(
+        Run(f"keyed, a tag and {len(more)} values", lambda s, more=more: keyed(s, Tags(*more)), (*KEYED, "the function emitted", "to a side output goes a tag and one value", "yield tag, value"))
+        for more in (((OutputTag("t"), 1, 2),), (OutputTag("t"), 1), ((OutputTag("t"),),))
+    ),
+    *(
+        Run(f"keyed, state in {where}", lambda s, where=where: keyed(s, UsedIn(where)), ("operator 'op' uses the value state 'value' where there is no current key", "open() only declares states, close() is too late"), where, ProgramError)
+        for where in ("open", "close")
+    ),
     Run("keyed, a dict", lambda s: keyed(s, Working(lambda v, c: {"id": v.id})), (*KEYED, *ONE_VALUE, "{'id': 3}")),
     Run("keyed, a string", lambda s: keyed(s, Working(lambda v, c: v.key)), (*KEYED, *ONE_VALUE)),
     Run("keyed, a coroutine", lambda s: keyed(s, Working(forgetting)), (*KEYED, *NOBODY_WAITS)),
@@ -514,6 +560,7 @@ RUNS = [
     Run("timer", lambda s: keyed(timed(s), Timed()), ("operator 'op' failed in the event time timer at 3 of key 'k'", ZERO, "subtask 0"), "on_timer", on="batch"),
     Run("timer, exit", lambda s: keyed(timed(s), TimedExit()), ("operator 'op' failed in the event time timer at 0 of key 'k'", "SystemExit: enough"), "on_timer"),
     Run("timer, a string", lambda s: keyed(timed(s), TimedText()), ("operator 'op' failed in the event time timer at 0 of key 'k'", *ONE_VALUE, "'now'")),
+    Run("timer, behind no timestamp", lambda s: keyed(s, Working(lambda v, c: c.timer_service().register_event_time_timer(c.timestamp() + 1))), (*AT, "which has no timestamp (assign_timestamps_and_watermarks(...) gives it one): TypeError"), "<lambda>"),
     Run("timer, at None", lambda s: keyed(s, Working(lambda v, c: c.timer_service().register_event_time_timer(None))), ("'op'", RECORD, "key 'k'", "None"), "<lambda>", PillarboxError, on="batch"),
     Run("timer, at a string", lambda s: keyed(s, Working(lambda v, c: c.timer_service().register_event_time_timer("now"))), ("'op'", RECORD, "key 'k'", "'now'"), "<lambda>", PillarboxError),
     # keys
@@ -626,6 +673,8 @@ BUILDS = [
     *(Build(f"{method} of an async def", lambda env, method=method, function=function: getattr(rows(env), method)(function), (f"{method}() got", "is an async def: nobody would wait for it", "use map_async()")) for method, function in (("map", asking), ("flat_map", asking), ("filter", asking), ("process", processing), ("process", Waits()))),
     Build("map, two arguments", lambda env: rows(env).map(lambda a, b: 1), ("map() got <function", "which takes (a, b)", "called with (value)")),
     Build("keyed process of an async def", lambda env: rows(env).key_by("key").process(processing), ("process() got", "processing is an async def: nobody would wait for it")),
+    Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so that nothing in it would be run")),
+    Build("async close", lambda env: rows(env).map(ClosesAsync()), ("map() got", "whose close() is an async def: nobody would wait for it")),
     Build("async on_timer", lambda env: rows(env).key_by("key").process(TimedWait()), ("process() got", "whose on_timer is an async def: nobody would wait for it")),
     Build("reduce of an async def", lambda env: rows(env).key_by("key").reduce(folding), ("reduce() got", "folding is an async def: nobody would wait for it")),
     *(Build(f"{method} of a generator", lambda env, method=method: getattr(rows(env), method)(generating), (f"{method}() got", "whose generating yields", "return the result")) for method in ("map", "filter")),
@@ -633,7 +682,7 @@ BUILDS = [
     Build("keyed process 42", lambda env: rows(env).key_by("key").process(42), ("process() got 42", "KeyedProcessFunction")),
     Build("process of another kind", lambda env: rows(env).process(Maps()), ("process() got", "ProcessFunction")),
     Build("keyed function without key", lambda env: rows(env).process(Keyed()), ("process() got Keyed, a KeyedProcessFunction, on a stream without key", "put key_by(...)")),
-    Build("a lock in a function", lambda env: rows(env).map(_unshippable()).name("op").execute_and_collect(), ("'collection -> op -> collect'", "cannot pickle", "made in open()")),
+    Build("a lock in a function", lambda env: rows(env).map(_unshippable()).name("op").execute_and_collect(), ("the function of operator 'op' cannot be sent to the workers", "cannot pickle", "made in open()")),
     # keys, unions, side outputs, names
     *(Build(f"key_by {value!r}", lambda env, value=value: rows(env).key_by(value), ("key_by() takes a function or column names", repr(value))) for value in (42, None, [], ["a", 1])),
     Build("union of none", lambda env: rows(env).union(), ("union() takes at least one other stream",)),
@@ -661,6 +710,25 @@ BUILDS = [
     Build("time-to-live of broadcast state", lambda env: rows(env).broadcast(_timed_map()), ("broadcast(): the state 'm' has a time-to-live", "process_broadcast_element()")),
     Build("lists of an operator in a source", lambda env: rows(env).map(_Listing()).execute_and_collect(), ("operator 'map: _Listing' has state of the operator itself", "put rebalance() or key_by(...) before it")),
     Build("lists of an operator and dead letters", lambda env: rows(env).rebalance().map(_Listing(), on_error=OutputTag("bad")).execute_and_collect(), ("has on_error=..., and state of the operator itself", "is not put back")),
+    *(
+        Build(f"type of a state {value!r}", lambda env, value=value, kind=kind: kind(value), ("the state 's': the type of its values is one of Types, such as Types.LONG(), or a class", "not"))
+        for kind in (
+            lambda value: ValueStateDescriptor("s", value),
+            lambda value: ListStateDescriptor("s", value),
+            lambda value: MapStateDescriptor("s", str, value),
+            lambda value: ReducingStateDescriptor("s", max, value),
+            lambda value: AggregatingStateDescriptor("s", Aggregates(), value),
+        )
+        for value in ("LONG", 5, [int], Types.STRING)
+    ),
+    *(
+        Build(f"reduce function of a state {value!r}", lambda env, value=value: ReducingStateDescriptor("s", value), ("the state 's': reduce_function is a function f(folded, added)", "not"))
+        for value in (Types.LONG(), None, "max", Reduces)
+    ),
+    *(
+        Build(f"aggregate function of a state {value!r}", lambda env, value=value: AggregatingStateDescriptor("s", value), ("the state 's': agg_function is an instance of an AggregateFunction",))
+        for value in (fold, None, Aggregates)
+    ),
     Build("a default that can be changed", lambda env: ValueStateDescriptor("v", default=[]), ("the state 'v' has a default that can be changed", "default_factory=list")),
     Build("Duration 'x'", lambda env: Duration.of_seconds("x"), ("a whole number is expected, not 'x'",)),
     # state

@@ -55,7 +55,7 @@ class Store:
     def check_owner(self, key: Any) -> None: ...
 
     def leave_key(self) -> None:
-        raise NotImplementedError
+        self.key = None
 
     def drop_keys(self) -> None:
         raise NotImplementedError

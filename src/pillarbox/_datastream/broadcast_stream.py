@@ -14,6 +14,7 @@ from pillarbox._generics import T1, T2, Generic, U
 from pillarbox._graph import PartitionTransformation
 from pillarbox._operators.broadcast import BroadcastProcessOperator, KeyedBroadcastProcessOperator
 from pillarbox._operators.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
+from pillarbox._operators.co_functions import CoProcessFunction, KeyedCoProcessFunction
 from pillarbox._operators.dead_letter import OnError
 from pillarbox._operators.functions import Function
 from pillarbox._operators.guarded import guarded
@@ -101,6 +102,11 @@ class BroadcastConnectedStream(Generic[T1, T2]):
         if isinstance(func, other):
             said = "has a key" if keyed else "has no key: put key_by(...) before connect()"
             raise ProgramError(f"{_PROCESS} got {shorten(func)}: the stream {said}, so give it a {wanted.__name__}")
+        if isinstance(func, (CoProcessFunction, KeyedCoProcessFunction)):
+            raise ProgramError(
+                f"{_PROCESS} got {type(func).__name__}, whose second stream is no broadcast one: give it a"
+                f" {wanted.__name__}, or leave broadcast(...) out"
+            )
         methods = ("process_element", "process_broadcast_element", *(("on_timer",) if keyed else ()))
         check_instance(func, wanted, _PROCESS, methods, many=True)
         stream = self._stream

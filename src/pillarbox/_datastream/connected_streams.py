@@ -13,6 +13,7 @@ from pillarbox._datastream.keyed_stream import KeyedStream
 from pillarbox._errors import ProgramError
 from pillarbox._generics import T1, T2, Generic, U
 from pillarbox._graph import KeyByTransformation, PartitionTransformation
+from pillarbox._operators.broadcast_functions import BroadcastProcessFunction, KeyedBroadcastProcessFunction
 from pillarbox._operators.co_functions import (
     CoFlatMapFunction,
     CoMapFunction,
@@ -198,6 +199,11 @@ class ConnectedStreams(Generic[T1, T2]):
             check_instance(func, CoProcessFunction, _PROCESS, methods, many=True)
             factory = guarded(OperatorFactory(partial(CoProcessOperator, function=func)), on_error, _PROCESS)
             return self._apply("process", func, factory, output_type)
+        if isinstance(func, (BroadcastProcessFunction, KeyedBroadcastProcessFunction)):
+            raise ProgramError(
+                f"{_PROCESS} got {type(func).__name__}, whose second stream is a broadcast one: give its state to"
+                " broadcast(...), as in connect(rules.broadcast(MapStateDescriptor(...)))"
+            )
         check_instance(func, KeyedCoProcessFunction, _PROCESS, (*methods, "on_timer"), many=True)
         for stream, which in ((self._first, "first"), (self._second, "second")):
             if not isinstance(stream, KeyedStream):

@@ -116,12 +116,29 @@ def check_parameters(given: Any, interface: type, where: str) -> None:
     Raises:
         ProgramError: there is such a method.
     """
-    interfaces = [interface, *(each for each in (Function, CheckpointedFunction) if isinstance(given, each))]
-    for name, method in _methods(interfaces):
+    of_all = [each for each in (Function, CheckpointedFunction) if isinstance(given, each)]
+    for name, _ in _methods(of_all):
+        _check_runs(given, name, where, may_wait=issubclass(interface, (AsyncFunction, AsyncBatchFunction)))
+    for name, method in _methods([interface, *of_all]):
         own = getattr(type(given), name)
         if own is not method and inspect.isfunction(own):
             what = f"{where} got {shorten(given)}, whose {name}()"
             _check_call(getattr(given, name), method, what)
+
+
+def _check_runs(given: Any, name: str, where: str, *, may_wait: bool) -> None:
+    """Refuse a method without results, such as ``open``, of which nothing would be run when it is called."""
+    called = getattr(given, name)
+    if inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise ProgramError(
+            f"{where} got {shorten(given)}, whose {name}() yields, so that nothing in it would be run: {name}() emits"
+            " no results"
+        )
+    if inspect.iscoroutinefunction(called) and not may_wait:
+        raise ProgramError(
+            f"{where} got {shorten(given)}, whose {name}() is an async def: nobody would wait for it; only functions of"
+            " map_async() and AsyncDataStream may have such a one"
+        )
 
 
 def _methods(interfaces: Sequence[type]) -> Iterator[tuple[str, Any]]:

@@ -68,6 +68,13 @@ def check_results(results: Any) -> None:
         )
 
 
+def _not_a_pair(results: Any) -> str:
+    return (
+        f"the function emitted {shorten(results)}: to a side output goes a tag and one value: yield tag, value, or"
+        " return a list [(tag, value)], or call ctx.output(tag, value)"
+    )
+
+
 def _can_be_iterated(kind: type) -> bool:
     return hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
 
@@ -87,17 +94,23 @@ class Collector:
         """Take the results of one call, all with one timestamp; ``(OutputTag, value)`` goes to a side output.
 
         Raises:
-            TypeError: it is one value, such as a string, and not the values to emit: see :func:`check_results`.
+            TypeError: it is one value, such as a string, and not the values to emit: see :func:`check_results`; a tag
+                comes without a value, or with several.
         """
         values = self.values
         timestamps = self.timestamps
         if type(results) not in USUAL_RESULTS:
             check_results(results)
         for result in results:
-            if type(result) is tuple and len(result) == 2 and type(result[0]) is OutputTag:
+            kind = type(result)
+            if kind is tuple and result and type(result[0]) is OutputTag:
+                if len(result) != 2:
+                    raise TypeError(_not_a_pair(result))
                 self.collect_side(result[0], result[1], timestamp)
             else:
-                if type(result) not in IMMUTABLE:
+                if kind not in IMMUTABLE:
+                    if kind is OutputTag:
+                        raise TypeError(_not_a_pair(results))
                     try:
                         hash(result)
                     except Exception:

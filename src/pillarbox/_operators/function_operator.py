@@ -26,6 +26,8 @@ __all__ = ["FunctionOperator", "Pass", "keyed_context", "under_keys"]
 
 T = TypeVar("T")
 
+_NO_TIMESTAMP = ", which has no timestamp (assign_timestamps_and_watermarks(...) gives it one)"
+
 
 def keyed_context(context: OperatorContext) -> KeyedContext:
     """Return the keyed state and timers of an operator that cannot do without.
@@ -109,7 +111,9 @@ class FunctionOperator(StreamOperator):
             with_context(self.context, "snapshot_state()", self.function.snapshot_state, context)
 
     def close(self) -> None:
-        """Close the user's function."""
+        """Close the user's function. No record is handled any more, so there is no current key."""
+        if self.keyed is not None:
+            self.keyed.backend.leave_key()
         if isinstance(self.function, Function):
             with_context(self.context, "close()", self.function.close)
 
@@ -151,17 +155,25 @@ class Pass:
         values: all of them.
         pending: the iterator over them, from which the position is known at which the pass stopped.
         taken: what the block iterates over.
+        timeless: whether user code that asks for the timestamps of the values gets None.
     """
 
-    __slots__ = ("_operator", "_pending", "_taken", "_values")
+    __slots__ = ("_operator", "_pending", "_taken", "_timeless", "_values")
 
     def __init__(
-        self, operator: FunctionOperator, values: Sequence[Any], pending: Iterator[Any], taken: Iterator[Any]
+        self,
+        operator: FunctionOperator,
+        values: Sequence[Any],
+        pending: Iterator[Any],
+        taken: Iterator[Any],
+        *,
+        timeless: bool = False,
     ) -> None:
         self._operator = operator
         self._values = values
         self._pending = pending
         self._taken = taken
+        self._timeless = timeless
 
     def __enter__(self) -> Iterator[Any]:
         return self._taken
@@ -173,7 +185,10 @@ class Pass:
         place: dict[str, Any] = {"operator": operator.name, "subtask": operator.context.subtask}
         if operator.keyed is not None:
             place["key"] = operator.keyed.backend.key
-        raise_at_record(error, f"operator {operator.name!r}", self._values, self._pending, **place)
+        # As in `ctx.timestamp() + 60_000`, which Python says of nothing but None.
+        is_of_none = self._timeless and isinstance(error, TypeError) and "NoneType" in str(error)
+        hint = _NO_TIMESTAMP if is_of_none else ""
+        raise_at_record(error, f"operator {operator.name!r}", self._values, self._pending, hint, **place)
 
 
 def under_keys(backend: KeyedStateBackend, keys: Iterable[Any], pending: Iterator[T]) -> Iterator[T]:

@@ -104,7 +104,7 @@ class KeyedProcessOperator(KeyedOperator):
         keys = keying.keys_of(records)
         pending = iter(values)
         stamps = iter(records.timestamps) if records.timestamps is not None else repeat(None)
-        with Pass(self, values, pending, pending):
+        with Pass(self, values, pending, pending, timeless=records.timestamps is None):
             for value, key, timestamp in zip(pending, keys, stamps):
                 # set_current_key, in line: this is the hottest loop of all.
                 backend.row = rows[key]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.operator import OperatorContext, StreamOperator
@@ -44,7 +45,7 @@ class PrintOperator(StreamOperator):
         try:
             lines = [f"{lead}{value}\n" for value in pending]
         except BaseException as error:  # a record's own __str__
-            place = {"operator": self.name, "subtask": self.context.subtask}
+            place: dict[str, Any] = {"operator": self.name, "subtask": self.context.subtask}
             raise_at_record(error, f"operator {self.name!r}", records.values, pending, **place)
         sys.stdout.write("".join(lines))
         sys.stdout.flush()

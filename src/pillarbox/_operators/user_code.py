@@ -13,14 +13,18 @@ __all__ = ["raise_at_record", "with_context"]
 
 
 def raise_at_record(
-    error: BaseException, where: str, values: Sequence[Any], pending: Iterator[Any], **place: Any
+    error: BaseException, where: str, values: Sequence[Any], pending: Iterator[Any], hint: str = "", **place: Any
 ) -> NoReturn:
-    """Raise the error that names ``where`` and the record, when user code raised in a pass over ``values``."""
+    """Raise the error that names ``where`` and the record, when user code raised in a pass over ``values``.
+
+    Args:
+        hint: what is to be said of the record.
+    """
     position = len(values) - length_hint(pending) - 1
     at = where + " failed"
     if 0 <= position < len(values):
         place["record"] = values[position]
-        at += f" at the record {shorten_record(values[position])}"
+        at += f" at the record {shorten_record(values[position])}{hint}"
     raise_from_user_code(error, at, **place)
 
 

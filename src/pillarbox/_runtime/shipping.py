@@ -63,12 +63,28 @@ def ship(vertex: Vertex) -> ShippedVertex:
         payload = cloudpickle.dumps(vertex, protocol=5)  # type: ignore[no-untyped-call]
     except Exception as error:
         raise ProgramError(
-            f"the functions of {vertex.name!r} cannot be sent to the workers: {describe(error)}; what cannot be"
+            f"{_whose(vertex)} cannot be sent to the workers: {describe(error)}; what cannot be"
             " pickled (connections, locks, a SparkSession) is made in open(), not kept in the function"
         ) from error
     classes = main_classes()
     digest = hashlib.sha256(payload + classes).hexdigest()
     return ShippedVertex(vertex.number, vertex.name, digest, payload, classes)
+
+
+def _whose(vertex: Vertex) -> str:
+    """Return whose functions cannot be pickled, for people."""
+    for node in vertex.nodes:
+        if not _can_be_pickled(node.factory):
+            return f"the function of operator {node.name!r}"
+    return f"the key function or partitioner behind {vertex.name!r}"
+
+
+def _can_be_pickled(value: object) -> bool:
+    try:
+        cloudpickle.dumps(value, protocol=5)  # type: ignore[no-untyped-call]
+    except Exception:
+        return False
+    return True
 
 
 def main_classes() -> bytes:

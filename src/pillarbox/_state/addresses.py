@@ -9,7 +9,7 @@ from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
 
-__all__ = ["OPERATOR", "check_namespace", "is_space", "said", "space_address"]
+__all__ = ["OPERATOR", "check_namespace", "is_space", "said", "space_address", "whose"]
 
 
 class _Space:
@@ -40,6 +40,11 @@ def said(address: Any) -> str:
     if is_space(address):
         return f"{shorten(address[0])} in namespace {shorten(address[1])}"
     return shorten(address)
+
+
+def whose(address: Any) -> str:
+    """Return whose the row at an address is, for people."""
+    return said(address) if address == OPERATOR else f"key {said(address)}"
 
 
 def check_namespace(namespace: Any, operator: str) -> None:

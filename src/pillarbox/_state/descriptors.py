@@ -69,7 +69,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[V]):
         default: V | None = None,
         default_factory: Callable[[], V] | None = None,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, value_type_info)
         self.value_type_info = value_type_info
         if default_factory is not None and (default is not None or not callable(default_factory)):
             both = "both default and" if default is not None else f"{shorten(default_factory)} as"
@@ -119,7 +119,7 @@ class ListStateDescriptor(StateDescriptor, Generic[V]):
     kind = "list"
 
     def __init__(self, name: str, elem_type_info: TypeInformation[V] | type[V] | None = None) -> None:
-        super().__init__(name)
+        super().__init__(name, elem_type_info)
         self.elem_type_info = elem_type_info
 
     @property
@@ -145,7 +145,7 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
         key_type_info: TypeInformation[K] | type[K] | None = None,
         value_type_info: TypeInformation[V] | type[V] | None = None,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, key_type_info, value_type_info)
         self.key_type_info = key_type_info
         self.value_type_info = value_type_info
 
@@ -172,9 +172,14 @@ class ReducingStateDescriptor(StateDescriptor, Generic[V]):
         reduce_function: Callable[[V, V], V] | Reduces[V],
         type_info: TypeInformation[V] | type[V] | None = None,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, type_info)
         function: Any = reduce_function
         self.reduce_function: Callable[[V, V], V] = getattr(function, "reduce", function)
+        if (isinstance(function, type) and hasattr(function, "reduce")) or not callable(self.reduce_function):
+            raise ProgramError(
+                f"the state {name!r}: reduce_function is a function f(folded, added), or an instance of a"
+                f" ReduceFunction, not {shorten(function)}; the type of the values comes behind it"
+            )
         self.type_info = type_info
 
     @property
@@ -255,7 +260,11 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, Acc, U]):
         agg_function: AggregateFunction[T, Acc, U],
         state_type_info: TypeInformation[Acc] | type[Acc] | None = None,
     ) -> None:
-        super().__init__(name)
+        super().__init__(name, state_type_info)
+        if not isinstance(agg_function, AggregateFunction):
+            raise ProgramError(
+                f"the state {name!r}: agg_function is an instance of an AggregateFunction, not {shorten(agg_function)}"
+            )
         self.agg_function = agg_function
         self.state_type_info = state_type_info
 

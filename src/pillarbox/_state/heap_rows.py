@@ -111,7 +111,7 @@ class HeapRows:
         whose: whose rows they are, for errors.
     """
 
-    whose = "key: in open() states are only declared; read and change them when a record or a timer comes"
+    whose = "key: open() only declares states, close() is too late; read and change them when a record or a timer comes"
     # How many places there are before the slots.
     _lead = 1
 

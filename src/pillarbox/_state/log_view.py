@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox._errors import CheckpointMismatchError, describe
-from pillarbox._state.addresses import is_space, said
+from pillarbox._state.addresses import is_space, whose
 from pillarbox._state.chunk_store import ChunkStore
 from pillarbox._state.large_collection import Parts
 from pillarbox._state.log_chunk import Chunk, read_large
@@ -176,8 +176,8 @@ class LogView:
             yield ViewedRows(keys, namespaces, layout, [row], np.array([size]))
 
     def _wrong(self, address: Any, name: str, count: int) -> CheckpointMismatchError:
-        whose = f"the state {name.partition('/')[2]!r} of key {said(address)}"
-        return damaged(self._identity, "the state", f"{whose} has not its {count} elements")
+        state = f"the state {name.partition('/')[2]!r} of {whose(address)}"
+        return damaged(self._identity, "the state", f"{state} has not its {count} elements")
 
 
 def _sizes(scanned: Scanned) -> npt.NDArray[np.float64]:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pillarbox._elements import dumps
 from pillarbox._errors import OperatorError, describe
 from pillarbox._state import log_limits
-from pillarbox._state.addresses import is_space, said
+from pillarbox._state.addresses import is_space, whose
 from pillarbox._state.chunk_store import ChunkStore
 from pillarbox._state.heap_rows import stale_entries
 from pillarbox._state.large_collections import batch_of
@@ -238,8 +238,8 @@ class EpochWriter:
             except Exception:
                 name, kind = collections.spec(address, slot)
                 return OperatorError(
-                    f"operator {operator!r}: the {kind} state {name.partition('/')[2]!r} of key"
-                    f" {said(address)} cannot be written: {describe(error)}; what cannot be pickled (connections,"
+                    f"operator {operator!r}: the {kind} state {name.partition('/')[2]!r} of"
+                    f" {whose(address)} cannot be written: {describe(error)}; what cannot be pickled (connections,"
                     " locks, generators) belongs into the function, made in open()"
                 )
         # Each by itself can be written, now that it is tried again.

@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any
 
 from pillarbox._errors import TypeMismatchError
-from pillarbox._state.addresses import is_space, said
+from pillarbox._state.addresses import is_space, said, whose
 from pillarbox._state.backend import LoggedRows, LoggedStateBackend, SlotSpec
 from pillarbox._state.key_note import KeyNote
 from pillarbox._state.large_collection import Elements
@@ -141,8 +141,8 @@ class PlainStates:
 
     def _error(self, address: Any, spec: SlotSpec, what: str) -> TypeMismatchError:
         error = TypeMismatchError(
-            f"operator {self._backend.operator!r}: the {spec.kind} state {spec.name.partition('/')[2]!r} of key"
-            f" {said(address)} does not fit its declared type: {what}; give such a value, or declare another type"
+            f"operator {self._backend.operator!r}: the {spec.kind} state {spec.name.partition('/')[2]!r} of"
+            f" {whose(address)} does not fit its declared type: {what}; give such a value, or declare another type"
             " (Types.PICKLED_BYTE_ARRAY() takes all)"
         )
         error.at(operator=self._backend.operator, key=address[0] if is_space(address) else address)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import ProgramError, shorten
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 __all__ = ["StateDescriptor"]
+
+_NO_TYPES = (str, bytes, int, float, list, tuple, dict, set)
 
 
 class StateDescriptor:
@@ -23,9 +26,15 @@ class StateDescriptor:
 
     kind = "state"
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *types: Any) -> None:
         if not isinstance(name, str) or not name:
             raise ProgramError(f"a state's name is a non-empty string, not {shorten(name)}")
+        for declared in types:
+            if inspect.isroutine(declared) or isinstance(declared, _NO_TYPES):
+                raise ProgramError(
+                    f"the state {name!r}: the type of its values is one of Types, such as Types.LONG(), or a class, not"
+                    f" {shorten(declared)}"
+                )
         self.name = name
         self.ttl_config: StateTtlConfig | None = None
         self.former_names: tuple[str, ...] = ()
