@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from pillarbox._errors import ProgramError
+from pillarbox._operators.captured import Captured
 from pillarbox._operators.checkpointed import CheckpointedFunction, no_operator_state
 from pillarbox._operators.function_operator import FunctionOperator
 from pillarbox._operators.guarded import GuardedOperator
@@ -36,9 +37,9 @@ def carries_on(vertex: Vertex) -> bool:
 
 def _check_operator_state(node: ChainNode, vertex: Vertex) -> None:
     """Refuse functions with state of their operator's own where there is no place for it."""
-    make: Any = node.factory.make
+    make = _within(node.factory.make)
     if isinstance(make, partial) and make.func is GuardedOperator:
-        if isinstance(_function_of(make.keywords["make"]), CheckpointedFunction):
+        if isinstance(_function_of(_within(make.keywords["make"])), CheckpointedFunction):
             raise ProgramError(
                 f"operator {node.name!r} has on_error=..., and state of the operator itself (CheckpointedFunction),"
                 " which is not put back when the function raises: catch in the function what it can raise"
@@ -51,6 +52,10 @@ def _check_operator_state(node: ChainNode, vertex: Vertex) -> None:
                 f"operator {node.name!r} calls its function in another thread: it cannot have state of the operator"
                 " itself (CheckpointedFunction); keep that in a map() or process() before or behind it"
             )
+
+
+def _within(make: Any) -> Any:
+    return make.function if isinstance(make, Captured) else make
 
 
 def _function_of(make: Any) -> Any:

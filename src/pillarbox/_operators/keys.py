@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import KeyTypeError, ProgramError, shorten, shorten_record
+from pillarbox._operators.captured import Captured
 from pillarbox._operators.functions import KeySelector, check_plain
 from pillarbox._operators.user_code import raise_at_record
 from pillarbox._rows import Row, column_to_list
@@ -45,15 +46,15 @@ class Keying:
         self.nan_is_key = False
         self._convert = None if key_type is None else converter(key_type, f"operator {operator!r}: a key")
         self.columns: tuple[str, ...] | None = None
-        self._function: Callable[[Any], Any] | None = None
+        self._captured: Captured[[Any], Any] | None = None
         if isinstance(key, str):
             self.columns = (key,)
         elif isinstance(key, KeySelector):
             check_plain(key, "get_key", asked_by="key_by()")
-            self._function = key.get_key
+            self._captured = Captured(key.get_key)
         elif callable(key):
             check_plain(key, "get_key", asked_by="key_by()")
-            self._function = key
+            self._captured = Captured(key)
         elif isinstance(key, Sequence) and key and all(isinstance(name, str) for name in key):
             self.columns = tuple(key)
         else:
@@ -64,8 +65,8 @@ class Keying:
         if self.columns is not None:
             note = KeyNote(columns=list(self.columns))
         else:
-            assert self._function is not None
-            note = function_note(self._function)
+            assert self._captured is not None
+            note = function_note(self._captured.function)
         if self.declared_types is not None:
             note["types"] = self.declared_types
         return note
@@ -93,7 +94,8 @@ class Keying:
 
     def _keys_of(self, records: Records) -> list[Any]:
         if self.columns is None:
-            return self._apply(self._function, records.values)
+            assert self._captured is not None
+            return self._apply(self._captured.function, records.values)
         if isinstance(records, ArrowRecords):
             lists = [column_to_list(self.column_of(records.batch, name)) for name in self.columns]
             return lists[0] if len(lists) == 1 else list(zip(*lists))

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from pillarbox._elements import Records
+from pillarbox._operators.captured import Captured
 from pillarbox._operators.checkpointed import OperatorStateStore
 from pillarbox._operators.metric_group import UserMetrics
 from pillarbox._state import KeyedStateBackend
@@ -280,7 +281,7 @@ class OperatorFactory:
     It is part of the program: it is pickled, with the user's function in it. (Flink's ``StreamOperatorFactory``.)
 
     Attributes:
-        make: makes the operator from its context: the class, or a ``partial`` of it.
+        make: makes the operator from its context: the class, or a ``partial`` of it, captured.
         keyed: whether it has keyed state or timers: its context has a :class:`KeyedContext`.
         wakes_up: whether something may happen in it while no record comes, before the epoch's end.
         stateful: whether ``snapshot_state`` returns something, for which there is a place behind a shuffle only.
@@ -293,6 +294,10 @@ class OperatorFactory:
     wakes_up: bool = False
     stateful: bool = False
     result_types: Mapping[str | None, TypeInformation[Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.make, Captured):
+            object.__setattr__(self, "make", Captured(self.make))
 
     def with_result_type(self, tag: str | None, declared: Any) -> OperatorFactory:
         """Return the factory whose results have a declared type; itself, where it is none of ``Types``."""

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import shorten
+from pillarbox._operators.captured import Captured
 from pillarbox._operators.keys import Keying, Router
 from pillarbox._operators.user_code import raise_at_record
 
@@ -328,7 +329,7 @@ class CustomPartitioner(Partitioner):
     """
 
     def __init__(self, function: Callable[[Any, int], int], keying: Keying) -> None:
-        self._function = function
+        self._captured = Captured(function)
         self._keying = keying
 
     @property
@@ -338,7 +339,7 @@ class CustomPartitioner(Partitioner):
 
     def selector(self, targets: int, max_parallelism: int, senders: int) -> ChannelSelector:
         """Return what calls the function for each record."""
-        return _AsTold(self._function, self._keying, targets)
+        return _AsTold(self._captured.function, self._keying, targets)
 
 
 class _AsTold:
