@@ -360,3 +360,22 @@ def test_a_source_without_partitions_has_nothing_to_say(user):
     second = env.from_dataframe(numbers(user)).key_by("key").process(Count())
     total = first.union(second).key_by(lambda pair: pair[0]).reduce(max)
     assert finals(total.to_dataframe("key LONG, n LONG").collect()) == EXPECTED
+
+
+def test_functions_may_use_broadcast_variables(user, files, tmp_path):
+    names = user.sparkContext.broadcast({key: f"key {key}" for key in range(7)})
+
+    class Named(KeyedProcessFunction):
+        def process_element(self, value, ctx):
+            yield ctx.get_current_key(), f"{names.value[ctx.get_current_key()]}, {value}"
+
+    def named(df):
+        env = StreamExecutionEnvironment.get_execution_environment().set_parallelism(2)
+        first = env.from_dataframe(df).map(lambda row: (row.key, names.value[row.key]))
+        second = first.key_by(lambda pair: pair[0]).map(lambda pair: (pair[0], f"{names.value[pair[0]]}, {pair[1]}"))
+        return second.key_by(lambda pair: pair[0]).process(Named(), output_type="key LONG, said STRING").to_dataframe()
+
+    expected = {key: f"key {key}, ({key}, 'key {key}, key {key}')" for key in range(7)}
+    assert {row.key: row.said for row in named(numbers(user)).collect()} == expected
+    to_the_end(named(files).writeStream.format("memory").queryName("named"), tmp_path / "checkpoint")
+    assert {row.key: row.said for row in user.table("named").collect()} == expected

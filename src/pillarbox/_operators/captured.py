@@ -1,17 +1,71 @@
-"""A function of the program, as it was when the program was given it."""
+"""A function of the program, as it was when the program was given it, and how functions are pickled."""
 
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from io import BytesIO
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from pyspark import cloudpickle
 
-__all__ = ["Captured"]
+__all__ = ["Announced", "Captured", "Pickled"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Also notes what Spark has to send beside the bytes."""
+
+    broadcasts: dict[int, Any]
+
+    def reducer_override(self, obj: Any) -> Any:
+        """Look at each object that is not plain data."""
+        if isinstance(obj, Captured):
+            if obj.pickled is not None:
+                self.broadcasts.update(obj.pickled.broadcasts)
+        elif type(obj).__name__ == "Broadcast" and type(obj).__module__.startswith("pyspark."):
+            self.broadcasts[id(obj)] = obj
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+
+
+class Pickled:
+    """Something of the user's as bytes, with the classes and functions that cannot be imported elsewhere.
+
+    Attributes:
+        payload: the bytes.
+        broadcasts: the broadcast variables of Spark's that it refers to, by identity: Spark sends a worker those that
+            it finds when it pickles a function by itself.
+
+    Raises:
+        Exception: of any kind: something in it cannot be pickled.
+    """
+
+    __slots__ = ("broadcasts", "payload")
+
+    def __init__(self, value: Any) -> None:
+        file = BytesIO()
+        pickler: Any = _Pickler(file, protocol=5)  # type: ignore[no-untyped-call]
+        pickler.broadcasts = {}
+        pickler.dump(value)
+        self.payload = file.getvalue()
+        self.broadcasts: dict[int, Any] = pickler.broadcasts
+
+
+class Announced:
+    """Broadcast variables of Spark's, to be put where Spark pickles: it sends a worker those that it comes by then.
+
+    Nothing of it arrives, nor has pillarbox to be there: what refers to them finds them by their numbers.
+    """
+
+    def __init__(self, broadcasts: Iterable[Any] = ()) -> None:
+        self.broadcasts = tuple(broadcasts)
+
+    def __reduce__(self) -> Any:
+        for broadcast in self.broadcasts:
+            broadcast.__reduce__()  # notes it for the function that is being pickled
+        return tuple, ()
 
 
 class Captured(Generic[P, R]):
@@ -22,25 +76,26 @@ class Captured(Generic[P, R]):
 
     What cannot be pickled is left to the runtime, which knows in which operators it is.
 
-    Args:
+    Attributes:
         function: the user's, or what is made of it.
+        pickled: as it was at first; None: it could not be pickled, or has travelled.
     """
 
-    __slots__ = ("_payload", "function")
+    __slots__ = ("function", "pickled")
 
     def __init__(self, function: Callable[P, R]) -> None:
         self.function = function
-        self._payload: bytes | None = None
+        self.pickled: Pickled | None = None
         try:
-            self._payload = cloudpickle.dumps(function, protocol=5)  # type: ignore[no-untyped-call]
+            self.pickled = Pickled(function)
         except Exception:
-            self._payload = None
+            self.pickled = None
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_copied, (self._payload,)) if self._payload is not None else (_travelled, (self.function,))
+        return (_travelled, (self.function,)) if self.pickled is None else (_copied, (self.pickled.payload,))
 
 
 def _copied(payload: bytes) -> Captured[Any, Any]:
@@ -49,5 +104,5 @@ def _copied(payload: bytes) -> Captured[Any, Any]:
 
 def _travelled(function: Callable[P, R]) -> Captured[P, R]:
     captured = Captured.__new__(Captured)
-    captured.function, captured._payload = function, None
+    captured.function, captured.pickled = function, None
     return captured

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark import cloudpickle
 
 from pillarbox._errors import OperatorError, ProgramError, describe
+from pillarbox._operators.captured import Announced, Pickled
 from pillarbox._task.vertex import Vertex
 
 __all__ = ["ShippedVertex", "ship"]
@@ -28,6 +29,7 @@ class ShippedVertex:
     Attributes:
         digest: tells programs apart: a resident task is used again only for the same bytes.
         main_classes: the driver's ``__main__`` classes, pickled.
+        broadcasts: the broadcast variables of Spark's in it.
     """
 
     number: int
@@ -35,6 +37,7 @@ class ShippedVertex:
     digest: str
     payload: bytes
     main_classes: bytes
+    broadcasts: Announced = field(default_factory=Announced, compare=False)
 
     def load(self) -> Vertex:
         """Return a new copy of the vertex.
@@ -60,15 +63,16 @@ def ship(vertex: Vertex) -> ShippedVertex:
         ProgramError: a function holds something that cannot be pickled.
     """
     try:
-        payload = cloudpickle.dumps(vertex, protocol=5)  # type: ignore[no-untyped-call]
+        pickled = Pickled(vertex)
     except Exception as error:
         raise ProgramError(
             f"{_whose(vertex)} cannot be sent to the workers: {describe(error)}; what cannot be"
             " pickled (connections, locks, a SparkSession) is made in open(), not kept in the function"
         ) from error
     classes = main_classes()
-    digest = hashlib.sha256(payload + classes).hexdigest()
-    return ShippedVertex(vertex.number, vertex.name, digest, payload, classes)
+    digest = hashlib.sha256(pickled.payload + classes.payload).hexdigest()
+    broadcasts = Announced({**pickled.broadcasts, **classes.broadcasts}.values())
+    return ShippedVertex(vertex.number, vertex.name, digest, pickled.payload, classes.payload, broadcasts)
 
 
 def _whose(vertex: Vertex) -> str:
@@ -81,25 +85,24 @@ def _whose(vertex: Vertex) -> str:
 
 def _can_be_pickled(value: object) -> bool:
     try:
-        cloudpickle.dumps(value, protocol=5)  # type: ignore[no-untyped-call]
+        Pickled(value)
     except Exception:
         return False
     return True
 
 
-def main_classes() -> bytes:
+def main_classes() -> Pickled:
     """Return the classes that the driver's ``__main__`` defines, pickled; those that cannot be are left out."""
     main = sys.modules.get("__main__")
     found: dict[str, Any] = {}
     for name, value in list(vars(main).items()) if main is not None else ():
         if isinstance(value, type) and value.__module__ == "__main__" and value.__qualname__ == name:
             try:
-                cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+                Pickled(value)
             except Exception:
                 continue
             found[name] = value
-    pickled: bytes = cloudpickle.dumps(found, protocol=5)  # type: ignore[no-untyped-call]
-    return pickled
+    return Pickled(found)
 
 
 def install_main_classes(pickled: bytes) -> None:

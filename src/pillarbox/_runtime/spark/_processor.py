@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import pickle
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from pillarbox._runtime.spark.worker_sockets import acknowledge_at_once
+
+if TYPE_CHECKING:
+    from pillarbox._operators.captured import Announced
 
 __all__ = ["Processor"]
 
@@ -29,8 +32,9 @@ _CHUNK = StructType([StructField("payload", BinaryType())])
 class Processor(StatefulProcessor):
     """Declares the state and hands each call on to a ``TaskHost``. Spark makes one for each partition and epoch."""
 
-    def __init__(self, host: Any) -> None:
+    def __init__(self, host: Any, broadcasts: Sequence[Announced] = ()) -> None:
         self._pickled = pickle.dumps(host)
+        self._broadcasts = broadcasts
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Arrive in a worker: this is the last moment before PySpark waits for the task's rows."""

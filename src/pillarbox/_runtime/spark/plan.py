@@ -137,7 +137,7 @@ class _Plan:
             state = given.sortWithinPartitions("target", "number").groupBy("target")
         with worker_pool(self.session, self._pool(level)):
             sent = rows.groupBy("target").transformWithStateInPandas(
-                Processor(host),
+                Processor(host, [vertex.broadcasts for vertex in vertices.values()]),
                 outputStructType=schema,
                 outputMode="append",
                 timeMode="ProcessingTime" if timers else "None",
