@@ -442,3 +442,19 @@ def test_streams_that_meet_within_a_task_come_to_their_end_together():
     one, two, empty = (part.assign_timestamps_and_watermarks(stamps.with_idleness("1 minute")) for part in parts)
     met = one.union(two, empty).map(lambda n: n).key_by(lambda n: 0).process(AtTheEnd())
     assert sorted(met.execute_and_collect()) == sorted([*range(6), *(-1 - n for n in range(6))])
+
+
+class Counted(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        yield key, context.window().start, len(elements)
+
+
+def test_windows_with_allowed_lateness_warn_of_nothing(caplog):
+    env = StreamExecutionEnvironment().set_runtime_mode(RuntimeExecutionMode.BATCH)
+    by_time = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda record: record[1])
+    keyed = env.from_collection([("a", 1), ("a", 12), ("b", 5)]).assign_timestamps_and_watermarks(by_time)
+    windows = keyed.key_by(lambda record: record[0]).window(Tumbling.of(10)).allowed_lateness(60)
+    counted = windows.process(Counted())
+    with caplog.at_level(logging.WARNING, "pillarbox"):
+        assert sorted(counted.execute_and_collect()) == [("a", 0, 1), ("a", 10, 1), ("b", 0, 1)]
+    assert not caplog.records

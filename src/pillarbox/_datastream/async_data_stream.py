@@ -346,7 +346,8 @@ def _check_coroutine(function: Any, method: str) -> None:
 def _check_names(method: str, given: Mapping[str, Any], known: type) -> None:
     for name in given:
         if name not in known.__annotations__:
+            retries = f"; for retries there is {method}_with_retry(...)" if name == "retry" else ""
             raise TypeError(
                 f"{method}() got an unexpected keyword argument {name!r}; its options are"
-                f" {', '.join(known.__annotations__)}"
+                f" {', '.join(known.__annotations__)}{retries}"
             )

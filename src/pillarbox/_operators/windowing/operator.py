@@ -184,7 +184,7 @@ class WindowOperator(BaseWindowOperator):
             over = self._cleanup_time(window)
             if timestamp == over or (timestamp > over and self._keeps(place)):
                 self._end(window, place)
-            elif window.max_timestamp() <= timestamp < over:
+            elif window.max_timestamp() <= timestamp < over and not self.context.batch:
                 self._register_cleanup(window)
         except BaseException as error:
             self._timer_failed(clock, timestamp, window, error)
