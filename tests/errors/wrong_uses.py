@@ -46,6 +46,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkGenerator,
     WatermarkStrategy,
+    fallback,
 )
 from pillarbox.testing import row
 
@@ -416,6 +417,11 @@ class AsksMany(AsyncFunction):
         return [exploding(value)]
 
 
+class AsksYielding(AsyncFunction):
+    async def async_invoke(self, value: Any) -> Any:
+        yield value
+
+
 class AsksOne(AsyncFunction):
     async def async_invoke(self, value: Any) -> Any:
         return exploding(value) if value.id != 3 else 7
@@ -576,6 +582,7 @@ RUNS = [
     Run("key, no such field", lambda s: s.key_by("amount").process(Keyed()), ("key function", "Row(id=0", "amount")),
     # reduce
     Run("reduce", lambda s: s.key_by("key").reduce(Reduces()).name("op"), (*KEYED, ZERO), "reduce", on="batch"),
+    Run("reduce, nothing", lambda s: s.key_by("key").reduce(lambda a, b: None).name("op"), ("operator 'op' failed at the record Row(id=1, key='k')", "key 'k'", "the reduce function returned None", "does it return its result?")),
     Run("reduce, exit", lambda s: s.key_by("key").reduce(lambda a, b: sys.exit(1)).name("op"), ("operator 'op' failed at the record Row(id=1, key='k')", "key 'k'", "SystemExit: 1"), "<lambda>"),
     # event time
     Run("assigner", lambda s: timed(s, exploding).name("times"), ("operator 'times': the timestamp assigner failed at the record", RECORD, ZERO), "exploding", on="batch"),
@@ -673,6 +680,8 @@ BUILDS = [
     *(Build(f"{method} of an async def", lambda env, method=method, function=function: getattr(rows(env), method)(function), (f"{method}() got", "is an async def: nobody would wait for it", "use map_async()")) for method, function in (("map", asking), ("flat_map", asking), ("filter", asking), ("process", processing), ("process", Waits()))),
     Build("map, two arguments", lambda env: rows(env).map(lambda a, b: 1), ("map() got <function", "which takes (a, b)", "called with (value)")),
     Build("keyed process of an async def", lambda env: rows(env).key_by("key").process(processing), ("process() got", "processing is an async def: nobody would wait for it")),
+    Build("async function that yields", lambda env: AsyncDataStream.ordered_wait(rows(env), AsksYielding(), 1000), ("AsksYielding.async_invoke() yields: let it return a list",)),
+    Build("fallback of one parameter", lambda env: fallback(lambda record: 1), ("fallback() got", "which takes (record)", "called with (record, error)")),
     Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so that nothing in it would be run")),
     Build("async close", lambda env: rows(env).map(ClosesAsync()), ("map() got", "whose close() is an async def: nobody would wait for it")),
     Build("async on_timer", lambda env: rows(env).key_by("key").process(TimedWait()), ("process() got", "whose on_timer is an async def: nobody would wait for it")),

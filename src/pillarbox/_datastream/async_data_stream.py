@@ -339,6 +339,8 @@ def _apply_batch(
 
 
 def _check_coroutine(function: Any, method: str) -> None:
+    if inspect.isasyncgenfunction(getattr(function, method)):
+        raise ProgramError(f"{type(function).__name__}.{method}() yields: let it return a list of its results")
     if not inspect.iscoroutinefunction(getattr(function, method)):
         raise ProgramError(f"{type(function).__name__}.{method}() has to be an async def")
 

@@ -10,7 +10,7 @@ from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
 from pillarbox._operators.async_io.host import is_generator_function
 from pillarbox._operators.checkpointed import CheckpointedFunction
-from pillarbox._operators.functions import Function, check_plain
+from pillarbox._operators.functions import Function, check_call, check_plain
 from pillarbox._types import TypeInformation
 
 __all__ = ["check_function", "check_instance", "check_parameters", "check_requests", "check_type", "name_of"]
@@ -151,19 +151,8 @@ def _methods(interfaces: Sequence[type]) -> Iterator[tuple[str, Any]]:
 
 def _check_call(func: Any, method: Any, what: str) -> None:
     """Refuse a function that cannot be called with the parameters of a method."""
-    try:
-        signature = inspect.signature(func)
-    except (TypeError, ValueError):  # of something built in
-        return
     _, *names = inspect.signature(method).parameters
-    try:
-        signature.bind(*names)
-    except TypeError as error:
-        called_with = f"({', '.join(names)})"
-        raise ProgramError(
-            f"{what} takes {signature}: {error}. It is called with {called_with}, so let it take these, and return or"
-            " yield its results"
-        ) from None
+    check_call(func, names, what)
 
 
 def _is_function_class(func: Any) -> bool:

@@ -123,6 +123,8 @@ class Windowed(Generic[T1, WindowOut]):
     ) -> DataStream[Any]:
         if func is None and aggregates:
             return self._aggregate_columns({**_given(window_function, accumulator_type, output_type), **aggregates})
+        if "on_error" in aggregates:
+            raise ProgramError("aggregate() has no on_error: say window(...).side_output_errors(tag) before it")
         if aggregates:
             raise ProgramError(
                 "aggregate() takes either an AggregateFunction, or aggregates of columns by name, such as"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Iterable, Sequence
 from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -340,6 +340,29 @@ class KeyedProcessFunction(Function, ABC, Generic[Key, In, Out]):
             processing time none, as in Flink.
         """
         return None
+
+
+def check_call(function: Any, names: Sequence[str], what: str) -> None:
+    """Refuse a function that cannot be called with so many parameters.
+
+    Args:
+        names: those that it is called with.
+        what: where it was given, for the message: ``"map() got f, which"``.
+
+    Raises:
+        ProgramError: it has others.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # of something built in
+        return
+    try:
+        signature.bind(*names)
+    except TypeError as error:
+        raise ProgramError(
+            f"{what} takes {signature}: {error}. It is called with ({', '.join(names)}), so let it take these, and"
+            " return or yield its results"
+        ) from None
 
 
 def check_plain(function: Any, method: str, *, asked_by: str, many: bool = False) -> None:

@@ -58,6 +58,10 @@ class ReduceOperator(KeyedOperator):
                 previous = state.value()
                 if previous is not None:
                     reduced = call(previous, value)
+                    if reduced is None:
+                        raise TypeError(
+                            "the reduce function returned None, which forgets all before: does it return its result?"
+                        )
                 else:
                     reduced = value
                     if check is not None:

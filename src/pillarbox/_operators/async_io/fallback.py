@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._operators.functions import check_plain
+from pillarbox._operators.functions import check_call, check_plain
 
 __all__ = ["AsyncFallback", "fallback"]
 
@@ -20,7 +20,7 @@ class AsyncFallback:
         function: ``f(record, error)``.
 
     Raises:
-        ProgramError: (when made) it is no function, or one that nobody would wait for.
+        ProgramError: (when made) it is no function, one that nobody would wait for, or one of other parameters.
     """
 
     function: Callable[[Any, BaseException], Any]
@@ -29,6 +29,7 @@ class AsyncFallback:
         if not callable(self.function) or isinstance(self.function, type):
             raise ProgramError(f"fallback() takes a function f(record, error), not {shorten(self.function)}")
         check_plain(self.function, "fallback", asked_by="fallback()")
+        check_call(self.function, ("record", "error"), f"fallback() got {shorten(self.function)}, which")
 
 
 def fallback(function: Callable[[Any, BaseException], Any]) -> AsyncFallback:
