@@ -215,7 +215,7 @@ def interval_join(
     Args:
         left: a streaming or batch DataFrame.
         right: another one of the same session.
-        on: the name of a column that is equal in both, or names of several. A null equals nothing.
+        on: the name of a column that is equal in both, or names of several. A null equals nothing, NaN itself.
         time: the column that tells when a row happened: a timestamp, a date, or epoch milliseconds; not null. A tuple:
             that of the left side, and that of the right one.
         lower: how much later than the left row the right one is at least, as ``"-5 seconds"``; an int: milliseconds.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
+import struct
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyspark.sql.types as spark
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -21,6 +24,7 @@ from pillarbox import (
     OperatorError,
     OutputTag,
     ProcessJoinFunction,
+    ProgramError,
     StreamExecutionEnvironment,
     Types,
     ValueStateDescriptor,
@@ -30,6 +34,7 @@ from pillarbox._datastream import columnar_joins
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.columnar import join_keys, join_operator, join_segment, join_side, sketch
 from pillarbox._operators.columnar.join_segment import Segment
+from pillarbox._operators.columnar.join_side import JoinSide
 from pillarbox._rows import row_class
 from pillarbox._runtime.local import LocalJob
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
@@ -262,9 +267,92 @@ def test_codes_of_one_small_column_tell_all_keys_apart(kind):
     assert not join_keys.are_exact([kind, kind])
 
 
-def test_nan_is_no_key():
-    with joined(["real"], 0, 0, (False, False), "inner", 1, False) as job, pytest.raises(KeyTypeError, match="NaN"):
-        run(job, [(True, ROW((None, None, float("nan"), None, None, None, None, 1, 1)), True)])
+NANS = [math.nan, struct.unpack("<d", b"\1\0\0\0\0\0\xf8\xff")[0]]
+REALS: dict[Any, Any] = {0: NANS[0], 1: NANS[1], 2: 0.0, 3: -0.0, 4: 1.5, 5: None}
+EQUAL = {0: 1, 1: 1, 2: 3, 3: 3, 4: 4, 5: None}
+IN = row_class(("real",))
+REAL_KEYS: dict[str, tuple[Any, Any]] = {
+    "double": (Types.DOUBLE(), lambda real: real),
+    "float": (Types.FLOAT(), lambda real: real),
+    "struct": (Types.ROW_NAMED(["real"], [Types.FLOAT()]), lambda real: None if real is None else IN((real,))),
+}
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(0, 9), st.booleans()), max_size=8)),
+    st.lists(st.sampled_from(sorted(REAL_KEYS)), min_size=1, max_size=2, unique=True),
+    st.sampled_from(["inner", "left"]),
+    st.integers(1, 3),
+)
+def test_nan_is_a_key_and_there_is_one_zero(epochs, kinds, how, parallelism):
+    """As for Spark: so the join is that by numbers which say what is equal."""
+    types = [Types.INT(), *(REAL_KEYS[kind][0] for kind in kinds), Types.LONG(), Types.LONG()]
+    names = ["code", *kinds, "at", "number"]
+    info = Types.ROW_NAMED(names, types)
+
+    def start(keys: list[str], savepoint: Any = None) -> LocalJob:
+        env = StreamExecutionEnvironment().set_parallelism(parallelism)
+        left, right = timed(env, info).key_by(keys), timed(env, info).key_by(keys)
+        near = left.interval_join(right).between(-2, 3).columns(how, suffixes=("", "_right"))
+        return env.local_job(out=near.uid("near"), savepoint=savepoint)
+
+    encoder, row = RowEncoder(resolve_schema(info), "test"), row_class(tuple(names))
+    jobs = [start(["code"]), start(kinds)]
+    number = 0
+    try:
+        for index, epoch in enumerate([*epochs, []]):
+            sides: dict[bool, list[Records]] = {True: [], False: []}
+            for is_left, real, at, columnar in epoch:
+                reals = [REAL_KEYS[kind][1](REALS[real]) for kind in kinds]
+                run = [row((EQUAL[real], *reals, at + index, number))]
+                sides[is_left].append(ArrowRecords(encoder.encode(run)) if columnar else Records(run))
+                number += 1
+            expected, found = (
+                Counter(
+                    (each.number, each.number_right)
+                    for each in job.run_epoch(
+                        {
+                            source: [sides[is_left]]
+                            for source, is_left in zip(sorted(job.program.sources), (True, False))
+                        },
+                        bounded=index == len(epochs),
+                    )["out"]
+                )
+                for job in jobs
+            )
+            assert found == expected
+            if index == 1:
+                savepoint, job = jobs[1].savepoint(), jobs.pop()
+                job.close()
+                jobs.append(start(kinds, savepoint))
+    finally:
+        for job in jobs:
+            job.close()
+
+
+def test_nan_is_no_key_of_a_function():
+    """State would be looked up by it; so the stream that a join by columns takes refuses it elsewhere."""
+    env = StreamExecutionEnvironment()
+    left, right = (timed(env).key_by("real") for _ in range(2))
+    near = left.interval_join(right).between(0, 0)
+    columns, pairs = near.columns(suffixes=("", "_right")), near.process(pair)
+    rows = [(True, ROW((None, None, math.nan, None, None, None, None, 1, 1)), True)]
+    with env.local_job(columns=columns) as job:
+        assert run(job, rows, bounded=True) == {"columns": []}
+    for made in (lambda: env.local_job(pairs=pairs), lambda: env.local_job(columns=columns, pairs=pairs)):
+        with made() as job, pytest.raises(KeyTypeError, match="NaN"):
+            run(job, rows)
+
+
+def test_keys_are_of_one_type_whether_or_not_a_field_may_be_null():
+    part = spark.StructType([spark.StructField("a", spark.IntegerType(), False)])
+    kinds = [part, spark.StructType([spark.StructField("a", spark.IntegerType())])]
+    sides = [JoinSide(spark.StructType([spark.StructField("k", kind)]), ("k",)) for kind in kinds]
+    columnar_joins._check_keys(*sides)
+    other = spark.StructType([spark.StructField("b", spark.IntegerType())])
+    with pytest.raises(ProgramError, match=r"'k' of the left side is struct<a:int>, .* struct<b:int>: cast one"):
+        columnar_joins._check_keys(sides[0], JoinSide(spark.StructType([spark.StructField("k", other)]), ("k",)))
 
 
 # -- functions --

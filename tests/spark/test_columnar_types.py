@@ -1,4 +1,4 @@
-"""Aggregates of columns of all of Spark's types, as keys and as values: row for row as Spark's own ``groupBy``."""
+"""Aggregates and joins of columns of all of Spark's types: row for row as Spark's own ``groupBy`` and ``join``."""
 
 from __future__ import annotations
 
@@ -63,10 +63,21 @@ OTHERS = {
         "TIMESTAMP_NTZ'2024-03-31 02:30:00'",
     ],
     "time": ["TIME'00:00:00'", "TIME'23:59:59.999999'", "TIME'12:00:00.000001'"],
+}
+INTERVALS = {
     "days": [
         "INTERVAL '-1 02:03:04.567' DAY TO SECOND",
-        "INTERVAL '106751991 04:00:54.775807' DAY TO SECOND",
+        "INTERVAL '5337599 04:00:54.775807' DAY TO SECOND",
         "INTERVAL '0 00:00:00' DAY TO SECOND",
+    ],
+}
+# What is equal of these is so field by field, and a field that is null equals one that is.
+STRUCTS = {
+    "part": [
+        "named_struct('x', float('NaN'), 'in', named_struct('text', 'a', 'x', 0.0D))",
+        "named_struct('x', float('NaN'), 'in', named_struct('text', 'a', 'x', -0.0D))",
+        "named_struct('x', CAST(null AS FLOAT), 'in', named_struct('text', null, 'x', 1.5D))",
+        "named_struct('x', float('0.5'), 'in', null)",
     ],
 }
 # No keys, and nothing but their number can be had of them.
@@ -89,10 +100,11 @@ ORDERED = {
 }
 NUMERIC = {**ORDERED, "sum": (sum_, F.sum), "avg": (avg_, F.avg)}
 OF_TYPES: list[tuple[dict[str, list[str]], dict[str, tuple[Any, Any]]]] = [
-    (NUMBERS, NUMERIC),
+    ({**NUMBERS, **INTERVALS}, NUMERIC),
     (OTHERS, ORDERED),
-    (NESTED, ANY),
+    ({**STRUCTS, **NESTED}, ANY),
 ]
+KEYS = [*NUMBERS, *OTHERS, *INTERVALS, *STRUCTS]
 
 
 def one_of(values: list[str], number: str) -> str:
@@ -101,6 +113,8 @@ def one_of(values: list[str], number: str) -> str:
 
 
 def shown(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(shown, value))
     return repr(value) if isinstance(value, float) else bytes(value) if isinstance(value, bytearray) else value
 
 
@@ -157,17 +171,36 @@ def test_values_of_all_types(everything):
 
 
 def test_keys_of_all_types(everything):
-    keys = [*NUMBERS, *OTHERS]
-    for columns in keys, []:
+    for columns in KEYS, []:
         found = PF.window_aggregate(everything, keys=columns, time="at", window=WINDOW, n=count_(), total=sum_("id"))
         wanted = own(everything, columns).agg(F.count("*").alias("n"), F.sum("id").alias("total"))
         expected = counted(wanted.select(*columns, "w.start", "w.end", "n", "total").collect())
         assert counted(found.collect()) == expected and len(expected) >= 6
 
 
+def test_joins_of_all_types(everything):
+    """As one key, and one of them alone, in which rows have many partners; all of them are carried, on either side."""
+    minutes = F.expr("INTERVAL '10' MINUTE")
+    # (Rows without a null in any column that is a key.)
+    whole = everything.dropna(subset=KEYS)
+    for rows, keys, how in (whole, KEYS, "inner"), (everything, ["double"], "left"), (everything, ["part"], "left"):
+        left, right = rows.alias("a"), rows.where("id % 3 != 1").alias("b")
+        found = PF.interval_join(
+            left, right, on=keys, time="at", lower="-10 minutes", upper="10 minutes", how=how, suffixes=("", "_right")
+        )
+        near = F.col("b.at").between(F.col("a.at") - minutes, F.col("a.at") + minutes)
+        for key in keys:
+            near = near & (F.col(f"a.{key}") == F.col(f"b.{key}"))
+        theirs = [F.col(f"b.{name}").alias(f"{name}_right") for name in rows.columns if name not in keys]
+        wanted = left.join(right, near, how).select("a.*", *theirs)
+        assert [field.dataType for field in found.schema] == [field.dataType for field in wanted.schema]
+        expected = Counter(map(repr, wanted.collect()))
+        assert Counter(map(repr, found.collect())) == expected and sum(expected.values()) > 60
+
+
 def test_what_is_refused_is_refused_at_once(everything):
     df = everything.selectExpr(
-        "at", *NESTED, "text COLLATE UTF8_LCASE AS collated", "parse_json('1') AS variant", "bool", "days", "time"
+        "at", *NESTED, "text COLLATE UTF8_LCASE AS collated", "parse_json('1') AS variant", "bool", "time"
     )
 
     def build(keys: str, **aggregates: Any) -> Any:
@@ -182,8 +215,8 @@ def test_what_is_refused_is_refused_at_once(everything):
             with pytest.raises(ProgramError) as refused:
                 build("bool", x=aggregate(name))
             assert f"x={aggregate.__name__}({name!r})" in str(refused.value) and kind in str(refused.value)
-    for name in (*NESTED, "collated", "variant", "bool", "days", "time"):
-        with pytest.raises(ProgramError, match=rf"x=sum_\('{name}'\).*takes a column of numbers, .*: cast it"):
+    for name in (*NESTED, "collated", "variant", "bool", "time"):
+        with pytest.raises(ProgramError, match=rf"x=sum_\('{name}'\).*takes a column of numbers or .*: cast it"):
             build("bool", x=sum_(name))
     with pytest.raises(ProgramError, match=r"x=count_\('variant'\)\): columns of variant cannot be read: cast it"):
         build("bool", x=count_("variant"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import enum
+import math
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 
 from pillarbox import Row
 from pillarbox._errors import KeyTypeError
+from pillarbox._rows import column_to_list
 from pillarbox._state.key_groups import (
     MAX_MAX_PARALLELISM,
     default_max_parallelism,
@@ -221,6 +223,16 @@ def test_columns_of_times_that_python_cannot_hold_have_hashes():
         bits = pa.int32() if kind == pa.date32() else pa.int64()
         column = pa.array([2**31 - 1 if bits == pa.int32() else 2**63 - 1, -(2**31), 0], bits).cast(kind)
         assert len(set(hashes(column))) == 3
+
+
+def test_structs_go_where_rows_go():
+    rows = [{"a": 1, "b": {"c": "x"}}, {"a": None, "b": {"c": None}}, {"a": 2, "b": None}, None]
+    column = pa.array(rows)
+    assert hashes(column) == list(map(stable_hash, column_to_list(column)))
+    assert hashes(column[1:]) == hashes(column)[1:]
+    assert hashes_of_column(pa.array([{"a": [1]}]), {}) is None
+    nans = pa.array([{"a": math.nan}, {"a": None}])
+    assert hashes(nans, nan_is_key=True) == [stable_hash((None,))] * 2
 
 
 def test_nan_is_a_key_where_rows_are_grouped():

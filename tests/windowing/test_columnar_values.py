@@ -24,6 +24,7 @@ from pillarbox import (
     Types,
     WatermarkStrategy,
     approx_count_distinct_,
+    avg_,
     count_,
     first_,
     max_,
@@ -62,11 +63,17 @@ KEYS: dict[str, tuple[Any, list[Any]]] = {
         [dt.datetime(year, 12, 31, tzinfo=dt.timezone.utc) for year in (1, 1969, 9999)],
     ),
     "bool": (Types.BOOLEAN(), [True, False, None]),
+    "struct": (
+        Types.ROW_NAMED(["x", "in"], [Types.DOUBLE(), Types.ROW_NAMED(["y", "text"], [Types.FLOAT(), Types.STRING()])]),
+        [(math.nan, (-0.0, "a")), (-math.nan, (0.0, "a")), (1.0, (math.nan, None)), (None, None), (1.0, None), None],
+    ),
 }
 
 
 def same(value: Any) -> Any:
     """Values that are one key, as one."""
+    if isinstance(value, tuple):
+        return tuple(map(same, value))
     return "NaN" if value != value else value
 
 
@@ -98,7 +105,40 @@ class Total(AggregateFunction):
         return accumulator
 
 
+def test_columns_whose_names_would_be_those_of_a_key():
+    part = Types.ROW_NAMED(["x"], [Types.LONG()])
+    rows = stream([((1,), 2, 3, 4)], ["part", "part.x", "other"], [part, Types.LONG(), Types.LONG()])
+    for keys, aggregate in (("part", sum_("part.x")), (["part", "part.x"], count_())):
+        with pytest.raises(ProgramError, match=r"aggregate\(\): 2 columns are called 'part\.x': rename them"):
+            rows.key_by(keys).window(MINUTE).aggregate(n=aggregate)
+    (found,) = rows.key_by("part").window(MINUTE).aggregate(n=count_("part"), m=sum_("other")).execute_and_collect()
+    assert (found.part, found.n, found.m) == ((1,), 1, 3)
+
+
 # -- values --
+
+
+def test_intervals_are_added_up_in_microseconds():
+    day = spark.DayTimeIntervalType()
+    key = spark.StructType().add("k", spark.LongType())
+    columns = Columns(key, spark.StructType().add("x", day), {"s": sum_("x"), "a": avg_("x")})
+    partials = Partials(columns, "op")
+
+    def of(*micros: int | None) -> list[Any]:
+        rows = {"k": pa.array([7] * len(micros)), "x": pa.array(micros, pa.int64()).cast(pa.duration("us"))}
+        batch, _ = partials.of_rows(rows, np.zeros(len(micros), np.int64), np.zeros(len(micros), np.int64))
+        results = partials.results(partials.merged([batch, batch.slice(0, 0)], 0), 0, 1)
+        return [results.column(name).cast(pa.int64())[0].as_py() for name in ("s", "a")]
+
+    assert of(5, -2, None) == [3, 2]
+    assert of(-5, 2) == [-3, -2]
+    assert of(None) == [None, None]
+    assert of(2**63 - 1, -(2**63), 2**63 - 1, 1) == [2**63 - 1, 2**61]
+    assert of(-(2**63)) == [-(2**63)] * 2
+    with pytest.raises(
+        OperatorError, match=r"s=sum_\('x'\).* does not fit interval day to second: aggregate its seconds"
+    ):
+        of(2**63 - 1, 1)
 
 
 def test_the_least_zero_keeps_its_sign():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,20 @@ import pyspark.sql.types as spark
 
 from pillarbox._datastream.columns import check_column_names, encoder_of, known_schema
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._graph import DataFrameSource, OperatorTransformation, PartitionTransformation, Transformation
+from pillarbox._graph import (
+    DataFrameSource,
+    KeyByTransformation,
+    OperatorTransformation,
+    PartitionTransformation,
+    Transformation,
+)
 from pillarbox._operators.columnar.accumulators import is_collated
 from pillarbox._operators.columnar.join_operator import ColumnarJoin, ColumnarJoinOperator
 from pillarbox._operators.columnar.join_side import JoinSide
 from pillarbox._operators.functions import OutputTag
 from pillarbox._operators.interval_join import Interval
 from pillarbox._operators.operator import OperatorFactory
+from pillarbox._task.partitioner import KeyGroupPartitioner
 
 if TYPE_CHECKING:
     from pillarbox._datastream.data_stream import DataStream
@@ -48,9 +56,17 @@ def join_columns(
     shared = {key for key, same in zip(one.keys, other.keys) if key == same}
     names = _names(one, other, shared, suffixes)
     join = ColumnarJoin(one, other, interval, how == "left", tuple(sorted(shared)), names)
+    left, right = (_with_nan_as_key(stream) for stream in (left, right))
     make = partial(ColumnarJoinOperator, keying=left._keying, join=join)
     factory = OperatorFactory(make, keyed=True)
     return left._apply("interval_join.columns", None, factory, join.result_type(), more_inputs=[right._step])
+
+
+def _with_nan_as_key(stream: KeyedStream[Any, Any]) -> KeyedStream[Any, Any]:
+    """Return the stream as one that takes NaN for a key; the other one may be used otherwise, too."""
+    keying = stream._keying.with_nan()
+    assert isinstance(stream._step, KeyByTransformation)
+    return type(stream)(stream._env, replace(stream._step, partitioner=KeyGroupPartitioner(keying)), keying)
 
 
 def sides_of_rows(
@@ -142,11 +158,20 @@ def _check_keys(left: JoinSide, right: JoinSide) -> None:
         )
     for one, other in zip(left.keys, right.keys):
         kinds = [left.columns[one].dataType, right.columns[other].dataType]
-        if not all(isinstance(kind, spark.IntegralType) for kind in kinds) and kinds[0] != kinds[1]:
+        if not all(isinstance(kind, spark.IntegralType) for kind in kinds) and _compared_as(kinds[0]) != _compared_as(
+            kinds[1]
+        ):
             raise ProgramError(
                 f"interval_join(): the key {one!r} of the left side is {kinds[0].simpleString()}, and {other!r} of the"
                 f" right side {kinds[1].simpleString()}: cast one of them"
             )
+
+
+def _compared_as(kind: spark.DataType) -> Any:
+    """Return what has to be the same of two types: not whether a field may be null, nor the units of an interval."""
+    if isinstance(kind, spark.StructType):
+        return [(field.name, _compared_as(field.dataType)) for field in kind.fields]
+    return type(kind) if isinstance(kind, spark.DayTimeIntervalType) else kind
 
 
 def _names(left: JoinSide, right: JoinSide, shared: set[str], suffixes: Any) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from pillarbox._datastream.data_stream import DataStream
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.columnar.accumulators import is_collated
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
+from pillarbox._operators.columnar.key_columns import grouped_fields
 from pillarbox._operators.columnar.panes import columnar_panes
 from pillarbox._operators.columnar.partials import ALL, Columns
 from pillarbox._operators.columnar.pre_aggregate import PreAggregateOperator
@@ -111,7 +112,10 @@ def aggregate_columns(
                     f"aggregate({name}={aggregate!r}): there is no column {column!r}; the columns are"
                     f" {', '.join(schema.names)}"
                 )
-    inputs = [schema[name] for name in wanted if name not in {key.name for key in keys}]
+    grouped = [field.name for field in grouped_fields(keys)]
+    named = {key.name for key in keys}
+    check_column_names([*grouped, *(name for name in wanted if name not in named)], "key_by() and aggregate()")
+    inputs = [schema[name] for name in wanted if name not in grouped]
     sessions = isinstance(assigner, EventTimeSessionWindows)
     columns = Columns(spark.StructType(keys), spark.StructType(inputs), dict(aggregates), sessions)
     results = columns.result_type()
@@ -122,10 +126,10 @@ def aggregate_columns(
     partials = DataStream[Any](env, stream._plain_step())._apply(
         "window.partials", None, OperatorFactory(partial(PreAggregateOperator, program=program))
     )
-    keyed = partials.key_by([key.name for key in keys])
+    keyed = partials.key_by(grouped)
     keyed._keying.nan_is_key = True
-    if by_key:
-        keyed._step.key_types = stream._step.key_types  # type: ignore[attr-defined]
+    if by_key and stream._step.key_types is not None:  # type: ignore[attr-defined]
+        keyed._step.key_types = [field.dataType.simpleString() for field in columns.grouped()]  # type: ignore[attr-defined]
     kind = ColumnarSessionOperator if sessions else ColumnarWindowOperator
     make = partial(kind, keying=keyed._keying, program=program)
     return keyed._apply("window.aggregate", None, OperatorFactory(make, keyed=True), results).name(name)
@@ -155,9 +159,16 @@ def _key_columns(stream: KeyedStream[Any, Any], schema: spark.StructType) -> tup
         if name not in schema.names:
             raise ProgramError(f"key_by(): there is no column {name!r}; the columns are {', '.join(schema.names)}")
         kind = schema[name].dataType
-        if not isinstance(kind, _KEYS) or is_collated(kind):
+        if not _is_grouped(kind):
             raise ProgramError(
                 f"key_by(): aggregates of columns cannot group by {name!r}, which is {kind.simpleString()}: key by"
                 " columns that are made of its parts, or cast it, such as to STRING"
             )
     return keying.columns
+
+
+def _is_grouped(kind: spark.DataType) -> bool:
+    """Return whether Spark groups by values of this type, and pillarbox as Spark does."""
+    if isinstance(kind, spark.StructType):
+        return all(_is_grouped(field.dataType) for field in kind.fields)
+    return isinstance(kind, _KEYS) and not is_collated(kind)

@@ -428,9 +428,9 @@ class IntervalJoin(Generic[T1, T2]):
         """Join the columns of both streams, by Arrow: no row becomes a Python object.
 
         Both streams are of DataFrames, or of functions that declare their ``output_type``, with keys that are named
-        columns. A row whose key is null, or has a null in one of its columns, joins nothing, as in Spark. Late rows are
-        those of :meth:`process`. A pair has the later one of its two event times; a row without a partner that of the
-        last one that it might have had.
+        columns. A row whose key is null, or has a null in one of its columns, joins nothing, as in Spark; NaN equals
+        NaN, as there. Late rows are those of :meth:`process`. A pair has the later one of its two event times; a row
+        without a partner that of the last one that it might have had.
 
         Args:
             how: ``"inner"``: pairs; ``"left"``: also rows of the left stream without a partner, with nulls in the place

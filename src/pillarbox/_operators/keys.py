@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -42,7 +43,7 @@ class Keying:
     ) -> None:
         self.operator = operator
         self.key_type = key_type
-        # Whether NaN is a key like others: where keys are columns all the way, and never become Python objects.
+        # Whether NaN is a key like others, as in SQL: where no state is looked up by a key that is a Python object.
         self.nan_is_key = False
         self._convert = None if key_type is None else converter(key_type, f"operator {operator!r}: a key")
         self.columns: tuple[str, ...] | None = None
@@ -59,6 +60,12 @@ class Keying:
             self.columns = tuple(key)
         else:
             raise ProgramError(f"key_by() takes a function or column names, not {shorten(key)}")
+
+    def with_nan(self) -> Keying:
+        """Return the same with NaN as a key."""
+        changed = copy.copy(self)
+        changed.nan_is_key = True
+        return changed
 
     def note(self) -> KeyNote:
         """Return the description of the keys that a checkpoint holds."""
@@ -157,7 +164,8 @@ class Router:
                 hashed = hashes[0] if len(hashes) == 1 else hashes_of_tuples(hashes)
                 subtasks: npt.NDArray[np.int64] = self._owner_array[hashed % np.uint64(self._max_parallelism)]
                 return subtasks
-        return self._route(self._keying.keys_of(records), records)
+        keys = self._keying.keys_of(records)
+        return self._route(list(map(_nan_as_null, keys)) if self._keying.nan_is_key else keys, records)
 
     def _hashes_of(self, column: pa.Array) -> npt.NDArray[np.uint64] | None:
         """Return the hash of each value of a column; None: it is for each record to say."""
@@ -196,3 +204,10 @@ class Router:
             self._routes.clear()
         self._routes[key] = owner
         return owner
+
+
+def _nan_as_null(key: Any) -> Any:
+    """Return a key with None in the place of NaN, whose hash it has in a column."""
+    if isinstance(key, tuple):
+        return tuple(map(_nan_as_null, key))
+    return None if isinstance(key, float) and key != key else key

@@ -49,6 +49,7 @@ _MASK = (1 << 64) - 1
 # 2**64 over the golden ratio: the multiplier of Fibonacci hashing, whose upper half is well mixed.
 _GOLDEN = 0x9E3779B97F4A7C15
 _NONE_HASH = 0x6E6F6E65
+_NULL_HASH = ((_NONE_HASH * _GOLDEN) & _MASK) >> 32
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _NAIVE_EPOCH = datetime.datetime(1970, 1, 1)
 
@@ -179,6 +180,12 @@ def hashes_of_column(
         return hashes_of_integers(column.to_numpy().astype(np.int64))
     if pa.types.is_temporal(kind):
         return _hashes_of_times(column)
+    if pa.types.is_struct(kind):
+        fields = [hashes_of_column(field, known, nan_is_key=nan_is_key) for field in column.flatten()]
+        parts = [field for field in fields if field is not None]
+        if not parts or len(parts) < len(fields):
+            return None
+        return np.where(column.is_null().to_numpy(zero_copy_only=False), np.uint64(_NULL_HASH), hashes_of_tuples(parts))
     of_one_value = pa.types.is_primitive, pa.types.is_decimal, pa.types.is_string, pa.types.is_binary
     if not any(is_so(kind) for is_so in of_one_value):
         return None

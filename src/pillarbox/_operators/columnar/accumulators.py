@@ -164,11 +164,12 @@ class Count(ByKernels):
 
 
 class Sum(ByKernels):
-    """The sum of numbers."""
+    """The sum of numbers, or of intervals."""
 
     def __init__(self, kind: spark.DataType) -> None:
         self.result_type: spark.DataType = _sum_type(kind, "sum_")
-        self.parts: tuple[Part, ...] = (Part(arrow_type(self.result_type), "sum"),)
+        self._kind = arrow_type(self.result_type)
+        self.parts: tuple[Part, ...] = (Part(_added_as(self.result_type), "sum"),)
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial result of each row."""
@@ -176,11 +177,11 @@ class Sum(ByKernels):
 
     def result(self, rows: pa.Array, *parts: pa.Array) -> pa.Array:
         """Return the results."""
-        return parts[0]
+        return parts[0].cast(self._kind)
 
 
 class Average(ByKernels):
-    """The mean of numbers: as in Spark, of integers the sum is a double."""
+    """The mean of numbers, or of intervals: as in Spark, of integers the sum is a double."""
 
     def __init__(self, kind: spark.DataType) -> None:
         total = _sum_type(kind, "avg_")
@@ -188,9 +189,11 @@ class Average(ByKernels):
         if isinstance(kind, spark.DecimalType):
             self._scale = kind.scale
             self.result_type = _decimal(kind.precision + _MORE_DIGITS, kind.scale + _MORE_DIGITS)
+        elif isinstance(kind, spark.DayTimeIntervalType):
+            self.result_type = spark.DayTimeIntervalType()
         else:
             self.result_type = total = spark.DoubleType()
-        self.parts: tuple[Part, ...] = (Part(arrow_type(total), "sum"), Part(pa.int64(), "count"))
+        self.parts: tuple[Part, ...] = (Part(_added_as(total), "sum"), Part(pa.int64(), "count"))
 
     def elements(self, *columns: pa.Array) -> Sequence[pa.Array]:
         """Return the partial result of each row."""
@@ -203,29 +206,37 @@ class Average(ByKernels):
         total, count = parts
         counts = count.to_numpy()
         if isinstance(self.result_type, spark.DecimalType):
-            return self._decimals(int128_values(total), counts, self.result_type)
+            kind = self.result_type
+            means = _half_up(int128_values(total), 10 ** (kind.scale - self._scale), counts, 10**kind.precision)
+            return int128_array(means, arrow_type(kind), counts == 0)
+        if isinstance(self.result_type, spark.DayTimeIntervalType):
+            micros = _half_up(total.fill_null(0).to_numpy(), 1, counts, 2**64).astype(np.int64)
+            return pa.array(micros, mask=counts == 0).cast(arrow_type(self.result_type))
         sums = total.fill_null(0.0).to_numpy()
         return pa.array(sums / np.maximum(counts, 1), pa.float64(), mask=counts == 0)
 
-    def _decimals(self, sums: npt.NDArray[Any], counts: npt.NDArray[np.int64], kind: spark.DecimalType) -> pa.Array:
-        """Return the quotients of unscaled sums, rounded half up, as Spark rounds them."""
-        factor = 10 ** (kind.scale - self._scale)
-        limit = 10**kind.precision
-        # (The least number of 64 bits is its own absolute value.)
-        largest = max(-int(sums.min()), int(sums.max())) if len(sums) else 0
-        if sums.dtype != object and largest <= (2**62) // (2 * factor):
-            divisors = np.maximum(counts, 1)
-            scaled = sums * factor
-            means: npt.NDArray[Any] = np.sign(scaled) * ((2 * np.abs(scaled) + divisors) // (2 * divisors))
-        else:
-            means = np.empty(len(sums), object)
-            for index, (total, count) in enumerate(zip(sums.tolist(), counts.tolist())):
-                divisor = max(count, 1)
-                mean = (2 * abs(total) * factor + divisor) // (2 * divisor)
-                if mean >= limit:
-                    raise Overflow(index)
-                means[index] = mean if total >= 0 else -mean
-        return int128_array(means, pa.decimal128(kind.precision, kind.scale), counts == 0)
+
+def _half_up(sums: npt.NDArray[Any], factor: int, counts: npt.NDArray[np.int64], limit: int) -> npt.NDArray[Any]:
+    """Return the quotients of sums times a factor, rounded half up, as Spark rounds them.
+
+    Raises:
+        Overflow: one is not below ``limit``.
+    """
+    # (The least number of 64 bits is its own absolute value.)
+    largest = max(-int(sums.min()), int(sums.max())) if len(sums) else 0
+    if sums.dtype != object and largest <= (2**62) // (2 * factor):
+        divisors = np.maximum(counts, 1)
+        scaled = sums * factor
+        means: npt.NDArray[Any] = np.sign(scaled) * ((2 * np.abs(scaled) + divisors) // (2 * divisors))
+        return means
+    means = np.empty(len(sums), object)
+    for index, (total, count) in enumerate(zip(sums.tolist(), counts.tolist())):
+        divisor = max(count, 1)
+        mean = (2 * abs(total) * factor + divisor) // (2 * divisor)
+        if mean >= limit:
+            raise Overflow(index)
+        means[index] = mean if total >= 0 else -mean
+    return means
 
 
 class Extreme(ByKernels):
@@ -389,9 +400,17 @@ def _sum_type(kind: spark.DataType, name: str) -> spark.DataType:
         return spark.DoubleType()
     if isinstance(kind, spark.DecimalType):
         return _decimal(kind.precision + 10, kind.scale)
+    if isinstance(kind, spark.DayTimeIntervalType):
+        return kind
     raise ProgramError(
-        f"{name}() takes a column of numbers, and this one is {kind.simpleString()}: cast it to one, such as DOUBLE"
+        f"{name}() takes a column of numbers or intervals, and this one is {kind.simpleString()}: cast it to one, such"
+        " as DOUBLE"
     )
+
+
+def _added_as(kind: spark.DataType) -> pa.DataType:
+    """Return the type in which values are added up: of intervals microseconds, as Arrow adds up none."""
+    return pa.int64() if isinstance(kind, spark.DayTimeIntervalType) else arrow_type(kind)
 
 
 def _check_compared(kind: spark.DataType, name: str, why_not: str) -> None:

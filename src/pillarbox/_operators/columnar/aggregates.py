@@ -98,8 +98,8 @@ def _of(name: str, *columns: str) -> ColumnAggregate:
 def sum_(column: str) -> ColumnAggregate:
     """Return the sum of a column, of its values that are not null; null where there is none.
 
-    Integers give a LONG, floats a DOUBLE, ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)``, of at most 38 digits. A sum that
-    does not fit fails the task, as in Spark's ANSI mode.
+    Integers give a LONG, floats a DOUBLE, ``DECIMAL(p, s)`` a ``DECIMAL(p + 10, s)``, of at most 38 digits; intervals
+    of days give such. A sum that does not fit fails the task, as in Spark's ANSI mode.
 
     Example:
         >>> sum_("amount")
@@ -141,7 +141,8 @@ def max_(column: str) -> ColumnAggregate:
 def avg_(column: str) -> ColumnAggregate:
     """Return the mean of a column's values that are not null; null where there is none.
 
-    It is a DOUBLE; of ``DECIMAL(p, s)`` a ``DECIMAL(p + 4, s + 4)``, of at most 38 digits, rounded half up.
+    It is a DOUBLE; of ``DECIMAL(p, s)`` a ``DECIMAL(p + 4, s + 4)``, of at most 38 digits, and of intervals of days an
+    ``INTERVAL DAY TO SECOND``, both rounded half up.
 
     Example:
         >>> avg_("amount")

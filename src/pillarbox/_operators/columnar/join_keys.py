@@ -56,10 +56,12 @@ def codes_of(columns: Sequence[pa.Array], *, exact: bool) -> npt.NDArray[np.int6
 
 
 def are_equal(columns: Sequence[pa.Array], others: Sequence[pa.Array]) -> npt.NDArray[np.bool_]:
-    """Return for each row whether the keys are equal; nulls are equal to each other."""
+    """Return for each row whether the keys are equal; nulls are equal to each other, and so are NaNs."""
     equal = np.ones(len(columns[0]), np.bool_)
     for one, other in zip(_leaves(columns), _leaves(others)):
         same = pc.equal(one, other)
+        if pa.types.is_floating(one.type):
+            same = pc.or_(same, pc.and_(pc.is_nan(one), pc.is_nan(other)))
         if same.null_count:
             same = pc.or_(same.fill_null(False), pc.and_(one.is_null(), other.is_null()))
         equal &= same.to_numpy(zero_copy_only=False)
@@ -71,6 +73,7 @@ def _numbers(column: pa.Array) -> npt.NDArray[np.int64]:
     kind = column.type
     if pa.types.is_floating(kind):
         numbers = column.cast(pa.float64()).to_numpy() + 0.0  # -0.0 is 0.0
+        numbers[np.isnan(numbers)] = np.nan  # of many bits
         bits: npt.NDArray[np.int64] = numbers.view(np.int64)
         return bits
     if pa.types.is_date32(kind):

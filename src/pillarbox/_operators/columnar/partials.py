@@ -19,6 +19,7 @@ import pyspark.sql.types as spark
 from pillarbox._errors import CheckpointMismatchError, OperatorError, PillarboxError, ProgramError, shorten
 from pillarbox._operators.columnar.accumulators import Accumulator, ByGroups, ByKernels, Overflow, Part, arrow_type
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
+from pillarbox._operators.columnar.key_columns import grouped_fields, key_array
 from pillarbox._rows import column_to_list
 
 __all__ = ["ALL", "END", "ROWS", "START", "Columns", "Partials"]
@@ -44,7 +45,7 @@ class Columns:
 
     Attributes:
         keys: the key columns, with their types; of windows over all rows: :data:`ALL`.
-        inputs: the other columns that aggregates read.
+        inputs: the columns that aggregates read, without those that rows are grouped by.
         aggregates: by the names of their results.
         sessions: whether each partial result has a start and an end of its own.
     """
@@ -53,6 +54,10 @@ class Columns:
     inputs: spark.StructType
     aggregates: Mapping[str, ColumnAggregate]
     sessions: bool = False
+
+    def grouped(self) -> list[spark.StructField]:
+        """Return the columns that rows are grouped by: the keys, or what stands for them."""
+        return list(grouped_fields(self.keys.fields))
 
     def accumulators(self) -> dict[str, Accumulator]:
         """Return the aggregates, bound to the types of their columns.
@@ -99,9 +104,10 @@ class Partials:
     def __init__(self, columns: Columns, operator: str, windows: str | None = None) -> None:
         self._operator = operator
         self._windows = windows
-        self._keys = [field.name for field in columns.keys.fields]
+        self._keys = [field.name for field in columns.grouped()]
+        self._key_types = {field.name: arrow_type(field.dataType) for field in columns.keys.fields if field.name != ALL}
         self._bound: list[_Bound] = []
-        fields = [pa.field(field.name, arrow_type(field.dataType)) for field in columns.keys.fields]
+        fields = [pa.field(field.name, arrow_type(field.dataType)) for field in columns.grouped()]
         fields.append(pa.field(ROWS, pa.int64()))
         if columns.sessions:
             fields += [pa.field(START, pa.int64()), pa.field(END, pa.int64())]
@@ -275,7 +281,7 @@ class Partials:
         """Return the results of windows: keys, the windows' bounds (epoch ms), and the aggregates."""
         count = merged.num_rows
         columns = dict(zip(merged.schema.names, merged.columns))
-        arrays = [columns[name] for name in self._keys if name != ALL]
+        arrays = self._key_arrays(columns)
         for bound in (starts, ends):
             millis = np.full(count, bound) if isinstance(bound, int) else bound
             arrays.append(pa.array(millis * 1000).view(pa.timestamp("us", tz="UTC")))
@@ -289,9 +295,12 @@ class Partials:
             arrays.append(found if found.type == kind else found.cast(kind))
         return pa.RecordBatch.from_arrays(arrays, schema=self._result_schema)
 
+    def _key_arrays(self, columns: Mapping[str, Any]) -> list[pa.Array]:
+        return [key_array(name, kind, columns) for name, kind in self._key_types.items()]
+
     def _overflow(self, bound: _Bound, index: int, columns: Mapping[str, Any], starts: Any) -> OperatorError:
         """Return the error of a sum or mean that does not fit its type."""
-        keys = [_shown(columns[name].slice(index, 1)) for name in self._keys if name != ALL]
+        keys = [_shown(key.slice(index, 1)) for key in self._key_arrays(columns)]
         key = keys[0] if len(keys) == 1 else tuple(keys)
         whose = f" of key {shorten(key)}" if keys else ""
         start = starts if isinstance(starts, int) else None
@@ -302,10 +311,13 @@ class Partials:
             if start is None and name in columns:
                 start = columns[name][index].as_py()
         where = "" if start is None else f" in the window from {start} (epoch ms)"
-        kind = bound.accumulator.result_type.simpleString()
+        kind = bound.accumulator.result_type
+        advice = "cast the column to a type with more digits, such as DECIMAL(38, 0), or to DOUBLE"
+        if isinstance(kind, spark.DayTimeIntervalType):
+            advice = "aggregate its seconds instead, as DOUBLE"
         error = OperatorError(
             f"operator {self._operator!r}: {bound.name}={bound.aggregate!r}{whose}{where} does not fit"
-            f" {kind}: cast the column to a type with more digits, such as DECIMAL(38, 0), or to DOUBLE"
+            f" {kind.simpleString()}: {advice}"
         )
         error.at(operator=self._operator, **({"key": key} if keys else {}))
         return error

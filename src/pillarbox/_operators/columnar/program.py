@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyspark.sql.types as spark
 
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import ProgramError
 from pillarbox._operators.columnar.accumulators import arrow_type
+from pillarbox._operators.columnar.key_columns import grouped_arrays
 from pillarbox._operators.columnar.partials import ALL, Columns
 from pillarbox._operators.windowing.assigner import WindowAssigner
 from pillarbox._types import RowEncoder
@@ -46,14 +45,14 @@ class ColumnarProgram:
             TypeMismatchError: a record does not fit the declared columns.
         """
         keys = self.columns.keys.fields
-        fields = [field for field in (*keys, *self.columns.inputs.fields) if field.name != ALL]
-        found = columns_of_run(records, fields, self.encoder, operator)
+        inputs = [field.name for field in self.columns.inputs.fields]
+        fields = {field.name: field for field in (*keys, *self.columns.inputs.fields) if field.name != ALL}
+        found = columns_of_run(records, fields.values(), self.encoder, operator)
+        wanted = {name: found[name] for name in inputs}
         for field in keys:
-            if field.name == ALL:
-                found[ALL] = pa.array(np.zeros(len(records), np.int64))
-            elif pa.types.is_floating(found[field.name].type):
-                found[field.name] = _one_zero_and_nan(found[field.name])
-        return found
+            key = pa.array(np.zeros(len(records), np.int64)) if field.name == ALL else found[field.name]
+            wanted.update(grouped_arrays(field.name, key))
+        return wanted
 
     def times_of(self, records: Records) -> npt.NDArray[np.int64]:
         """Return when the records of a run happened, in epoch milliseconds.
@@ -62,12 +61,6 @@ class ColumnarProgram:
             ProgramError: one has no timestamp.
         """
         return times_of_run(records, type(self.assigner).__name__, "the window")
-
-
-def _one_zero_and_nan(column: pa.Array) -> pa.Array:
-    """Return floats as keys: Arrow groups them by their bits, and -0.0 is 0.0, and one NaN like another."""
-    kind = column.type
-    return pc.if_else(pc.is_nan(column), pa.scalar(math.nan, kind), pc.add(column, pa.scalar(0.0, kind)))
 
 
 def columns_of_run(

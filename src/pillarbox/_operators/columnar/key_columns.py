@@ -1,0 +1,50 @@
+"""Keys of columnar aggregates as columns that Arrow can group by: in the place of a struct those of its fields.
+
+The columns of ``part: STRUCT<a: INT, b: STRING>`` are ``part?``, whether it is there, ``part.a`` and ``part.b``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyspark.sql.types as spark
+
+__all__ = ["grouped_arrays", "grouped_fields", "key_array"]
+
+
+def grouped_fields(fields: Iterable[spark.StructField]) -> Iterator[spark.StructField]:
+    """Yield the columns that stand for keys."""
+    for field in fields:
+        if isinstance(field.dataType, spark.StructType):
+            yield spark.StructField(f"{field.name}?", spark.BooleanType())
+            for part in field.dataType.fields:
+                yield from grouped_fields([spark.StructField(f"{field.name}.{part.name}", part.dataType)])
+        else:
+            yield field
+
+
+def grouped_arrays(name: str, key: pa.Array) -> Iterator[tuple[str, pa.Array]]:
+    """Yield the columns that stand for a key, with their names; of floats there is one NaN, and one zero."""
+    kind = key.type
+    if pa.types.is_struct(kind):
+        yield f"{name}?", key.is_valid()
+        for index, part in enumerate(key.flatten()):
+            yield from grouped_arrays(f"{name}.{kind.field(index).name}", part)
+    elif pa.types.is_floating(kind):
+        # Arrow groups them by their bits.
+        yield name, pc.if_else(pc.is_nan(key), pa.scalar(math.nan, kind), pc.add(key, pa.scalar(0.0, kind)))
+    else:
+        yield name, key
+
+
+def key_array(name: str, kind: pa.DataType, columns: Mapping[str, pa.Array]) -> pa.Array:
+    """Return a key, given the columns that stand for it."""
+    if not pa.types.is_struct(kind):
+        return columns[name]
+    there = columns[f"{name}?"]
+    fields = [kind.field(index) for index in range(kind.num_fields)]
+    parts = [key_array(f"{name}.{field.name}", field.type, columns) for field in fields]
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=pc.invert(there))
