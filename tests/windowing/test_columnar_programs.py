@@ -108,7 +108,7 @@ REFUSED = {
     ),
     "sum of text": (
         lambda: keyed().window(MINUTE).aggregate(n=sum_("note")),
-        r"aggregate\(n=sum_\('note'\)\): sum_\(\) takes a column of numbers, and this one is string: cast it to one",
+        r"aggregate\(n=sum_\('note'\)\): sum_\(\) takes a column of numbers or intervals, and this one is string: ",
     ),
     "name of a key": (lambda: keyed().window(MINUTE).aggregate(card=count_()), "2 columns are called 'card'"),
     "name of a bound": (lambda: keyed().window(MINUTE).aggregate(window_end=count_()), "called 'window_end'"),

@@ -18,7 +18,7 @@ from pillarbox._graph import (
     PartitionTransformation,
     Transformation,
 )
-from pillarbox._operators.columnar.accumulators import is_collated
+from pillarbox._operators.columnar.accumulators import arrow_type, is_collated
 from pillarbox._operators.columnar.join_operator import ColumnarJoin, ColumnarJoinOperator
 from pillarbox._operators.columnar.join_side import JoinSide
 from pillarbox._operators.functions import OutputTag
@@ -119,6 +119,11 @@ def _schema(stream: KeyedStream[Any, Any], which: str) -> spark.StructType:
             f" (the type_info of a collection); or {_INSTEAD}"
         )
     check_column_names(schema.names, f"interval_join(), the {which} side")
+    for field in schema.fields:
+        try:
+            arrow_type(field.dataType)
+        except ProgramError as error:
+            raise ProgramError(f"interval_join(), column {field.name!r} of the {which} side: {error}") from None
     return schema
 
 
