@@ -377,6 +377,11 @@ class UsedIn(Stateful):
             self.value.update(3)
 
 
+class JavasTimer(Keyed):
+    def onTimer(self, timestamp: int, ctx: Any) -> Any:
+        return [timestamp]
+
+
 class OpensYielding(Keyed):
     def open(self, runtime_context: Any) -> Any:
         yield runtime_context.get_state(ValueStateDescriptor("value"))
@@ -567,6 +572,7 @@ RUNS = [
     Run("timer, exit", lambda s: keyed(timed(s), TimedExit()), ("operator 'op' failed in the event time timer at 0 of key 'k'", "SystemExit: enough"), "on_timer"),
     Run("timer, a string", lambda s: keyed(timed(s), TimedText()), ("operator 'op' failed in the event time timer at 0 of key 'k'", *ONE_VALUE, "'now'")),
     Run("timer, behind no timestamp", lambda s: keyed(s, Working(lambda v, c: c.timer_service().register_event_time_timer(c.timestamp() + 1))), (*AT, "which has no timestamp (assign_timestamps_and_watermarks(...) gives it one): TypeError"), "<lambda>"),
+    Run("a value that is not there, behind no timestamp", lambda s: keyed(s, Working(lambda v, c: None + 1)), ("operator 'op' failed at the record Row(id=3, key='k'): TypeError",), "<lambda>"),
     Run("timer, at None", lambda s: keyed(s, Working(lambda v, c: c.timer_service().register_event_time_timer(None))), ("'op'", RECORD, "key 'k'", "None"), "<lambda>", PillarboxError, on="batch"),
     Run("timer, at a string", lambda s: keyed(s, Working(lambda v, c: c.timer_service().register_event_time_timer("now"))), ("'op'", RECORD, "key 'k'", "'now'"), "<lambda>", PillarboxError),
     # keys
@@ -684,6 +690,7 @@ BUILDS = [
     Build("fallback of one parameter", lambda env: fallback(lambda record: 1), ("fallback() got", "which takes (record)", "called with (record, error)")),
     Build("open that yields", lambda env: rows(env).key_by("key").process(OpensYielding()), ("process() got", "whose open() yields, so that nothing in it would be run")),
     Build("async close", lambda env: rows(env).map(ClosesAsync()), ("map() got", "whose close() is an async def: nobody would wait for it")),
+    Build("onTimer", lambda env: rows(env).key_by("key").process(JavasTimer()), ("process() got", "whose onTimer() nobody calls: it is on_timer() here")),
     Build("async on_timer", lambda env: rows(env).key_by("key").process(TimedWait()), ("process() got", "whose on_timer is an async def: nobody would wait for it")),
     Build("reduce of an async def", lambda env: rows(env).key_by("key").reduce(folding), ("reduce() got", "folding is an async def: nobody would wait for it")),
     *(Build(f"{method} of a generator", lambda env, method=method: getattr(rows(env), method)(generating), (f"{method}() got", "whose generating yields", "return the result")) for method in ("map", "filter")),

@@ -120,6 +120,10 @@ def check_parameters(given: Any, interface: type, where: str) -> None:
     for name, _ in _methods(of_all):
         _check_runs(given, name, where, may_wait=issubclass(interface, (AsyncFunction, AsyncBatchFunction)))
     for name, method in _methods([interface, *of_all]):
+        of_java = name.title().replace("_", "")
+        of_java = of_java[0].lower() + of_java[1:]
+        if of_java != name and hasattr(type(given), of_java):
+            raise ProgramError(f"{where} got {shorten(given)}, whose {of_java}() nobody calls: it is {name}() here")
         own = getattr(type(given), name)
         if own is not method and inspect.isfunction(own):
             what = f"{where} got {shorten(given)}, whose {name}()"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from traceback import walk_tb
 from typing import Any, TypeVar
 
 from pillarbox._elements import Records, dumps
@@ -185,10 +186,16 @@ class Pass:
         place: dict[str, Any] = {"operator": operator.name, "subtask": operator.context.subtask}
         if operator.keyed is not None:
             place["key"] = operator.keyed.backend.key
-        # As in `ctx.timestamp() + 60_000`, which Python says of nothing but None.
-        is_of_none = self._timeless and isinstance(error, TypeError) and "NoneType" in str(error)
-        hint = _NO_TIMESTAMP if is_of_none else ""
+        hint = _NO_TIMESTAMP if self._timeless and _misses_a_timestamp(error) else ""
         raise_at_record(error, f"operator {operator.name!r}", self._values, self._pending, hint, **place)
+
+
+def _misses_a_timestamp(error: BaseException) -> bool:
+    """Return whether an error is as that of ``ctx.timestamp() + 60_000``, where Python only says ``NoneType``."""
+    if not isinstance(error, TypeError) or "NoneType" not in str(error):
+        return False
+    *_, (frame, _) = walk_tb(error.__traceback__)
+    return "timestamp" in frame.f_code.co_names
 
 
 def under_keys(backend: KeyedStateBackend, keys: Iterable[Any], pending: Iterator[T]) -> Iterator[T]:
