@@ -115,6 +115,29 @@ def test_what_cannot_be_done_is_one_sentence(no_spark, monkeypatch, error, words
     assert result.exit_code == 1 and result.exception is error
 
 
+def test_a_condition_that_is_none_is_called_wrongly(no_spark, monkeypatch):
+    from pyspark.errors import AnalysisException
+    from pyspark.sql.types import LongType, StructField, StructType, VariantType
+
+    from pillarbox._runtime.spark import state_reader
+
+    class Rows:
+        schema = StructType([StructField("n", LongType()), StructField("seen", VariantType())])
+
+        def where(self, condition):
+            raise AnalysisException(f"[A] {condition} is none. SQLSTATE: 42601;\n'Filter\n+- Project")
+
+    monkeypatch.setattr(state_reader, "read_state", lambda *args: Rows())
+    for condition, hint in (
+        ("n >", ""),
+        ("seen > 1", "; seen is a VARIANT, so say of what type it is, as in seen::long"),
+    ):
+        result = called("state", "cp", "count", "--where", condition)
+        assert result.exit_code == 2 and result.stdout == ""
+        said = f"Invalid value for --where: {condition!r}: AnalysisException: [A] {condition} is none{hint}"
+        assert said in result.stderr and "Filter" not in result.stderr
+
+
 def test_without_its_libraries_there_is_a_sentence():
     code = "import sys; sys.modules['click'] = None; sys.argv = ['pillarbox']; import pillarbox._cli as c; c.main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -124,7 +124,10 @@ def _where(rows: DataFrame, condition: str) -> DataFrame:
     try:
         return rows.where(condition)
     except AnalysisException as error:
-        raise click.BadParameter(f"{condition!r}: {_said(error)}", param_hint="--where") from None
+        variants = [each.name for each in rows.schema.fields if each.dataType.typeName() == "variant"]
+        named = [name for name in variants if name in condition]
+        hint = f"; {named[0]} is a VARIANT, so say of what type it is, as in {named[0]}::long > 10" if named else ""
+        raise click.BadParameter(f"{condition!r}: {_said(error)}{hint}", param_hint="--where") from None
 
 
 def _place(context: click.Context, parameter: click.Parameter, value: str) -> str:
