@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph import CODES, Layout, Program
 from pillarbox._graph.description import (
+    Comparison,
     LayoutsNote,
     compare,
     describe_programs,
@@ -139,10 +140,17 @@ class Description:
             changes = "".join(f"\n  - {what}" for what in found.refused)
             raise CheckpointMismatchError(
                 f"the checkpoint {self._checkpoint} belongs to another program (as noted in {self._folder}):{changes}\n"
-                "change it back, or start from a new checkpoint"
+                f"change it back, or start from a new checkpoint{self._from_savepoint(found)}"
             )
         for what in found.doubtful:
             _log.warning("checkpoint %s: %s", self._checkpoint, what)
+
+    def _from_savepoint(self, found: Comparison) -> str:
+        """Return how the new checkpoint has the state of this one, if all that was refused goes over a savepoint."""
+        if not found.bears_savepoint:
+            return ""
+        how = f"'pillarbox savepoint {self._checkpoint} DIRECTORY', and env.from_savepoint(DIRECTORY) in the program"
+        return f", which has its state by a savepoint: {how}"
 
     def _note(self, every: list[dict[str, Any]], now: dict[str, Any], committed: int) -> None:
         if every and every[-1]["programs"] == now["programs"]:
@@ -266,7 +274,7 @@ class Description:
         if most is not None and wanted > most:
             _log.warning(
                 "checkpoint %s: its first start fixed the max parallelism at %d, so the query cannot have parallelism"
-                " %d, and runs with %d: more than %d takes a new checkpoint",
+                " %d, and runs with %d: more than %d takes a savepoint, and a start from it on a new checkpoint",
                 *(self, most, wanted, present, most),
             )
         else:

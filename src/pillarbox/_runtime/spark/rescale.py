@@ -68,13 +68,13 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     if interrupted is None and present == parallelism:
         return False
     subtasks = _subtasks(files)
-    if subtasks is None:
+    if subtasks is None or not files.stateful:
         raise CheckpointMismatchError(f"checkpoint {checkpoint} has no state of pillarbox: there is nothing to spread")
     if parallelism > subtasks:
         raise CheckpointMismatchError(
             f"checkpoint {checkpoint}: parallelism {parallelism} is above its max parallelism {subtasks}, which the"
-            f" first start fixed: choose one up to {subtasks}, or start anew with set_max_parallelism(...) as high"
-            " as the parallelism may ever have to be"
+            f" first start fixed: choose one up to {subtasks}; or write a savepoint, and start from it on a new"
+            " checkpoint, with env.from_savepoint(...) and any set_max_parallelism(...)"
         )
     description.keep()
     with state_settings(spark, description.state_format):
