@@ -21,6 +21,7 @@ from pillarbox._graph.description import Comparison, compare_sources, describe_p
 from pillarbox._graph.savepoint_start import RestorePlan, SavepointStart, plan_restore
 from pillarbox._runtime.savepoint_stores import classes_of
 from pillarbox._runtime.shipping import ship
+from pillarbox._runtime.spark.any_names import map_in_arrow
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.plan import FirstEpoch, plan_first_epoch
@@ -265,7 +266,7 @@ class _Beginning:
             router = Router(table, codes, vertex.max_parallelism, ship(vertex), files=contents is not None)
             with worker_pool(spark, None):
                 rows = opened.frame(uid) if contents is None else contents
-                frames.append(rows.mapInArrow(router, STATE_SCHEMA))
+                frames.append(map_in_arrow(rows, router, STATE_SCHEMA))
             states = self._start.own_states(table, own[uid], vertex, opened.manifest, program)
             last += ((code, LAST, dumps(state)) for code, state in zip(codes, states))
         frames.append(spark.createDataFrame(last, STATE_SCHEMA))

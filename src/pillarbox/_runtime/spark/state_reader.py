@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, check_text, shorten
+from pillarbox._runtime.spark.any_names import map_in_arrow
 from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles, Stateful, each_log
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.places import check_session, place_of
@@ -96,7 +97,7 @@ def _of_savepoint(spark: SparkSession, directory: str, uid: str, epoch: int | No
     states = state_columns(heads, _TAKEN)
     encoder = StateEncoder(uid, key_type(heads, DataType.fromDDL), states, time_zone(spark))
     with worker_pool(spark, None):
-        rows = opened.frame(uid).mapInArrow(_TableRows(operator, encoder), _schema(encoder))
+        rows = map_in_arrow(opened.frame(uid), _TableRows(operator, encoder), _schema(encoder))
     return _with_variants(rows, encoder)
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pillarbox
 from pillarbox._errors import CheckpointMismatchError, ProgramError, TypeMismatchError, shorten
 from pillarbox._runtime.spark import savepoint as files
+from pillarbox._runtime.spark.any_names import map_in_arrow
 from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
 from pillarbox._runtime.spark.places import place_of
 from pillarbox._runtime.spark.session import worker_pool
@@ -194,7 +195,7 @@ def _write(
     with worker_pool(spark, None), unwrapped_failures():
         if before is None:
             files.begin(spark, directory)
-        made = rows.mapInArrow(_Rows(table, uid), files.spark_schema(Table(table.operator).schema))
+        made = map_in_arrow(rows, _Rows(table, uid), files.spark_schema(Table(table.operator).schema))
         files.write_table(made, directory, uid)
         others = [] if before is None else [row.asDict() for row in before.tasks.collect()]
         files.write_tasks(spark, [*others, *tasks], directory)
