@@ -114,7 +114,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     for part in range(3):
         add(spark, tmp_path, part)
     run(spark, tmp_path, checkpoint)
-    with pytest.raises(CheckpointMismatchError, match="is no savepoint: it has no manifest"):
+    with pytest.raises(CheckpointMismatchError, match="is no savepoint: it has no manifest; it is a checkpoint, of"):
         open_savepoint(spark, checkpoint)
     # Of an epoch before, the files that were seen by then.
     assert [len(lines) for lines in _sources(spark, checkpoint, 1).files.values()] == [2]
@@ -135,6 +135,23 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     for wrong in (directory, checkpoint):
         result = command("savepoint", checkpoint, wrong)
         assert result.exit_code == 1 and "exists, and " in result.stderr and "give a new directory" in result.stderr
+
+    # Half a checkpoint is not taken for one without state, nor a savepoint or another query's for a checkpoint.
+    half = tmp_path / "half"
+    copytree(checkpoint, half)
+    levels = sorted(half.glob("state/*"))
+    for gone in levels:
+        rmtree(gone)
+        for call in (pillarbox.savepoint, read_state, pillarbox.rescale):
+            argument: Any = {read_state: "remember", pillarbox.rescale: 1}.get(call, str(tmp_path / "none"))
+            with pytest.raises(CheckpointMismatchError, match=r"'remember'.* is noted in .*: folders of it are gone"):
+                call(spark, str(half), argument)
+    assert len(list(half.glob("offsets/[0-9]*"))) == 3 and not (tmp_path / "none").exists()
+    rmtree(half / "pillarbox")
+    with pytest.raises(CheckpointMismatchError, match="has no state of pillarbox: is it that of another query"):
+        pillarbox.savepoint(spark, str(half), str(tmp_path / "none"))
+    with pytest.raises(CheckpointMismatchError, match="is a savepoint, not a checkpoint: start a program from it"):
+        pillarbox.savepoint(spark, directory, str(tmp_path / "none"))
 
     # What it says.
     opened = open_savepoint(spark, directory)

@@ -6,7 +6,7 @@ Nothing here needs the program. Everything is read by Spark, so a checkpoint can
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -61,6 +61,13 @@ class CheckpointFiles:
             raise ProgramError(f"an epoch is the number of a micro-batch, from 0, not {shorten(epoch)}")
         last = self.description.last_committed
         if last < 0:
+            from pillarbox._runtime.spark.savepoint import is_savepoint  # it takes this class from this module
+
+            if is_savepoint(spark, checkpoint):
+                raise CheckpointMismatchError(
+                    f"{checkpoint} is a savepoint, not a checkpoint: start a program from it with"
+                    " env.from_savepoint(...), at any parallelism"
+                )
             raise CheckpointMismatchError(
                 f"{checkpoint} is no checkpoint of a query, or none of its epochs was committed: give the"
                 " checkpointLocation of a query that has run"
@@ -84,7 +91,7 @@ class CheckpointFiles:
         """The stateful operators that have logs.
 
         Raises:
-            CheckpointMismatchError: the epoch's state is not there any more.
+            CheckpointMismatchError: the epoch's state is not there any more, or folders of it are gone.
         """
         read = self.spark.read.format("state-metadata").option("batchId", self.epoch).load(str(self))
         found = []
@@ -92,6 +99,7 @@ class CheckpointFiles:
             variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
             if any(variable.get("stateName") == "log" for variable in variables):
                 found.append(Stateful(row["operatorId"], row["numPartitions"], row["minBatchId"]))
+        self._check_whole(found)
         for operator in found:
             if self.epoch < operator.first:
                 raise CheckpointMismatchError(
@@ -99,6 +107,21 @@ class CheckpointFiles:
                     f" is {operator.first} (spark.sql.streaming.minBatchesToRetain says how many Spark keeps)"
                 )
         return found
+
+    def _check_whole(self, found: Sequence[Stateful]) -> None:
+        """Refuse a checkpoint without state that its programs have: Spark's reader passes over folders that are gone.
+
+        Each level of a program is a stateful operator of Spark's.
+        """
+        programs = self.description.programs_at(self.epoch) or ()
+        levels = sum(len({operator["level"] for operator in program["operators"]}) for program in programs)
+        if len(found) < levels:
+            uids = [operator["uid"] for program in programs for operator in program["operators"]]
+            raise CheckpointMismatchError(
+                f"checkpoint {self}: state of the operators {', '.join(map(repr, uids))} is noted in {self}/pillarbox,"
+                f" and {self}/state has {'only some of it' if found else 'none'}: folders of it are gone, so put them"
+                " back, or take an older copy of all of the checkpoint"
+            )
 
     def logs(self, operator: Stateful) -> DataFrame:
         """Return the values of the logs of a stateful operator: subtask's ``code``, ``number``, ``payload``.

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pillarbox
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles, Stateful, each_log
+from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
 from pillarbox._runtime.spark.places import check_session, place_of, reader
 from pillarbox._runtime.spark.session import worker_pool
@@ -97,6 +98,10 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
     directory = place_of(directory, "savepoint(): the place of the savepoint")
     files = CheckpointFiles(spark, checkpoint, epoch)
     stateful = files.stateful
+    if not stateful and files.description.binding() is None:
+        raise CheckpointMismatchError(
+            f"checkpoint {checkpoint} has no state of pillarbox: is it that of another query of Spark's?"
+        )
     check_new(spark, directory)
     with worker_pool(spark, None), unwrapped_failures():
         begin(spark, directory)
@@ -361,7 +366,10 @@ def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
     text = _text(spark, f"{directory}/{_MANIFEST}")
     if text is None:
         state = "was begun, and not completed" if is_savepoint(spark, directory) else "is no savepoint"
-        raise CheckpointMismatchError(f"{directory} {state}: it has no manifest")
+        how = ""
+        if Description(spark, directory).last_committed >= 0:
+            how = f"; it is a checkpoint, of which 'pillarbox savepoint {directory} DIRECTORY' writes one"
+        raise CheckpointMismatchError(f"{directory} {state}: it has no manifest{how}")
     manifest = Manifest.from_json(text)
     _prove(directory, manifest.files, _digests(spark, directory))
     return OpenSavepoint(spark, directory, manifest)

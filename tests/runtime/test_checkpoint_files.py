@@ -1,0 +1,73 @@
+"""What is said of a checkpoint from its folders alone, and columns of any names; without Spark."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from pillarbox import CheckpointMismatchError
+from pillarbox._runtime.spark.any_names import map_in_arrow
+from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles, Stateful
+
+TWO_LEVELS = {"operators": [{"uid": "a", "level": 1}, {"uid": "b", "level": 1}, {"uid": "c", "level": 2}]}
+
+
+class Description:
+    def __init__(self, programs: list[Any] | None) -> None:
+        self._programs = programs
+
+    def programs_at(self, epoch: int) -> list[Any] | None:
+        return self._programs
+
+    def __str__(self) -> str:
+        return "/cp"
+
+
+@pytest.mark.parametrize(
+    ("programs", "found", "says"),
+    [
+        ([TWO_LEVELS], 0, "state of the operators 'a', 'b', 'c' is noted in /cp/pillarbox, and /cp/state has none"),
+        ([TWO_LEVELS], 1, "/cp/state has only some of it: folders of it are gone, so put them back"),
+        ([TWO_LEVELS, TWO_LEVELS], 3, "only some of it"),
+        ([TWO_LEVELS], 2, None),
+        ([TWO_LEVELS, TWO_LEVELS], 4, None),
+        ([{"operators": []}], 0, None),
+        (None, 0, None),
+        (None, 2, None),
+    ],
+)
+def test_state_that_is_gone_is_noticed(programs: list[Any] | None, found: int, says: str | None) -> None:
+    files: Any = CheckpointFiles.__new__(CheckpointFiles)
+    files.description, files.epoch = Description(programs), 7
+    operators = [Stateful(number, 2, 0) for number in range(found)]
+    if says is None:
+        files._check_whole(operators)
+        return
+    with pytest.raises(CheckpointMismatchError, match=says):
+        files._check_whole(operators)
+
+
+@pytest.mark.parametrize("names", [["a", "b"], ["a.b", "c"], ["a`b", "a.b"]])
+def test_columns_of_any_names_are_mapped(names: list[str]) -> None:
+    """PySpark looks columns up by name: `df["a.b"]` is the field b of a struct a."""
+    seen: list[list[str]] = []
+    batch = pa.record_batch([[1], [2]], names=names)
+
+    def frame(columns: list[str]) -> Any:
+        def mapped(function: Any, schema: str) -> list[pa.RecordBatch]:
+            assert not any("." in name or "`" in name for name in columns) and schema == "x INT"
+            return list(function([batch.rename_columns(columns)]))
+
+        return SimpleNamespace(columns=columns, toDF=lambda *new: frame([*new]), mapInArrow=mapped)
+
+    def function(batches: Any) -> Any:
+        for each in batches:
+            seen.append(each.schema.names)
+            yield each
+
+    mapped: Any = map_in_arrow(frame(names), function, "x INT")
+    assert mapped == [batch]
+    assert seen == [names]
