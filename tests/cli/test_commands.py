@@ -138,6 +138,24 @@ def test_a_condition_that_is_none_is_called_wrongly(no_spark, monkeypatch):
         assert said in result.stderr and "Filter" not in result.stderr
 
 
+def test_a_shell_that_connects_elsewhere(monkeypatch):
+    """Spark refuses a master where SPARK_REMOTE is set, and a command has a session of its own."""
+    from pyspark.sql import SparkSession
+
+    from pillarbox._cli import session as session_module
+
+    stopped = []
+    spark = SimpleNamespace(stop=lambda: stopped.append(True))
+    monkeypatch.setattr(session_module, "check_java", lambda: None)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda self: spark)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):
+        monkeypatch.setenv(name, "")
+    monkeypatch.setenv("SPARK_REMOTE", "sc://elsewhere")
+    with session_module.session("local[1]", {"spark.a": "b"}, verbose=True) as found:
+        assert found is spark and not stopped
+    assert stopped
+
+
 def test_without_its_libraries_there_is_a_sentence():
     code = "import sys; sys.modules['click'] = None; sys.argv = ['pillarbox']; import pillarbox._cli as c; c.main()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

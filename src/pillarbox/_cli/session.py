@@ -23,6 +23,7 @@ _LOCAL = {
 }
 _QUIET = {"spark.log.level": "OFF", "spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
 
+_CONNECT = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 _LOGGERS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
@@ -42,6 +43,9 @@ def session(master: str, settings: dict[str, str], *, verbose: bool) -> Iterator
     from pyspark.logger import PySparkLogger
     from pyspark.sql import SparkSession
 
+    # It is a classic session of its own, whatever programs of this shell connect to.
+    for name in _CONNECT:
+        os.environ.pop(name, None)
     is_local = master.startswith("local")
     if is_local:
         os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
