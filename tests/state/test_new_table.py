@@ -104,9 +104,10 @@ def test_several_columns_are_a_tuple():
             {"due": pa.array([[], [{"domain": "event", "timestamp": None}]], TIMERS)},
             "a timer of key 'b' is Row(domain='event', timestamp=None): domain is 'event' or",
         ),
+        ({"due": pa.array([[], [None]], TIMERS)}, "a timer of key 'b' is None: domain is 'event' or"),
         ({"card": pa.array([1.0, float("nan")])}, "cannot key by NaN"),
     ],
-    ids=["null", "type", "domain", "timestamp", "nan"],
+    ids=["null", "type", "domain", "timestamp", "timer", "nan"],
 )
 def test_what_is_no_state_is_refused(changes, words):
     with pytest.raises(TypeMismatchError) as caught:

@@ -126,7 +126,7 @@ class NewTable:
         found: dict[str, list[Any]] = {domain: [None] * len(keys) for domain in _DOMAINS}
         for place, (key, of_key) in enumerate(zip(keys, timers)):
             for timer in of_key or ():
-                domain, timestamp = timer["domain"], timer["timestamp"]
+                domain, timestamp = (None, None) if timer is None else (timer["domain"], timer["timestamp"])
                 if domain not in found or type(timestamp) is not int:
                     raise self._misfit(
                         f"a timer of key {shorten(key)} is {shorten(timer)}: domain is 'event' or 'processing', and"
@@ -205,7 +205,7 @@ def _type_of(state: StateDescriptor) -> PlainType:
     except NotPlainError as error:
         raise ProgramError(
             f"write_state(): the {state.kind} state {state.name!r} has no type that a column can have ({error}):"
-            " declare it with Types, or a plain class such as int"
+            " cast the column, or declare the state with Types, or a plain class such as int"
         ) from error
     return found
 
