@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import subprocess
@@ -113,6 +114,15 @@ def test_what_cannot_be_done_is_one_sentence(no_spark, monkeypatch, error, words
     assert result.exit_code == 1 and result.stderr.endswith(words) and result.stdout == ""
     result = called("rescale", "cp", "--parallelism", "4", "--verbose")
     assert result.exit_code == 1 and result.exception is error
+
+
+def test_a_pipe_that_nobody_reads_any_more_is_no_error(no_spark, monkeypatch):
+    def closed(*args):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(rescale_module, "rescale", closed)
+    result = called("rescale", "cp", "--parallelism", "4")
+    assert result.exit_code == 1 and result.output == ""
 
 
 def test_a_condition_that_is_none_is_called_wrongly(no_spark, monkeypatch):

@@ -80,7 +80,8 @@ def _with_spark(command: Callable[..., Any]) -> Callable[..., Any]:
         try:
             command(open_session=open_session, **arguments)
         except Exception as error:
-            if verbose or isinstance(error, click.ClickException):
+            # Who reads a pipe may go when it has enough: Click ends the command then.
+            if verbose or isinstance(error, (click.ClickException, BrokenPipeError)):
                 raise
             raise click.ClickException(_sentence(error)) from None
 
