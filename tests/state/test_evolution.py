@@ -243,14 +243,18 @@ def test_what_pickled_values_cannot_become_says_which_state_and_class(shop, kind
     assert "operator 'op'" in str(caught.value) and "the value state 'v'" in str(caught.value)
 
 
-def test_a_class_may_be_a_named_tuple_and_then_a_dataclass(shop):
+@pytest.mark.parametrize("fields", ["    s: str\n    n: int\n", "    n: int\n    s: str\n"], ids=["moved", "same"])
+def test_a_class_may_be_a_named_tuple_and_then_a_dataclass(shop, fields):
     old = shop(KINDS["named tuple"] + "    n: int\n    s: str\n").Order
     task = Task(v=values("v", old))
     task["a"]["v"].update(old(1, "x"))
     store = task.commit()
-    new = shop(KINDS["dataclass"] + "    s: str\n    n: int\n").Order
+    task = Task(store, v=values("v", old))
+    task["b"]["v"].update(old(2, "y"))
+    store = task.commit()  # in a chunk of its own
+    new = shop(KINDS["dataclass"] + fields).Order
     task = Task(store, v=values("v", new))
-    assert task["a"]["v"].value() == new("x", 1)
+    assert task["a"]["v"].value() == new(s="x", n=1) and task["b"]["v"].value() == new(s="y", n=2)
     store = task.commit()
     shop(KINDS["named tuple"] + "    n: int\n    s: str\n")
     with pytest.raises(CheckpointMismatchError, match="was a dataclass, and is a named tuple: let it be a dataclass"):

@@ -148,6 +148,7 @@ class _OfPlainValues(Evolution):
             if why is not None:
                 raise cannot_become(identity, plain.said(name), why)
         self._unchecked = {name for name, kind in now.items() if then.get(name) != kind}
+        self._others: dict[type, bool] = {}
         self._converters: dict[str, _Converter] = {}
         for name in self._unchecked & then.keys():
             convert = converter(then[name], now[name], names)
@@ -168,6 +169,8 @@ class _OfPlainValues(Evolution):
             known = f"{module}.{name}"
             if fields.get(known) != mine.get(known):
                 names[module, name] = partial(reader, record, fields.get(known), self.note)
+            elif same := mine.get(known):
+                names[module, name] = partial(self._same, record, same)
         for where, record in moved.items():
             if record in self._plain.records.values():
                 names[where] = partial(self._moved, record, fields.get(".".join(where)))
@@ -175,6 +178,23 @@ class _OfPlainValues(Evolution):
         if names.gone:
             self._unchecked = set(now)  # nothing that stands for them may be anywhere else
         return names
+
+    def _same(self, record: type, fields: Sequence[str]) -> type:
+        """Return what makes objects of a class that has the fields that it had.
+
+        It may have been a named tuple, and be a dataclass. The first pickle with one of its objects tells, and all of
+        them are alike.
+        """
+        if record not in self._others:
+            self._others[record] = False
+        elif not self._others[record]:
+            return record
+
+        def changed() -> None:
+            self._others[record] = True
+            self.note()
+
+        return reader(record, fields, changed)
 
     def _moved(self, record: type, fields: Sequence[str] | None) -> type:
         self.note()

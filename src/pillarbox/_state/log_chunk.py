@@ -396,8 +396,8 @@ def _checked(
         where = "" if names is None else f" (in {_where(payload, *layouts, names)})"
         raise CheckpointMismatchError(
             f"{identity}: {what}, of epoch {mark.epoch}, cannot be read{where}: {describe(error)}; it is as it was"
-            " written, so a class in it reads back no more what it wrote before: let it, give new fields a default, or"
-            " start from a new checkpoint"
+            " written, so a class in it does not read what it wrote before: let it, as with a default for a new field"
+            " and the members that an enum had, or start from a new checkpoint"
         ) from error
 
 
