@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -155,7 +156,7 @@ def test_a_shell_that_connects_elsewhere(monkeypatch):
     from pillarbox._cli import session as session_module
 
     stopped = []
-    spark = SimpleNamespace(stop=lambda: stopped.append(True))
+    spark: Any = SimpleNamespace(stop=lambda: stopped.append(True))
     monkeypatch.setattr(session_module, "check_java", lambda: None)
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", lambda self: spark)
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_LOCAL_IP"):

@@ -142,10 +142,14 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
     levels = sorted(half.glob("state/*"))
     for gone in levels:
         rmtree(gone)
-        for call in (pillarbox.savepoint, read_state, pillarbox.rescale):
-            argument: Any = {read_state: "remember", pillarbox.rescale: 1}.get(call, str(tmp_path / "none"))
+        asked: list[tuple[Any, Any]] = [
+            (pillarbox.savepoint, str(tmp_path / "none")),
+            (read_state, "remember"),
+            (pillarbox.rescale, 1),
+        ]
+        for ask, argument in asked:
             with pytest.raises(CheckpointMismatchError, match=r"'remember'.* is noted in .*: folders of it are gone"):
-                call(spark, str(half), argument)
+                ask(spark, str(half), argument)
     assert len(list(half.glob("offsets/[0-9]*"))) == 3 and not (tmp_path / "none").exists()
     rmtree(half / "pillarbox")
     with pytest.raises(CheckpointMismatchError, match="has no state of pillarbox: is it that of another query"):
