@@ -246,7 +246,8 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
     def _fold_field(self, method: Method, field: int | str, on_error: OnError) -> DataStream[T1]:
         function = FieldAggregation(method, field)
         check_field(self._step, field, method)
-        factory = OperatorFactory(partial(ReduceOperator, function=function, keying=self._keying), keyed=True)
+        make = partial(ReduceOperator, function=function, keying=self._keying)
+        factory = OperatorFactory(make, keyed=True, depends_on={"fold": function.name})
         return self._apply(method, None, guarded(factory, on_error, f"{method}()"))
 
     def deduplicate(self, within: DurationLike) -> DataStream[T1]:

@@ -116,7 +116,7 @@ class Windowed(Generic[T1, WindowOut]):
         function = FieldAggregation(method, field)
         check_field(self._stream._step, field, method)
         output_type = declared_type(self._stream._step)
-        return self._fold(method, None, reducing(function.reduce), None, output_type)
+        return self._fold(method, None, reducing(function.reduce, function.name), None, output_type)
 
     def _aggregate(
         self, func: Any, window_function: Any, accumulator_type: Any, output_type: Any, aggregates: dict[str, Any]
@@ -183,7 +183,7 @@ class Windowed(Generic[T1, WindowOut]):
         return self._stream._apply(  # type: ignore[no-any-return]
             f"window.{method}",
             func,
-            OperatorFactory(make, keyed=True),
+            OperatorFactory(make, keyed=True, depends_on=program.depends_on, keeps_sides=bool(self._more_inputs)),
             output_type,
             uses_processing_time=self._uses_processing_time(),
             more_inputs=self._more_inputs,

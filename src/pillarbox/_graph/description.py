@@ -16,6 +16,7 @@ from pillarbox._graph.layout import Layout
 from pillarbox._graph.program import Program
 from pillarbox._graph.transformations import DataFrameSource, SourceTransformation
 from pillarbox._state.key_note import key_change
+from pillarbox._state.state_note import state_change
 
 __all__ = [
     "Comparison",
@@ -61,6 +62,7 @@ def _describe(program: Program, layout: Layout) -> dict[str, Any]:
                 "kind": vertex.kind,
                 "name": vertex.nodes[0].name,
                 "key": vertex.key,
+                **({"depends_on": vertex.depends_on} if vertex.depends_on else {}),
                 "parallelism": layout.count(program.parallelisms[vertex.number]),
                 "chain": [node.uid for node in vertex.nodes[1:]],
             }
@@ -248,6 +250,12 @@ def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list
         (found.refused if surely else found.doubtful).append(
             f"{operator}: {what}; old and new keys {'would' if surely else 'may'} mix in one state"
         )
+    change = state_change(then.get("depends_on"), now.get("depends_on"))
+    if change is not None:
+        surely, what = change
+        if surely:
+            what += ": what has begun would be lost or mixed; give it another uid() and start from a savepoint"
+        (found.refused if surely else found.doubtful).append(f"{operator}: {what}")
 
 
 def _listed(names: Sequence[str]) -> str:

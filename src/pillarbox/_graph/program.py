@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from pillarbox._errors import ProgramError
+from pillarbox._graph.dependence import dependence
 from pillarbox._graph.layout import Layout, Parallelisms, lay_out, subtask_places
 from pillarbox._graph.own_state import carries_on
 from pillarbox._graph.picture import as_mermaid, as_text
@@ -410,6 +411,7 @@ class _Compiler:
         head.kind = consumer.kind
         notes = [step.note() for step in consumer.inputs if isinstance(step, KeyByTransformation)]
         head.key = note_of_inputs(notes)
+        head.depends_on = dependence(consumer, self._sources)
         self._heads[consumer] = head
         if isinstance(consumer, SinkTransformation) and consumer.output is not None:
             self._connect_output(head, head.nodes[0].output, consumer)

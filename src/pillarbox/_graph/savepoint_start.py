@@ -18,6 +18,7 @@ from pillarbox._operators.timestamps_and_watermarks import status_said_anew
 from pillarbox._state.key_note import key_change
 from pillarbox._state.operator_state import LIST, UNION
 from pillarbox._state.savepoint.own_state import gate_with_edges, redistribute
+from pillarbox._state.state_note import state_change
 from pillarbox._task.vertex import edge_from, sender_of_edge, source_numbers
 
 if TYPE_CHECKING:
@@ -330,6 +331,12 @@ def _compare(table: OperatorTable, vertex: Vertex, kind: str | None, wrong: list
             wrong.append(f"{operator}: {what}; the savepoint's keys would never be met: key by what they were made of")
         else:
             warnings.append(f"{operator}: {what}: if it gives other keys, the savepoint's are never met")
+    change = state_change(table.depends_on, vertex.depends_on)
+    if change is not None:
+        surely, what = change
+        if surely:
+            what += ": give it another uid(), and leave the state behind: allow_non_restored_state=True"
+        (wrong if surely else warnings).append(f"{operator}: {what}")
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -44,6 +44,11 @@ class FieldAggregation(ReduceFunction[Any]):
         self._field = field
         self._better = gt if method.startswith("max") else lt
 
+    @property
+    def name(self) -> str:
+        """What it folds, as the program has it."""
+        return f"{self._method}({self._field!r})"
+
     def reduce(self, value1: Any, value2: Any, /) -> Any:
         """Return the result so far and a record folded into one."""
         mine, other = self._get(value1), self._get(value2)

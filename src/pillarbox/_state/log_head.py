@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from pillarbox._elements import dumps
 from pillarbox._errors import CheckpointMismatchError, describe
 from pillarbox._state.key_note import KeyNote, key_change
+from pillarbox._state.state_note import StateNote, state_change
 from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError, loads, loads_plain
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "LogIdentity",
     "Mark",
     "cannot_become",
+    "check_dependence",
     "check_key",
     "damaged",
     "open_head",
@@ -59,6 +61,7 @@ class LogIdentity:
             depends on these two.
         key: the description of the operator's key.
         codes: by which scheme of codes of subtasks the log was found; None: otherwise.
+        depends_on: what the state depends on beside the key.
     """
 
     operator: str
@@ -68,6 +71,7 @@ class LogIdentity:
     program: tuple[tuple[str, int, int], ...] = ()
     key: KeyNote | None = None
     codes: int | None = None
+    depends_on: StateNote = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"operator {self.operator!r}, subtask {self.subtask}"
@@ -118,6 +122,7 @@ class LogHead:
         types: the declared types of states, by name of slot, where the operator's are all plain.
         former: the slots of states that the program says it has renamed or deleted, by name: the name that each has
             now, or "" where it is deleted.
+        depends_on: what the state depends on beside the key.
     """
 
     operator: str
@@ -141,10 +146,11 @@ class LogHead:
     codes: int = 0
     types: dict[str, str] = field(default_factory=dict)
     former: dict[str, str] = field(default_factory=dict)
+    depends_on: StateNote = field(default_factory=dict)
 
 
 # Fields that are written only if they say something: earlier versions do not know them.
-_OPTIONAL = frozenset({"types", "codes", "space_layouts", "former"})
+_OPTIONAL = frozenset({"types", "codes", "space_layouts", "former", "depends_on"})
 _FIELDS = frozenset(each.name for each in fields(LogHead))
 _NEEDED = frozenset(each.name for each in fields(LogHead) if each.default is each.default_factory is MISSING)
 
@@ -345,3 +351,18 @@ def check_key(head: LogHead, mine: LogIdentity) -> None:
             " start from a new one"
         )
     _log.warning("%s: if it gives other keys, they mix with those in the checkpoint", operator)
+
+
+def check_dependence(head: LogHead, mine: LogIdentity) -> None:
+    """Refuse state that surely depends on something else; of such that may, the worker's log tells."""
+    change = state_change(head.depends_on, mine.depends_on)
+    if change is None:
+        return
+    surely, what = change
+    if surely:
+        raise CheckpointMismatchError(
+            f"operator {mine.operator!r}: {what}, so what has begun would be lost or mixed: change it back, give the"
+            " operator another uid() and start from a savepoint with allow_non_restored_state=True, or start from a"
+            " new checkpoint"
+        )
+    _log.warning("operator %r: %s", mine.operator, what)

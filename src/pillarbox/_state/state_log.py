@@ -26,6 +26,7 @@ from pillarbox._state.log_head import (
     META,
     LogHead,
     LogIdentity,
+    check_dependence,
     check_key,
     read_head,
     refused,
@@ -106,6 +107,7 @@ class StateLog:
             return Sync.IN_STEP
         if mine is None and head is not None:
             check_key(head, contents.identity)
+            check_dependence(head, contents.identity)
             evolution = evolution_of(contents, head)
             LogReader(contents, store, head, evolution).load()
             self._take_over(head, payload)
@@ -163,6 +165,7 @@ class StateLog:
             subtask=mine.subtask,
             program=mine.program,
             key=mine.key,
+            depends_on=mine.depends_on,
             layouts=contents.layouts.keys.written(first),
             space_layouts=contents.layouts.spaces.written(first),
             codes=0 if mine.codes in (None, 1) else mine.codes,

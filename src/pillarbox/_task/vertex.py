@@ -10,6 +10,7 @@ from pillarbox._elements import channel_code
 from pillarbox._operators.operator import OperatorFactory
 from pillarbox._state.key_note import KeyNote
 from pillarbox._state.log_head import LogIdentity
+from pillarbox._state.state_note import StateNote
 from pillarbox._task.partitioner import Partitioner
 
 __all__ = [
@@ -209,6 +210,7 @@ class Vertex:
         latency_interval: milliseconds between two probes of how long mails wait for their turn; None: there are none.
         kind: the method that made its head operator.
         key: the description of its key; None where its head has no key.
+        depends_on: what the keyed state of its head depends on.
         codes: by which scheme of codes the state of subtasks is found; None: it is found otherwise.
         parallelisms: the numbers of subtasks of all vertices of the program, where they do not depend on its layout.
         batch: whether it runs in batch mode.
@@ -231,6 +233,7 @@ class Vertex:
     latency_interval: int | None = None
     kind: str = ""
     key: KeyNote | None = None
+    depends_on: StateNote = field(default_factory=dict)
     codes: int | None = None
     batch: bool = False
     moved: Mapping[tuple[str, str], type] = field(default_factory=dict)
@@ -258,5 +261,12 @@ class Vertex:
     def log_identity(self, subtask: int) -> LogIdentity:
         """Return whose state the log of a subtask holds."""
         return LogIdentity(
-            self.uid, subtask, self.parallelism, self.max_parallelism, self.program, self.key, self.codes
+            self.uid,
+            subtask,
+            self.parallelism,
+            self.max_parallelism,
+            self.program,
+            self.key,
+            self.codes,
+            self.depends_on,
         )

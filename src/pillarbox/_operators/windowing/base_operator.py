@@ -17,9 +17,10 @@ from pillarbox._operators.keyed import KeyedOperator
 from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import OperatorContext
 from pillarbox._operators.user_code import with_context
-from pillarbox._operators.windowing.assigner import WindowAssigner, assign_function
-from pillarbox._operators.windowing.contents import Contents
+from pillarbox._operators.windowing.assigner import TimedAssigner, WindowAssigner, assign_function
+from pillarbox._operators.windowing.contents import Contents, Folded
 from pillarbox._operators.windowing.contexts import AssignerContext, FiringContext
+from pillarbox._operators.windowing.count_windows import CountWindowAssigner, GlobalWindows
 from pillarbox._operators.windowing.functions import (
     AllWindowFunction,
     ProcessAllWindowFunction,
@@ -59,6 +60,27 @@ class WindowProgram:
     opened: tuple[Any, ...] = field(default=())
     lateness: int = 0
     late_tag: OutputTag[Any] | None = None
+
+    @property
+    def depends_on(self) -> dict[str, str]:
+        """What the state of windows depends on, and could not be gone on with if it were another.
+
+        Windows of a clock end as they began, whatever those of now are; where one keeps its state in shares that only
+        fit windows of one cut, the names of these say so. Which windows those of a user's own assigner are, nobody
+        knows.
+        """
+        assigner, fold = self.assigner, self.contents.fold if isinstance(self.contents, Folded) else None
+        found: dict[str, str] = {}
+        if isinstance(assigner, CountWindowAssigner):
+            each = "" if assigner.slide == assigner.size else f", one each {assigner.slide}"
+            found["windows"] = f"windows of {assigner.size} records{each}"
+        elif isinstance(assigner, GlobalWindows):
+            found["windows"] = "a window for each key"
+        elif isinstance(assigner, TimedAssigner):
+            found["windows"] = f"windows of {'event' if assigner.is_event_time() else 'processing'} time"
+        if fold is not None and fold.name is not None:
+            found["fold"] = fold.name
+        return found
 
     @property
     def clears(self) -> bool:

@@ -60,6 +60,7 @@ class Fold:
         add: returns an accumulator with one element more; it may be the same one.
         merge: returns one accumulator of two, and may change both; None: they cannot be merged.
         result: returns the result of an accumulator.
+        name: what is folded, where it is a field of the records.
     """
 
     descriptor: StateDescriptor
@@ -67,6 +68,7 @@ class Fold:
     add: Callable[[Any, Any], Any]
     merge: Callable[[Any, Any], Any] | None
     result: Callable[[Any], Any]
+    name: str | None = None
 
     def of(self, values: Iterable[Any]) -> Any:
         """Return the result of some elements, of which there is at least one."""
@@ -77,9 +79,13 @@ class Fold:
         return self.result(accumulator)
 
 
-def reducing(function: Callable[[Any, Any], Any]) -> Fold:
-    """Return the fold of elements two by two: what is folded so far is the accumulator."""
-    return Fold(ReducingStateDescriptor(_NAME, function), _itself, function, function, _itself)
+def reducing(function: Callable[[Any, Any], Any], name: str | None = None) -> Fold:
+    """Return the fold of elements two by two: what is folded so far is the accumulator.
+
+    Args:
+        name: what is folded, where it is a field of the records.
+    """
+    return Fold(ReducingStateDescriptor(_NAME, function), _itself, function, function, _itself, name)
 
 
 def aggregating(function: AggregateFunction[Any, Any, Any], accumulator_type: Any = None) -> Fold:
@@ -166,9 +172,10 @@ class AllElements(Contents):
         if not kept:
             return
         if self.evictor is None:
-            self._call([value for (value,) in kept], call)
+            self._call([value for value, *_ in kept], call)
             return
-        elements = [TimestampedValue(value, timestamp) for value, timestamp in kept]
+        # (Those that came when the program had no evictor have no timestamp.)
+        elements = [TimestampedValue(value, time[0] if time else None) for value, *time in kept]
         self._evict("evict_before", elements, window, evictor_context)
         self._call([element.value for element in elements], call)
         self._evict("evict_after", elements, window, evictor_context)

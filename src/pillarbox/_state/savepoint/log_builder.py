@@ -167,6 +167,7 @@ class LogBuilder:
             subtask=identity.subtask,
             program=identity.program,
             key=operator.key,
+            depends_on=operator.depends_on,
             layouts=contents.layouts.keys.written(1),
             space_layouts=contents.layouts.spaces.written(1),
             codes=0 if identity.codes in (None, 1) else identity.codes,

@@ -20,6 +20,7 @@ from pillarbox._state.key_note import KeyNote
 from pillarbox._state.log_head import Layout, LogHead
 from pillarbox._state.log_layouts import state_name
 from pillarbox._state.savepoint.column_types import is_typed
+from pillarbox._state.state_note import StateNote
 
 __all__ = [
     "FORMAT",
@@ -157,6 +158,7 @@ class OperatorTable:
         space_layout: the slots of rows of namespaces.
         columns: those of the slots, but for timers and for what is in parts.
         parts: the Arrow rows of an operator by columns.
+        depends_on: what the state depends on beside the key.
     """
 
     uid: str
@@ -171,6 +173,7 @@ class OperatorTable:
     space_layout: tuple[tuple[str, str], ...]
     columns: tuple[SlotColumn, ...]
     parts: tuple[ArrowPart, ...] = ()
+    depends_on: StateNote = field(default_factory=dict)
 
     @staticmethod
     def of(heads: Iterable[LogHead], parts: Mapping[str, pa.Schema] | None = None) -> OperatorTable:
@@ -208,6 +211,7 @@ class OperatorTable:
             space_layout=tuple(space_layout),
             columns=tuple(_columns(layout, space_layout, types, found)),
             parts=tuple(found),
+            depends_on=one.depends_on,
         )
 
     def head(self, subtask: int = 0) -> LogHead:
@@ -226,6 +230,7 @@ class OperatorTable:
             entries=0,
             program=self.program,
             key=self.key,
+            depends_on=self.depends_on,
             space_layouts=[(1, list(self.space_layout))] if self.space_layout else [],
             types=dict(self.types),
         )
@@ -283,7 +288,11 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return it as one line of JSON."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        content = asdict(self)
+        for operator in content["operators"]:
+            if not operator["depends_on"]:
+                del operator["depends_on"]  # earlier versions do not know it
+        return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
     @staticmethod
     def from_json(text: str) -> Manifest:
