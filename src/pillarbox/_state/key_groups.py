@@ -81,7 +81,7 @@ def _seed(key: Any) -> int:
     if key is None:
         return _NONE_HASH
     if isinstance(key, (int, float, Decimal, Fraction)):
-        if key != key:
+        if key.is_nan() if isinstance(key, Decimal) else key != key:  # (A signalling NaN may not be compared.)
             raise KeyTypeError(
                 "cannot key by NaN, which equals nothing, not even itself, so no two records would share its state: let"
                 " the key function give None for it, or filter such records out"
