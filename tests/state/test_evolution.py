@@ -743,6 +743,7 @@ def value_of(shape, declared, draw):
     return declared(**{name: value_of(part, hints[name], draw) for name, part in shape[2].items()})
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="typing resolves no Types in the annotations of classes")
 @given(SHAPES, st.data())
 @settings(max_examples=150, deadline=None)
 def test_values_of_any_type_become_those_of_another_or_are_refused(then, data):

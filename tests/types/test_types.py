@@ -216,12 +216,17 @@ def test_what_declares_no_columns(declared, text):
         resolve_schema(declared)
 
 
-def test_annotations_that_cannot_be_found():
+@pytest.mark.parametrize(
+    ("annotation", "said"),
+    [("Missing", "NameError: name 'Missing'"), ("math.missing", "AttributeError: "), ("int |", "SyntaxError: ")],
+)
+def test_annotations_that_cannot_be_resolved(annotation, said):
     @dataclass
     class Local:
-        other: Missing  # type: ignore[name-defined]  # noqa: F821
+        other: int
 
-    with pytest.raises(ProgramError, match="annotation of Local names a class that cannot be found"):
+    Local.__annotations__["other"] = annotation
+    with pytest.raises(ProgramError, match=rf"annotation of Local cannot be resolved \({said}"):
         resolve_schema(Local)
 
 

@@ -116,10 +116,10 @@ def _struct_of(record: type, inside: tuple[type, ...]) -> spark.StructType:
         )
     try:
         hints = typing.get_type_hints(record)
-    except NameError as error:
+    except Exception as error:  # an annotation may be any text
         raise ProgramError(
-            f"an annotation of {record.__name__} names a class that cannot be found ({error}); "
-            "define or import that class at the top level of its module"
+            f"an annotation of {record.__name__} cannot be resolved ({describe(error)}); "
+            "define or import the classes that it names at the top level of its module"
         ) from error
     if dataclasses.is_dataclass(record):
         names = [field.name for field in dataclasses.fields(record)]
