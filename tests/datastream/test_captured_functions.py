@@ -133,6 +133,16 @@ def test_operators_of_a_chain_that_are_given_one_object_have_a_copy_each():
     assert sorted(both) == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
+def test_a_function_may_have_javas_names_beside_those_that_are_called():
+    class Both(Limit):
+        def on_timer(self, timestamp, ctx):
+            return []
+
+        onTimer = on_timer
+
+    assert numbers(StreamExecutionEnvironment()).key_by("odd").process(Both(3)).execute_and_collect() == [(3, 1, 4)]
+
+
 def test_so_do_operators_with_state_of_their_own():
     function = NumberInState()
 

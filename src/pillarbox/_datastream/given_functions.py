@@ -122,7 +122,7 @@ def check_parameters(given: Any, interface: type, where: str) -> None:
     for name, method in _methods([interface, *of_all]):
         of_java = name.title().replace("_", "")
         of_java = of_java[0].lower() + of_java[1:]
-        if of_java != name and hasattr(type(given), of_java):
+        if of_java != name and hasattr(type(given), of_java) and getattr(type(given), name) is method:
             raise ProgramError(f"{where} got {shorten(given)}, whose {of_java}() nobody calls: it is {name}() here")
         own = getattr(type(given), name)
         if own is not method and inspect.isfunction(own):
