@@ -131,13 +131,15 @@ def lookups(counters: Counter[str], service: RunningService) -> None:
         "cut": "was dead", "hung": "never answered",
     }  # fmt: skip
     chart({name: outcomes[outcome] for outcome, name in names.items()}, "8,")
+    if stats["requests"] > counters["requests"]:
+        print("(More than the program counts: aiohttp itself asks again where a connection that it kept is cut.)")
 
 
 def summary(found: list[Flight]) -> None:
     """Print what came out."""
     flown = [flight for flight in found if flight["dep_delay"] is not None]
     print(f"\nHow many of 100 departures were more than {LATE} minutes late, by the weather at the airport:")
-    chart(late_by(flown, weather_of, ["fair", "strong wind", "rain or snow", "bad sight", "not recorded"]))
+    chart(late_by(flown, weather_of, ["fair", "strong wind", "rain or snow", "poor visibility", "not recorded"]))
     print(f"\nHow many of 100 departures were more than {LATE} minutes late, by temperature:")
     warmth = [f"{low:3} to {low + 10:2} °F" for low in range(-10, 110, 10)]
     chart(late_by(flown, lambda f: None if f["temp"] is None else warmth[int(f["temp"] // 10) + 1], warmth))
@@ -165,7 +167,7 @@ def weather_of(flight: Flight) -> str:
     if flight["visib"] is None or flight["precip"] is None:
         return "not recorded"
     if flight["visib"] < 3:
-        return "bad sight"
+        return "poor visibility"
     if flight["precip"] > 0:
         return "rain or snow"
     return "strong wind" if (flight["wind_speed"] or 0) > 20 else "fair"
@@ -174,7 +176,9 @@ def weather_of(flight: Flight) -> str:
 def maker_of(flight: Flight) -> str:
     """Return the manufacturer under one of the names that it has."""
     name: str = flight["manufacturer"]
-    return next((maker for maker in ("AIRBUS", "MCDONNELL DOUGLAS") if name.startswith(maker)), name).title()
+    if name.startswith("MCDONNELL DOUGLAS"):
+        return "McDonnell Douglas"
+    return "Airbus" if name.startswith("AIRBUS") else name.title()
 
 
 def chart(values: Mapping[str, float], form: str = "8.1f", width: int = 48) -> None:
