@@ -727,7 +727,7 @@ BUILDS = [
     Build("lists of an operator in a source", lambda env: rows(env).map(_Listing()).execute_and_collect(), ("operator 'map: _Listing' has state of the operator itself", "put rebalance() or key_by(...) before it")),
     Build("lists of an operator and dead letters", lambda env: rows(env).rebalance().map(_Listing(), on_error=OutputTag("bad")).execute_and_collect(), ("has on_error=..., and state of the operator itself", "is not put back")),
     *(
-        Build(f"type of a state {value!r}", lambda env, value=value, kind=kind: kind(value), ("the state 's': the type of its values is one of Types, such as Types.LONG(), or a class", "not"))
+        Build(f"type of a state {getattr(value, '__name__', value)!r}", lambda env, value=value, kind=kind: kind(value), ("the state 's': the type of its values is one of Types, such as Types.LONG(), or a class", "not"))
         for kind in (
             lambda value: ValueStateDescriptor("s", value),
             lambda value: ListStateDescriptor("s", value),
@@ -738,11 +738,11 @@ BUILDS = [
         for value in ("LONG", 5, [int], Types.STRING)
     ),
     *(
-        Build(f"reduce function of a state {value!r}", lambda env, value=value: ReducingStateDescriptor("s", value), ("the state 's': reduce_function is a function f(folded, added)", "not"))
+        Build(f"reduce function of a state {getattr(value, '__name__', value)!r}", lambda env, value=value: ReducingStateDescriptor("s", value), ("the state 's': reduce_function is a function f(folded, added)", "not"))
         for value in (Types.LONG(), None, "max", Reduces)
     ),
     *(
-        Build(f"aggregate function of a state {value!r}", lambda env, value=value: AggregatingStateDescriptor("s", value), ("the state 's': agg_function is an instance of an AggregateFunction",))
+        Build(f"aggregate function of a state {getattr(value, '__name__', value)!r}", lambda env, value=value: AggregatingStateDescriptor("s", value), ("the state 's': agg_function is an instance of an AggregateFunction",))
         for value in (fold, None, Aggregates)
     ),
     Build("a default that can be changed", lambda env: ValueStateDescriptor("v", default=[]), ("the state 'v' has a default that can be changed", "default_factory=list")),
