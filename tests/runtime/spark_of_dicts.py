@@ -171,7 +171,7 @@ class Query:
             handle.key = code
             frame = pd.DataFrame(rows, columns=[*BUFFER_COLUMNS])
             if not self.timers:
-                frame[BATCH_TIMESTAMP] = str(now)
+                frame[BATCH_TIMESTAMP] = now
             frames += processor.handleInputRows((code,), iter([frame]), Times(now))
         for code in list(handle.timers):
             for timestamp in sorted(handle.timers[code]):

@@ -158,6 +158,24 @@ def test_streaming_with_two_levels_equals_batch_and_keeps_state_over_epochs(spar
     assert [(row.group, row.total) for row in rows] == [(0, last[0] + 1)]
 
 
+def test_later_epochs_compile_nothing(spark, tmp_path):
+    """Code that Spark generates is the same in each epoch: the time of an epoch, say, is not in it."""
+    compiled = spark._jvm.org.apache.spark.metrics.source.CodegenMetrics.METRIC_COMPILATION_TIME()
+    stream = environment(spark).from_dataframe(stream_of(spark, events(spark), tmp_path / "in", 6))
+    counts = stream.assign_timestamps_and_watermarks(BY_AT).key_by("key").process(CountPerKey()).uid("counts")
+    sums = counts.key_by(lambda value: value[0] % 2).process(SumOfCounts()).uid("sums")
+    so_far = []
+
+    def take(batch, number):
+        batch.collect()
+        so_far.append(compiled.getCount())
+
+    writer = sums.to_dataframe("group LONG, total LONG").writeStream.foreachBatch(take).trigger(availableNow=True)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+    assert len(so_far) >= 6
+    assert so_far[2:] == so_far[2:3] * len(so_far[2:])
+
+
 def test_a_program_without_shuffle_is_one_pass(spark):
     tag = OutputTag("odd")
 

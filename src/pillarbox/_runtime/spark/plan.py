@@ -124,9 +124,10 @@ class _Plan:
 
         timers = self.program.uses_processing_time
         if not timers:
-            # Spark puts the time of the offset log for it, so a batch that is run again has the same. As text, since a
-            # number would be part of the code that Spark generates: it would compile it anew in each epoch, twice.
-            time = "CAST(unix_millis(current_timestamp()) AS STRING)"
+            # Spark puts the time of the offset log for it, so a batch that is run again has the same. It puts it as a
+            # number into the code that it generates, which it would then compile anew in each epoch; but for
+            # `zip_with`, like some others, it generates none.
+            time = "zip_with(array(current_timestamp()), array(0), (now, zero) -> unix_millis(now))[0]"
             rows = rows.selectExpr("*", f"{time} AS {BATCH_TIMESTAMP}")
         host, state = TaskHost(vertices, self._layout, output, timers), None
         if self._first is not None:
