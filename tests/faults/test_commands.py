@@ -124,7 +124,7 @@ def test_state_is_killed_while_it_writes(home: Home) -> None:
     home.killed((rows / "_temporary").exists, *command, "--where", slowly)
     assert digests(home.checkpoint) == before
     assert not list(rows.glob("*.parquet"))
-    assert f"{KEYS} rows in {rows}" in home.do(*command)
+    assert f"{rows}: {KEYS} rows" in home.do(*command)
     assert home.spark.read.parquet(str(rows)).count() == KEYS
     assert sorted(path.name for path in rows.glob("_*")) == ["_SUCCESS"]
     assert digests(home.checkpoint) == before

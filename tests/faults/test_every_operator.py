@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.types import StructType
 
 from pillarbox._graph import Program
+from pillarbox._operators.captured import Captured
 from pillarbox._operators.operator import StreamOperator
 from pillarbox._operators.sinks import PrintOperator
 from pillarbox._runtime.spark import runtime
@@ -66,6 +67,8 @@ def operators_of(make: Callable[..., Any] | None) -> Iterator[type[StreamOperato
     """Yield the operator that is made, and the one that it guards."""
     if make is None:
         return
+    if isinstance(make, Captured):
+        make = make.function
     known: Any = make.func if isinstance(make, partial) else make
     assert isinstance(known, type) and issubclass(known, StreamOperator), f"an operator is made by {make}"
     yield known
