@@ -96,11 +96,8 @@ def main_classes() -> Pickled:
     main = sys.modules.get("__main__")
     found: dict[str, Any] = {}
     for name, value in list(vars(main).items()) if main is not None else ():
-        if isinstance(value, type) and value.__module__ == "__main__" and value.__qualname__ == name:
-            try:
-                Pickled(value)
-            except Exception:
-                continue
+        is_own = isinstance(value, type) and value.__module__ == "__main__" and value.__qualname__ == name
+        if is_own and _can_be_pickled(value):
             found[name] = value
     return Pickled(found)
 
