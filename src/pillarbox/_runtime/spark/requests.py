@@ -273,7 +273,7 @@ def request_stop(
         )
     mine = _Request(uuid.uuid4().hex, directory.rstrip("/") or directory, drain, time.time() + timeout)
     asked = _Asked(spark, checkpoint, mine, timeout, tell)
-    if asked.is_done_already():
+    if asked.join_earlier():
         return
     try:
         asked.ask()
@@ -304,8 +304,8 @@ class _Asked:
         self._request: _Request | None = None
         self._is_withdrawn = False
 
-    def is_done_already(self) -> bool:
-        """Return whether an earlier call has brought it about; look for one that can be waited for.
+    def join_earlier(self) -> bool:
+        """Take the request of an earlier call for this one, if there is one to wait for; return whether it is done.
 
         Raises:
             SavepointError: something else was asked for, and is under way, or done.
