@@ -18,11 +18,12 @@ pillarbox has two sides, both of them or those in ``--sides``: ``columnar``, ``i
 and the limit ``one-hop``: the same rows through Python once, behind a shuffle, with no work done. PyFlink gets an
 environment of its own, made when it is missing; when it cannot be had here it is left out, and the result says why.
 
-The sides go in rounds. In each of them every side in turn has a micro-batch; the others wait, in processes of their
-own. What counts is a side's median over its rounds, five by default. The warm-up is two small micro-batches and two
-full ones: Spark drops the rows of one at the end of the next, so its buffers are full from the second full one on.
-Spark ends Python workers that were idle for a minute: a side with Python that has waited for as long gets a micro-batch
-more, which does not count.
+The sides go in rounds. In each of them every side on Spark in turn has three micro-batches, and each other one a job;
+the others wait, in processes of their own. What counts is a side's median over five rounds. The warm-up is two small
+micro-batches and two full ones: Spark drops the rows of one at the end of the next, so its buffers are full from the
+second full one on. A JVM goes on compiling for longer than that: it gets micro-batches until they have taken a minute
+(the state formats of Spark's own share one). Spark ends Python workers that were idle for a minute: a side with Python
+that has waited for as long gets a micro-batch more, which does not count.
 
 - On Spark the cores are two, shuffle partitions two, output goes into ``foreachBatch`` with the sink ``noop``. Both
   streams are halves of one source, so that a micro-batch has all of its rows. A micro-batch's throughput is the rows of

@@ -27,11 +27,12 @@ way of rows for functions in Python, and ``one-hop``, through Python once, behin
 Bytewax get an environment each, made when it is missing; one that cannot be had here is left out, and the result says
 why.
 
-A work goes in rounds. In each of them every side in turn has a micro-batch (``--batches`` for more); the others wait,
-in processes of their own. What counts is a side's median over its rounds, five by default. The warm-up is two small
-micro-batches and two full ones, so that Spark's state is as large as it stays; where windows slide it is after the
-small ones, which are long enough. Spark ends Python workers that were idle for a minute: a side with Python that has
-waited for as long gets a micro-batch more, which does not count.
+A work goes in rounds. In each of them every side on Spark in turn has three micro-batches (``--batches``), and each
+other one a job or a micro-batch; the others wait, in processes of their own. What counts is a side's median over its
+rounds, five by default. The warm-up is two small micro-batches and two full ones, so that Spark's state is as large as
+it stays; where windows slide it is after the small ones, which are long enough. In the first work it goes on until a
+side's JVM, which goes on compiling, has had a minute of micro-batches. Spark ends Python workers that were idle for a
+minute: a side with Python that has waited for as long gets a micro-batch more, which does not count.
 
 - On Spark the cores are two, shuffle partitions two, output goes into ``foreachBatch`` with the sink ``noop``. A
   micro-batch's throughput is its ``numInputRows`` over its ``triggerExecution``.

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Comparisons in rounds, as ``bench_windows.py`` and ``bench_join.py`` make them: works, turns, figures, the command.
 
-A comparison has works, one after the other. A work goes in rounds: in each of them every side in turn has a
-micro-batch, or a job over a share of its rows, and the others wait, in processes of their own. Every result is checked.
+A comparison has works, one after the other. A work goes in rounds: in each of them every side in turn has some
+micro-batches, or a job over a share of a micro-batch's rows, and the others wait, in processes of their own. Every
+result is checked.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import statistics
 import sys
 import tempfile
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +41,7 @@ class Comparison(ABC):
         small: how many micro-batches at the beginning have fewer rows.
         name: the work that is being done.
         fastest: the store that Spark's own was the fastest with, by work.
+        busy_ms: how long the micro-batches of each process with a Spark have taken so far.
     """
 
     contenders: Mapping[str, Contender]
@@ -55,6 +58,7 @@ class Comparison(ABC):
         self.fastest: dict[str, str] = {}
         self.done: dict[str, dict[str, list[Round]]] = {}
         self.tasks: dict[str, dict[str, list[dict[str, Any]]]] = {}
+        self.busy_ms: Counter[str] = Counter()
         self._sparks: dict[str, Side] = {}
         self._jobs: dict[str, list[PeerSide]] = {}
         self._batches: dict[int, Any] = {}
@@ -73,7 +77,7 @@ class Comparison(ABC):
 
     @property
     def warm_up(self) -> int:
-        """How many of its micro-batches do not count: the small ones, and two full ones.
+        """How many of its micro-batches do not count at least: the small ones, and two full ones.
 
         Behind the first full one the state is as large as it will be from then on, which the second one shows.
         """
@@ -274,7 +278,7 @@ def arguments_of(doc: str | None, names: Mapping[str, Mapping[str, Any]], *, row
         dest = "stores" if option == "--formats" else None
         parser.add_argument(option, type=names_of(known), default=list(known), dest=dest, help=some)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--batches", type=int, default=1, help="micro-batches, or jobs, of each side in a round")
+    parser.add_argument("--batches", type=int, default=3, help="micro-batches of each side on Spark in a round")
     parser.add_argument("--rows", type=int, default=rows, help="rows of a micro-batch (of each stream)")
     parser.add_argument("--warm-up-rows", type=int, default=rows // 10, help="rows of the first two")
     parser.add_argument("--flink-bundle", type=int, default=10_000, help="elements in a bundle of PyFlink")

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 # After this many seconds Spark may have ended idle Python workers, or will before the next micro-batch is through.
 _IDLE = 45
+# A JVM goes on compiling what it runs for some time: without this, a side whose micro-batches take ten seconds would
+# come to its first round with a JVM ten times as old as that of a side whose micro-batches take one.
+_WARM_UP_MS = 60_000
 _STORE = "spark.sql.streaming.stateStore."
 STORES: Mapping[str, Mapping[str, str]] = {
     "rocksdb": {
@@ -151,15 +154,18 @@ class Runner(ABC):
         )
         return done
 
+    def is_warm(self) -> bool:
+        """Return whether what comes next counts."""
+        return self.number >= self.comparison.warm_up
+
     def warm_up(self) -> None:
-        """Run the micro-batches that do not count."""
-        for _ in range(self.comparison.warm_up):
+        """Run what does not count."""
+        while not self.is_warm():
             self.run(counts=False)
 
     def turn(self) -> None:
         """Do a round."""
-        for _ in range(self.comparison.arguments.batches):
-            self.run(counts=True)
+        self.run(counts=True)
 
     def close(self) -> None:
         """End, and remove what there is on the disk."""
@@ -178,7 +184,8 @@ class SparkRunner(Runner):
         self.store = store
         self.query = f"{name} {store}"
         # All limits share a process: they are no contenders of each other.
-        self.side = comparison.spark("limits" if self.contender.kind == "limit" else name)
+        self.process = "limits" if self.contender.kind == "limit" else name
+        self.side = comparison.spark(self.process)
         self.side.ask(
             do="begin",
             name=self.query,
@@ -194,14 +201,19 @@ class SparkRunner(Runner):
         shutil.copytree(self.batches.place(self.number, "parquet"), staged, copy_function=os.link)
         said = self.side.ask(do="step", name=self.query, batch=str(staged))
         self.last = time.monotonic()
+        self.comparison.busy_ms[self.process] += said["ms"]
         self.tasks = said["tasks"]
         expected = self.batches.expected(self.number, self.contender.kind)
         return Round(self.batches.length(self.number), said["ms"], said["cpu"]), said["results"], expected
 
+    def is_warm(self) -> bool:
+        return super().is_warm() and self.comparison.busy_ms[self.process] >= _WARM_UP_MS
+
     def turn(self) -> None:
         if self.contender.kind != "spark" and time.monotonic() - self.last > _IDLE:
             self.run(counts=False)
-        super().turn()
+        for _ in range(self.comparison.arguments.batches):
+            super().turn()
 
     def close(self) -> None:
         self.side.ask(do="end", name=self.query)
@@ -220,7 +232,8 @@ class FastestStore(Runner):
 
     def warm_up(self) -> None:
         # In turns, so that none has a JVM that the others have warmed up.
-        for _ in range(self.comparison.warm_up):
+        rates = [0.0]
+        while not all(runner.is_warm() for runner in self.runners):
             rates = [runner.run(counts=False).rate for runner in self.runners]
         fastest = self.runners.pop(rates.index(max(rates)))
         for runner in self.runners:

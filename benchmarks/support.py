@@ -189,7 +189,11 @@ class Measured:
 
 
 class SteppedQuery:
-    """A streaming query over Parquet files: each directory that is moved in is one micro-batch."""
+    """A streaming query over Parquet files: each directory that is moved in is one micro-batch.
+
+    It is removed afterwards: a query that waits while another side is asked looks for files all the time, and the more
+    there are, the more it takes from that side.
+    """
 
     def __init__(self, spark: SparkSession, directory: Path, schema: str) -> None:
         self._directory = directory
@@ -220,6 +224,7 @@ class SteppedQuery:
         while time.monotonic() < deadline:
             for progress in self._query.recentProgress:
                 if progress.batchId == number and progress.numInputRows:
+                    shutil.rmtree(self._arrived / Path(batch).name)
                     return progress
             time.sleep(0.02)
         raise SystemExit(f"Spark reported no progress of micro-batch {number}")
@@ -274,7 +279,7 @@ def step_settings(directory: Path, memory: str) -> dict[str, str]:
         "spark__driver__memory": memory,
         "spark__local__dir": str(directory / "local"),
         "spark__sql__streaming__noDataMicroBatches__enabled": "false",
-        "spark__sql__streaming__pollingDelay": "50ms",
+        "spark__sql__streaming__pollingDelay": "250ms",  # a side that waits takes next to nothing from others
         # Of each side: what pillarbox sets for its own queries (on Spark 4.3).
         "spark__sql__streaming__stateStore__providerClass": STATE_STORE,
         "spark__sql__streaming__stateStore__rocksdb__changelogCheckpointing__enabled": "true",
