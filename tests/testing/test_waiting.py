@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pillarbox import AsyncFunction, KeyedProcessFunction, OutputTag
-from pillarbox.testing import ProgramTestHarness, harness_for
+from pillarbox.testing import ProgramTestHarness, _patience, harness_for
 
 
 class Never(AsyncFunction):
@@ -102,6 +102,30 @@ def test_a_timeout_fires_in_an_operator_harness():
         h.push("b")
         h.end_input(time_passes="5 seconds")
         assert h.get_output()[2:] == [("late", "b")]
+
+
+async def quick(value):
+    return value
+
+
+def test_time_passes_though_an_operator_before_has_mail():
+    """The second one is full, so that the answers of the first one's requests have to wait."""
+    with ProgramTestHarness(lambda env, a: dropping(env, a.map_async(quick, capacity=1))) as h:
+        h.push("a", *range(6), "now")
+        assert h.run_epoch(time_passes=6000) == {"output": ["now"]}
+        assert h.processing_time_service.current_processing_time() == 6000
+
+
+async def soon(value):
+    await asyncio.sleep(0.01)
+    return value
+
+
+def test_what_has_come_when_the_limit_is_over_counts(monkeypatch):
+    monkeypatch.setattr(_patience, "_REAL", 60.0)
+    with ProgramTestHarness(lambda env, a: a.map_async(soon, timeout=None), limit=0.0) as h:
+        h.push("a", 1)
+        assert h.run_epoch(time_passes=10) == {"output": [1]}
 
 
 def test_a_full_operator_does_not_wait_for_ever():

@@ -67,29 +67,35 @@ class Patience:
         end = time.monotonic() + self._limit
         while not executor.try_yield():
             _turn(chain)
-            if executor.try_yield():
+            is_over = time.monotonic() >= end  # what has come until then counts
+            now = self._clock.current_processing_time()
+            passes = self._passes_until is not None and now < self._passes_until
+            if _comes(executor, within=_REAL if passes else _POLL):
                 return
-            if not self._let_pass(executor) and time.monotonic() >= end:
+            if passes:
+                self._let_pass(now)
+            elif is_over:
                 raise HarnessTimeoutError(
                     f"operator {name!r} has waited {self._limit:g} s for requests that do not end; the clock stands"
-                    f" still at {self._clock.current_processing_time()}: for a timeout to fire, give time_passes, such"
-                    " as run_epoch(time_passes='5 seconds')"
+                    f" still at {now}: for a timeout to fire, give time_passes, such as"
+                    " run_epoch(time_passes='5 seconds')"
                 )
 
-    def _let_pass(self, executor: MailboxExecutor) -> bool:
-        """Set the clock to the next timer, if no mail comes for a moment; tell whether it is another time now."""
-        now = self._clock.current_processing_time()
-        if self._passes_until is None or now >= self._passes_until:
-            time.sleep(_POLL)
-            return False
-        moment = time.monotonic() + _REAL
-        while time.monotonic() < moment:
-            if executor.should_interrupt():
-                return False
-            time.sleep(_POLL)
+    def _let_pass(self, now: int) -> None:
+        """Set the clock to the next timer."""
+        assert self._passes_until is not None
         due = (timer for timer in self._clock.active_timer_timestamps() if timer > now)
         self._clock.set_current_time(min(next(due, self._passes_until), self._passes_until))
-        return True
+
+
+def _comes(executor: MailboxExecutor, *, within: float) -> bool:
+    """Run a mail that comes within some time (seconds), and return whether one did."""
+    end = time.monotonic() + within
+    while not executor.try_yield():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(_POLL)
+    return True
 
 
 class _PatientExecutor:
