@@ -68,9 +68,9 @@ def test_a_fallback_of_an_async_function_returns_lists():
     def twice(value, error):
         return [value, value]
 
-    stream = AsyncDataStream.ordered_wait(env(1, 2, 3), Odd(), "5 seconds", on_failure=fallback(twice))
+    stream = AsyncDataStream.ordered_wait(env(1, 2, 3), Odd(), "1 minute", on_failure=fallback(twice))
     assert stream.execute_and_collect() == [1, 2, 2, 3]
-    none = AsyncDataStream.ordered_wait(env(1, 2, 3), Odd(), "5 seconds", on_failure=fallback(lambda v, error: []))
+    none = AsyncDataStream.ordered_wait(env(1, 2, 3), Odd(), "1 minute", on_failure=fallback(lambda v, error: []))
     assert none.execute_and_collect() == [1, 3]
 
 
@@ -144,7 +144,7 @@ def test_a_fallback_that_raises_fails_the_task():
         env(1, 2).map_async(odd, on_failure=fallback(broken)).execute_and_collect()
     with pytest.raises(OperatorError, match=r"fallback\(\) returned 5 for the record 2: it has to return a list"):
         five = fallback(lambda value, error: 5)
-        AsyncDataStream.ordered_wait(env(1, 2), Odd(), 1000, on_failure=five).execute_and_collect()
+        AsyncDataStream.ordered_wait(env(1, 2), Odd(), "1 minute", on_failure=five).execute_and_collect()
 
 
 def test_a_fallback_of_another_kind_is_refused():
@@ -172,7 +172,7 @@ class Sizes(AsyncBatchFunction):
 
 
 def test_batches_in_order():
-    stream = AsyncDataStream.ordered_wait_batch(env(*range(5)), Sizes(), "5 seconds", 2)
+    stream = AsyncDataStream.ordered_wait_batch(env(*range(5)), Sizes(), "1 minute", 2)
     assert stream.execute_and_collect() == [(0, 2), (1, 2), (2, 2), (3, 2), (4, 1)]
 
 
@@ -188,7 +188,7 @@ def test_batches_as_they_come():
             self.other.set()
             return values
 
-    stream = AsyncDataStream.unordered_wait_batch(env(*range(4)), Slow(), "5 seconds", 2)
+    stream = AsyncDataStream.unordered_wait_batch(env(*range(4)), Slow(), "1 minute", 2)
     assert stream.execute_and_collect() == [2, 3, 0, 1]
 
 
@@ -246,9 +246,9 @@ def test_batches_that_fail_are_asked_again_or_go_to_a_side_output():
                 raise ConnectionError
             return [self.asked] * len(values)
 
-    stream = AsyncDataStream.ordered_wait_batch(env(1, 2), Flaky(), "5 seconds", 2, retry=1)
+    stream = AsyncDataStream.ordered_wait_batch(env(1, 2), Flaky(), "1 minute", 2, retry=1)
     assert stream.execute_and_collect() == [2, 2]
-    stream = AsyncDataStream.ordered_wait_batch(env(1, 2), Flaky(), "5 seconds", 2, on_failure=BAD)
+    stream = AsyncDataStream.ordered_wait_batch(env(1, 2), Flaky(), "1 minute", 2, on_failure=BAD)
     assert [failure.value for failure in stream.get_side_output(BAD).execute_and_collect()] == [1, 2]
 
 
@@ -264,7 +264,7 @@ def test_an_async_function_with_a_cache_and_a_limit():
             self.asked += 1
             return [(value, self.asked), value]
 
-    stream = AsyncDataStream.ordered_wait(env("a", "a", "a"), Counts(), 1000, cache=AsyncCache(), rate_limit=100)
+    stream = AsyncDataStream.ordered_wait(env("a", "a", "a"), Counts(), "1 minute", cache=AsyncCache(), rate_limit=100)
     assert stream.execute_and_collect() == [("a", 1), "a"] * 3
 
 
@@ -297,7 +297,7 @@ def test_requests_of_an_async_function_are_carried_into_the_next_epoch():
 
 def test_failures_of_an_async_function_go_to_a_side_output():
     stream = AsyncDataStream.unordered_wait_with_retry(
-        env(1, 2), Odd(), 1000, AsyncRetryStrategy.fixed_delay(2, 1), on_failure=BAD
+        env(1, 2), Odd(), "1 minute", AsyncRetryStrategy.fixed_delay(2, 1), on_failure=BAD
     )
     assert [failure.value for failure in stream.get_side_output(BAD).execute_and_collect()] == [2]
 

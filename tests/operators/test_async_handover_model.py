@@ -48,6 +48,7 @@ class HandOverMachine(RuleBasedStateMachine):
         self.out += resident.run_epoch(*values)
         if answering is not None:
             answering.cancel()
+            resident.turn()  # it has ended
         self.carried = len(resident.operator.in_flight)
         now = self.clock.current_processing_time()
         for outcome in self.out[before:]:

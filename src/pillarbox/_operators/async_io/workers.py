@@ -39,6 +39,9 @@ _HEED = 1.0
 # How long (seconds) all may be stuck before the operator gives up.
 _PARALYSED = 30.0
 
+# How long (seconds) the loop's thread may take at the end besides what it waits for.
+_HEARS = 5.0
+
 
 def most_stuck(capacity: int) -> int:
     """Return how many calls that do not end may be replaced by others at a time."""
@@ -157,7 +160,7 @@ class RequestWorkers:
         """
         self._closing = True
         self._waiting.clear()
-        self._thread.call(self._end_workers, timeout=2 * GRACE)
+        self._thread.call(self._end_workers, timeout=GRACE + _HEARS)
 
     # -- the loop's side --
 
