@@ -257,12 +257,12 @@ class RunningService:
 
     def control(self, **troubles: float) -> None:
         """Change its troubles."""
-        with urlopen(Request(f"{self.url}/control", json.dumps(troubles).encode()), timeout=10) as answer:
+        with urlopen(Request(f"{self.url}/control", json.dumps(troubles).encode()), timeout=100) as answer:
             answer.read()
 
     def stats(self) -> dict[str, Any]:
         """Return the counts so far."""
-        with urlopen(f"{self.url}/stats", timeout=10) as answer:
+        with urlopen(f"{self.url}/stats", timeout=100) as answer:
             stats: dict[str, Any] = json.load(answer)
             return stats
 

@@ -26,7 +26,7 @@ def test_what_has_come_through_tcp_is_acknowledged_at_once():
         before = open_files()
         acknowledge_at_once()
         # It goes through all files of the process in every task, and leaves none open.
-        assert open_files() == before
+        assert open_files() <= before
         assert worker.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK) == 1
         java.sendall(b"task")
         one.sendall(b"other")

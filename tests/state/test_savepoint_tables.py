@@ -283,7 +283,7 @@ def small(monkeypatch):
 @settings(
     max_examples=EXAMPLES,
     deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
     phases=[Phase.reuse, Phase.generate],
 )
 @given(st.data())

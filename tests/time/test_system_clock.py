@@ -112,10 +112,12 @@ class TestSystem:
         assert calls == [now + 1, now + 2, now + 3]
 
     def test_a_cancelled_timer_does_not_fire(self):
-        ended = threading.Event()
-        timer = self.service.register_timer(system_clock_ms() + 20, never)
+        begin, ended = threading.Event(), threading.Event()
+        self.service.register_timer(0, lambda t: begin.wait(PATIENCE))
+        timer = self.service.register_timer(system_clock_ms() + 5, never)
         assert timer.cancel()
-        self.service.register_timer(system_clock_ms() + 30, lambda t: ended.set())
+        self.service.register_timer(system_clock_ms() + 10, lambda t: ended.set())
+        begin.set()
         assert ended.wait(PATIENCE)
         assert not self.errors
         assert self.service.num_active_timers == 0
