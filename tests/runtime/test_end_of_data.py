@@ -38,7 +38,7 @@ class Timers(KeyedProcessFunction):
 
 async def ask(value):
     ASKED.info("%r", value)
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.02)
     return value
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,33 +39,51 @@ task = residency.here.source_task(ship(program.vertices[0]), program.layout)
 """
 
 
-def run(*, in_map: str = "pass", in_close: str = "pass", then: str) -> tuple[int, list[str]]:
-    program = _WORKER.format(in_map=in_map, in_close=in_close, then=then)
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=Path(__file__).parents[2],
-        stdout=subprocess.PIPE,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    return done.returncode, done.stdout.splitlines()
+@pytest.fixture
+def run(workers_python: str, tmp_path: Path) -> Any:
+    """Return a function that runs a worker, and returns its exit code and the lines that it has printed."""
+
+    def run(*, in_map: str = "pass", in_close: str = "pass", then: str) -> tuple[int, list[str]]:
+        (tmp_path / "noted_worker.py").write_text(_WORKER.format(in_map=in_map, in_close=in_close, then=then))
+        done = subprocess.run(
+            [workers_python, "-m", "noted_worker"],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            text=True,
+            timeout=600,
+            check=False,
+        )
+        return done.returncode, done.stdout.splitlines()
+
+    return run
 
 
-def test_they_are_closed_before_pysparks_daemon_ends_the_worker() -> None:
+def test_they_are_closed_before_pysparks_daemon_ends_the_worker(run: Any) -> None:
     assert run(then="os._exit(3)") == (3, ["open", "close True"])
 
 
-def test_they_are_closed_where_a_worker_ends_without_a_daemon() -> None:
+def test_they_are_closed_where_a_worker_ends_without_a_daemon(run: Any) -> None:
     assert run(then="sys.exit(3)") == (3, ["open", "close True"])
 
 
-def test_a_close_that_never_returns_does_not_keep_the_worker() -> None:
-    then = "residency._LEAVE_WITHIN_SECONDS = 0.1; os._exit(3)"
-    assert run(in_close="time.sleep(1000)", then=then) == (3, ["open", "close True"])
+def test_a_close_that_never_returns_does_not_keep_the_worker(run: Any) -> None:
+    then = """
+class LastMoment(threading.Timer):
+    def run(self):  # when the function is being closed, however long that takes
+        print(self.interval, residency.closing.wait(250), flush=True)
+        self.function(*self.args)
+
+residency.closing = threading.Event()
+residency._LEAVE_WITHIN_SECONDS, threading.Timer = 7.0, LastMoment
+os._exit(3)
+"""
+    assert run(in_close="residency.closing.set(); time.sleep(1000)", then=then) == (
+        3,
+        ["open", "close True", "7.0 True"],
+    )
 
 
-def test_a_close_that_fails_does_not_keep_the_worker() -> None:
+def test_a_close_that_fails_does_not_keep_the_worker(run: Any) -> None:
     assert run(in_close="raise SystemExit(4)", then="os._exit(3)") == (3, ["open", "close True"])
 
 
@@ -78,11 +96,11 @@ def test_a_close_that_fails_does_not_keep_the_worker() -> None:
     ],
     ids=["forked", "another thread"],
 )
-def test_they_are_left_alone(then: str) -> None:
+def test_they_are_left_alone(run: Any, then: str) -> None:
     assert run(then=then)[1] == ["open"]
 
 
-def test_user_code_that_leaves_in_the_middle_of_an_epoch_leaves() -> None:
+def test_user_code_that_leaves_in_the_middle_of_an_epoch_leaves(run: Any) -> None:
     then = """
 from pillarbox._elements import Records
 list(task.run_epoch([Records([1])], subtask=0, checkpoint_id=0, bounded=False))
@@ -90,6 +108,6 @@ list(task.run_epoch([Records([1])], subtask=0, checkpoint_id=0, bounded=False))
     assert run(in_map="os._exit(5)", then=then) == (5, ["open"])
 
 
-def test_a_querys_residents_are_closed_when_it_has_ended() -> None:
+def test_a_querys_residents_are_closed_when_it_has_ended(run: Any) -> None:
     then = "close = residency.here.close_query; print(close('other'), close(''), close('')); os._exit(0)"
     assert run(then=then) == (0, ["open", "close True", "0 1 0"])
