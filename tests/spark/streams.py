@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame
 
 
 def stream_of(spark, df, folder: Path, files: int):
@@ -15,6 +17,27 @@ def stream_of(spark, df, folder: Path, files: int):
     for number, path in enumerate(sorted(folder.glob("part-*"))):
         os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))  # Spark reads the oldest file first
     return spark.readStream.schema(df.schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+class Rows:
+    """A sink that keeps the rows of micro-batches: one in which the query was stopped comes again, and counts once."""
+
+    def __init__(self) -> None:
+        self._batches: dict[int, list[tuple[Any, ...]]] = {}
+
+    def __call__(self, batch: DataFrame, number: int) -> None:
+        self._batches[number] = [tuple(row) for row in batch.collect()]
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        # Of those that are there now: the query may be running.
+        return iter([row for _, rows in sorted(self._batches.items()) for row in rows])
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def of(self, number: int) -> list[tuple[Any, ...]]:
+        """Return the rows of a micro-batch."""
+        return self._batches[number]
 
 
 def run(df, checkpoint: Path, batches: int | None = None):

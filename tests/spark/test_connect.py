@@ -179,18 +179,24 @@ def test_views_of_batch_programs(connect):
 
 
 class Hearing(StreamingQueryListener):
+    """Hears of each query by its run: also of those before, of which the last events may come late."""
+
     def __init__(self):
-        self.records = []
-        self.terminated = threading.Event()
+        self.records: Counter[str] = Counter()
+        self._terminated: dict[str, threading.Event] = {}
+
+    def terminated(self, run):
+        return self._terminated.setdefault(str(run), threading.Event())
 
     def onQueryStarted(self, event):
         pass
 
     def onQueryProgress(self, event):
-        self.records += [task.records_in for task in pillarbox.metrics(event) if task.level == 1]
+        records = sum(task.records_in for task in pillarbox.metrics(event) if task.level == 1)
+        self.records[str(event.progress.runId)] += records
 
     def onQueryTerminated(self, event):
-        self.terminated.set()
+        self.terminated(event.runId).set()
 
 
 def a_listener(spark, folder: Path):
@@ -200,8 +206,9 @@ def a_listener(spark, folder: Path):
     spark.streams.addListener(listener)
     try:
         writer = program(spark, df).writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
-        writer.trigger(availableNow=True).start().awaitTermination()
-        return listener.terminated.wait(300), sum(listener.records)
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        return listener.terminated(query.runId).wait(300), listener.records[str(query.runId)]
     finally:
         spark.streams.removeListener(listener)
 
@@ -247,7 +254,7 @@ def several_outputs(spark, folder: Path):
     outputs = {"every": (counts, "key LONG, n LONG"), "even": (counts.get_side_output(EVEN), "key LONG, n LONG")}
     writer = env.for_each_batch(write, outputs).option("checkpointLocation", str(folder / "checkpoint"))
     query = pillarbox.start(writer.trigger(availableNow=True))
-    ended = query.awaitTermination(200)
+    ended = query.awaitTermination(300)
     read = {
         name: sorted(map(tuple, spark.read.schema("key LONG, n LONG").json(f"{out}/{name}").collect()))
         for name in ("tens", "even")
@@ -290,7 +297,7 @@ def looked_after(spark, folder: Path):
     ends = []
     for _ in range(2):
         query = pillarbox.start(writer(files_of(spark, folder, 14), "key"), str(folder / "out"))
-        ends.append((query.awaitTermination(200), str(query.exception())))
+        ends.append((query.awaitTermination(300), str(query.exception())))
     try:
         pillarbox.start(writer(files_of(spark, folder, 0), "at"), str(folder / "out"))
         said = ""
@@ -364,7 +371,7 @@ def stopped_and_drained(spark, folder: Path):
     query = start(70, availableNow=True)
     query.awaitTermination()
     files_of(spark, folder, 7)  # so that there is input for the last epoch
-    pillarbox.stop_with_savepoint(query, str(folder / "second"), drain=True, timeout=60)
+    pillarbox.stop_with_savepoint(query, str(folder / "second"), drain=True, timeout=400)
     rows = spark.read.schema("key LONG, n LONG").parquet(str(folder / "out")).collect()
     opened = [open_savepoint(spark, str(folder / name)) for name in ("first", "second")]
     said = [

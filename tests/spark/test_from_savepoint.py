@@ -70,8 +70,8 @@ def program(answering: Path) -> Any:
         timed = payments.assign_timestamps_and_watermarks(times)
         over = timed.key_by("card").connect(limits.broadcast(LIMITS)).process(Over()).uid("over")
         windows = timed.key_by("card").window(TumblingEventTimeWindows.of("4 seconds")).apply(Total()).uid("windows")
-        asked = over.rebalance().map_async(Ask(answering), on_barrier="carry", capacity=1000).uid("ask")
-        return asked.union(windows)
+        asked = over.rebalance().map_async(Ask(answering), on_barrier="carry", capacity=1000, timeout="1 hour")
+        return asked.uid("ask").union(windows)
 
     return build
 

@@ -65,7 +65,7 @@ class Home:
 
     @property
     def rows(self) -> list[Any]:
-        return sorted(row for rows in self.out.values() for row in rows)
+        return sorted(row for rows in list(self.out.values()) for row in rows)  # a list: the query may be running
 
 
 @pytest.fixture
@@ -252,7 +252,8 @@ def test_available_now_ends_with_carried_requests_answered(home: Home) -> None:
         return row.card, row.amount
 
     env = StreamExecutionEnvironment.get_execution_environment(home.spark).set_parallelism(2).set_max_parallelism(2)
-    answers = env.from_dataframe(home.read()).key_by("card").map_async(ask, on_barrier="carry", capacity=20)
+    asking = env.from_dataframe(home.read()).key_by("card")
+    answers = asking.map_async(ask, on_barrier="carry", capacity=20, timeout="1 hour")
     df = answers.to_dataframe("card STRING, n LONG")
     query = run(home.writer(df, done=first.touch))
     assert home.rows == sorted((f"c{n}", n) for n in range(20))

@@ -87,8 +87,14 @@ def quick(monkeypatch):
     monkeypatch.setattr(stop_module, "_TRY_EVERY", 0.1)
 
 
+def wait_for_its_end(query: Any, asked: threading.Thread) -> None:
+    """Wait until a query has stopped, as a thread has asked it to."""
+    while query.isActive and asked.is_alive():
+        time.sleep(0.05)
+
+
 @pytest.mark.usefixtures("quick")
-def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog):
+def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog, monkeypatch):
     home = Home(spark, tmp_path)
     home.add(0)
     query = home.start()
@@ -106,8 +112,10 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog):
 
     query = home.start()
     query.processAllAvailable()
-    with pytest.raises(SavepointError, match="there was no input for the last epoch within the timeout") as caught:
-        stop_with_savepoint(query, f"{tmp_path}/second", drain=True, timeout=1)
+    with monkeypatch.context() as patch:
+        patch.setattr(stop_module, "_TRY_EVERY", 1_000)  # it tries once, and has no time to try again
+        with pytest.raises(SavepointError, match="there was no input for the last epoch within the timeout") as caught:
+            stop_with_savepoint(query, f"{tmp_path}/second", drain=True, timeout=400)
     assert "The query is stopped, and no savepoint was written" in str(caught.value)
     assert not query.isActive and not (tmp_path / "second").exists()
     assert Description(spark, home.checkpoint).last_epoch_begun is None
@@ -118,8 +126,7 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog):
     arguments = {"drain": True, "timeout": 400}
     asked = threading.Thread(target=stop_with_savepoint, args=(query, f"{tmp_path}/second"), kwargs=arguments)
     asked.start()
-    while query.isActive:
-        time.sleep(0.05)
+    wait_for_its_end(query, asked)
     home.add(60_000)  # for this the last epoch has to wait
     asked.join()
     assert Counter(row for rows in home.out.values() for row in rows) == home.everything()
@@ -176,7 +183,7 @@ def test_several_programs_in_one_query_are_drained_each_at_its_input(spark, tmp_
     query = start("one", "other")
     assert out == []
     add("left", 2)
-    arguments = {"drain": True, "timeout": 120}
+    arguments = {"drain": True, "timeout": 400}
     asked = threading.Thread(target=stop_with_savepoint, args=(query, directory), kwargs=arguments)
     asked.start()
     while len(out) < 2 and asked.is_alive():

@@ -22,6 +22,7 @@ from pillarbox import (
     metrics,
     start,
 )
+from tests.spark.streams import Rows
 
 BY_AT = WatermarkStrategy.for_bounded_out_of_orderness("2 seconds").with_timestamp_assigner("at")
 COLUMNS = "key INT, start TIMESTAMP, end TIMESTAMP, n LONG, total LONG"
@@ -141,7 +142,9 @@ def test_the_last_windows_of_a_quiet_stream_close_by_the_clock(spark, tmp_path):
     totals = again.agg(F.sum("n").alias("n"), F.sum("total").alias("total"))
     expected = counted(totals.select(F.lit(0), "w.start", "w.end", "n", "total").collect())
 
-    def query(found: list[tuple[Any, ...]]) -> Any:
+    found = Rows()
+
+    def query() -> Any:
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
         source = env.from_dataframe(spark.readStream.schema(rows.schema).parquet(str(tmp_path / "in")))
         timed = source.assign_timestamps_and_watermarks(BY_AT.with_wall_clock_progress("5 seconds"))
@@ -149,22 +152,19 @@ def test_the_last_windows_of_a_quiet_stream_close_by_the_clock(spark, tmp_path):
         windows = keyed.aggregate(CountAndSum(), WithWindow()).uid("windows")
         totals = windows.key_by(lambda _: 0).window(TumblingEventTimeWindows.of("10 seconds"))
         df = totals.aggregate(Totals(), WithWindow()).uid("totals").to_dataframe(COLUMNS)
-        writer = df.writeStream.foreachBatch(lambda batch, number: found.extend(map(tuple, batch.collect())))
-        return writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        return df.writeStream.foreachBatch(found).option("checkpointLocation", str(tmp_path / "checkpoint"))
 
-    first: list[tuple[Any, ...]] = []
-    stopped = start(query(first).trigger(availableNow=True))
+    stopped = start(query().trigger(availableNow=True))
     assert stopped.awaitTermination(300)  # by itself: what the clock brings after the end of the input can wait
-    rest: list[tuple[Any, ...]] = []
-    running = start(query(rest))
+    running = start(query())
     try:
         deadline = time.monotonic() + 300
-        while len(first) + len(rest) < len(expected) and time.monotonic() < deadline and running.isActive:
+        while len(found) < len(expected) and time.monotonic() < deadline and running.isActive:
             time.sleep(0.2)
     finally:
         running.stop()
     assert running.exception() is None
-    assert counted(first + rest) == expected
+    assert counted(found) == expected
 
 
 class Totals(CountAndSum):
