@@ -14,7 +14,7 @@ import pytest
 import pillarbox
 from pillarbox import CheckpointMismatchError
 from tests.delta.shop import CARDS, Shop, totals_of
-from tests.faults.test_driver import kill, start_python
+from tests.faults.test_driver import kill, start_python, wait_for
 
 pytestmark = [
     pytest.mark.spark,
@@ -93,10 +93,10 @@ def test_stopped_and_drained(shop: Shop) -> None:
     asked = threading.Thread(
         target=pillarbox.stop_with_savepoint,
         args=(query, str(shop.folder / "drained")),
-        kwargs={"drain": True, "timeout": 120},
+        kwargs={"drain": True, "timeout": 400},
     )
     asked.start()
-    while query.isActive:
+    while query.isActive and asked.is_alive():
         time.sleep(0.05)
     shop.pay("payments")
     asked.join()
@@ -114,9 +114,8 @@ def test_the_driver_is_killed(shop: Shop) -> None:
     for versions in (2, 6):
         driver = start_python(shop.folder / "log", "-m", "tests.delta.delta_job", str(shop.folder))
         try:
-            while not (shop.folder / "totals" / "_delta_log" / f"{versions:020}.json").exists():
-                assert driver.poll() is None, (shop.folder / "log").read_text()[-4000:]
-                time.sleep(0.02)
+            begun = shop.folder / "totals" / "_delta_log" / f"{versions:020}.json"
+            wait_for(begun.exists, driver, lambda: (shop.folder / "log").read_text()[-4000:])
         finally:
             kill(driver.pid, "all")
             driver.wait()

@@ -134,7 +134,8 @@ def main(home: Path, service: str) -> None:
         writer = df.writeStream.foreachBatch(sink).option("checkpointLocation", str(home / f"{mode} checkpoint"))
         running.append((writer.trigger(processingTime="0 seconds").start(), sink))
     for query, sink in running:
-        while sum(map(len, batches_of(sink).values())) < wanted:
+        # The epoch that another driver was killed in is run again first: until then its file does not count.
+        while query.lastProgress is None or sum(map(len, batches_of(sink).values())) < wanted:
             query.awaitTermination(1)  # raises what the query died of
     for query, _ in running:
         query.stop()

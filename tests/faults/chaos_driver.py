@@ -145,6 +145,8 @@ class Programs:
 
     def is_done(self) -> bool:
         """Tell whether all has come out."""
+        if any(query.lastProgress is None for query in self.queries):
+            return False  # the epoch that another driver was killed in is run again first
         squares = [path.name for path in self.squares.directory.glob("[0-9]*.json")]
         batches = [len(sink.batches()) for sink in (self.sink, self.frames)]
         files = sum(batches) + len(squares)

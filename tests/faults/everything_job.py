@@ -216,17 +216,17 @@ class Operated:
 
     def finish(self, parallelism: int, wanted: int) -> None:
         """Release what waits, and run the last epoch, and those without input, until so many rows have come out."""
+        assert not list(self.sink.earlier()), "an epoch came out twice"
         self.released.touch()
         assert self.arrive() == len(self.epochs) - 1
         for _ in range(5):
             to_its_end(lambda: pillarbox.start(self.writer(parallelism).trigger(availableNow=True)))
-            # A timer may have looked for the file just before the end.
+            # A timer may have looked for the file just before the end; an epoch may have been stopped in the middle.
             if self.found().total() >= wanted:
                 break
 
     def found(self) -> Counter[Row]:
         """Return all rows that came out."""
-        assert not list(self.sink.earlier()), "an epoch came out twice"
         return Counter(row for rows in self.sink.output().values() for row in rows)
 
     def contents(self, uids: Iterable[str] = UIDS) -> dict[str, list[str]]:

@@ -15,10 +15,10 @@ SILENT
 from __future__ import annotations
 
 import json
+import os
 import random
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -69,9 +69,9 @@ def write_input(spark: Any, folder: Path, epochs: int, seed: int = 1) -> None:
         spark.createDataFrame(rows, "k LONG, n LONG, text STRING").coalesce(1).write.parquet(str(file))
         folder.mkdir(exist_ok=True)
         (part,) = file.glob("part-*.parquet")
+        os.utime(part, (1_700_000_000 + epoch, 1_700_000_000 + epoch))  # files are read in the order of their times
         part.rename(folder / f"{epoch:02d}.parquet")
         shutil.rmtree(file)
-        time.sleep(0.01)  # files are read in the order of their times
 
 
 def run(spark: Any, inputs: Path, checkpoint: Path, attempt: str, settings: dict[str, str]) -> list[Any]:

@@ -147,11 +147,12 @@ def start(home: Path, log: Path, service: RunningService) -> subprocess.Popen[by
 def wait_for(condition: Any, busy: StreamingQuery | subprocess.Popen[bytes]) -> None:
     """Wait for something that happens while a query or driver runs."""
     patience = time.monotonic() + START_SECONDS
-    while not condition():
-        if isinstance(busy, subprocess.Popen):
-            assert busy.poll() is None, "the driver has ended before"
-        elif not busy.isActive:
+    while True:
+        has_ended = busy.poll() is not None if isinstance(busy, subprocess.Popen) else not busy.isActive
+        if condition():
+            return
+        if has_ended and not isinstance(busy, subprocess.Popen):
             busy.awaitTermination()  # raises what it died of
-            pytest.fail("the query has ended before")
+        assert not has_ended, "it has ended before"
         assert time.monotonic() < patience, "it does not happen"
         time.sleep(0.02)

@@ -24,7 +24,7 @@ from pillarbox._state.savepoint import LocalSavepoint
 from tests.faults.chain_job import found
 from tests.faults.everything_oracle import LEVELS, expected
 from tests.faults.job import make_events
-from tests.faults.test_driver import kill, start_python
+from tests.faults.test_driver import kill, start_python, wait_for
 from tests.faults.test_rescale import check
 
 pytestmark = [
@@ -79,11 +79,7 @@ class Home:
         """Kill a process as soon as it has come to a point, and so much later (seconds)."""
         process = self.begin(*arguments)
         try:
-            patience = time.monotonic() + PATIENCE
-            while not when():
-                assert process.poll() is None, self.log()
-                assert time.monotonic() < patience, self.log()
-                time.sleep(0.002)
+            wait_for(when, process, self.log)
             time.sleep(after)
         finally:
             kill(process.pid, "all")
@@ -142,7 +138,7 @@ def test_through_savepoints_to_5_tasks_into_this_process_and_back_killed_in_each
 
     # It goes on, and is stopped with a savepoint.
     again.append("stop:second:3")
-    home.killed("stopping", lambda: home.parts("two") >= 2, *home.orders(*again), after=rng.uniform(0, 2))
+    home.killed("stopping", lambda: home.parts("two") >= 2, *home.orders(*again), after=rng.uniform(0, 1))
     stop = ["stop:second:3"]
     if home.is_half("two"):
         home.do(*home.orders(*stop))

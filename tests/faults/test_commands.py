@@ -24,7 +24,7 @@ import pillarbox
 from pillarbox import CheckpointMismatchError
 from pillarbox._state.savepoint import LocalSavepoint
 from tests.faults.savepoint_job import writer
-from tests.faults.test_driver import START_SECONDS, kill, start_python
+from tests.faults.test_driver import START_SECONDS, kill, start_python, wait_for
 
 pytestmark = [
     pytest.mark.fault,
@@ -101,10 +101,7 @@ class Home:
         """Kill a command as soon as something has happened."""
         process = self.begin(*arguments)
         try:
-            patience = time.monotonic() + START_SECONDS
-            while not when():
-                assert process.poll() is None and time.monotonic() < patience, self.said()[-4000:]
-                time.sleep(0.002)
+            wait_for(when, process, lambda: self.said()[-4000:])
         finally:
             kill(process.pid, "all")
             process.wait()
@@ -211,7 +208,7 @@ def asked(home: Home, kind: str) -> list[Any]:
     return [line[kind] for line in lines if kind in line]
 
 
-def wait_for(what: Callable[[], bool]) -> None:
+def wait_until(what: Callable[[], bool]) -> None:
     patience = time.monotonic() + START_SECONDS
     while not what():
         assert time.monotonic() < patience
@@ -228,7 +225,7 @@ def test_the_command_that_stops_a_query_is_killed(home: Home) -> None:
             writer(home.spark, home.folder, start=None).trigger(processingTime="1 second"),
         )
         if asked(home, "request"):
-            wait_for(lambda: len(asked(home, "over")) > before)
+            wait_until(lambda: len(asked(home, "over")) > before)
         return query
 
     def stop(place: str) -> list[str]:

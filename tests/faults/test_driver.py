@@ -11,7 +11,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -76,9 +78,25 @@ def kill(session: int, victim: str) -> None:
         time.sleep(0.1)
 
 
+def wait_for(what: Callable[[], object], process: subprocess.Popen[bytes], log: Callable[[], str]) -> None:
+    """Wait for what a process does, or for all that it has done when it ends."""
+    patience = time.monotonic() + START_SECONDS
+    while True:
+        has_ended = process.poll() is not None
+        if what():
+            return
+        assert not has_ended, log()
+        assert time.monotonic() < patience, log()
+        time.sleep(0.002)
+
+
 def start(home: Path, log: Path, epochs: int) -> subprocess.Popen[bytes]:
     # The state log is cleaned in nearly every epoch.
     return start_python(log, "-m", "tests.faults.driver", str(home), str(epochs), PILLARBOX_FAULT_SMALL_LOG="1")
+
+
+def _has(sink: FileSink, batches: int) -> bool:
+    return len(sink.batches()) >= batches
 
 
 def test_the_driver_is_killed(tmp_path: Path, seed: int) -> None:
@@ -90,7 +108,8 @@ def test_the_driver_is_killed(tmp_path: Path, seed: int) -> None:
     sink = FileSink(tmp_path / "out")
     log = tmp_path / "log"
     kills = 0
-    driver = start(tmp_path, log, len(epochs))
+    # One that is to be killed does not end by itself, however fast it is: its source has no end.
+    driver = start(tmp_path, log, sys.maxsize)
     try:
         while kills < KILLS:
             # A moment within a few batches from here; the sharp ones are around a batch's end.
@@ -99,17 +118,15 @@ def test_the_driver_is_killed(tmp_path: Path, seed: int) -> None:
             victim = rng.choice(["all", "all", "jvm", "driver"])
             if until > EPOCHS:
                 break
-            patience = time.monotonic() + START_SECONDS
-            while len(sink.batches()) < until and driver.poll() is None and time.monotonic() < patience:
-                time.sleep(0.02)
+            wait_for(partial(_has, sink, until), driver, lambda: log.read_text()[-4000:])
             time.sleep(moment)
-            if driver.poll() is not None:
-                break
+            assert driver.poll() is None, log.read_text()[-4000:]
             print(f"kill {kills}: {victim}, {moment:.2f} s after batch {sink.batches()[-1:]}")
             kill(driver.pid, victim)
             driver.wait()
             kills += 1
-            driver = start(tmp_path, log, len(epochs))
+            last = max(len(epochs), len(sink.batches()) + 1)
+            driver = start(tmp_path, log, sys.maxsize if kills < KILLS else last)
         driver.wait(timeout=400)
     finally:
         kill(driver.pid, "all")

@@ -18,11 +18,16 @@ pytestmark = pytest.mark.fault
 def anywhere(
     rng: random.Random, right: Answer, actions: Sequence[str], places: Sequence[str] | None = None
 ) -> list[Fault]:
-    """Put one fault into each place that a program has, or into some of them, in seeded epochs."""
+    """Put one fault into each place that a program has, or into some of them, in seeded epochs.
+
+    The last one is in no first epoch: so whoever takes the place of a dead worker has state to load.
+    """
     faults = []
-    for place in right.points if places is None else places:
+    every = list(right.points if places is None else places)
+    for place in every:
         by_epoch = right.points[place]
-        epoch = rng.choice([number for number, found in enumerate(by_epoch) if found])
+        epochs = [number for number, found in enumerate(by_epoch) if found and (number or place != every[-1])]
+        epoch = rng.choice(epochs)
         faults.append(Fault(place, rng.choice(by_epoch[epoch]), rng.choice(actions)))
     return faults
 
