@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
@@ -104,15 +105,30 @@ def test_a_timeout_fires_in_an_operator_harness():
         assert h.get_output()[2:] == [("late", "b")]
 
 
-async def quick(value):
+FULL = threading.Event()
+
+
+async def held(value):
+    while value >= 3 and not FULL.is_set():
+        await asyncio.sleep(0)
     return value
 
 
+async def hang(value):
+    FULL.set()
+    await asyncio.sleep(3600)
+
+
 def test_time_passes_though_an_operator_before_has_mail():
-    """The second one is full, so that the answers of the first one's requests have to wait."""
-    with ProgramTestHarness(lambda env, a: dropping(env, a.map_async(quick, capacity=1))) as h:
-        h.push("a", *range(6), "now")
-        assert h.run_epoch(time_passes=6000) == {"output": ["now"]}
+    """The second one is full, so that the answers of the first one's last requests have to wait."""
+    FULL.clear()
+
+    def build(env, a):
+        return a.map_async(held, timeout=None).map_async(hang, timeout="1 second", on_failure="drop", capacity=1)
+
+    with ProgramTestHarness(build) as h:
+        h.push("a", *range(6))
+        assert h.run_epoch(time_passes=6000) == {"output": []}
         assert h.processing_time_service.current_processing_time() == 6000
 
 
