@@ -33,7 +33,17 @@ class HandOverMachine(RuleBasedStateMachine):
         self.failed: set[int] = set()
 
     def new_resident(self) -> Resident:
-        return Resident(self.store, self.clock, **self.options)
+        resident = Resident(self.store, self.clock, **self.options)
+        prepare = resident.operator.prepare_snapshot_pre_barrier
+
+        def prepare_when_all_has_begun(checkpoint_id: int) -> None:
+            """Whether the state tells that a request has begun must not depend on who is faster: the loop has been."""
+            resident.turn()
+            prepare(checkpoint_id)
+            resident.turn()
+
+        resident.operator.prepare_snapshot_pre_barrier = prepare_when_all_has_begun
+        return resident
 
     # -- what happens --
 
