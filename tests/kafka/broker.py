@@ -17,7 +17,7 @@ import pyspark
 __all__ = ["Broker"]
 
 VERSION = "4.1.0"
-START_SECONDS = 60
+START_SECONDS = 300
 
 _CACHE = Path.home() / ".ivy2.5.2" / "cache"
 # Any sixteen bytes are the id of a cluster.
@@ -48,23 +48,32 @@ class Broker:
 
     def __init__(self, home: Path) -> None:
         home.mkdir(parents=True)
+        java = [_java(), "-Xmx512m", "-cp", _class_path(home)]
+        for attempt in range(5):
+            if self._start(home / f"attempt {attempt}", java):
+                return
+            # Another process may have taken a port meanwhile: then the broker ends by itself.
+            self.close()
+        raise AssertionError(f"Kafka does not run: {self._log.read_text()[-4000:]}")
+
+    def _start(self, home: Path, java: list[str]) -> bool:
+        """Start it at ports that are free now; return whether it answers."""
+        home.mkdir()
         port, controller = _free_ports(2)
         self.servers: str = f"127.0.0.1:{port}"
-        settings = home / "server.properties"
+        settings, self._log = home / "server.properties", home / "log"
         settings.write_text(_PROPERTIES.format(port=port, controller=controller, home=home))
-        java = [_java(), "-Xmx512m", "-cp", _class_path(home)]
         _run([*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", str(settings)])
-        log = home / "log"
-        with log.open("wb") as output:
+        with self._log.open("wb") as output:
             self._process = subprocess.Popen(
                 [*java, "kafka.Kafka", str(settings)], stdin=subprocess.DEVNULL, stdout=output, stderr=output
             )
         patience = time.monotonic() + START_SECONDS
-        while not _answers(port):
-            if self._process.poll() is not None or time.monotonic() > patience:
-                self.close()
-                raise AssertionError(f"Kafka does not run: {log.read_text()[-4000:]}")
+        while self._process.poll() is None and time.monotonic() < patience:
+            if _answers(port):
+                return True
             time.sleep(0.1)
+        return False
 
     def close(self) -> None:
         """End it."""
