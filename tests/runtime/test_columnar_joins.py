@@ -74,7 +74,9 @@ rows = st.tuples(
     st.integers(0, 60),
 )
 EPOCHS = st.lists(st.lists(st.tuples(st.booleans(), rows, st.booleans()), max_size=12), min_size=1, max_size=6)
-BOUND = st.integers(-12, 12)
+BEFORE, AFTER = st.integers(-12, -1), st.integers(1, 12)
+# Of each sign as often: a left row may be beyond its last partner already when it comes.
+BOUNDS = st.sampled_from([(BEFORE, BEFORE), (BEFORE, st.just(0)), (BEFORE, AFTER), (st.just(0), AFTER), (AFTER, AFTER)])
 
 
 def timed(env: StreamExecutionEnvironment, info: Any = TYPE) -> Any:
@@ -138,11 +140,23 @@ def has_null(row: Any, keys: list[str]) -> bool:
     return any(row[key] is None for key in keys)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.parametrize("turn", ["go on", "restart"])
+def test_a_left_row_that_finds_no_partner_any_more_leaves_in_its_own_epoch(turn):
+    with payments(-12, -5) as job:
+        push(job, [(1, 20, 0)], [(2, 20, 1)])  # watermarks of 14 on both sides
+        out = push(job, [(1, 15, 2)], [])  # its last partner would be at 10, and the watermark stays
+        assert [(row.number, row.number_right) for row in out] == [(2, None)]
+        if turn == "restart":
+            job.reset()
+        out = push(job, [], [], bounded=True)
+        assert [(row.number, row.number_right) for row in out] == [(0, None)]
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     EPOCHS,
     st.sampled_from(KEYS),
-    st.tuples(BOUND, BOUND).map(sorted),
+    BOUNDS.flatmap(lambda bounds: st.tuples(*bounds)).map(sorted),
     st.tuples(st.booleans(), st.booleans()),
     st.sampled_from(["inner", "left"]),
     st.integers(1, 3),
@@ -443,7 +457,7 @@ SIDES = st.sampled_from([SMALL_TIMES, ALL_TIMES]).flatmap(
 )
 
 
-@given(SIDES, st.tuples(BOUND, BOUND).map(sorted), st.integers(1, 8))
+@given(SIDES, BOUNDS.flatmap(lambda bounds: st.tuples(*bounds)).map(sorted), st.integers(1, 8))
 def test_pairs_of_segments(sides, bounds, piece):
     left, right = sides
     lower, upper = bounds
@@ -546,7 +560,7 @@ def test_an_epoch_that_matches_old_rows_writes_little():
 def test_rows_that_cannot_be_kept_in_one_stream_are_in_several(monkeypatch):
     monkeypatch.setattr(join_side, "_LONGEST", 8)
     monkeypatch.setattr(join_side, "BLOCK", 4)
-    monkeypatch.setattr(join_operator, "BLOCK", 4)
+    monkeypatch.setattr(join_segment, "BLOCK", 4)
     monkeypatch.setattr(join_side, "_BLOCKS", 2)
     with payments(0, 100, parallelism=2) as job:
         push(job, [(card, 10, card) for card in range(40)], [])

@@ -49,6 +49,9 @@ def by_function(env, lefts, rights):
 PROGRAMS: dict[str, SimulatedProgram] = {
     "join-of-columns": of_two_streams(near(-50, 80), last=LAST, cut_free=True),
     "left-join-of-columns": of_two_streams(near(-50, 80, "left"), bounded=True, cut_free=True),
+    "left-join-of-columns-before": of_two_streams(near(-300, -150, "left"), bounded=True, cut_free=True),
+    "left-join-of-columns-until-now": of_two_streams(near(-60, 0, "left"), bounded=True, cut_free=True),
+    "left-join-of-columns-after": of_two_streams(near(20, 70, "left"), bounded=True, cut_free=True),
     "left-join-of-columns-of-one-key": of_two_streams(
         near(-20, 20, "left", 2000), inputs=of_one_key, last=LAST, cut_free=True
     ),

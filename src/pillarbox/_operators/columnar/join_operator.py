@@ -22,7 +22,7 @@ from pillarbox._operators.columnar.accumulators import arrow_type
 from pillarbox._operators.columnar.columnar_operator import home_key
 from pillarbox._operators.columnar.join_keys import are_equal
 from pillarbox._operators.columnar.join_segment import Ints, Segment
-from pillarbox._operators.columnar.join_side import BLOCK, JoinSide, RowsOfSide
+from pillarbox._operators.columnar.join_side import JoinSide, RowsOfSide
 from pillarbox._operators.functions import OutputTag
 from pillarbox._operators.interval_join import Interval
 from pillarbox._operators.keyed import KeyedOperator
@@ -125,10 +125,7 @@ class BaseJoinOperator(KeyedOperator):
         if not len(ours):
             return
         if left.matched is not None:
-            fresh = ours[~left.matched[ours]]
-            left.matched[fresh] = True
-            if left.number is not None:
-                left.changed.update(np.unique(fresh // BLOCK).tolist())
+            left.match(ours[~left.matched[ours]])
         self._emit_pairs(left, ours, right, theirs)
 
     @abstractmethod
@@ -160,6 +157,7 @@ class BaseJoinOperator(KeyedOperator):
             if segment.matched is not None:
                 alone = positions[~segment.matched[positions]]
                 self.emit_alone(segment.columns(alone), segment.times[alone] + wait)
+                segment.match(alone)  # the state keeps them for a while, and a restored watermark may be lower
 
     def process_status(self, idle: bool) -> None:
         """Hand on a change between idle and active, behind what came before it."""
@@ -208,8 +206,12 @@ class BaseJoinOperator(KeyedOperator):
                 side.restore()
 
     def prepare_snapshot_pre_barrier(self, checkpoint_id: int) -> None:
-        """Join what came, and keep what may find partners."""
+        """Join what came, emit the rows that find no partner any more, and keep the others.
+
+        A row may find no partner already when it comes: then the next watermark may be epochs away.
+        """
         self._join_all()
+        self.flush()
         for side in (self._left, self._right):
             side.keep_segments()
 

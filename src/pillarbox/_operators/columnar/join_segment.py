@@ -9,9 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-__all__ = ["Segment"]
+__all__ = ["BLOCK", "Segment"]
 
 Ints = npt.NDArray[np.int64]
+
+BLOCK = 1 << 12
+"""The state keeps which rows need no partner any more as bits, in blocks of this many rows."""
 
 # Pairs are given in pieces of about this many.
 _PIECE = 1 << 16
@@ -100,7 +103,7 @@ class Segment:
         batch: the columns; only :meth:`columns` knows the order of its rows.
         codes: the code of each row's key.
         times: when it happened, epoch milliseconds.
-        matched: whether a partner was found; None: nobody asks.
+        matched: which rows have been emitted, with a partner or alone; None: nobody asks.
         number: under which number the rows are in the state; None: they are not, or in another form.
         changed: which of the rows have been matched since they were last written, as numbers of blocks of rows.
     """
@@ -162,6 +165,13 @@ class Segment:
         return [column.take(indices) for column in wanted]
 
     # -- pairs --
+
+    def match(self, positions: Ints) -> None:
+        """Note that the rows at positions have been emitted, with a partner or alone."""
+        assert self.matched is not None
+        self.matched[positions] = True
+        if self.number is not None:
+            self.changed.update(np.unique(positions // BLOCK).tolist())
 
     def pairs_with(self, other: Segment, lower: int, upper: int) -> Iterator[tuple[Ints, Ints]]:
         """Yield the positions of pairs: rows of this segment, and of the other one with the same key.

@@ -15,20 +15,18 @@ from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._operators.columnar.accumulators import arrow_type
 from pillarbox._operators.columnar.join_keys import are_exact, codes_of, without_nulls
-from pillarbox._operators.columnar.join_segment import Ints, Segment
+from pillarbox._operators.columnar.join_segment import BLOCK, Ints, Segment
 from pillarbox._operators.columnar.program import columns_of_run, times_of_run
 from pillarbox._operators.functions import OutputTag
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._types import RowEncoder
 
-__all__ = ["BLOCK", "JoinSide", "RowsOfSide"]
+__all__ = ["JoinSide", "RowsOfSide"]
 
 # That many segments of about the same length become one, unless it would be longer than this.
 _FEW = 4
 _LONGEST = 1 << 17
 _LARGEST = 16 * 1024 * 1024
-BLOCK = 1 << 12
-"""Which rows have been matched is kept as bits, in blocks of this many rows."""
 # A segment has so many numbers for them.
 _BLOCKS = _LONGEST // BLOCK
 _MATCHES = "matches"
@@ -184,7 +182,7 @@ class RowsOfSide:
     # -- what is kept --
 
     def restore(self) -> None:
-        """Read what is kept, but for rows that were over by the watermark."""
+        """Read what is kept. The next :meth:`expire` finds the rows that are over."""
         self.segments = []
         for place in self._places():
             batch = self.decode(self._operator.kept(place))
@@ -196,7 +194,6 @@ class RowsOfSide:
                 segment.number = number
             self.segments.append(segment)
             self._next = number + 1
-        self.expire(self._operator.watermark)
 
     def _places(self) -> list[tuple[str, int]]:
         """Return the places of the streams that are kept, in the order in which they were added."""
