@@ -1,17 +1,25 @@
 """The programs in README and docs: ``python -m tests.docs FOLDER`` writes them there, for type checkers.
 
-They are the code blocks marked ``python``; a fragment that cannot run by itself is marked ``py``.
+They are the code blocks marked ``python``. A fragment that cannot run by itself is marked ``py``: it becomes a function
+whose parameters are the names that the fragment takes for granted.
 """
 
 from __future__ import annotations
 
+import builtins
 import re
+import symtable
 import sys
 from pathlib import Path
 
-__all__ = ["HOME", "blocks", "programs"]
+import pillarbox
+
+__all__ = ["HOME", "PAGES", "blocks", "fragments", "programs"]
 
 HOME = Path(__file__).parents[1]
+PAGES = [HOME / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
+    (HOME / "docs").rglob("*.md")
+)
 
 # What the programs take for granted.
 PREAMBLE = """\
@@ -24,16 +32,71 @@ payments = spark.table("payments")
 env = StreamExecutionEnvironment.get_execution_environment(spark)
 """
 
+# What fragments take for granted, and of what type it is.
+FRAGMENTS_PREAMBLE = """\
+from collections.abc import Callable
+from typing import Any
 
-def blocks(page: Path) -> list[str]:
-    """Return the Python code blocks of a page, in their order."""
-    return re.findall(r"^```python\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import pillarbox
+from pillarbox import *
+"""
+TAKEN = {
+    "Report": "type[ProcessFunction]",
+    "Worst": "type[KeyedProcessFunction]",
+    "alarms_of": "Callable[[DataStream[Any]], DataStream[Any]]",
+    "alerts": "DataStream[Any]",
+    "env": "StreamExecutionEnvironment",
+    "events": "DataStream[Any]",
+    "kinds": "list[str]",
+    "late_by": "WatermarkStrategy",
+    "payments": "DataStream[Any]",
+    "query": "StreamingQuery",
+    "scored": "DataStream[Any]",
+    "scores": "DataStream[Any]",
+    "spark": "SparkSession",
+}
+
+
+def blocks(page: Path, kind: str = "python") -> list[str]:
+    """Return the code blocks of a kind of a page, in their order."""
+    return re.findall(rf"^```{kind}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
 def programs() -> dict[str, list[str]]:
     """Return the code blocks of each page that has some, by its path."""
-    pages = [HOME / "README.md", HOME / "CONTRIBUTING.md", *sorted((HOME / "docs").rglob("*.md"))]
-    return {page.relative_to(HOME).as_posix(): found for page in pages if (found := blocks(page))}
+    return {page.relative_to(HOME).as_posix(): found for page in PAGES if (found := blocks(page))}
+
+
+def fragments() -> dict[str, list[str]]:
+    """Return the fragments of each page that has some, by its path: each as a function.
+
+    Raises:
+        KeyError: it is not known of what type a name is that a fragment takes for granted.
+    """
+    found = {page.relative_to(HOME).as_posix(): blocks(page, "py") for page in PAGES}
+    return {
+        path: [_as_function(f"fragment_{number}", source) for number, source in enumerate(sources)]
+        for path, sources in found.items()
+        if sources
+    }
+
+
+def _as_function(name: str, source: str) -> str:
+    source = source.replace("(...)", "()")  # "and so on"
+    body = "".join(f"    {line}\n" for line in source.splitlines())
+    (function,) = symtable.symtable(f"def {name}():\n{body}", name, "exec").get_children()
+    given = {"SparkSession", "pillarbox", *pillarbox.__all__, *dir(builtins)}
+    taken = sorted(_taken(function) - given)
+    return f"def {name}({', '.join(f'{each}: {TAKEN[each]}' for each in taken)}) -> None:\n{body}"
+
+
+def _taken(scope: symtable.SymbolTable) -> set[str]:
+    """Return the names that a scope, and those in it, take from the module."""
+    own = {symbol.get_name() for symbol in scope.get_symbols() if symbol.is_global()}
+    return own.union(*map(_taken, scope.get_children()))
 
 
 if __name__ == "__main__":
@@ -41,6 +104,7 @@ if __name__ == "__main__":
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.glob("*.py"):
         stale.unlink()
-    for path, found in programs().items():
-        name = path.removesuffix(".md").replace("/", "_").lower()
-        (folder / f"{name}.py").write_text("\n".join([PREAMBLE, *found]))
+    for suffix, preamble, pages in (("", PREAMBLE, programs()), ("_fragments", FRAGMENTS_PREAMBLE, fragments())):
+        for path, sources in pages.items():
+            name = path.removesuffix(".md").replace("/", "_").lower() + suffix
+            (folder / f"{name}.py").write_text("\n".join([preamble, *sources]))

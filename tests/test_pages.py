@@ -1,0 +1,68 @@
+"""README and the pages of docs: what they link to is there, and their fragments of programs take known names."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.docs import HOME, PAGES, fragments
+
+LINK = re.compile(r"(?<!\\)\]\(<?([^()<>\s]+(?:\([^()\s]*\))?)>?(?:\s+\"[^\"]*\")?\)")
+
+
+def text_of(page: Path) -> str:
+    """A page without its code blocks."""
+    return re.sub(r"^ *(```+|~~~+).*?^ *\1", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ +(.+?) *#*$", text_of(page), re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).replace("`", "")
+        slug = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+        repeated = [slug, *(f"{slug}-{number}" for number in range(1, 100))]
+        found.add(next(each for each in repeated if each not in found))
+    return found | set(re.findall(r"<a (?:id|name)=\"([^\"]+)\"", page.read_text()))
+
+
+def links(page: Path) -> list[str]:
+    """What a page links to, but for other sites."""
+    text = re.sub(r"`[^`\n]+`", "", text_of(page))
+    found = LINK.findall(text) + re.findall(r"<img [^>]*src=\"([^\"]+)\"", text)
+    return [link for link in found if not re.match(r"[a-z]+:", link)]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(HOME)))
+def test_what_a_page_links_to_is_there(page):
+    wrong = []
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            wrong.append(link)
+    assert wrong == []
+
+
+def test_links_are_found(tmp_path):
+    """Else the test above would find nothing wrong whatever the pages have."""
+    every = [link for page in PAGES for link in links(page)]
+    assert len(every) > 100 and sum("#" in link for link in every) > 20
+    (tmp_path / "page.md").write_text(
+        "# One `two()`, three\n## One two, three\n## One two, three\n```\n# none\n[no](link)\n```\n"
+        '`[no](link)` [a](other.md#b) and [c](https://elsewhere) <img src="picture.svg">\n'
+    )
+    assert anchors(tmp_path / "page.md") == {"one-two-three", "one-two-three-1", "one-two-three-2"}
+    assert links(tmp_path / "page.md") == ["other.md#b", "picture.svg"]
+
+
+def test_fragments_take_known_names():
+    """`make types` checks them as functions of those."""
+    found = fragments()
+    assert sum(map(len, found.values())) > 5
+    for sources in found.values():
+        for source in sources:
+            ast.parse(source)
