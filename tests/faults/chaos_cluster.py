@@ -21,7 +21,7 @@ __all__ = ["Driver", "reason", "spark_home"]
 
 # To orders other than to start.
 _ANSWERS = {"stop": ("stopped",), "finish": ("finished", "failed"), "rescale": ("rescaled", "failed")}
-_ANSWERS["savepoint"] = ("written", "failed")
+_ANSWERS |= {"savepoint": ("written", "failed"), "read": ("read", "failed", "stopped")}
 
 
 class Driver:
@@ -100,7 +100,7 @@ class Driver:
 
     def has_answered(self, order: str, said: int) -> bool:
         """Tell whether it has done what it was ordered to when it had said so much, or will not do it any more."""
-        wanted = _ANSWERS.get(order.partition(" ")[0], ("started", "failed"))
+        wanted = _ANSWERS.get(order.partition(" ")[0].partition("-")[0], ("started", "failed"))
         answered = any(what in wanted for what, _ in self.said()[said:])
         return answered or self.is_done() or not self.is_alive()
 
@@ -110,6 +110,10 @@ class Driver:
 
     def is_done(self) -> bool:
         return self.said()[-1:] == [("done", "")]
+
+    def hung(self) -> bool:
+        """Tell whether it has ended because something took as long as nothing takes: all its threads are in the log."""
+        return not self.is_alive() and "Timeout (0:0" in self.log_file.read_text(errors="replace")
 
     def failure(self) -> str | None:
         """Return what its queries have died of, or it itself."""

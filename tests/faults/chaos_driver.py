@@ -2,21 +2,30 @@
 
 It runs the programs that HOME/shape.json says on HOME's input to its end, and then a bounded one. Lines of its
 standard input are orders: ``start PLACE``, with checkpoints and output there; ``start-first PLACE``, the first of the
-programs only; ``stop``. Of the first program, while it is stopped: ``finish PLACE`` runs an epoch that was begun and
-not committed; ``rescale PLACE`` changes it to the parallelism that the shape has by now; ``savepoint PLACE`` writes the
+programs only; ``stop``; ``read-READER PLACE``, while they run: what a reader says of the first program's checkpoint.
+While the programs are stopped: ``finish PLACE`` runs each epoch that was begun and not committed; and of the first
+program, ``rescale PLACE`` changes it to the parallelism that the shape has by now, and ``savepoint PLACE`` writes the
 savepoint that the shape names next. It says in the file STATUS, a line of JSON each, what has become of them. It ends
 with its input, or when all is done.
+
+A sink that finds a file ``die in NAME ...`` or ``stop NAME ...`` in HOME when it has written a batch kills the driver,
+or stops its query, before Spark knows of the batch.
 """
 
 from __future__ import annotations
 
 import errno
+import faulthandler
 import json
 import os
 import queue
+import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +35,14 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import pillarbox
 from pillarbox import CheckpointMismatchError
+from pillarbox._runtime.spark.inspection import inspect_checkpoint
 from pillarbox._runtime.spark.session import local_session
 from pillarbox._state.savepoint import LocalSavepoint
 from tests.faults import async_job, columns_job, job, rolling_job, second_job
-from tests.faults.job import Fault, Faults, FileSink, read_fixed_epochs
+from tests.faults.chaos_sinks import ChaosSink, LoggedFiles
+from tests.faults.job import Fault, Faults, FileSink, read_events, read_fixed_epochs
 from tests.faults.others import all_others
+from tests.faults.test_driver import members
 from tests.forked_python import forked_python
 
 # Drivers do not live for long: they need not compile well, nor collect garbage in several threads.
@@ -47,6 +59,7 @@ def java_options() -> str:
 
 
 _DONE = {"finish": "finished", "rescale": "rescaled", "savepoint": "written"}
+HANGS = 300  # seconds that nothing takes, however busy the machine is
 
 
 class Programs:
@@ -72,19 +85,43 @@ class Programs:
 
     def start(self, place: Path, *, all_of_them: bool) -> None:
         """Start the queries, wherever their checkpoints are."""
-        shape, faults = self._shape(place), self._faults()
-        self.sink = FileSink(place / "out", self.disk_is_full if all_of_them else None, shape["shift"])
+        shape = self._shape(place)
+        self.sink = self._sink("first", place / "out", shape, all_of_them=all_of_them)
         self.squares = FileSink(place / "squares")
-        self.frames = FileSink(place / "frames")
+        self.frames = place / "frames"
         self.files = -1
-        self.queries = [_start(self._first(place, self.sink))]
+        crossing = shape["crossing"] if all_of_them else None
+        with _Crossing(self.spark, crossing):
+            self.queries = [_start(self._first(place, self.sink))]
         if all_of_them:
-            frames = columns_job.build(read_fixed_epochs(self.spark, self.home / "in.parquet"))
-            self.queries.append(_start(_writer(frames, self.frames, place / "frames checkpoint")))
+            self.queries.append(_start(self._functions(place)))
         if shape["mode"] and all_of_them:
-            events = read_fixed_epochs(self.spark, self.home / "in.parquet")
-            asked = second_job.build(events, shape["service"], shape["mode"], faults)
-            self.queries.append(_start(_writer(asked, self.squares, place / "squares checkpoint")))
+            self.queries.append(_start(self._second(place)))
+
+    def _sink(self, name: str, directory: Path, shape: dict[str, Any], *, all_of_them: bool = True) -> FileSink:
+        """Return the sink of a program, without faults where it is not among all the others."""
+        return ChaosSink(
+            directory,
+            self.disk_is_full if name == "first" and all_of_them else None,
+            shape["shift"] if name == "first" else 0,
+            knowing=shape["sinks"][name] == "knowing",
+            after=partial(self._after, name) if all_of_them else None,
+        )
+
+    def _after(self, name: str) -> None:
+        """Do what was ordered for the moment when a sink has written a batch."""
+        orders: dict[str, Callable[[str], None]] = {"die in": _die, "stop": self._stop}
+        for what, obey in orders.items():
+            for wanted in self.home.glob(f"{what} {name} *"):
+                wanted.rename(self.home / f"done {wanted.name}")
+                obey(name)
+
+    def _stop(self, name: str) -> None:
+        """Stop the query of a program, as another thread does while the sink is at work."""
+        query = next(query for query in self.spark.streams.active if query.name == name)
+        threading.Thread(target=query.stop).start()
+        while query.isActive:
+            time.sleep(0.01)
 
     def _faults(self) -> Faults:
         planned = [Fault(one["place"], _hashable(one["at"]), one["action"]) for one in self._shape()["faults"]]
@@ -96,16 +133,68 @@ class Programs:
         numbers = {name: shape[name] for name in ("parallelism", "max_parallelism", "savepoint")}
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
         df = job.build(events, self._faults(), **numbers, further=all_others)
-        return _writer(df, sink, place / shape["checkpoint"])
+        return _writer("first", df, place / shape["checkpoint"]).foreachBatch(sink)
+
+    def _functions(self, place: Path) -> DataStreamWriter:
+        """Return the writer of the DataFrame functions."""
+        shape = self._shape()
+        events = read_fixed_epochs(self.spark, self.home / "in.parquet")
+        df = columns_job.build(events, tuple(shape["bounds"]), shape["how"])
+        writer = _writer("frames", df, place / "frames checkpoint")
+        if shape["sinks"]["frames"] == "parquet":
+            return writer.format("parquet").option("path", str(self.frames))
+        return writer.foreachBatch(self._sink("frames", self.frames, shape))
+
+    def _second(self, place: Path) -> DataStreamWriter:
+        """Return the writer of the second program. Where it waits for times, its input is files that come by and by:
+        between them nothing but the program itself makes Spark run an epoch."""
+        mode: second_job.Mode = self._shape()["mode"]
+        waits = mode in second_job.WAITING
+        folder = self.home / "squares in"
+        events = read_events(self.spark, folder) if waits else read_fixed_epochs(self.spark, self.home / "in.parquet")
+        df = second_job.build(events, self._shape()["service"], mode, self._faults())
+        return _writer("squares", df, place / "squares checkpoint").foreachBatch(self.squares)
 
     def finish(self, place: Path) -> None:
-        """Run an epoch of the first program that was begun, and is not committed."""
+        """Run each epoch that was begun, and is not committed."""
         shape = self._shape()
-        checkpoint = place / shape["checkpoint"]
-        newest = [max(map(int, filter(str.isdigit, os.listdir(checkpoint / log)))) for log in ("offsets", "commits")]
-        if newest[0] > newest[1]:
-            sink = FileSink(place / "out", shift=shape["shift"])
-            self._first(place, sink).trigger(once=True).start().awaitTermination()
+        first = self._sink("first", place / "out", shape, all_of_them=False)
+        writers: dict[str, Callable[[], DataStreamWriter]] = {
+            shape["checkpoint"]: lambda: self._first(place, first),
+            "frames checkpoint": lambda: self._functions(place),
+            "squares checkpoint": lambda: self._second(place),
+        }
+        self.frames, self.squares = place / "frames", FileSink(place / "squares")
+        for checkpoint, writer in writers.items():
+            begun, committed = (_newest(place / checkpoint / log) for log in ("offsets", "commits"))
+            if begun > committed:
+                writer().trigger(once=True).start().awaitTermination()
+
+    def read(self, reader: str, place: Path) -> dict[str, Any]:
+        """Return what a reader says of the first program's checkpoint: its epoch, and sums of keys; or an error."""
+        checkpoint = str(place / self._shape()["checkpoint"])
+        try:
+            epoch, totals = getattr(self, f"_{reader}")(checkpoint)
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+        return {"epoch": epoch, "totals": totals}
+
+    def _inspect(self, checkpoint: str) -> tuple[int, None]:
+        return inspect_checkpoint(self.spark, checkpoint)["epoch"], None
+
+    def _read_state(self, checkpoint: str) -> tuple[int, dict[int, int]]:
+        epoch = inspect_checkpoint(self.spark, checkpoint)["last_epoch"]
+        return epoch, self._totals(checkpoint, epoch=epoch)
+
+    def _savepoint(self, checkpoint: str) -> tuple[int, dict[int, int]]:
+        directory = str(self.home / f"read-{time.time_ns()}")
+        pillarbox.savepoint(self.spark, checkpoint, directory)
+        return LocalSavepoint(directory).manifest.epoch, self._totals(directory)
+
+    def _totals(self, place: str, **options: Any) -> dict[int, int]:
+        """Return the sum of ids of each key that the ledger has in a checkpoint or a savepoint."""
+        rows = pillarbox.read_state(self.spark, place, "ledger", **options)
+        return {row.key: row.total for row in rows.selectExpr("key::long AS key", "total::long AS total").collect()}
 
     def rescale(self, place: Path) -> None:
         """Change the first program to another parallelism."""
@@ -148,7 +237,9 @@ class Programs:
         if any(query.lastProgress is None for query in self.queries):
             return False  # the epoch that another driver was killed in is run again first
         squares = [path.name for path in self.squares.directory.glob("[0-9]*.json")]
-        batches = [len(sink.batches()) for sink in (self.sink, self.frames)]
+        is_parquet = self._shape()["sinks"]["frames"] == "parquet"
+        frames = LoggedFiles(self.frames) if is_parquet else FileSink(self.frames)
+        batches = [len(self.sink.batches()), len(frames.batches())]
         files = sum(batches) + len(squares)
         if files == self.files or min(batches) < self._shape()["epochs"]:
             return False
@@ -156,8 +247,59 @@ class Programs:
         return not self._shape()["mode"] or _count(self.squares) >= self._shape()["records"]
 
 
-def _writer(df: DataFrame, sink: FileSink, checkpoint: Path) -> DataStreamWriter:
-    return df.writeStream.foreachBatch(sink).option("checkpointLocation", str(checkpoint))
+class _Crossing:
+    """While a query starts from a savepoint, another thread writes savepoints of the checkpoint that it came from.
+
+    Args:
+        wanted: the checkpoint, and where the savepoints go; None: there is no such thread.
+    """
+
+    def __init__(self, spark: SparkSession, wanted: dict[str, str] | None) -> None:
+        self._spark = spark
+        self._wanted = wanted
+        self._is_over = threading.Event()
+        self._raised: list[BaseException] = []
+        self._thread = threading.Thread(target=self._write)
+
+    def __enter__(self) -> None:
+        if self._wanted is not None:
+            faulthandler.dump_traceback_later(HANGS, exit=True)
+            self._thread.start()
+
+    def __exit__(self, *error: object) -> None:
+        if self._wanted is not None:
+            self._is_over.set()
+            self._thread.join()
+            faulthandler.cancel_dump_traceback_later()
+            if self._raised:
+                raise self._raised[0]
+
+    def _write(self) -> None:
+        assert self._wanted is not None
+        try:
+            while not self._is_over.is_set():
+                directory = f"{self._wanted['savepoint']}-{time.time_ns()}"
+                pillarbox.savepoint(self._spark, self._wanted["checkpoint"], directory)
+                LocalSavepoint(directory)
+        except BaseException as error:
+            self._raised.append(error)
+
+
+def _die(name: str) -> None:
+    """End this process and all that belongs to it, at once."""
+    for process in members(os.getpid()):
+        if process != os.getpid():
+            with suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _newest(log: Path) -> int:
+    return max((int(path.name) for path in log.glob("[0-9]*")), default=-1)
+
+
+def _writer(name: str, df: DataFrame, checkpoint: Path) -> DataStreamWriter:
+    return df.writeStream.queryName(name).option("checkpointLocation", str(checkpoint))
 
 
 def _start(writer: DataStreamWriter) -> StreamingQuery:
@@ -194,6 +336,8 @@ def main(home: Path, status: Path, python: str) -> None:
         spark__python__daemon__module="tests.daemon",
         spark__local__dir=str(status.parent / "local"),
         spark__sql__warehouse__dir=str(status.parent / "warehouse"),
+        spark__sql__streaming__minBatchesToRetain=str(shape["retained"]),
+        spark__sql__streaming__fileSink__log__compactInterval=str(shape["compacted"]),
     )
     spark.sparkContext.pythonExec = python
     say("ready")
@@ -207,6 +351,8 @@ def main(home: Path, status: Path, python: str) -> None:
             if what in _DONE:
                 getattr(programs, what)(Path(place))
                 say(_DONE[what])
+            elif what.startswith("read-"):
+                say("read", json.dumps(programs.read(what.removeprefix("read-"), Path(place))))
             elif what.startswith("start"):
                 programs.start(Path(place), all_of_them=what == "start")
                 say("started")

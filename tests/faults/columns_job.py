@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -34,7 +34,11 @@ from tests.faults.job import HEARTBEAT, OUT_OF_ORDER, Out
 from tests.faults.join_job import LOWER, UPPER, is_left, is_right
 from tests.faults.window_job import GAP, LATENESS, SIZE, SLIDE, TUMBLING
 
-__all__ = ["SESSION", "build", "columns", "processed"]
+__all__ = ["BOUNDS", "SESSION", "build", "columns", "processed"]
+
+# Of the join by DataFrame functions, in milliseconds, with every sign. Where the upper one is negative, a row may be
+# past all its partners when it comes, and event time need not advance in that epoch.
+BOUNDS = ((LOWER, UPPER), (-12_000, -5_000), (4_000, 9_000), (-6_000, 0), (0, 5_000), (0, 0))
 
 SESSION = GAP // 2  # milliseconds: shorter ones, so that there are more
 
@@ -87,8 +91,13 @@ def _pair_of(left: Any, right: Any, ctx: Any) -> Iterator[Out]:
     yield Out(25, left.key, ctx.timestamp(), state, os.getpid(), 0)
 
 
-def build(events: DataFrame) -> DataFrame:
-    """Return what the DataFrame functions give, and a join whose pairs a function gets: one query of all."""
+def build(events: DataFrame, bounds: tuple[int, int] = BOUNDS[0], how: Literal["inner", "left"] = "left") -> DataFrame:
+    """Return what the DataFrame functions give, and a join whose pairs a function gets: one query of all.
+
+    Args:
+        bounds: of both joins, one of `BOUNDS`.
+        how: the kind of the join by a DataFrame function.
+    """
     windows = PF.window_aggregate(
         events,
         keys="key",
@@ -106,9 +115,9 @@ def build(events: DataFrame) -> DataFrame:
         right,
         on="key",
         time="ts",
-        lower=LOWER,
-        upper=UPPER,
-        how="left",
+        lower=bounds[0],
+        upper=bounds[1],
+        how=how,
         delay=OUT_OF_ORDER,
         suffixes=("", "_right"),
         uid="pairs",
@@ -117,18 +126,18 @@ def build(events: DataFrame) -> DataFrame:
     return (
         _rows(windows, 20, F.unix_millis("window_start"), end, "n", "total", "least", "latest")
         .unionByName(_rows(pairs, 21, F.col("ts"), "id", "id_right"))
-        .unionByName(processed(left, right).where(F.col("key") != HEARTBEAT))
+        .unionByName(processed(left, right, bounds).where(F.col("key") != HEARTBEAT))
     )
 
 
-def processed(left: DataFrame, right: DataFrame) -> DataFrame:
+def processed(left: DataFrame, right: DataFrame, bounds: tuple[int, int] = BOUNDS[0]) -> DataFrame:
     """Return what a function makes of pairs of rows that no other function has touched."""
     env = StreamExecutionEnvironment.get_execution_environment(left.sparkSession).set_parallelism(1)
     by_time = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms").with_timestamp_assigner("ts")
     one, other = (
         env.from_dataframe(side).assign_timestamps_and_watermarks(by_time).key_by("key") for side in (left, right)
     )
-    pairs = one.interval_join(other).between(LOWER, UPPER).process(_pair_of).uid("processed")
+    pairs = one.interval_join(other).between(*bounds).process(_pair_of).uid("processed")
     return pairs.to_dataframe(Out)
 
 

@@ -6,9 +6,9 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from tests.faults.columns_job import SESSION
+from tests.faults.columns_job import BOUNDS, SESSION
 from tests.faults.job import HEARTBEAT, OUT_OF_ORDER, Epoch, Event, Row
-from tests.faults.join_job import LOWER, UPPER, is_left
+from tests.faults.join_job import is_left
 from tests.faults.model import BEGINNING, Model
 from tests.faults.window_job import LATENESS, SIZE, SLIDE, TUMBLING
 
@@ -89,10 +89,19 @@ class Sessions:
 
 
 class Join:
-    """A left outer join; and its pairs alone, as a function gets them."""
+    """A join, left outer or inner; and its pairs alone, as a function gets them."""
 
-    def __init__(self, level: int, late_level: int | None = None, processed_level: int | None = None) -> None:
+    def __init__(
+        self,
+        level: int,
+        late_level: int | None = None,
+        processed_level: int | None = None,
+        bounds: tuple[int, int] = BOUNDS[0],
+        how: str = "left",
+    ) -> None:
         self._level = level
+        self._bounds = bounds
+        self._is_left = how == "left"
         self._processed_level = processed_level
         self._late_level = late_level
         self._lefts: defaultdict[int, list[Event]] = defaultdict(list)
@@ -113,7 +122,7 @@ class Join:
             self._rights[event.key].append(event)
             pairs = [(left, event) for left in self._lefts[event.key]]
         for left, right in pairs:
-            if LOWER <= right.ts - left.ts <= UPPER:
+            if self._bounds[0] <= right.ts - left.ts <= self._bounds[1]:
                 self._alone.discard(left)
                 pair = json.dumps([left.id, right.id])
                 self._found.append((self._level, event.key, left.ts, pair))
@@ -121,13 +130,18 @@ class Join:
                     self._found.append((self._processed_level, event.key, max(left.ts, right.ts), pair))
 
     def end_of_input(self, watermark: int) -> Iterator[Row]:
-        found, self._found = self._found, []
+        found, self._found = [*self._found, *self._over(watermark)], []
         return iter(found)
 
     def advance(self, before: int, watermark: int) -> Iterator[Row]:
-        over = [event for event in self._alone if event.ts + UPPER < watermark]
+        return self._over(watermark)
+
+    def _over(self, watermark: int) -> Iterator[Row]:
+        """Return the rows that no partner can come for any more: with a negative bound as soon as they are there."""
+        over = [event for event in self._alone if event.ts + self._bounds[1] < watermark]
         self._alone.difference_update(over)
-        return ((self._level, event.key, event.ts, json.dumps([event.id, None])) for event in over)
+        alone = over if self._is_left else []
+        return ((self._level, event.key, event.ts, json.dumps([event.id, None])) for event in alone)
 
 
 Part = Windows | Sessions | Join
@@ -168,9 +182,12 @@ def watermark_of(parts: Sequence[Iterable[Event]]) -> int:
     return min(marks, default=BEGINNING)
 
 
-def frames_answer(epochs: Sequence[Epoch]) -> dict[int, list[Row]]:
+def frames_answer(
+    epochs: Sequence[Epoch], bounds: tuple[int, int] = BOUNDS[0], how: str = "left"
+) -> dict[int, list[Row]]:
     """Work out what is to come out of the DataFrame functions, by batch; an outcome has no blanks in its state."""
-    windows, pairs = ColumnModel([Windows(20, SIZE, SLIDE, LATENESS)]), ColumnModel([Join(21, processed_level=25)])
+    windows = ColumnModel([Windows(20, SIZE, SLIDE, LATENESS)])
+    pairs = ColumnModel([Join(21, processed_level=25, bounds=bounds, how=how)])
     sides = [BEGINNING, BEGINNING]
     answer = {}
     for batch, parts in enumerate(epochs):

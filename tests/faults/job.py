@@ -41,6 +41,7 @@ from pillarbox import (
 from pillarbox._state import log_limits
 from pillarbox._time import system_clock
 from tests.faults.clock import SetClock
+from tests.faults.tally import Tally, open_faults
 
 MINUTE = 60_000
 OUT_OF_ORDER = 5_000
@@ -64,9 +65,10 @@ class Fault:
     """One fault.
 
     Attributes:
-        place: ``source``, ``element`` (before state changes), ``changed`` (after), ``timer``, ``snapshot``,
-            ``second`` (level 2), ``second timer``, ``window`` (key and start of one that fires), ``pair`` (ids of both
-            records), ``rule``, ``rule timer``, ``letter`` (a record that is about to be refused).
+        place: ``source``, ``element`` (before state changes), ``changed`` (after), ``timer``, ``snapshot`` (a state
+            value is pickled), ``restored`` (it is unpickled), ``second`` (level 2), ``second timer``, ``window`` (key
+            and start of one that fires), ``pair`` (ids of both records), ``rule``, ``rule timer``, ``letter`` (a record
+            that is about to be refused).
         at: the record's id; for timers key and timestamp.
         action: ``kill`` or ``raise``.
         times: how often.
@@ -130,25 +132,6 @@ if said := os.environ.get("PILLARBOX_FAULT_CLOCK"):
     # As tasks see it: their processing time is ahead of the machine's by what the file says.
     vars(system_clock)["time"] = SetClock(said)
 
-# Of the functions that are open in this process: a state value's way to its faults.
-_in_this_process: dict[str, Faults] = {}
-
-
-class Tally:
-    """A mutable state value, whose pickling may fail."""
-
-    def __init__(self, faults: str, n: int = 0, last: int = -1) -> None:
-        self.faults = faults
-        self.n = n
-        self.last = last
-
-    def __reduce__(self) -> Any:
-        faults = _in_this_process.get(self.faults)
-        if faults is not None:
-            faults.pass_by("snapshot", self.last)
-        return Tally, (self.faults, self.n, self.last)
-
-
 # -- the program --
 
 
@@ -196,7 +179,7 @@ class Ledger(KeyedProcessFunction):
         self.faults = faults
 
     def open(self, runtime_context: RuntimeContext) -> None:
-        _in_this_process[self.faults.directory] = self.faults
+        open_faults[self.faults.directory] = self.faults
         self.subtask = runtime_context.get_index_of_this_subtask()
         self.tally = runtime_context.get_state(ValueStateDescriptor("tally"))
         self.recent = runtime_context.get_list_state(ListStateDescriptor("recent"))
@@ -207,8 +190,7 @@ class Ledger(KeyedProcessFunction):
     def process_element(self, value: Any, ctx: KeyedProcessFunction.Context) -> Iterable[Any] | None:
         self.faults.pass_by("element", value.id)
         tally = self.tally.value() or Tally(self.faults.directory)
-        tally.n += 1
-        tally.last = value.id
+        tally.add(value.id)
         self.tally.update(tally)
         self.recent.add(value.id)
         minute = value.ts // MINUTE
@@ -365,9 +347,15 @@ class Event(NamedTuple):
 Epoch = list[list[Event]]
 
 
-def make_events(seed: int, *, epochs: int = 10, keys: int = 40, records: int = 120) -> list[Epoch]:
+def make_events(
+    seed: int, *, epochs: int = 10, keys: int = 40, records: int = 120, one_sided: float = 0.0
+) -> list[Epoch]:
     """Give epochs of two partitions each. A key's records of an epoch are all in one partition: so their order is
-    known. Some epochs have one empty partition, some few keys."""
+    known. Some epochs have one empty partition, some few keys.
+
+    Args:
+        one_sided: how likely it is that the ids of an epoch are all even, or all odd: then a join has one side alone.
+    """
     rng = random.Random(seed)
     result: list[Epoch] = []
     number = 0
@@ -375,11 +363,13 @@ def make_events(seed: int, *, epochs: int = 10, keys: int = 40, records: int = 1
         parts: Epoch = [[], []]
         wanted = rng.choice([records, records, records // 4])
         swap = rng.random() < 0.5
+        step = 2 if one_sided and rng.random() < one_sided else 1
+        number += step - 1 and rng.randrange(2)
         for _ in range(wanted):
             key = int(rng.triangular(0, keys, 3))
             stamp = epoch * 40_000 + rng.randrange(60_000)
             parts[(key + swap) % 2].append(Event(number, key, stamp))
-            number += 1
+            number += step
         result.append(parts)
     result.append([[Event(number, HEARTBEAT, FAR)], []])
     return result

@@ -32,10 +32,12 @@ class Answer:
     Attributes:
         output: the rows of each batch, sorted.
         points: of each place of a fault, what passes by there in each batch.
+        totals: of each batch, the sum of ids that each key of the ledger has in state after it.
     """
 
     output: dict[int, list[Row]] = field(default_factory=dict)
     points: dict[str, list[list[Any]]] = field(default_factory=dict)
+    totals: list[dict[int, int]] = field(default_factory=list)
 
 
 class _Program:
@@ -45,6 +47,7 @@ class _Program:
         self.models: list[Model] = [self.ledger, *further]
         self.regions: dict[int, _Region] = {}
         self.watermark = BEGINNING
+        self.totals: list[dict[int, int]] = []
 
     def epoch(self, parts: Epoch) -> tuple[list[Row], dict[str, list[Any]]]:
         """Return the rows of an epoch, and what passes by the places of faults."""
@@ -69,6 +72,7 @@ class _Program:
             "changed": [event.id for event in events],
             "snapshot": [number for key, number in last.items() if key in self.ledger.accounts],
         }
+        self.totals.append({key: sum(account.ids) for key, account in self.ledger.accounts.items()})
         for model in self.models:
             of_model, found = model.taken()
             rows += of_model
@@ -111,4 +115,5 @@ def answer(epochs: Sequence[Epoch], *, joins: bool = False, others: bool = False
     return Answer(
         {batch: sorted(rows) for batch, (rows, _) in enumerate(found)},
         {place: [points.get(place, []) for _, points in found] for place in places},
+        program.totals,
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.faults import async_job
+from tests.faults.chaos_sinks import LoggedFiles
 from tests.faults.damage import Damage
 from tests.faults.job import Epoch, FileSink
 from tests.faults.oracle import Answer
@@ -63,6 +64,16 @@ class Outcome:
             self._compare(output.get(batch, []), right.get(batch, []), f"the functions' batch {batch}", [])
         for batch, rows in sink.earlier():
             self._compare(rows, right.get(batch, []), f"an earlier attempt at the functions' batch {batch}", [])
+
+    def check_files(self, files: LoggedFiles, right: Mapping[int, Sequence[Any]]) -> None:
+        """Compare all rows of the DataFrame functions, where Spark's own sink has written them."""
+        self._compare(files.rows(), [row for rows in right.values() for row in rows], "the functions' files", [])
+
+    def compare_totals(self, batch: int, found: Mapping[int, int], reader: str) -> None:
+        """Compare what a reader has found in the ledger's state after a batch."""
+        right = self._right.totals[min(batch, len(self._right.totals) - 1)]
+        suspects = [one for one in self.damages if one.may_have_spoilt(batch)]
+        self._compare(list(found.items()), list(right.items()), f"what {reader} found after batch {batch}", suspects)
 
     def check_first_sums(self, file: Path) -> None:
         """Compare what came of the bounded program, and its order."""

@@ -32,11 +32,12 @@ from tests.faults import async_job
 from tests.faults.async_job import Squared, square_of
 from tests.faults.job import HEARTBEAT, Faults
 
-__all__ = ["ASKING", "GIVEN_UP", "MODES", "Mode", "build"]
+__all__ = ["ASKING", "GIVEN_UP", "MODES", "WAITING", "Mode", "build"]
 
 Mode = Literal["drain", "carry", "deadline", "timers"]
 MODES: tuple[Mode, ...] = ("drain", "carry", "deadline", "timers")
 ASKING: Sequence[Mode] = ("drain", "carry", "deadline")  # those with a service
+WAITING: Sequence[Mode] = ("carry", "timers")  # those that wake up by themselves, without input
 
 GIVEN_UP = -1  # in the place of a square
 LATE = -2
