@@ -301,8 +301,12 @@ def test_m11_resume_after_the_end_does_no_harm(threads, end: str) -> None:
     processor.run_mailbox_step()
     suspension = controllers[0].suspend_default_action()
     getattr(processor, end)()
+    state = processor.mailbox.state
+    assert state is (MailboxState.CLOSED if end == "close" else MailboxState.QUIESCED)
     threads.call(suspension.resume)
     suspension.resume()
+    assert (processor.mailbox.state, processor.mailbox.size()) == (state, 0)
+    assert len(controllers) == 1  # the default action did not run again
 
 
 class FakeTimer:
@@ -599,6 +603,8 @@ def test_m12_poison_and_close_do_not_meet(threads) -> None:
         go.wait(threads.patience)
         processor.close()
         poisoning.result(threads.patience)
+        # A poison that came after the look at the state would have been refused, or be left in the mailbox.
+        assert (processor.mailbox.state, processor.mailbox.size()) == (MailboxState.CLOSED, 0)
 
 
 def test_m12_the_state_is_looked_at_under_the_lock() -> None:

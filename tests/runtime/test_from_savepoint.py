@@ -498,7 +498,7 @@ def test_positions_are_no_matter_here(tmp_path: Path) -> None:
     run.epoch(payments(0, 10))
     sources = Sources(("v1", "{}", '{"topic":{"0":7}}'), {})
     write_savepoint(tmp_path / "savepoint", run.harness.snapshot().stores, epoch=0, sources=sources)
-    run.harness.close()
     again = Run(3, from_savepoint(tmp_path / "savepoint"))
-    again.epoch(payments(10, 20))
-    again.harness.close()
+    for each in (run, again):
+        each.epoch(payments(10, 20))
+    assert again.end() == run.end()

@@ -195,7 +195,9 @@ def test_a_program_without_shuffle_is_one_pass(spark):
     env = environment(spark)
     split = env.from_dataframe(events(spark)).process(Split())
     out = split.to_dataframe("key LONG, name STRING")
-    assert "transformWithState" not in out._jdf.queryExecution().toString()
+    keyed = env.from_dataframe(events(spark)).key_by("key").process(Pass()).to_dataframe("key LONG, name STRING")
+    plans = [str(df._jdf.queryExecution()) for df in (out, keyed)]
+    assert ["Exchange" in plan for plan in plans] == [False, True]
     assert {row.key % 2 for row in out.collect()} == {0}
     odd = split.get_side_output(tag).map(lambda name: (name,)).to_dataframe("name STRING")
     assert odd.count() == sum((i % 17) % 2 for i in range(1000))

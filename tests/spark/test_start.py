@@ -25,6 +25,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
+from pillarbox._runtime.spark import session
 from pillarbox._runtime.spark.metrics import metrics
 from pillarbox._runtime.spark.session import worker_pool
 from pillarbox._runtime.spark.start import metrics_names
@@ -258,7 +259,10 @@ def test_available_now_ends_with_carried_requests_answered(home: Home) -> None:
     query = run(home.writer(df, done=first.touch))
     assert home.rows == sorted((f"c{n}", n) for n in range(20))
     assert len(home.out) > 1, "nothing was carried"
-    assert not any(report.unfinished for report in metrics(query.lastProgress))
+    last = {
+        report.subtask: report.unfinished for each in query.recentProgress for report in metrics(each) if report.level
+    }
+    assert last and not any(last.values())
 
 
 class Closed(MapFunction):
@@ -306,14 +310,28 @@ def test_functions_are_closed_when_the_query_has_ended(home: Home, end: str) -> 
     wait_for(lambda: even(source), "close() of the source's operator")
 
 
-def test_a_program_is_planned_while_nobody_plans_for_another_pool(home: Home) -> None:
+def test_a_program_is_planned_while_nobody_plans_for_another_pool(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pool is in variables of the whole process: a source planned meanwhile would run in other workers."""
-    inside, leave = threading.Event(), threading.Event()
+    inside, leave, waits = threading.Event(), threading.Event(), threading.Event()
+    lock = session._pool_lock
+
+    class Watched:
+        """The lock, which tells that somebody has to wait for it."""
+
+        def __enter__(self) -> None:
+            if not lock.acquire(blocking=False):
+                waits.set()
+                lock.acquire()
+
+        def __exit__(self, *error: object) -> None:
+            lock.release()
+
+    monkeypatch.setattr(session, "_pool_lock", Watched())
 
     def plan_for_another_pool() -> None:
         with worker_pool(home.spark, "theirs"):
             inside.set()
-            leave.wait(100)
+            leave.wait(300)
 
     def plan() -> None:
         env = StreamExecutionEnvironment.get_execution_environment(home.spark)
@@ -322,14 +340,14 @@ def test_a_program_is_planned_while_nobody_plans_for_another_pool(home: Home) ->
     other = threading.Thread(target=plan_for_another_pool)
     mine = threading.Thread(target=plan)
     other.start()
-    assert inside.wait(100)
+    assert inside.wait(300)
     mine.start()
-    mine.join(3)
-    waits = mine.is_alive()
+    wait_for(lambda: waits.is_set() or not mine.is_alive(), "a thread that waits, or plans")
+    is_planned = not mine.is_alive()
     leave.set()
-    mine.join(100)
-    other.join(100)
-    assert waits and not mine.is_alive()
+    mine.join()
+    other.join()
+    assert waits.is_set() and not is_planned
 
 
 def test_a_query_without_a_program(home: Home) -> None:

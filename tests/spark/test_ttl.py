@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,17 +29,18 @@ class Count(KeyedProcessFunction):
 
     def process_element(self, row, ctx):
         self.count.update(self.count.value() + 1)
-        yield row.key, self.count.value(), self.count._rows.now
+        yield row.key, self.count.value()
 
 
 def test_the_time_is_that_of_the_batch(spark, tmp_path):
-    seen: dict[int, list[tuple[int, int, int]]] = {}
+    seen: dict[int, list[tuple[int, int]]] = {}
+    offsets, commits = (tmp_path / "checkpoint" / log for log in ("offsets", "commits"))
 
     def run(ttl: Any) -> None:
         source = spark.readStream.schema("key LONG").option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
         env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
         counted = env.from_dataframe(source).key_by("key").process(Count(ttl)).uid("count")
-        writer = counted.to_dataframe("key LONG, n INT, now LONG").writeStream
+        writer = counted.to_dataframe("key LONG, n INT").writeStream
         writer = writer.foreachBatch(lambda batch, number: seen.update({number: sorted(map(tuple, batch.collect()))}))
         query = start(writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True))
         query.awaitTermination()
@@ -48,24 +48,36 @@ def test_the_time_is_that_of_the_batch(spark, tmp_path):
     def arrive() -> None:
         spark.range(3).toDF("key").coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
 
-    def batch_timestamp(number: int) -> int:
-        lines = Path(tmp_path / "checkpoint" / "offsets" / str(number)).read_text().splitlines()
-        return int(json.loads(lines[1])["batchTimestampMs"])
+    def time_of(number: int) -> int:
+        return int(json.loads((offsets / str(number)).read_text().splitlines()[1])["batchTimestampMs"])
+
+    def again(number: int, at: int) -> None:
+        """Have a batch run again, as after a crash: it was not committed, and its time is the one that Spark noted."""
+        for file in commits.glob(f"*{number}*"):
+            file.unlink()
+        (offsets / f".{number}.crc").unlink(missing_ok=True)
+        version, noted, *sources = (offsets / str(number)).read_text().splitlines()
+        noted = json.dumps({**json.loads(noted), "batchTimestampMs": at})
+        (offsets / str(number)).write_text("\n".join([version, noted, *sources]))
+        del seen[number]
+
+    def counts(n: int) -> list[tuple[int, int]]:
+        return [(key, n) for key in range(3)]
 
     arrive()
     arrive()
     run("1 hour")
-    times = [batch_timestamp(0), batch_timestamp(1)]
-    first = {number: [(key, number + 1, times[number]) for key in range(3)] for number in range(2)}
-    assert seen == first and times[0] < times[1]
-    # As after a crash: the batch was not committed, and is run again.
-    for file in (tmp_path / "checkpoint" / "commits").glob("*1*"):
-        file.unlink()
-    del seen[1]
-    arrive()
+    assert seen == {0: counts(1), 1: counts(2)}
+    # By the clock of the machine, a millisecond has passed since the first batch; by that of the batches, none has.
+    again(1, time_of(0))
+    run(1)
+    assert seen == {0: counts(1), 1: counts(2)}
+    # By the clock of the machine, an hour has not passed; by that of the batches, it has.
+    again(1, time_of(0) + 3_600_001)
     run("1 hour")
-    assert seen == {**first, 2: [(key, 3, batch_timestamp(2)) for key in range(3)]}
-    # With another time-to-live over the same state.
+    assert seen == {0: counts(1), 1: counts(1)}
+    # In batches whose time nobody has changed, time goes on.
+    again(1, time_of(0))
     arrive()
     run(1)
-    assert seen[3] == [(key, 1, batch_timestamp(3)) for key in range(3)]
+    assert seen == {0: counts(1), 1: counts(2), 2: counts(1)}

@@ -100,9 +100,10 @@ def test_a_batch_result_belongs_to_the_session(user):
 
 def test_a_batch_needs_no_state_store_and_keeps_its_parallelism(user):
     result = counts(numbers(user), 5, most=128)
-    plan = result._jdf.queryExecution().toString()
-    assert "transformWithState" not in plan
-    assert "StateStore" not in plan
+    streaming = counts(user.readStream.format("rate").load().selectExpr("value AS key", "timestamp AS at"), 5)
+    plans = [str(df._jdf.queryExecution()) for df in (result, streaming)]
+    assert ["TransformWithState" in plan for plan in plans] == [False, True]
+    assert "StateStore" not in plans[0]
     # Nothing merges partitions that were asked for, and each subtask has one of its own.
     assert result.select(F.spark_partition_id().alias("p")).agg(F.count_distinct("p")).first()[0] == 5
     assert result.rdd.getNumPartitions() == 5
