@@ -9,10 +9,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
+from pillarbox import CheckpointMismatchError
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state import LogIdentity
 from pillarbox._state.log_view import LogView
 from pillarbox._state.savepoint import LocalSavepoint, restore_logs, write_savepoint
+from pillarbox._state.savepoint.new_table import EditedTable
 from tests.data import make_checkpoint, make_columns, make_join, make_savepoint
 
 PROGRAMS: dict[str, Any] = {"aggregates": make_columns, "joins": make_join}
@@ -98,6 +100,42 @@ def test_rows_that_people_see(tmp_path):
     # Timers of windows are of no key group: each subtask takes those of its panes.
     timers = rows.filter(pc.is_valid(rows["timers"]))
     assert timers.num_rows and timers["key_group"].null_count == timers.num_rows
+
+
+@pytest.mark.parametrize("uid", ["tumbling", "left"])
+def test_edited_rows_lie_where_records_of_their_keys_come(uid, tmp_path):
+    """Whatever stands in their ``key_group``, or if nothing does; also where a field of the key is another now."""
+    write_savepoint(tmp_path / "s", rest(make_columns if uid == "tumbling" else make_join, {}, 0, 4)[1], epoch=1)
+    savepoint = LocalSavepoint(tmp_path / "s")
+    table = savepoint.table(uid)
+    rows = pa.Table.from_batches([*savepoint.batches(uid)]).combine_chunks().to_batches()[0]
+    place = rows.schema.get_field_index("key_group")
+    elsewhere = pa.array([(group + 1) % 128 if group is not None else None for group in rows[place].to_pylist()])
+    edited = EditedTable(table.operator)
+    for given in (
+        rows.drop_columns(["key_group"]),
+        rows.set_column(place, "key_group", elsewhere.cast(pa.int32())),
+        rows.set_column(place, "key_group", pa.array([1000] * rows.num_rows, pa.int32())),
+    ):
+        (made,) = edited.encode(given)
+        assert made["key_group"].equals(rows["key_group"]) and made.num_rows == rows.num_rows
+    shares = list(table.route(rows, 4, table.operator.max_parallelism))
+    parts = [part.name for part in table.operator.parts]
+    assert sum(count_of(share, parts) for _, share in shares) == count_of(rows, parts) > 20
+    # A file with wrong groups has the same shares: Arrow rows are hashed anew.
+    wrong = rows.set_column(place, "key_group", elsewhere.cast(pa.int32()))
+    assert [subtask for subtask, _ in shares] == [
+        subtask
+        for (subtask, share), (_, right) in zip(table.route(wrong, 4, table.operator.max_parallelism), shares)
+        if repr(share.drop_columns(["key_group"]).to_pylist()) == repr(right.drop_columns(["key_group"]).to_pylist())
+    ]
+    outside = rows.set_column(place, "key_group", pa.array([128] * rows.num_rows, pa.int32()))
+    with pytest.raises(CheckpointMismatchError, match=f"operator '{uid}': .* key_group 128, and key groups are 0 to"):
+        list(table.route(outside, 4, table.operator.max_parallelism))
+
+
+def count_of(batch: pa.RecordBatch, parts: list[str]) -> int:
+    return sum(len(batch[part]) - batch[part].null_count for part in parts)
 
 
 @pytest.mark.parametrize(

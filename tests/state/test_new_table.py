@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from pillarbox import (
+    CheckpointMismatchError,
     KeyedProcessFunction,
     ListStateDescriptor,
     MapStateDescriptor,
@@ -17,6 +19,7 @@ from pillarbox import (
     Types,
     ValueStateDescriptor,
 )
+from pillarbox._state.key_groups import key_group
 from pillarbox._state.log_view import ViewedRows
 from pillarbox._state.savepoint import Table
 from pillarbox._state.savepoint.new_table import EditedTable, NewTable
@@ -145,8 +148,33 @@ def test_rows_of_another_savepoint_get_their_key_groups_anew():
     fewer = encoded.drop_columns(["key_group", "exact", "namespace"])
     (edited,) = EditedTable(made.operator).encode(fewer)
     assert edited.equals(encoded)
-    with pytest.raises(TypeMismatchError, match="operator 'count': the key of a row is null"):
-        list(EditedTable(made.operator).encode(fewer.set_column(1, "key", pa.array(["a", None]))))
+    # A null is the key None, which a savepoint may have state of.
+    (edited,) = EditedTable(made.operator).encode(fewer.set_column(1, "key", pa.array(["a", None])))
+    groups = edited.column("key_group").to_pylist()
+    assert groups == [key_group("a", 16), key_group(None, 16)]
+    assert [view.keys for view in views(made.operator, [edited])] == [["a", None]]
+    with pytest.raises(TypeMismatchError, match="operator 'count': cannot key by NaN"):
+        numbers = replace(made.operator, key_type="DOUBLE")
+        given = fewer.drop_columns(["key"]).append_column("key", pa.array([1.0, float("nan")]))
+        list(EditedTable(numbers).encode(given))
+
+
+def test_a_null_key_is_not_taken_for_the_operators_own_row():
+    operator = replace(table().operator, space_layout=(("state/requests", "value"),))
+    (encoded,) = EditedTable(operator).encode(
+        pa.RecordBatch.from_pydict({"key": pa.array([None, None], pa.string()), "namespace": ['"operator"', "[1,2]"]})
+    )
+    assert encoded.column("key_group").to_pylist() == [None, key_group(None, 16)]
+    with pytest.raises(TypeMismatchError, match="keep the column 'namespace'"):
+        list(EditedTable(operator).encode(pa.RecordBatch.from_pydict({"key": pa.array([None], pa.string())})))
+
+
+def test_rows_of_no_key_group_are_not_given_to_everyone():
+    made = table()
+    (encoded,) = made.encode(batch())
+    nulls = encoded.set_column(0, "key_group", pa.array([None, None], pa.int32()))
+    with pytest.raises(CheckpointMismatchError, match="a row of a key has no key_group"):
+        list(Table(made.operator).route(nulls, 2, 16))
 
 
 class Count(KeyedProcessFunction):

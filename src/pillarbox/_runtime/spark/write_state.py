@@ -177,8 +177,8 @@ def _edited(df: DataFrame, manifest: Manifest, uid: str) -> tuple[DataFrame, Edi
     rows = df.selectExpr(*columns)
     if not edited.operator.parts:
         of = ["key", *(["namespace"] if "namespace" in types else [])]
-        keyed = rows.where("key_group IS NOT NULL") if "key_group" in types else rows
-        _refuse_twice(keyed, of, uid)
+        # A null is no key to compare: the operator's own rows have none, and a key may be in ``exact`` instead.
+        _refuse_twice(rows.where("key IS NOT NULL"), of, uid)
     return rows, edited
 
 

@@ -21,7 +21,6 @@ from pillarbox._state.plain_types import ListOf, MapOf, NotPlainError, PlainType
 from pillarbox._state.savepoint.column_types import is_typed
 from pillarbox._state.savepoint.manifest import OperatorTable
 from pillarbox._state.savepoint.table import Table
-from pillarbox._unpickle import loads as loads_anything
 
 __all__ = ["EditedTable", "NewTable"]
 
@@ -153,9 +152,11 @@ class EditedTable:
     def encode(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Return rows as rows of the table: key groups are found anew, and columns that are missing are null.
 
+        A row whose key is null is the state of the key None, as it is in the table that the rows come from.
+
         Raises:
-            CheckpointMismatchError: a column is of another type than the table's.
-            TypeMismatchError: a key is null.
+            CheckpointMismatchError: a column is of another type than the table's, or a key cannot be read.
+            TypeMismatchError: a key has no hash, or is null where rows of no key cannot be told from it.
         """
         table = Table(self.operator)
         given = set(batch.schema.names)
@@ -163,34 +164,21 @@ class EditedTable:
         for field in missing:
             batch = batch.append_column(field, pa.nulls(batch.num_rows, field.type))
         batch = table.cast(batch.select(table.schema.names))
-        of_keys = np.ones(batch.num_rows, np.bool_)
-        if "key_group" in given:
-            # Rows without a key group are of no key: the operator's own, or timers of all keys.
-            of_keys = batch.column("key_group").is_valid().to_numpy(zero_copy_only=False)
-        of_keys &= _not_in_parts(self.operator, batch)
-        chosen = np.flatnonzero(of_keys)
-        if len(chosen):
-            keys = table.keys(batch.take(pa.array(chosen)), loads_anything)
-            if None in keys:
-                row = int(chosen[keys.index(None)])
+        if "namespace" not in given and self.operator.space_layout and not self.operator.parts:
+            nulls = np.flatnonzero(
+                batch.column("key").is_null().to_numpy(zero_copy_only=False)
+                & batch.column("exact").is_null().to_numpy(zero_copy_only=False)
+            )
+            if len(nulls):
                 raise TypeMismatchError(
-                    f"operator {self.operator.uid!r}: the key of a row is null: {shorten(_row(batch, row))}"
+                    f"operator {self.operator.uid!r}: the key of a row is null, which may be the key None or the"
+                    f" operator's own state: {shorten(_row(batch, int(nulls[0])))}; keep the column 'namespace', which"
+                    " tells them apart"
                 )
-            groups = batch.column("key_group").fill_null(-1).to_numpy().copy()
-            groups[chosen] = (hashes_of_keys(keys) % self.operator.max_parallelism).astype(np.int32)
-            place = batch.schema.get_field_index("key_group")
-            nulls = pa.array(~of_keys) if "key_group" not in given else batch.column("key_group").is_null()
-            made = pa.array(groups, pa.int32(), mask=nulls.to_numpy(zero_copy_only=False))
-            batch = batch.set_column(place, table.schema.field(place), made)
-        yield batch
-
-
-def _not_in_parts(operator: OperatorTable, batch: pa.RecordBatch) -> Any:
-    """Return for each row whether its key is in the column ``key``."""
-    found = np.ones(batch.num_rows, np.bool_)
-    for part in operator.parts:
-        found &= batch.column(part.name).is_null().to_numpy(zero_copy_only=False)
-    return found
+        try:
+            yield table.regrouped(batch)
+        except KeyTypeError as error:
+            raise TypeMismatchError(f"operator {self.operator.uid!r}: {error}") from error
 
 
 def _type_of(state: StateDescriptor) -> PlainType:

@@ -6,7 +6,6 @@ known type are pickled, each by itself.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -34,6 +33,7 @@ from pillarbox._state.savepoint.arrow_parts import (
 )
 from pillarbox._state.savepoint.column_types import ColumnType, PickledType, column_type
 from pillarbox._state.savepoint.manifest import ArrowPart, OperatorTable, SlotColumn
+from pillarbox._state.savepoint.namespaces import has_own_namespace, is_own, is_space, namespace_of, texts_of
 from pillarbox._state.savepoint.timer_column import TIMERS, decode_timers, encode_timers
 from pillarbox._state.unread import AnyNames, pickled
 from pillarbox._unpickle import MissingGlobalError, loads_allowed
@@ -49,10 +49,6 @@ _BYTES = 8 * 1024 * 1024
 _UNKNOWN = -1
 _ALL = -2
 _OWN = -3
-
-_OWN_KEY: Any = OPERATOR[0]
-_OWN_NAMESPACE: Any = OPERATOR[1]
-_OWN_TEXT = json.dumps(_OWN_NAMESPACE)
 
 Loads = Callable[[bytes], Any]
 
@@ -131,8 +127,9 @@ class Table:
         groups = self._groups(keys)
         found: dict[str, pa.Array] = {}
         if namespaces is not None:
-            found["namespace"] = pa.array(_texts(namespaces), pa.string())
-            own = [place for place, key in enumerate(keys) if key is _OWN_KEY and namespaces[place] == _OWN_NAMESPACE]
+            found["namespace"] = pa.array(texts_of(namespaces), pa.string())
+            own_namespace = OPERATOR[1]
+            own = [place for place, key in enumerate(keys) if key is None and namespaces[place] == own_namespace]
             groups[own] = _OWN
             if self._parts:
                 # All that is left here is timers, which are of no key: each subtask has those of its windows.
@@ -161,7 +158,7 @@ class Table:
         groups = _groups_of_hashes(hashes_of_rows(found.part, found.rows), self.operator.max_parallelism)
         columns = {
             "key_group": pa.array(groups.astype(np.int32)),
-            "namespace": pa.array(_texts([found.namespace] * count), pa.string()),
+            "namespace": pa.array(texts_of([found.namespace] * count), pa.string()),
             "stream": pa.array(np.full(count, found.stream, np.int32)),
             found.part.name: structs_of(found.part, found.rows),
         }
@@ -215,6 +212,9 @@ class Table:
             parallelism: the number of the new subtasks.
             max_parallelism: the number of key groups from now on; if it is another one, keys are hashed again.
             loads: unpickles keys.
+
+        Raises:
+            CheckpointMismatchError: a key cannot be read, or a key group is none.
         """
         batch = self.cast(batch)
         groups = self._groups_of(batch, max_parallelism, loads)
@@ -229,24 +229,58 @@ class Table:
             elif len(chosen):
                 yield subtask, batch.take(pa.array(chosen))
 
+    def regrouped(self, batch: pa.RecordBatch, loads: Loads = loads_anything) -> pa.RecordBatch:
+        """Return rows with the key groups of their keys, whatever ``key_group`` says in them.
+
+        Raises:
+            CheckpointMismatchError: a key cannot be read.
+            KeyTypeError: a key has no hash.
+        """
+        batch = self.cast(batch)
+        of_key = np.ones(batch.num_rows, np.bool_)
+        if self._parts:
+            # Only timers are outside of the parts, and each subtask takes those of its windows.
+            of_key &= self._in_parts(batch)
+        else:
+            of_key &= ~(has_own_namespace(batch) & batch.column("key").is_null().to_numpy(zero_copy_only=False))
+        unknown = np.full(batch.num_rows, _UNKNOWN, np.int32)
+        place = batch.schema.get_field_index("key_group")
+        field = self.schema.field(place)
+        batch = batch.set_column(place, field, pa.array(unknown, mask=~of_key))
+        groups = self._groups_of(batch, self.operator.max_parallelism, loads)
+        return batch.set_column(place, field, pa.array(groups.astype(np.int32), mask=~of_key))
+
+    def _in_parts(self, batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
+        """Return for each row whether it is an Arrow row of an operator by columns."""
+        found = np.zeros(batch.num_rows, np.bool_)
+        for part in self.operator.parts:
+            found |= batch.column(part.name).is_valid().to_numpy(zero_copy_only=False)
+        return found
+
     def _groups_of(self, batch: pa.RecordBatch, max_parallelism: int, loads: Loads) -> npt.NDArray[np.int64]:
         column = batch.column("key_group")
         groups: npt.NDArray[np.int64] = column.fill_null(_ALL).to_numpy().astype(np.int64)
-        if column.null_count:
-            own = np.flatnonzero(
-                (groups == _ALL) & (batch.column("namespace").to_numpy(zero_copy_only=False) == _OWN_TEXT)
+        given = column.is_valid().to_numpy(zero_copy_only=False)
+        outside = given & ((groups < _UNKNOWN) | (groups >= self.operator.max_parallelism))
+        if outside.any():
+            raise self._wrong(
+                f"a row has the key_group {groups[int(outside.argmax())]}, and key groups are 0 to"
+                f" {self.operator.max_parallelism - 1}"
             )
-            groups[own] = _OWN
-        rehashed = groups == _UNKNOWN if max_parallelism == self.operator.max_parallelism else groups >= _UNKNOWN
-        if not rehashed.any():
-            return groups
-        in_parts = np.zeros(len(groups), np.bool_)
+        # Arrow rows are hashed in any case: that costs little, and nothing else would find a wrong group of theirs.
         for part in self.operator.parts:
-            mine = rehashed & batch.column(part.name).is_valid().to_numpy(zero_copy_only=False)
+            mine = batch.column(part.name).is_valid().to_numpy(zero_copy_only=False)
             if mine.any():
                 rows = rows_of(part, batch.column(part.name).filter(pa.array(mine)))
                 groups[mine] = _groups_of_hashes(hashes_of_rows(part, rows), max_parallelism)
-                in_parts |= mine
+        in_parts = self._in_parts(batch)
+        of_none = ~given & ~in_parts
+        if of_none.any() and not self._parts:
+            own = of_none & has_own_namespace(batch)
+            if (of_none & ~own).any():
+                raise self._wrong("a row of a key has no key_group")
+            groups[own] = _OWN
+        rehashed = groups == _UNKNOWN if max_parallelism == self.operator.max_parallelism else groups >= _UNKNOWN
         rehashed &= ~in_parts
         if rehashed.any():
             keys = self.keys(batch.filter(pa.array(rehashed)), loads)
@@ -298,7 +332,7 @@ class Table:
             return batch.slice(0, 0) if space else batch
         if not space:
             return batch.filter(namespaces.is_null())
-        return batch.filter(pa.array(_is_space(batch) & ~_is_own(batch)))
+        return batch.filter(pa.array(is_space(batch) & ~is_own(batch)))
 
     def _take_parts(self, batch: pa.RecordBatch, parts: PartsReader, loads: Loads) -> pa.RecordBatch:
         """Take the rows of parts, and the timers of their windows, out of a batch."""
@@ -322,7 +356,7 @@ class Table:
         matched = None
         if "matched" in self.schema.names and batch.column("matched").null_count < batch.num_rows:
             matched = batch.column("matched").fill_null(False).to_numpy(zero_copy_only=False)
-        namespace = _namespace(batch.column("namespace")[0].as_py())
+        namespace = namespace_of(batch.column("namespace")[0].as_py())
         return namespace, batch.column("stream")[0].as_py(), rows_of(part, batch.column(part.name)), matched
 
     def views(self, batch: pa.RecordBatch, loads: Loads) -> Iterator[tuple[ViewedRows, pa.Array]]:
@@ -334,7 +368,7 @@ class Table:
         batch = self.cast(batch)
         if self._parts:
             batch = batch.filter(batch.column("stream").is_null())
-        spaces = _is_space(batch)
+        spaces = is_space(batch)
         for space in (False, True):
             chosen = batch.filter(pa.array(spaces == space))
             if chosen.num_rows:
@@ -347,7 +381,7 @@ class Table:
             CheckpointMismatchError: the rows are not as the manifest says, or cannot be unpickled.
         """
         batch = self.cast(batch)
-        batch = batch.filter(pa.array(_is_own(batch)))
+        batch = batch.filter(pa.array(is_own(batch)))
         if not batch.num_rows:
             return {}
         view = self._view(batch, loads, space=True, own=True)
@@ -389,7 +423,7 @@ class Table:
         namespaces = None
         if space:
             texts = batch.column("namespace").to_pylist()
-            known = {text: _namespace(text) for text in set(texts)}
+            known = {text: namespace_of(text) for text in set(texts)}
             namespaces = [known[text] for text in texts]
         return ViewedRows(keys, namespaces, layout, rows, np.zeros(count))
 
@@ -445,30 +479,3 @@ def _exact(batch: pa.RecordBatch, loads: Loads) -> Iterator[tuple[int, dict[str,
     if column.null_count < len(column):
         for place in np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)).tolist():
             yield place, loads(column[place].as_py())
-
-
-def _is_space(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    found: npt.NDArray[np.bool_] = batch.column("namespace").is_valid().to_numpy(zero_copy_only=False)
-    return found
-
-
-def _is_own(batch: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-    of_no_key = batch.column("key_group").is_null().to_numpy(zero_copy_only=False)
-    found: npt.NDArray[np.bool_] = of_no_key & (batch.column("namespace").to_numpy(zero_copy_only=False) == _OWN_TEXT)
-    return found
-
-
-# -- namespaces --
-
-
-def _texts(namespaces: Sequence[Any]) -> list[str]:
-    known: dict[Any, str] = {}
-    return [known.get(each) or known.setdefault(each, json.dumps(each, separators=(",", ":"))) for each in namespaces]
-
-
-def _namespace(text: str) -> Any:
-    return _plain(json.loads(text))
-
-
-def _plain(value: Any) -> Any:
-    return tuple(map(_plain, value)) if isinstance(value, list) else value
