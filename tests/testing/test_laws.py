@@ -12,6 +12,7 @@ from pillarbox import (
     ListStateDescriptor,
     MapFunction,
     ProcessFunction,
+    ProgramError,
     ReduceFunction,
     ValueStateDescriptor,
     WatermarkStrategy,
@@ -193,6 +194,22 @@ class Forgetful(KeyedProcessFunction):
         yield self.count
 
 
+class Cached(KeyedProcessFunction):
+    """Keeps a copy of its state in a field, which is filled from the state where it has no key yet."""
+
+    def open(self, runtime_context):
+        self.count = runtime_context.get_state(ValueStateDescriptor("count"))
+        self.counts = {}
+
+    def process_element(self, value, ctx):
+        before = self.counts.get(value.key)
+        if before is None:
+            before = self.count.value() or 0
+        self.counts[value.key] = before + 1
+        self.count.update(before + 1)
+        yield value.key, before + 1
+
+
 class OfRuns(StreamOperator):
     def process_records(self, records):
         self.output.process_records(records)
@@ -347,6 +364,42 @@ def test_a_function_that_changes_state_in_place():
 def test_a_function_that_keeps_state_outside_of_state():
     with pytest.raises(AssertionError, match="law 2: a snapshot after step 1 of 13"):
         check_operator(lambda **options: harness_for(Forgetful(), key_by="key", **options), SCRIPT)
+
+
+def test_a_function_that_keeps_a_copy_of_its_state():
+    """A new task fills it from the state, so only a worker that gets its subtask back has an old copy."""
+    with pytest.raises(AssertionError, match=r"law 6: two tasks that take turns .* misses what the other task did"):
+        check_operator(lambda **options: harness_for(Cached(), key_by="key", **options), SCRIPT)
+
+
+def test_a_function_that_is_given_to_all_harnesses():
+    function = Sessions()
+    with pytest.raises(ValueError, match=r"the same Sessions: make a new one .* harness_for\(Sessions\(\.\.\.\), "):
+        check_operator(lambda **options: harness_for(function, key_by="key", **options), SCRIPT)
+
+
+def test_harnesses_that_take_turns():
+    def opened():
+        return harness_for(Cached(), key_by="key")
+
+    with opened() as one, opened() as other:
+        one.push(row(key="a", n=1), 0)
+        other.resume_from(one.snapshot(), processing_time=7)
+        other.push(row(key="a", n=1), 0)
+        one.resume_from(other.snapshot(), processing_time=9)
+        assert (other.get_processing_time(), one.get_processing_time()) == (7, 9)
+        assert one.state_of("a") == {"count": 2}
+        one.push(row(key="a", n=1), 0)
+        assert (one.get_output(), other.get_output()) == ([("a", 1), ("a", 2)], [("a", 2)])  # and not ("a", 3)
+
+
+def test_harnesses_that_went_their_own_ways_do_not_take_turns():
+    with harness_for(Cached(), key_by="key") as one, harness_for(Cached(), key_by="key") as other:
+        for harness in one, other:
+            harness.push(row(key="a", n=1), 0)
+            harness.snapshot()
+        with pytest.raises(ProgramError, match="does not follow from the last one of this harness: open a new harness"):
+            one.resume_from(other.snapshot())
 
 
 def test_the_functions_own_error_comes_out():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pickle
 import pkgutil
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.cloudpickle import dumps
 
 import pillarbox
 from pillarbox import (
@@ -441,7 +443,8 @@ def harness_of(step: Any, operator: type[StreamOperator] = StreamOperator, **opt
         kind: type[OneInputStreamOperatorTestHarness] = OfColumns
     else:
         kind = KeyedOneInputStreamOperatorTestHarness if step.factory.keyed else OneInputStreamOperatorTestHarness
-    return kind(ChainNode(step.name, "operator", step.factory), **options)
+    # Each task of a program gets a copy of its functions; here two of them may be open at a time.
+    return kind(ChainNode(step.name, "operator", pickle.loads(dumps(step.factory))), **options)
 
 
 def input_of(entry: Obeys, step: Any) -> list[Any]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Records, Watermark, WatermarkStatus
+from pillarbox._operators.functions import Function
 from pillarbox._rows import Row
 from pillarbox._time import MIN_TIMESTAMP
 from pillarbox.testing._operator_harness import OneInputStreamOperatorTestHarness, StreamElement, StreamRecord
@@ -43,6 +44,9 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
     4. When the output fails, the operator can be closed, without another error. What it emits when it is closed is
        lost, so it emits nothing then.
     5. Rows that come as columns are handled as rows are.
+    6. Two tasks that take turns give the output of one: under Spark several workers keep an open copy of a subtask's
+       function, and each epoch runs in any of them. The state is always brought up to date; a field of the function
+       misses what happened in the other worker. So a field may hold what ``open`` makes, but no copy of state.
 
     For example, in a test of a function with keyed state::
 
@@ -52,8 +56,8 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
         )
 
     Args:
-        open_harness: opens a harness around a new operator, given keyword arguments for the harness: such as
-            :func:`harness_for`, with the function and its key filled in.
+        open_harness: opens a harness around a new operator and a new function, given keyword arguments for the
+            harness: such as :func:`harness_for`, with the function and its key filled in.
         script: the input, in its order: records, watermarks and settings of the clock. For an operator with two
             inputs, a record is ``(0, record)`` or ``(1, record)``. The end of the input follows.
         ordered: whether the order of the output matters; if not, as for async functions whose results come as they
@@ -62,6 +66,7 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
 
     Raises:
         AssertionError: a law is broken; the message says which one, and shows the difference.
+        ValueError: ``open_harness`` gives several harnesses the same function object, so they cannot take turns.
     """
     steps = list(script)
     right = _run(open_harness, _runs(steps, [1] * len(steps)))
@@ -71,6 +76,7 @@ def check_operator(open_harness: Open, script: Sequence[Step], *, ordered: bool 
     _check_watermarks(open_harness, steps, right)
     _check_closing(open_harness, steps, right, rng, examples)
     _check_columns(open_harness, steps, right, ordered)
+    _check_turns(open_harness, steps, right, ordered, rng, examples)
 
 
 # -- the laws --
@@ -176,6 +182,45 @@ def _check_columns(open_harness: Open, steps: list[Step], right: list[StreamElem
         return
     found = _run(open_harness, _runs(steps, [len(steps)], columnar=True))
     _compare(found, right, ordered, "law 5: rows that come as columns are handled in another way")
+
+
+def _check_turns(
+    open_harness: Open, steps: list[Step], right: list[StreamElement], ordered: bool, rng: random.Random, examples: int
+) -> None:
+    ways = [
+        list(range(1, len(steps))),
+        *(sorted(rng.sample(range(len(steps)), len(steps) // 2)) for _ in range(examples)),
+    ]
+    for points in ways:
+        found = _take_turns(open_harness, steps, points)
+        what = (
+            f"law 6: two tasks that take turns (after steps {points} of {len(steps)}) change the output: a field of the"
+            " function or operator holds a copy of state, which misses what the other task did; read the state instead"
+        )
+        _compare(_records(found), _records(right), ordered, what)
+
+
+def _take_turns(open_harness: Open, steps: list[Step], points: Sequence[int]) -> list[StreamElement]:
+    """Run the steps in two tasks; the other one gets the state, and the next step, after each of ``points``."""
+    with open_harness() as one, open_harness() as other:
+        function = getattr(one.operator, "function", None)
+        if isinstance(function, Function) and function is getattr(other.operator, "function", None):
+            raise ValueError(
+                f"open_harness has given two harnesses the same {type(function).__name__}: make a new one at each call,"
+                f" as in lambda **options: harness_for({type(function).__name__}(...), **options)"
+            )
+        working, resting = one, other
+        found: list[StreamElement] = []
+        for start, end in zip([0, *points], [*points, len(steps)]):
+            for step in _runs(steps[start:end], [1] * (end - start)):
+                _play(working, step)
+            if end < len(steps):
+                resting.resume_from(working.snapshot(), processing_time=working.get_processing_time())
+                working, resting = resting, working
+                found += resting.get_elements()
+                resting.clear_output()
+        working.end_input()
+        return found + working.get_elements()
 
 
 # -- running a script --
