@@ -233,6 +233,7 @@ WINDOW_BUILDS = [
     # triggers and evictors
     *(Build(f"trigger {value!r}", lambda env, value=value: windows(env).trigger(value), ("trigger() takes a Trigger, such as CountTrigger.of(10)",)) for value in (None, "10", CountTrigger, max)),
     Build("sessions with a trigger that cannot merge", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(DeltaTrigger.of(1, max)), ("makes windows that merge, and DeltaTrigger.of(1) cannot merge",)),
+    Build("sessions that never fire", lambda env: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(NeverTrigger()), ("makes windows that merge, and NeverTrigger() cannot merge",)),
     *(Build(f"sessions with a trigger that does not {how}", lambda env, trigger=trigger: windows(env, EventTimeSessionWindows.with_gap(5)).trigger(trigger), ("makes windows that merge, and", "cannot merge: it has no on_merge()")) for how, trigger in (("merge", SaysSo(None)), ("merge, purging", PurgingTrigger.of(SaysSo(None))))),
     Build("a default trigger that cannot merge", lambda env: windows(env, OwnMerging(None, Fires(None))).process(Processes()), ("Own() makes windows that merge, and Fires() cannot merge",)),
     *(Build(f"CountTrigger.of({value!r})", lambda env, value=value: CountTrigger.of(value), ("CountTrigger.of() takes a number of elements from 1", repr(value))) for value in (0, -1, 1.5, None)),

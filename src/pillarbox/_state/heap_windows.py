@@ -68,12 +68,14 @@ class HeapWindows(HeapSpaces):
     Attributes:
         by_namespace: the namespaces in which any key has something.
         contents: the place of what is folded in a row; 0: there is no such state yet.
+        clock: the timers that windows have: those of event time or of processing time; None: there are none yet.
     """
 
     def __init__(self, backend: HeapKeyedStateBackend) -> None:
         super().__init__(backend)
         self.by_namespace: dict[Any, _Window] = {}
         self.contents: int = 0
+        self.clock: _WindowTimers | None = None
         # The entries of rows that went with their windows in this epoch.
         self._gone: dict[Any, int] = {}
 
@@ -222,10 +224,10 @@ class HeapWindows(HeapSpaces):
 
     def _fill(self, window: _Window, row: Row, folded: Any) -> None:
         row[self.contents] = folded
-        if self.timers:
+        if self.clock is not None:
             stamps = window.timers
             # Each row has a set of its own: who reads it may change it.
-            row[self.timers[0].slot] = None if not stamps else set(stamps) if len(stamps) > 1 else next(iter(stamps))
+            row[self.clock.slot] = None if not stamps else set(stamps) if len(stamps) > 1 else next(iter(stamps))
 
     def namespaces_of(self, key: Any) -> list[Any]:
         """Return the namespaces in which a key has state or timers."""
@@ -314,6 +316,8 @@ class HeapWindows(HeapSpaces):
 class _WindowTimers(HeapTimers):
     """The timers of windows: each calls for all keys of its window together, and the caller goes through them.
 
+    The windows of an operator follow one clock, so only one of the two time domains has timers.
+
     They are not restored: which ones there are follows from the windows, and who declared them registers them again.
     """
 
@@ -324,7 +328,7 @@ class _WindowTimers(HeapTimers):
         self._windows = windows
 
     def __len__(self) -> int:
-        if self is not self._windows.timers[0]:
+        if self is not self._windows.clock:
             return 0
         return sum(len(window) * len(window.timers) for window in self._windows.by_namespace.values())
 
@@ -336,6 +340,7 @@ class _WindowTimers(HeapTimers):
         """
         if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
             timestamp = self._checked(timestamp)
+        self._windows.clock = self
         stamps = self._windows.by_namespace[namespace].timers
         if timestamp not in stamps:
             stamps.add(timestamp)

@@ -74,14 +74,7 @@ class DayPanes(Panes):
         return self._days.start(time, self._length)
 
     def starts(self, times: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        # All starts between the first time and the last one.
-        latest = int(times.max())
-        found = [self.start(int(times.min()))]
-        while (following := self._days.plus(found[-1], self._length, self._length)) <= latest:
-            found.append(following)
-        edges = np.array(found, np.int64)
-        starts: npt.NDArray[np.int64] = edges[np.searchsorted(edges, times, "right") - 1]
-        return starts
+        return self._days.starts(times, self._length)
 
     def windows(self, pane: int) -> Iterator[tuple[int, int]]:
         yield from sorted(self._assigner.assign_windows(None, pane, _NO_CLOCK))
@@ -109,13 +102,13 @@ def columnar_panes(assigner: WindowAssigner) -> Panes | None:
     if found is not None:
         return found
     if isinstance(assigner, TumblingEventTimeWindows):
-        if isinstance(assigner._line, Days):
-            return DayPanes(assigner, assigner._line, assigner.size)
+        if isinstance(assigner.line, Days):
+            return DayPanes(assigner, assigner.line, assigner.size)
         return TumblingPanes(assigner.size, assigner.offset)
     if isinstance(assigner, SlidingEventTimeWindows):
         length = gcd(assigner.size, assigner.slide)
     else:
         assert isinstance(assigner, CumulativeEventTimeWindows)
         length = assigner.step
-    assert isinstance(assigner._line, Days)  # the others have even panes
-    return DayPanes(assigner, assigner._line, length)
+    assert isinstance(assigner.line, Days)  # the others have even panes
+    return DayPanes(assigner, assigner.line, length)

@@ -14,6 +14,7 @@ from pillarbox._generics import Generic, In, WindowOut
 from pillarbox._operators.functions import RuntimeContext
 from pillarbox._operators.windowing.triggers import EventTimeTrigger, ProcessingTimeTrigger, Trigger
 from pillarbox._operators.windowing.windows import TimeWindow
+from pillarbox._time.timestamps import MAX_WATERMARK
 
 __all__ = [
     "EventTimeAssigner",
@@ -189,6 +190,11 @@ class EventTimeAssigner(TimedAssigner):
             raise ProgramError(
                 f"{type(self).__name__} got an element without a timestamp: put"
                 " assign_timestamps_and_watermarks(...) before the window, or use windows of processing time"
+            )
+        if timestamp >= MAX_WATERMARK:
+            raise ProgramError(
+                f"{type(self).__name__} got an element with the timestamp 2**63 - 1, which is that of results of count"
+                " windows and global windows: put assign_timestamps_and_watermarks(...) between these windows"
             )
         return timestamp
 

@@ -37,13 +37,13 @@ class _Tumbling(TimedAssigner):
         self.size: int = positive_millis(size, f"{name}: the size")
         self.offset: int = offset_millis(name, offset, self.size)
         self.time_zone = time_zone
-        self._line = line(name, self.offset, time_zone, {"size": self.size})
+        self.line = line(name, self.offset, time_zone, {"size": self.size})
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
     ) -> list[TimeWindow]:
-        start = self._line.start(self._time(timestamp, context), self.size)
-        return [TimeWindow(start, self._line.plus(start, self.size, self.size))]
+        start = self.line.start(self._time(timestamp, context), self.size)
+        return [TimeWindow(start, self.line.plus(start, self.size, self.size))]
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.size} ms)"
@@ -101,12 +101,12 @@ class _Sliding(TimedAssigner):
         self.slide: int = positive_millis(slide, f"{name}: the slide")
         self.offset: int = offset_millis(name, offset, self.slide)
         self.time_zone = time_zone
-        self._line = line(name, self.offset, time_zone, {"size": self.size, "slide": self.slide})
+        self.line = line(name, self.offset, time_zone, {"size": self.size, "slide": self.slide})
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
     ) -> list[TimeWindow]:
-        bounds = self._line.windows(self._time(timestamp, context), self.size, self.slide)
+        bounds = self.line.windows(self._time(timestamp, context), self.size, self.slide)
         return [TimeWindow(start, end) for start, end in bounds]
 
     def __repr__(self) -> str:
@@ -171,13 +171,13 @@ class _Cumulative(TimedAssigner):
             )
         self.offset: int = offset_millis(name, offset, self.size)
         self.time_zone = time_zone
-        self._line = line(name, self.offset, time_zone, {"largest size": self.size, "step": self.step})
+        self.line = line(name, self.offset, time_zone, {"largest size": self.size, "step": self.step})
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
     ) -> list[TimeWindow]:
         time = self._time(timestamp, context)
-        starts = self._line
+        starts = self.line
         start = starts.start(time, self.size)
         # (Of a day that a time zone left out, begin and end are one.)
         lengths = range(self.step, self.size + 1, self.step)

@@ -240,12 +240,6 @@ class NeverTrigger(Trigger):
     ) -> TriggerResult:
         return TriggerResult.CONTINUE
 
-    def can_merge(self) -> bool:
-        return True
-
-    def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
-        """Nothing is kept."""
-
     def clear(self, window: Any, ctx: Trigger.TriggerContext, /) -> None:
         """Nothing is kept."""
 

@@ -15,13 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox._elements import ArrowRecords, Records
+from pillarbox._errors import ProgramError
 from pillarbox._operators.function_operator import Pass
 from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import OperatorContext
 from pillarbox._operators.windowing.base_operator import BaseWindowOperator, WindowProgram, are_far, places
 from pillarbox._operators.windowing.contents import Fold, Folded
-from pillarbox._operators.windowing.time_windows import TumblingEventTimeWindows
-from pillarbox._operators.windowing.triggers import EventTimeTrigger
+from pillarbox._operators.windowing.time_windows import TumblingEventTimeWindows, TumblingProcessingTimeWindows
+from pillarbox._operators.windowing.triggers import EventTimeTrigger, ProcessingTimeTrigger
 from pillarbox._operators.windowing.windows import TimeWindow
 from pillarbox._state import FoldedWindows
 from pillarbox._time.timestamps import MAX_WATERMARK
@@ -29,13 +30,17 @@ from pillarbox._time.timestamps import MAX_WATERMARK
 __all__ = ["TumblingWindowOperator"]
 
 
+_KINDS = (
+    (TumblingEventTimeWindows, EventTimeTrigger),
+    (TumblingProcessingTimeWindows, ProcessingTimeTrigger),
+)
 _Check = Callable[[Any, Any], None] | None
 
 
 class TumblingWindowOperator(BaseWindowOperator):
     """Folds each record into the one window that it belongs to."""
 
-    _assigner: TumblingEventTimeWindows
+    _assigner: TumblingEventTimeWindows | TumblingProcessingTimeWindows
 
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
         super().__init__(context, keying, program, "window-timers", namespaced=True, shared=True)
@@ -47,12 +52,7 @@ class TumblingWindowOperator(BaseWindowOperator):
     def does(program: WindowProgram) -> bool:
         """Tell whether a program's windows are of this kind."""
         assigner = program.assigner
-        return (
-            type(assigner) is TumblingEventTimeWindows
-            and assigner.time_zone is None
-            and type(program.trigger) is EventTimeTrigger
-            and isinstance(program.contents, Folded)
-        )
+        return (type(assigner), type(program.trigger)) in _KINDS and isinstance(program.contents, Folded)
 
     def restore_state(self, state: Any) -> None:
         """Register the timers of the windows that there are; one that is over by now has fired, and goes."""
@@ -72,12 +72,13 @@ class TumblingWindowOperator(BaseWindowOperator):
             return
         values, keys = records.values, self.keying.keys_of(records)
         check = None if self.keying.keeps_keys(records) else self._check_owner
-        starts = self._starts_of(records)
-        if starts is None:
+        bounds = self._bounds_of(records)
+        if bounds is None:
             self._add_each(values, keys, records.timestamps, check)
         else:
-            ahead = starts + (self._assigner.size - 1) > self._timers.current_watermark
-            if ahead.all():
+            starts, ends = bounds
+            ahead = ends - 1 > self._timers.current_watermark
+            if not self._is_event_time or ahead.all():
                 self._fold_run(values, keys, starts, check)
             else:
                 # Windows that have fired are others than those of the rest, so it does not matter which come first.
@@ -90,9 +91,11 @@ class TumblingWindowOperator(BaseWindowOperator):
     def _check_owner(self, key: Any, window: Any) -> None:
         self.backend.check_owner(key)
 
-    def _starts_of(self, records: Records) -> npt.NDArray[np.int64] | None:
-        """Return where the window of each record starts; None: a timestamp is missing, or too far out."""
-        if isinstance(records, ArrowRecords) and records.stamps is not None:
+    def _bounds_of(self, records: Records) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
+        """Return the start and the end of each record's window; None: a timestamp is missing, or too far out."""
+        if not self._is_event_time:
+            times = np.full(len(records), self._timers.current_processing_time())
+        elif isinstance(records, ArrowRecords) and records.stamps is not None:
             times = records.stamps
         elif records.timestamps is None:
             return None
@@ -104,8 +107,11 @@ class TumblingWindowOperator(BaseWindowOperator):
         size = self._assigner.size
         if are_far(times, size):
             return None
-        starts: npt.NDArray[np.int64] = times - (times - self._assigner.offset) % size
-        return starts
+        try:
+            starts = self._assigner.line.starts(times, size)
+            return starts, self._assigner.line.ends(starts, size)
+        except (ProgramError, ValueError, OverflowError):  # no year from 1 to 9999: the record is to be named
+            return None
 
     def _fold_run(
         self, values: Sequence[Any], keys: Iterable[Any], starts: npt.NDArray[np.int64], check: _Check
@@ -120,7 +126,8 @@ class TumblingWindowOperator(BaseWindowOperator):
 
     def _window_at(self, start: int) -> Any:
         """Return what all keys have in the window that starts then."""
-        namespace = (start, start + self._assigner.size)
+        size = self._assigner.size
+        namespace = (start, self._assigner.line.plus(start, size, size))
         window = self._state.find(namespace)
         if window is None:
             window = self._state.begin(namespace)
@@ -129,6 +136,9 @@ class TumblingWindowOperator(BaseWindowOperator):
 
     def _set_timers(self, window: TimeWindow) -> None:
         """Register the timers of a window: when it fires, unless it has, and when it is over."""
+        if not self._is_event_time:
+            self._timers.register_processing_time_timer(tuple(window), window.max_timestamp())
+            return
         register, end, over = self._timers.event_timers.register, window.max_timestamp(), self._cleanup_time(window)
         if end > self._timers.current_watermark:
             register(end, tuple(window))
@@ -149,13 +159,21 @@ class TumblingWindowOperator(BaseWindowOperator):
                         self._drop_if_late(value, timestamp)
                         continue
                     self._state.fold((value,), (key,), (self._window_at(window.start),), check)
-                    if window.max_timestamp() <= self._timers.current_watermark:
+                    if self._is_event_time and window.max_timestamp() <= self._timers.current_watermark:
                         self._fire(window, [(key, self._state.folded(tuple(window), key))])
 
     # -- firing --
 
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         """Fire the window of all keys, or remove it, or both."""
+        self._on_timer("event time", timestamp, namespace)
+
+    def on_processing_time(self, timestamp: int, namespace: Any) -> None:
+        """Fire the window of all keys, and remove it."""
+        self._on_timer("processing time", timestamp, namespace)
+        self._collector.flush()
+
+    def _on_timer(self, clock: str, timestamp: int, namespace: Any) -> None:
         window = TimeWindow(*namespace)
         fires, over = timestamp == window.max_timestamp(), timestamp == self._cleanup_time(window)
         try:
@@ -169,7 +187,7 @@ class TumblingWindowOperator(BaseWindowOperator):
                     self._tell_of_end(window)
             self._state.end(namespace)
         except BaseException as error:
-            self._timer_failed("event time", timestamp, window, error)
+            self._timer_failed(clock, timestamp, window, error)
 
     def _fire(self, window: TimeWindow, folded: Iterable[tuple[Any, Any]]) -> None:
         """Call the window function for keys, with what is folded of each."""

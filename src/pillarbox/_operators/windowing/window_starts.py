@@ -8,6 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import numpy as np
+import numpy.typing as npt
+
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._time.duration import DurationLike, to_millis
 
@@ -28,9 +31,17 @@ class Milliseconds:
         """Return the last start at or before ``time``, of those that are ``step`` apart."""
         return time - (time - self.offset) % step
 
+    def starts(self, times: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
+        """Return the last start at or before each time, of those that are ``step`` apart."""
+        return times - (times - self.offset) % step
+
     def plus(self, start: int, length: int, step: int) -> int:
         """Return the time ``length`` after a start, of those that are ``step`` apart."""
         return start + length
+
+    def ends(self, starts: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
+        """Return the time ``step`` after each start, of those that are ``step`` apart."""
+        return starts + step
 
     def windows(self, time: int, size: int, slide: int) -> Iterator[tuple[int, int]]:
         """Yield the bounds of the windows of ``size`` that hold a time, the latest first: one starts each ``slide``."""
@@ -82,9 +93,28 @@ class Days:
     def start(self, time: int, step: int) -> int:
         return self._first(self._day(time, step))
 
+    def starts(self, times: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
+        # Times that are far apart have few days of UTC in which they lie; in each of these a day or two begin.
+        edges: set[int] = set()
+        for day in np.unique(times // _DAY).tolist():
+            edge = self.start(max(day * _DAY, int(times.min())), step)
+            end = min((day + 1) * _DAY - 1, int(times.max()))
+            edges.add(edge)
+            while (edge := self.plus(edge, step, step)) <= end:
+                edges.add(edge)
+        ordered = np.array(sorted(edges), np.int64)
+        found: npt.NDArray[np.int64] = ordered[np.searchsorted(ordered, times, "right") - 1]
+        return found
+
     def plus(self, start: int, length: int, step: int) -> int:
         # (Where a time zone left out a day, two begin together: which one it is, the distance tells.)
         return self._first(self._day(start, step) + length // _DAY)
+
+    def ends(self, starts: npt.NDArray[np.int64], step: int) -> npt.NDArray[np.int64]:
+        different, positions = np.unique(starts, return_inverse=True)
+        after = np.array([self.plus(start, step, step) for start in different.tolist()], np.int64)
+        ends: npt.NDArray[np.int64] = after[positions]
+        return ends
 
     def windows(self, time: int, size: int, slide: int) -> Iterator[tuple[int, int]]:
         # By days, as one that a time zone left out begins, and ends, with the next one.
