@@ -1,4 +1,4 @@
-"""The house itself: which floor may know which, what is public, and what an import loads."""
+"""The house itself: which floor may know which, what is public, what an import loads, and that tests assert."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,8 @@ import pytest
 import pillarbox
 
 SOURCE = Path(pillarbox.__file__).parent
+TESTS = Path(__file__).parent
+Function = ast.FunctionDef | ast.AsyncFunctionDef
 LONGEST = 500
 # From the lowest to the highest, as docs/architecture.md has them. Those of one floor may know each other.
 FLOORS = [
@@ -210,3 +213,42 @@ def test_every_module_can_be_the_first_that_is_imported():
     assert all(name.rpartition(".")[0] in _MODULES[:place] for place, name in enumerate(_MODULES) if place)
     done = subprocess.run([sys.executable, "-c", _EACH_FIRST, *_MODULES], capture_output=True, text=True, check=True)
     assert done.stdout == ""
+
+
+def calls(function: Function) -> set[str]:
+    """The last names of what a function calls."""
+    called = [each.func for each in ast.walk(function) if isinstance(each, ast.Call)]
+    return {str(getattr(each, "attr", getattr(each, "id", ""))) for each in called}
+
+
+def asserts(function: Function) -> bool:
+    """Whether a function asserts something by itself; one that is no test may also raise."""
+    wanted = ast.Assert if function.name.startswith("test_") else ast.Assert | ast.Raise
+    return any(isinstance(each, wanted) for each in ast.walk(function)) or not calls(function).isdisjoint(
+        ("raises", "fail", "assert_type")
+    )
+
+
+def test_every_test_asserts_something():
+    """By itself; or by what it calls of its own file or of the folder's `conftest.py`, or else by what asserts under
+    its name wherever it is defined in the tests and in `pillarbox.testing`."""
+    named: defaultdict[str, list[tuple[Path, Function]]] = defaultdict(list)
+    asserting: set[tuple[Path, Function]] = set()
+    others: dict[tuple[Path, Function], set[str]] = {}
+    for path in sorted([*TESTS.rglob("*.py"), *(SOURCE / "testing").rglob("*.py")]):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                named[node.name].append((path, node))
+                if asserts(node):
+                    asserting.add((path, node))
+                else:
+                    others[path, node] = calls(node)
+
+    def is_asserting(path: Path, name: str) -> bool:
+        near = [each for each in named[name] if each[0] in (path, path.with_name("conftest.py"))]
+        return not asserting.isdisjoint(near) or bool(named[name] and asserting.issuperset(named[name]))
+
+    while more := {each for each, names in others.items() if any(is_asserting(each[0], name) for name in names)}:
+        asserting |= more
+        others = {each: names for each, names in others.items() if each not in more}
+    assert sorted(f"{path.name}: {node.name}" for path, node in others if node.name.startswith("test_")) == []
