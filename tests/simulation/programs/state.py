@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +21,9 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox.testing import row
+from tests.faults.tally import Tally
 from tests.programs import LATE, History, diamond, first, rows_with_columns, second
-from tests.simulation.programs.program import LETTERS, SimulatedProgram, keyed_events
+from tests.simulation.programs.program import LETTERS, Inputs, SimulatedProgram, keyed_events
 
 
 def numbers(rng: random.Random) -> list[int]:
@@ -174,6 +176,28 @@ def running_sums(env, events):
     return events.key_by(first).reduce(lambda a, b: (a[0], a[1] + b[1]))
 
 
+class Tallied(KeyedProcessFunction):
+    """Has an object in state that runs code of its own when it is unpickled."""
+
+    def open(self, runtime_context):
+        self.tally = runtime_context.get_state(ValueStateDescriptor("tally"))
+
+    def process_element(self, value, ctx):
+        tally = self.tally.value() or Tally("")
+        tally.add(value[1])
+        self.tally.update(tally)
+        yield value[0], tally.n
+
+
+def tallies(env, events):
+    return events.key_by(first).process(Tallied())
+
+
+def tallies_of(inputs: Inputs) -> dict[str, Sequence[Any]]:
+    counts = Counter(map(first, inputs["events"]))
+    return {"output": [(key, n) for key, count in counts.items() for n in range(1, count + 1)]}
+
+
 class Split(ProcessFunction):
     def process_element(self, value, ctx):
         if value[2] % 4 == 0:
@@ -284,6 +308,9 @@ PROGRAMS: dict[str, SimulatedProgram] = {
         together={"events": first},
         order={"output": first},
         cut_free=True,
+    ),
+    "tallies": SimulatedProgram(
+        tallies, lambda rng: {"events": many_keys(rng)}, order={"output": first}, cut_free=True, oracle=tallies_of
     ),
     "rows": SimulatedProgram(
         rows_with_columns,
