@@ -768,6 +768,9 @@ BUILDS = [
     Build("carrying without key", _carrying, ("carries", "put key_by(...) or rebalance() before it")),
     # columns
     Build("no columns", lambda env: rows(env).map(exploding).to_dataframe(), ("to_dataframe() needs the columns", "declares no output_type")),
+    Build("no columns of an output", lambda env: env.for_each_batch(print, {"a": (rows(env), Types.LONG()), "b": rows(env).map(exploding)}), ("for_each_batch(): output 'b' needs the columns", "declares no output_type")),
+    Build("wrong columns of an output", lambda env: env.for_each_batch(print, {"b": (rows(env), 42)}), ("for_each_batch(): output 'b': 42",)),
+    Build("an output that is no stream", lambda env: env.for_each_batch(print, {"b": 42}), ("for_each_batch(): output 'b' is a stream or (stream, columns), not 42",)),
     *(Build(f"columns {value!r}", lambda env, value=value: rows(env).to_dataframe(value), (repr(value)[:20], "declare")) for value in (42, int, [1])),
     Build("columns of objects", lambda env: rows(env).to_dataframe(Types.PICKLED_BYTE_ARRAY()), ("PICKLED_BYTE_ARRAY cannot be columns",)),
     Build("columns of an odd class", lambda env: rows(env).to_dataframe(Odd), ("Odd.odd is annotated complex", "no Spark type")),

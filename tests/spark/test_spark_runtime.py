@@ -108,20 +108,42 @@ def test_several_outputs_of_a_streaming_program_in_one_query(spark, tmp_path):
                 yield value.key
 
     env = environment(spark)
-    split = env.from_dataframe(stream_of(spark, events(spark, 100), tmp_path / "in", 2)).process(Split())
-    even = split.key_by(lambda key: key).reduce(max)
+    rows = env.from_dataframe(stream_of(spark, events(spark, 100), tmp_path / "in", 2))
+    split = rows.process(Split())
+    even = split.key_by(lambda key: key).reduce(max).map(lambda key: key, "key LONG")
     seen: dict[str, list[Any]] = {"even": [], "odd": []}
 
     def write(frames, batch_id):
         for name, frame in frames.items():
             seen[name] += [tuple(row) for row in frame.collect()]
 
-    writer = env.for_each_batch(write, {"even": (even, "key LONG"), "odd": (split.get_side_output(tag), "name STRING")})
+    writer = env.for_each_batch(write, {"even": even, "odd": (split.get_side_output(tag), "name STRING")})
     query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
     query.awaitTermination()
     assert Counter(key for (key,) in seen["even"]) == Counter(i % 17 for i in range(100) if i % 17 % 2 == 0)
     assert sorted(seen["odd"]) == sorted((f"v{i}",) for i in range(100) if i % 17 % 2)
     assert metrics(query.recentProgress[0])
+
+
+def test_an_error_of_a_function_for_each_batch_says_where_and_shows_the_users_frames(spark, tmp_path):
+    env = environment(spark)
+    rows = env.from_dataframe(stream_of(spark, events(spark, 10), tmp_path / "in", 1)).map(
+        lambda row: row.key, "key LONG"
+    )
+
+    def write(frames, batch_id):
+        raise LookupError("no such table")
+
+    query = env.for_each_batch(write, {"keys": rows}).option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination()
+    text = str(caught.value)
+    assert (
+        "OperatorError: for_each_batch(): write() failed at batch 0 of the outputs 'keys': LookupError: no such" in text
+    )
+    # The cause comes first, with the frames of the function alone.
+    cause, _, _ = text.partition("The above exception was the direct cause")
+    assert cause.count('File "') == 1 and "in write" in cause and "LookupError: no such table" in cause
 
 
 def test_batch_program_ends_with_the_maximum_watermark(spark):

@@ -31,7 +31,7 @@ from pillarbox._runtime.local import LocalJob, LocalRuntime, Savepoint
 from pillarbox._state.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
 from pillarbox._time import ProcessingTimeService
 from pillarbox._time.duration import DurationLike, positive_millis
-from pillarbox._types import SchemaLike, TypeInformation, converter, resolve_schema
+from pillarbox._types import SchemaLike, TypeInformation, converter
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -413,17 +413,19 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
     def for_each_batch(
         self,
         function: Callable[[dict[str, DataFrame], int], None],
-        outputs: Mapping[str, tuple[DataStream[Any], SchemaLike]],
+        outputs: Mapping[str, DataStream[Any] | tuple[DataStream[Any], SchemaLike | None]],
     ) -> DataStreamWriter:
         """Return the writer of one streaming query with several outputs.
 
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id;
-                to be exactly-once, its writes must be idempotent per batch id.
-            outputs: stream and columns (as in :meth:`DataStream.to_dataframe`) of each output, by name.
+                to be exactly-once, its writes must be idempotent per batch id. The outputs are computed once before
+                the call, and kept until it returns, so each may be read several times.
+            outputs: the stream of each output, by name, or stream and columns, as in :meth:`DataStream.to_dataframe`.
 
         Raises:
-            ProgramError: there is no output, or the name of one is empty.
+            ProgramError: there is no output, the name of one is empty, or its columns are not declared.
+            OperatorError: (while it runs) the function raised.
 
         Example:
             >>> env = StreamExecutionEnvironment.get_execution_environment(spark)
@@ -442,12 +444,16 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         check_kind(outputs, Mapping, "for_each_batch(): outputs", "a dict of (stream, columns) by name")
         if not outputs:
             raise ProgramError("for_each_batch() takes at least one output")
-        for name, output in outputs.items():
+        schemas, sinks = {}, []
+        for name, given in outputs.items():
             check_text(name, "for_each_batch(): the name of an output")
+            output = (given, None) if isinstance(given, DataStream) else given
             if not isinstance(output, tuple) or len(output) != 2 or not isinstance(output[0], DataStream):
-                raise ProgramError(f"for_each_batch(): output {name!r} is (stream, columns), not {shorten(output)}")
-        schemas = {name: resolve_schema(schema) for name, (_, schema) in outputs.items()}
-        sinks = [stream._columns_sink(name, schemas[name]) for name, (stream, _) in outputs.items()]
+                said = f"for_each_batch(): output {name!r} is a stream or (stream, columns), not {shorten(given)}"
+                raise ProgramError(said)
+            stream, columns = output
+            schemas[name] = stream._declared_columns(columns, f"for_each_batch(): output {name!r}")
+            sinks.append(stream._columns_sink(name, schemas[name]))
         program = self._compile("for_each_batch", sinks)
         return self._runtime.for_each_batch(program, schemas, function)
 

@@ -258,14 +258,21 @@ class Stream(Generic[T1]):
             >>> sorted(doubled.to_dataframe("doubled LONG").collect())
             [Row(doubled=0), Row(doubled=2), Row(doubled=4)]
         """
-        if schema is None and self._step.output_type is None:
-            raise ProgramError(
-                f"to_dataframe() needs the columns, such as to_dataframe('card STRING, n LONG'): {self._step.name!r}"
-                " declares no output_type"
-            )
-        declared = resolve_schema(self._step.output_type if schema is None else schema)
+        declared = self._declared_columns(schema, "to_dataframe()")
         program = self._env._compile("to_dataframe", [self._columns_sink("output", declared)])
         return self._env._runtime.dataframe(program, declared)
+
+    def _declared_columns(self, schema: SchemaLike | None, asked_by: str) -> StructType:
+        """Return the columns of an output: those that are given, or those that the step before declares."""
+        if schema is None and self._step.output_type is None:
+            raise ProgramError(
+                f"{asked_by} needs the columns, such as 'card STRING, n LONG': {self._step.name!r} declares no"
+                " output_type"
+            )
+        try:
+            return resolve_schema(self._step.output_type if schema is None else schema)
+        except ProgramError as error:
+            raise ProgramError(f"{asked_by}: {error}") from None
 
     def _columns_sink(self, output: str, schema: StructType) -> SinkTransformation:
         check_column_names(schema.names, f"output {output!r}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from pillarbox._elements import Records, decode, dumps
-from pillarbox._errors import ProgramError
+from pillarbox._errors import ProgramError, raise_from_user_code
 from pillarbox._graph import CollectionSource, DataFrameSource, Program, SourceTransformation, output_target
 from pillarbox._runtime.shipping import ShippedVertex, ship
 from pillarbox._runtime.spark.batch_host import BatchTaskHost
@@ -30,6 +30,7 @@ from pillarbox._runtime.spark.session import check_session, worker_pool
 from pillarbox._runtime.spark.source_host import SourceHost
 from pillarbox._runtime.spark.start import metrics_names, register, take_metrics_name
 from pillarbox._runtime.spark.worker_sockets import acknowledge_at_once
+from pillarbox._tracebacks import keep_user_frames
 from pillarbox._types import RowEncoder
 
 if TYPE_CHECKING:
@@ -250,8 +251,11 @@ def plan_for_each_batch(
 
     Raises:
         ProgramError: the program reads no streaming DataFrame.
+        OperatorError: (while it runs) the function raised; the cause has the frames of the function alone.
     """
     rows = _outputs(program, spark, schemas)
+    named = getattr(function, "__name__", type(function).__name__)
+    outputs = ", ".join(map(repr, schemas))
     if not rows.isStreaming:
         raise ProgramError(
             "for_each_batch() runs streaming programs; use to_dataframe() for each output of a batch one"
@@ -263,6 +267,10 @@ def plan_for_each_batch(
         batch.persist().count()
         try:
             function({name: batch if len(schemas) == 1 else _rows_of(batch, name) for name in schemas}, batch_id)
+        except Exception as error:
+            keep_user_frames(error)
+            failed = f"for_each_batch(): {named}() failed at batch {batch_id} of the outputs {outputs}"
+            raise_from_user_code(error, failed)
         finally:
             batch.unpersist()
 
