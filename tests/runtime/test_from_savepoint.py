@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +28,7 @@ from pillarbox import (
     WindowFunction,
 )
 from pillarbox._graph.savepoint_start import SavepointStart
-from pillarbox._state.savepoint import OwnState, Sources, write_savepoint
+from pillarbox._state.savepoint import Manifest, OwnState, Sources, write_savepoint
 from pillarbox.testing import ProgramTestHarness, row
 
 LIMITS = MapStateDescriptor("limits")
@@ -438,9 +438,8 @@ def test_two_operators_cannot_become_one(savepoint: Path) -> None:
 
 def test_made_by_another_method(savepoint: Path) -> None:
     path = next((savepoint / "manifest").glob("*.txt"))
-    content = json.loads(path.read_text())
-    content["programs"] = [{"operators": [{"uid": "over", "kind": "reduce"}], "sources": []}]
-    path.write_text(json.dumps(content))
+    programs: Any = [{"operators": [{"uid": "over", "kind": "reduce"}], "sources": []}]
+    path.write_text(replace(Manifest.from_json(path.read_text()), programs=programs).to_json())
     assert "operator 'over' was made by reduce(), and is made by process()" in refused(program, savepoint)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import hashlib
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +22,7 @@ from pillarbox._runtime.spark.residency import Residency
 from pillarbox._runtime.spark.restore_host import Router
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.log_view import LogView
-from pillarbox._state.savepoint import OperatorTable, Table
+from pillarbox._state.savepoint import FileDigest, OperatorTable, Table
 from pillarbox._unpickle import loads
 from tests.runtime.spark_of_dicts import Query, rows_of
 
@@ -277,14 +278,24 @@ def routed(query: Query, size: int, *, files: bool) -> tuple[Table, dict[int, li
     whole = pa.concat_batches([batch for view in views for batch in table.encode(view.rows(), view.head.subtask)])
     batches = (whole.slice(start, size) for start in range(0, whole.num_rows, size))
     shares: dict[int, list[pa.RecordBatch]] = {code: [] for code in codes}
+    digests = None
     if files:
-        batches = (pa.record_batch({"content": [parquet(batch)]}) for batch in batches)
-    for row in Router(table.operator, codes, vertex.max_parallelism, query.shipped[1], files=files)(batches):
+        contents = list(map(parquet, batches))
+        digests = {f"{n}.parquet": digest_of(content) for n, content in enumerate(contents)}
+        batches = (
+            pa.record_batch({"path": [f"file:/sp/state/count/{n}.parquet"], "content": [content]})
+            for n, content in enumerate(contents)
+        )
+    for row in Router(table.operator, codes, vertex.max_parallelism, query.shipped[1], files=digests)(batches):
         ((code, number, payload),) = rows_of([row])
         assert number == 0
         shares[code].append(pa.ipc.open_stream(payload).read_next_batch())
     assert sum(batch.num_rows for each in shares.values() for batch in each) == whole.num_rows
     return table, shares
+
+
+def digest_of(content: bytes) -> FileDigest:
+    return FileDigest(len(content), hashlib.sha256(content).hexdigest())
 
 
 def parquet(batch: pa.RecordBatch) -> bytes:

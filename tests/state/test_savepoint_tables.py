@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import json
+import re
 import shutil
 import sys
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from itertools import count
 from pathlib import Path
 from shutil import rmtree
@@ -50,14 +53,17 @@ from pillarbox._state.savepoint import (
     Manifest,
     OperatorTable,
     OwnState,
+    Sources,
     Table,
     build_log,
     files,
+    own_states,
     redistribute,
     restore_logs,
     write_savepoint,
 )
 from pillarbox._state.savepoint.column_types import column_type
+from pillarbox._state.savepoint.manifest import table_folder
 from pillarbox._state.unread import AnyNames
 from pillarbox._unpickle import loads_allowed
 
@@ -512,29 +518,101 @@ def test_a_savepoint_that_is_not_as_it_was():
         build([mine.set_column(place, "exact", pa.array([b"no pickle"] * mine.num_rows))])
 
 
-MANIFESTS: list[tuple[Callable[[Any], Any], str]] = [
-    (lambda content: [], "is none that pillarbox has written"),
-    (lambda content: {**content, "format": 99}, r"has format 99, this version of pillarbox reads up to 1: update"),
-    (
+def renewed(content: Any) -> str:
+    """A manifest with the digest of what is in it, as another version would have written it."""
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    digest = hashlib.sha256(canonical.encode()).hexdigest()
+    return json.dumps({**content, "digest": digest} if isinstance(content, dict) else content)
+
+
+def of_first(content: Any, **changes: Any) -> Any:
+    """A manifest with changes of its operator; None: without that field."""
+    operator = {**content["operators"][0], **changes}
+    return {**content, "operators": [{name: value for name, value in operator.items() if value is not None}]}
+
+
+def without(name: str, content: Any) -> Any:
+    return {key: value for key, value in content.items() if key != name}
+
+
+MANIFESTS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "none": (lambda content: [], "is none that pillarbox has written"),
+    "newer": (
+        lambda content: {**content, "format": 99},
+        r"has format 99, this version of pillarbox reads up to 1: update",
+    ),
+    "unknown": (
         lambda content: {**content, "more": 1},
         r"holds 'more' \(Manifest\), which this version of pillarbox does not know",
     ),
-    (
-        lambda content: {**content, "operators": [{**content["operators"][0], "shape": 1}]},
-        r"holds 'shape' \(OperatorTable\)",
+    "unknown of operator": (lambda content: of_first(content, shape=1), r"holds 'shape' \(OperatorTable\)"),
+    **{
+        f"no {name}": (partial(without, name), "the manifest of the savepoint is not complete: ")
+        for name in ("operators", "sources", "programs", "files", "epoch")
+    },
+    "no parts": (lambda content: of_first(content, parts=None), "is not complete: KeyError: 'parts'"),
+    "no program": (lambda content: of_first(content, program=None), "is not complete: KeyError: 'program'"),
+    "bad base64": (
+        lambda content: of_first(content, parts=[{"name": "left", "slot": "s", "keys": [], "schema": "?"}]),
+        "the manifest of the savepoint is not complete: ",
     ),
-]
+    "no schema": (
+        lambda content: of_first(content, parts=[{"name": "left", "slot": "s", "keys": [], "schema": "AAAA"}]),
+        "the manifest of the savepoint is not complete: ",
+    ),
+    "operators of another kind": (lambda content: {**content, "operators": 5}, "is not complete: TypeError"),
+}
 
 
-@pytest.mark.parametrize(("change", "words"), MANIFESTS, ids=["none", "newer", "unknown", "unknown of operator"])
-def test_a_manifest_that_is_refused(change, words, tmp_path):
+@pytest.mark.parametrize("name", MANIFESTS)
+def test_a_manifest_that_is_refused(name, tmp_path):
+    change, words = MANIFESTS[name]
     manifest = write_savepoint(tmp_path / "s", of_uid(written(1, 8, None, None, [])), epoch=3)
     text = manifest.to_json()
     assert Manifest.from_json(text) == manifest and "\n" not in text
+    content = json.loads(text)
+    assert json.loads(renewed({key: value for key, value in content.items() if key != "digest"})) == content
+    del content["digest"]
     with pytest.raises(CheckpointMismatchError, match=words):
-        Manifest.from_json(json.dumps(change(json.loads(text))))
+        Manifest.from_json(renewed(change(content)))
+
+
+def test_a_manifest_that_was_damaged_is_refused(tmp_path):
+    """Whatever bit of it: also where the damaged text is a manifest of other content."""
+    sources = Sources(("v1", "{}", '{"logOffset":2}'), {"0": ('{"path":"file:///in/a","batchId":0}',)})
+    logs = of_uid(written(1, 8, None, None, [("value", 1, None, [1], 0)]))
+    text = write_savepoint(tmp_path / "s", logs, epoch=3, sources=sources).to_json()
+    with pytest.raises(CheckpointMismatchError, match="is not as it was written: its digest is not that of its"):
+        Manifest.from_json(text.replace('\\"logOffset\\":2', '\\"logOffset\\":0'))
+    content = text.encode()
+    for place in range(len(content)):
+        for bit in range(8):
+            damaged = bytes([*content[:place], content[place] ^ 1 << bit, *content[place + 1 :]])
+            try:
+                read = damaged.decode()
+            except UnicodeDecodeError:
+                continue
+            with pytest.raises(CheckpointMismatchError):
+                Manifest.from_json(read)
     with pytest.raises(CheckpointMismatchError, match="is no JSON"):
         Manifest.from_json("{")
+
+
+def test_uids_that_differ_by_their_case_have_folders_of_their_own():
+    folders = [table_folder(uid) for uid in ("count", "Count", "COUNT", "count-", "cöunt", "Ünt", "x" * 101)]
+    assert folders[0] == "state/count" and len({folder.lower() for folder in folders}) == len(folders)
+    assert all(re.fullmatch("state/[a-z0-9.-]+", folder) for folder in folders)
+
+
+def test_what_a_subtask_keeps_that_the_operator_does_not_have():
+    operator = tables_of(written(2, 8, None, None, []))[0].operator
+    tasks = [{"uid": "op", "subtask": 2, "task": b"x"}]
+    with pytest.raises(
+        CheckpointMismatchError, match=r"'op': the savepoint has state of subtask 2, .* subtasks 0 to 1"
+    ):
+        own_states(operator, tasks, [], unread)
+    with pytest.raises(CheckpointMismatchError, match=r"'op': the savepoint has state of subtask -1"):
+        own_states(operator, [], [{-1: {}}], unread)
 
 
 def of_uid(logs: Logs) -> dict[tuple[str, int], Any]:
@@ -626,6 +704,10 @@ def test_a_directory(tmp_path):
     part.write_bytes(content[:-1] + b"x")
     with pytest.raises(CheckpointMismatchError, match=r"the file state/op/part-0.parquet is not as it was written"):
         LocalSavepoint(directory)
+    (directory / "state" / "op" / "more.parquet").write_bytes(content)
+    with pytest.raises(CheckpointMismatchError, match=r"the file state/op/more.parquet is none of its own; remove it"):
+        LocalSavepoint(directory)
+    (directory / "state" / "op" / "more.parquet").unlink()
     part.unlink()
     with pytest.raises(CheckpointMismatchError, match=r"the file state/op/part-0.parquet is missing"):
         LocalSavepoint(directory)

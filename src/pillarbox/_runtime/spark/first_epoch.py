@@ -262,10 +262,9 @@ class _Beginning:
                 continue
             codes = [code for code, (number, _) in program.subtasks.items() if number == vertex.number]
             table = opened.table(uid).operator
-            contents = opened.contents(uid)
-            router = Router(table, codes, vertex.max_parallelism, ship(vertex), files=contents is not None)
+            rows, digests = opened.contents(uid) or (opened.frame(uid), None)
+            router = Router(table, codes, vertex.max_parallelism, ship(vertex), files=digests)
             with worker_pool(spark, None):
-                rows = opened.frame(uid) if contents is None else contents
                 frames.append(map_in_arrow(rows, router, STATE_SCHEMA))
             states = self._start.own_states(table, own[uid], vertex, opened.manifest, program)
             last += ((code, LAST, dumps(state)) for code, state in zip(codes, states))

@@ -8,15 +8,17 @@ does not fit the program is found before the query's own first epoch.
 
 from __future__ import annotations
 
+import hashlib
 import pickle
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessorHandle
 
+from pillarbox._errors import CheckpointMismatchError
 from pillarbox._runtime.savepoint_stores import as_it_is, classes_of
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark import residency
@@ -25,7 +27,7 @@ from pillarbox._runtime.spark.layouts import ProgramLayout
 from pillarbox._runtime.spark.output import Output
 from pillarbox._runtime.spark.task_host import TaskHost
 from pillarbox._state import ChunkStore
-from pillarbox._state.savepoint import OperatorTable, OwnState, Table, build_log
+from pillarbox._state.savepoint import FileDigest, OperatorTable, OwnState, Table, build_log
 
 __all__ = ["LAST", "STATE_SCHEMA", "RestoringHost", "Router"]
 
@@ -49,11 +51,18 @@ class Router:
     Args:
         codes: the code of each of them.
         shipped: their vertex, with the classes that keys may be of.
-        files: whether it gets the table's files, each a row with its bytes, instead of the rows in them.
+        files: where it gets the table's files, each a row with ``path`` and ``content``, instead of the rows in them:
+            what each has to be, by its name.
     """
 
     def __init__(
-        self, table: OperatorTable, codes: list[int], max_parallelism: int, shipped: ShippedVertex, *, files: bool
+        self,
+        table: OperatorTable,
+        codes: list[int],
+        max_parallelism: int,
+        shipped: ShippedVertex,
+        *,
+        files: Mapping[str, FileDigest] | None,
     ) -> None:
         self._table = table
         self._files = files
@@ -67,7 +76,7 @@ class Router:
             loads = classes_of(self._shipped.load())
             table = Table(self._table)
             shares = _Shares(self._codes)
-            for batch in _rows_of_files(batches) if self._files else _gathered(batches):
+            for batch in _gathered(batches) if self._files is None else _rows_of_files(batches, self._files):
                 for subtask, share in table.route(batch, len(self._codes), self._max_parallelism, loads):
                     yield from shares.add(subtask, share)
             yield from shares.end()
@@ -101,10 +110,17 @@ class _Shares:
         return pa.RecordBatch.from_arrays([pa.array(*each) for each in zip(row, _FIELDS.types)], schema=_FIELDS)
 
 
-def _rows_of_files(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return the rows of files: Arrow reads them many times as fast as Spark, which makes a row of each."""
+def _rows_of_files(batches: Iterable[pa.RecordBatch], wanted: Mapping[str, FileDigest]) -> Iterator[pa.RecordBatch]:
+    """Return the rows of files: Arrow reads them many times as fast as Spark, which makes a row of each.
+
+    Raises:
+        CheckpointMismatchError: a file is not as it was written.
+    """
     for batch in batches:
-        for content in batch.column("content"):
+        for path, content in zip(batch.column("path").to_pylist(), batch.column("content")):
+            found = FileDigest(len(content.as_buffer()), hashlib.sha256(content.as_buffer()).hexdigest())
+            if found != wanted.get(path.rsplit("/", 1)[1]):
+                raise CheckpointMismatchError(f"the file {path} of the savepoint is not as it was written")
             file = pq.ParquetFile(pa.BufferReader(content.as_buffer()), coerce_int96_timestamp_unit="us")
             yield from file.iter_batches(_ROUTED_ROWS)
 

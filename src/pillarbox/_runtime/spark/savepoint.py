@@ -7,7 +7,7 @@ manifest comes last, and without it there is no savepoint.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,7 @@ from pillarbox._state.savepoint import (
     Sources,
     Table,
     is_drained,
-    read_task,
+    own_states,
     task_row,
 )
 from pillarbox._state.savepoint.arrow_parts import schemas_of
@@ -62,11 +62,11 @@ _STARTED = "started"
 _MANIFEST = "manifest"
 _STATE = "state"
 _TASKS = "tasks"
-# Spark reads a file as a whole for its digest, and can do so up to 2 GiB.
-_ROWS_IN_FILE = 200_000
-_BYTES_IN_FILE = 1024 * 1024 * 1024
-# A file of at most so many bytes may be in memory as a whole, several times over.
+# A file of at most so many bytes may be in memory as a whole, several times over, to be proved and read. So no file
+# gets larger, unless a single row is.
 _WHOLE_BYTES = 64 * 1024 * 1024
+_ROWS_IN_FILE = 200_000
+_BYTES_IN_FILE = _WHOLE_BYTES
 _BEGUN = "a savepoint of pillarbox was begun here"
 
 
@@ -166,8 +166,14 @@ def write_table(rows: DataFrame, directory: str, uid: str) -> None:
 
 
 def complete(spark: SparkSession, directory: str, manifest: Manifest) -> None:
-    """Write the manifest, with the digests of all files that are there: the savepoint is complete by that."""
-    whole = replace(manifest, files=_digests(spark, directory))
+    """Write the manifest, with the digests of all files that are there: the savepoint is complete by that.
+
+    The tables that the manifest has digests of keep these: what was damaged since is not taken for good.
+    """
+    tasks = f"{_TASKS}/"
+    known = {name: digest for name, digest in manifest.files.items() if not name.startswith(tasks)}
+    folders = sorted({*(table_folder(each.uid) for each in manifest.operators), _TASKS} - set(map(_folder, known)))
+    whole = replace(manifest, files={**known, **_digests(spark, directory, folders)})
     _write_text(spark, whole.to_json(), f"{directory}/{_MANIFEST}")
 
 
@@ -310,14 +316,31 @@ def _object(line: str) -> dict[str, Any]:
 # -- reading --
 
 
-def _digests(spark: SparkSession, directory: str) -> dict[str, FileDigest]:
-    """Return what the data files are, by their place in the directory."""
+def _digests(spark: SparkSession, directory: str, folders: Iterable[str]) -> dict[str, FileDigest]:
+    """Return what the data files in some folders are, by their place in the directory."""
     found: dict[str, FileDigest] = {}
-    for name, depth in ((_STATE, 2), (_TASKS, 1)):
-        rows = _parquet(spark, f"{directory}/{name}").selectExpr("path", "length", "sha2(content, 256)")
+    for folder in folders:
+        rows = _parquet(spark, f"{directory}/{folder}").selectExpr("path", "length", "sha2(content, 256)")
         for path, length, digest in rows.collect():
-            found["/".join([name, *path.split("/")[-depth:]])] = FileDigest(length, digest)
+            found[_place(path, folder)] = FileDigest(length, digest)
     return found
+
+
+def _lengths(spark: SparkSession, directory: str) -> dict[str, FileDigest | int]:
+    """Return the lengths of all data files, by their place in the directory: they are listed, and not read."""
+    return {
+        "/".join([name, *path.split("/")[-depth:]]): length
+        for name, depth in ((_STATE, 2), (_TASKS, 1))
+        for path, length in _parquet(spark, f"{directory}/{name}").select("path", "length").collect()
+    }
+
+
+def _place(path: str, folder: str) -> str:
+    return f"{folder}/{path.rsplit('/', 1)[1]}"
+
+
+def _folder(place: str) -> str:
+    return place.rsplit("/", 1)[0]
 
 
 def _parquet(spark: SparkSession, directory: str) -> DataFrame:
@@ -354,7 +377,7 @@ def _text(spark: SparkSession, path: str) -> str | None:
 
 
 def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
-    """Return a savepoint, whose files are proved to be those that were written.
+    """Return a savepoint whose files are there, with their lengths; what is in them is proved when it is read.
 
     Args:
         directory: where it lies.
@@ -371,18 +394,8 @@ def open_savepoint(spark: SparkSession, directory: str) -> OpenSavepoint:
             how = f"; it is a checkpoint, of which 'pillarbox savepoint {directory} DIRECTORY' writes one"
         raise CheckpointMismatchError(f"{directory} {state}: it has no manifest{how}")
     manifest = Manifest.from_json(text)
-    _prove(directory, manifest.files, _digests(spark, directory))
+    manifest.check_files(directory, _lengths(spark, directory))
     return OpenSavepoint(spark, directory, manifest)
-
-
-def _prove(directory: str, wanted: Mapping[str, FileDigest], present: Mapping[str, FileDigest]) -> None:
-    for name in sorted({*wanted, *present}):
-        if name not in present:
-            raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is missing")
-        if name not in wanted:
-            raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is none of its own; remove it")
-        if wanted[name] != present[name]:
-            raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is not as it was written")
 
 
 class OpenSavepoint:
@@ -397,6 +410,7 @@ class OpenSavepoint:
         self._spark = spark
         self.directory: str = directory
         self.manifest: Manifest = manifest
+        self._proved: set[str] = set()
 
     def table(self, uid: str) -> Table:
         """Return the table of an operator, which reads its rows.
@@ -410,22 +424,31 @@ class OpenSavepoint:
         """Return the rows of an operator's table.
 
         Raises:
-            CheckpointMismatchError: there is no state of it.
+            CheckpointMismatchError: there is no state of it, or it is not as it was written.
         """
         schema = spark_schema(self.table(uid).schema)
+        self._prove(table_folder(uid))
         return reader(self._spark).schema(schema).parquet(f"{self.directory}/{table_folder(uid)}")
 
-    def contents(self, uid: str) -> DataFrame | None:
-        """Return the files of an operator's table, each a row with its bytes; None: some are too large for that."""
+    def contents(self, uid: str) -> tuple[DataFrame, dict[str, FileDigest]] | None:
+        """Return the files of an operator's table, each a row with ``path`` and ``content``, and their digests by name.
+
+        Whoever takes them has to prove them. None: some are too large to be in memory as a whole.
+        """
         folder = table_folder(uid)
-        lengths = [file.length for name, file in self.manifest.files.items() if name.startswith(f"{folder}/")]
-        if max(lengths, default=0) > _WHOLE_BYTES:
+        wanted = {name.rsplit("/", 1)[1]: file for name, file in self.manifest.files.items() if _folder(name) == folder}
+        if max((file.length for file in wanted.values()), default=0) > _WHOLE_BYTES:
             return None
-        return _parquet(self._spark, f"{self.directory}/{folder}").select("content")
+        return _parquet(self._spark, f"{self.directory}/{folder}").select("path", "content"), wanted
 
     @property
     def tasks(self) -> DataFrame:
-        """What subtasks keep beside the rows of keys, pickled: a row for each."""
+        """What subtasks keep beside the rows of keys, pickled: a row for each.
+
+        Raises:
+            CheckpointMismatchError: it is not as it was written.
+        """
+        self._prove(_TASKS)
         return reader(self._spark).schema(spark_schema(TASKS)).parquet(f"{self.directory}/{_TASKS}")
 
     def own_states(self, uid: str, loads: Loads = loads_anything) -> list[OwnState]:
@@ -435,18 +458,26 @@ class OpenSavepoint:
             loads: unpickles it.
 
         Raises:
-            CheckpointMismatchError: there is no state of it, or it cannot be read.
+            CheckpointMismatchError: there is no state of it, or it cannot be read, or is not as it was written.
         """
         table = self.table(uid)
-        states = [OwnState() for _ in range(table.operator.parallelism)]
-        for row in self.tasks.where("task IS NOT NULL").collect():
-            if row["uid"] == uid and row["task"]:
-                states[row["subtask"]].task = read_task(uid, bytes(row["task"]), loads)
+        tasks = (row.asDict() for row in self.tasks.where("task IS NOT NULL").collect())
+        batches: list[pa.RecordBatch] = []
         if table.operator.space_layout:
-            for batch in self.frame(uid).where("key_group IS NULL").toArrow().to_batches():
-                for subtask, content in table.own_rows(batch, loads).items():
-                    states[subtask].row = content
-        return states
+            batches = self.frame(uid).where("key_group IS NULL").toArrow().to_batches()
+        return own_states(table.operator, tasks, (table.own_rows(batch, loads) for batch in batches), loads)
+
+    def _prove(self, folder: str) -> None:
+        """Prove, once, that the files in a folder are those that were written.
+
+        Raises:
+            CheckpointMismatchError: they are not.
+        """
+        if folder not in self._proved:
+            wanted = {name: file for name, file in self.manifest.files.items() if _folder(name) == folder}
+            found = _digests(self._spark, self.directory, [folder])
+            replace(self.manifest, files=wanted).check_files(self.directory, found)
+            self._proved.add(folder)
 
 
 def spark_schema(schema: pa.Schema) -> StructType:

@@ -12,7 +12,7 @@ from pillarbox._state.savepoint.own_state import (
     OwnState,
     gate_with_edges,
     is_drained,
-    read_task,
+    own_states,
     redistribute,
     task_row,
 )
@@ -31,7 +31,7 @@ __all__ = [
     "build_log",
     "gate_with_edges",
     "is_drained",
-    "read_task",
+    "own_states",
     "redistribute",
     "restore_logs",
     "task_row",

@@ -23,7 +23,7 @@ from pillarbox._state.log_view import LogView
 from pillarbox._state.savepoint.arrow_parts import schemas_of
 from pillarbox._state.savepoint.log_builder import build_log
 from pillarbox._state.savepoint.manifest import FileDigest, Manifest, OperatorTable, Sources, table_folder
-from pillarbox._state.savepoint.own_state import TASKS, OwnState, is_drained, read_task, redistribute, task_row
+from pillarbox._state.savepoint.own_state import TASKS, OwnState, is_drained, own_states, redistribute, task_row
 from pillarbox._state.savepoint.table import Loads, Table
 from pillarbox._unpickle import loads as loads_anything
 
@@ -79,14 +79,13 @@ def write_savepoint(
         rows += map(task_row, mine)
     (folder / "tasks").mkdir()
     pq.write_table(pa.Table.from_pylist(rows, schema=TASKS), folder / "tasks" / "part-0.parquet")
-    files = {path.relative_to(folder).as_posix(): _digest(path) for path in sorted(folder.rglob("*.parquet"))}
     manifest = Manifest(
         pillarbox=pillarbox.__version__,
         epoch=epoch,
         programs=programs,
         operators=tuple(operators),
         sources=sources or Sources(),
-        files=files,
+        files=_digests(folder),
         checkpoint=checkpoint,
         drained=is_drained(rows),
     )
@@ -124,6 +123,12 @@ def _prepare(folder: Path) -> None:
     (folder / _STARTED / "part-0.txt").write_text("a savepoint of pillarbox was begun here\n", encoding="utf-8")
 
 
+def _digests(folder: Path) -> dict[str, FileDigest]:
+    """Return what the data files of a savepoint are, by their place in its directory."""
+    found = sorted(path for name in ("state", "tasks") for path in (folder / name).rglob("*.parquet"))
+    return {path.relative_to(folder).as_posix(): _digest(path) for path in found}
+
+
 def _digest(path: Path) -> FileDigest:
     with path.open("rb") as file:
         digest = hashlib.sha256()
@@ -149,12 +154,7 @@ class LocalSavepoint:
             state = "was begun, and not completed" if (self._folder / _STARTED).exists() else "is no savepoint"
             raise CheckpointMismatchError(f"{directory} {state}: it has no manifest")
         self.manifest: Manifest = Manifest.from_json(found[0].read_text(encoding="utf-8"))
-        for name, wanted in self.manifest.files.items():
-            path = self._folder / name
-            if not path.exists():
-                raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is missing")
-            if _digest(path) != wanted:
-                raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is not as it was written")
+        self.manifest.check_files(directory, _digests(self._folder))
 
     def table(self, uid: str) -> Table:
         """Return the table of an operator.
@@ -185,15 +185,9 @@ class LocalSavepoint:
             CheckpointMismatchError: there is no state of it, or it cannot be read.
         """
         table = self.table(uid)
-        states = [OwnState() for _ in range(table.operator.parallelism)]
-        for path in self._files("tasks/"):
-            for row in pq.read_table(path).to_pylist():
-                if row["uid"] == uid and row["task"]:
-                    states[row["subtask"]].task = read_task(uid, row["task"], loads)
-        for batch in self.batches(uid):
-            for subtask, row in table.own_rows(batch, loads).items():
-                states[subtask].row = row
-        return states
+        rows = (row for path in self._files("tasks/") for row in pq.read_table(path).to_pylist())
+        own_rows = (table.own_rows(batch, loads) for batch in self.batches(uid))
+        return own_states(table.operator, rows, own_rows, loads)
 
     def _files(self, lead: str) -> list[Path]:
         return [self._folder / name for name in sorted(self.manifest.files) if name.startswith(lead)]

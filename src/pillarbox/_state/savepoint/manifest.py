@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pillarbox._errors import CheckpointMismatchError, shorten
+from pillarbox._errors import CheckpointMismatchError, describe, shorten
 from pillarbox._state.key_note import KeyNote
 from pillarbox._state.log_head import Layout, LogHead
 from pillarbox._state.log_layouts import state_name
@@ -287,19 +287,17 @@ class Manifest:
         )
 
     def to_json(self) -> str:
-        """Return it as one line of JSON."""
+        """Return it as one line of JSON, which proves itself: ``digest`` is that of all other fields."""
         content = asdict(self)
-        for operator in content["operators"]:
-            if not operator["depends_on"]:
-                del operator["depends_on"]  # earlier versions do not know it
-        return json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return _canonical({**content, "digest": _digest_of(content)})
 
     @staticmethod
     def from_json(text: str) -> Manifest:
         """Return a manifest that was written.
 
         Raises:
-            CheckpointMismatchError: it is none, or of a newer version, or has a field that is not known here.
+            CheckpointMismatchError: it is none, or not as it was written, or of a newer version, or has a field that is
+                not known here.
         """
         try:
             content = json.loads(text)
@@ -312,20 +310,52 @@ class Manifest:
             raise CheckpointMismatchError(
                 f"the savepoint has format {written}, this version of pillarbox reads up to {FORMAT}: update pillarbox"
             )
+        digest = content.pop("digest", None)
+        if digest != _digest_of(content):
+            raise CheckpointMismatchError(
+                "the manifest of the savepoint is not as it was written: its digest is not that of its content; it is"
+                " damaged, or was edited: take a copy of the savepoint, or another one"
+            )
         _check_fields(Manifest, content)
-        return Manifest(
-            **{
-                **content,
-                "operators": tuple(map(_operator, content["operators"])),
-                "sources": _sources(content["sources"]),
-                "files": {path: _made(FileDigest, each) for path, each in content["files"].items()},
-            }
-        )
+        try:
+            made: Manifest = _made(
+                Manifest,
+                content,
+                operators=tuple(map(_operator, content["operators"])),
+                sources=_sources(content["sources"]),
+                files={path: _made(FileDigest, each) for path, each in content["files"].items()},
+            )
+        except (LookupError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+            what = f"the manifest of the savepoint is not complete: {describe(error)}"
+            raise CheckpointMismatchError(what) from error
+        return made
+
+    def check_files(self, directory: object, present: Mapping[str, FileDigest | int]) -> None:
+        """Check that the data files in a directory are those of the savepoint.
+
+        Args:
+            directory: for people.
+            present: for each file the digest of what is in it, or as much as is known of it: its length in bytes.
+
+        Raises:
+            CheckpointMismatchError: a file is missing, or more, or not as it was written.
+        """
+        for name in sorted({*self.files, *present}):
+            if name not in present:
+                raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is missing")
+            if name not in self.files:
+                raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is none of its own; remove it")
+            wanted, found = self.files[name], present[name]
+            if found != (wanted.length if isinstance(found, int) else wanted):
+                raise CheckpointMismatchError(f"savepoint {directory}: the file {name} is not as it was written")
 
 
 def table_folder(uid: str) -> str:
-    """Return where the table of an operator lies in a savepoint: by its uid, as far as that is a name for a folder."""
-    name = re.sub(r"[^A-Za-z0-9.-]", "-", uid).lstrip(".-")
+    """Return where the table of an operator lies in a savepoint: by its uid, as far as that is a name for a folder.
+
+    Names that differ by their case alone are one folder for some file systems, so a capital letter is no part of one.
+    """
+    name = re.sub(r"[^a-z0-9.-]", "-", uid.lower()).lstrip(".-")
     if name != uid or len(uid) > 100:
         name = f"{name[:60] or 'uid'}-{hashlib.sha256(uid.encode('utf-8', 'surrogatepass')).hexdigest()[:12]}"
     return f"state/{name}"
@@ -406,12 +436,18 @@ def _check_fields(kind: type[Any], content: Any) -> None:
         )
 
 
+def _canonical(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+def _digest_of(content: Mapping[str, Any]) -> str:
+    """Return the digest of all fields of a manifest but that itself."""
+    return hashlib.sha256(_canonical(content).encode()).hexdigest()
+
+
 def _made(kind: type[Any], content: Any, **parts: Any) -> Any:
     _check_fields(kind, content)
-    try:
-        return kind(**{**content, **parts})
-    except TypeError as error:
-        raise CheckpointMismatchError(f"the manifest of the savepoint is not complete: {error}") from error
+    return kind(**{**content, **parts})
 
 
 def _operator(content: Any) -> OperatorTable:
@@ -425,6 +461,8 @@ def _operator(content: Any) -> OperatorTable:
         columns=tuple(_made(SlotColumn, each) for each in content["columns"]),
         parts=tuple(_made(ArrowPart, each, keys=tuple(each["keys"])) for each in content["parts"]),
     )
+    for part in made.parts:
+        part.arrow_schema  # noqa: B018 - what is wrong with one is found here, not where rows are read
     return made
 
 

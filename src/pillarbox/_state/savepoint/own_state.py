@@ -5,7 +5,7 @@ Source of the behaviour: Flink's ``RoundRobinOperatorStateRepartitioner`` for li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from typing import Any
@@ -16,10 +16,11 @@ from pillarbox._elements import channel_code, edge_of_channel, subtask_of_channe
 from pillarbox._errors import CheckpointMismatchError, describe
 from pillarbox._state.log_view import LogView
 from pillarbox._state.operator_state import redistribute_operator_state
+from pillarbox._state.savepoint.manifest import OperatorTable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._unpickle import MissingGlobalError
 
-__all__ = ["TASKS", "OwnState", "gate_with_edges", "is_drained", "read_task", "redistribute", "task_row"]
+__all__ = ["TASKS", "OwnState", "gate_with_edges", "is_drained", "own_states", "redistribute", "task_row"]
 
 #: The columns of the table ``tasks``: a row for each subtask with a log. ``task`` is pickled, as the head has it.
 TASKS = pa.schema(
@@ -85,6 +86,42 @@ class OwnState:
 
     task: dict[str, Any] = field(default_factory=dict)
     row: dict[str, Any] = field(default_factory=dict)
+
+
+def own_states(
+    operator: OperatorTable,
+    tasks: Iterable[Mapping[str, Any]],
+    own_rows: Iterable[Mapping[int, dict[str, Any]]],
+    loads: Callable[[bytes], Any],
+) -> list[OwnState]:
+    """Return what the subtasks of an operator keep beside the rows of keys, by subtask.
+
+    Args:
+        tasks: the rows of ``tasks``, also those of other operators.
+        own_rows: the operator's own rows, as ``Table.own_rows`` gives them.
+        loads: unpickles what subtasks keep.
+
+    Raises:
+        CheckpointMismatchError: it cannot be read, or is of a subtask that the operator does not have.
+    """
+    states = [OwnState() for _ in range(operator.parallelism)]
+
+    def of(subtask: Any) -> OwnState:
+        if not isinstance(subtask, int) or not 0 <= subtask < operator.parallelism:
+            raise CheckpointMismatchError(
+                f"operator {operator.uid!r}: the savepoint has state of subtask {subtask}, and the operator has"
+                f" subtasks 0 to {operator.parallelism - 1}: it is damaged, or was edited"
+            )
+        return states[subtask]
+
+    for row in tasks:
+        if row["uid"] == operator.uid and row["task"]:
+            state = of(row["subtask"])
+            state.task = read_task(operator.uid, bytes(row["task"]), loads)
+    for rows in own_rows:
+        for subtask, content in rows.items():
+            of(subtask).row = content
+    return states
 
 
 def gate_with_edges(kept: Any, edge: Callable[[int], int | None]) -> dict[str, Any]:
