@@ -15,7 +15,7 @@ from pillarbox._operators.windowing.assigner import (
     TimedAssigner,
     WindowAssigner,
 )
-from pillarbox._operators.windowing.window_starts import line, offset_millis
+from pillarbox._operators.windowing.window_starts import Days, Milliseconds, line, offset_millis
 from pillarbox._operators.windowing.windows import TimeWindow
 from pillarbox._time.duration import DurationLike, positive_millis
 
@@ -37,7 +37,7 @@ class _Tumbling(TimedAssigner):
         self.size: int = positive_millis(size, f"{name}: the size")
         self.offset: int = offset_millis(name, offset, self.size)
         self.time_zone = time_zone
-        self.line = line(name, self.offset, time_zone, {"size": self.size})
+        self.line: Milliseconds | Days = line(name, self.offset, time_zone, {"size": self.size})
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
@@ -101,7 +101,7 @@ class _Sliding(TimedAssigner):
         self.slide: int = positive_millis(slide, f"{name}: the slide")
         self.offset: int = offset_millis(name, offset, self.slide)
         self.time_zone = time_zone
-        self.line = line(name, self.offset, time_zone, {"size": self.size, "slide": self.slide})
+        self.line: Milliseconds | Days = line(name, self.offset, time_zone, {"size": self.size, "slide": self.slide})
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
@@ -171,7 +171,9 @@ class _Cumulative(TimedAssigner):
             )
         self.offset: int = offset_millis(name, offset, self.size)
         self.time_zone = time_zone
-        self.line = line(name, self.offset, time_zone, {"largest size": self.size, "step": self.step})
+        self.line: Milliseconds | Days = line(
+            name, self.offset, time_zone, {"largest size": self.size, "step": self.step}
+        )
 
     def assign_windows(
         self, element: Any, timestamp: int | None, context: WindowAssigner.WindowAssignerContext, /
