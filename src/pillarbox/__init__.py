@@ -36,7 +36,9 @@ else:
         try:
             return globals()[name]
         except KeyError:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+            missing = import_module("pillarbox._datastream.missing")
+            error = missing.missing_class(name) or AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            raise error from None
 
     def __dir__() -> list[str]:
         own = {name for name in globals() if name.startswith("__")}

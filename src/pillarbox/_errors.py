@@ -15,6 +15,7 @@ __all__ = [
     "ConfigurationError",
     "ExchangeError",
     "KeyTypeError",
+    "MissingClassError",
     "MissingMethodError",
     "OperatorError",
     "PillarboxError",
@@ -74,6 +75,10 @@ class ProgramError(PillarboxError, ValueError):
 
 class MissingMethodError(ProgramError, AttributeError):
     """An object of this kind has no such method: it is an ``AttributeError``, so ``hasattr`` says no."""
+
+
+class MissingClassError(ProgramError, ImportError):
+    """A class of PyFlink's does not exist here. It is an ``ImportError``, so an ``import`` shows what to do instead."""
 
 
 class ConfigurationError(PillarboxError):

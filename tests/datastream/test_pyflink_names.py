@@ -45,6 +45,25 @@ NOT_HERE = {
         " is_unaligned_checkpoints_enabled is_force_unaligned_checkpoints close"
     ),
 }
+# All classes of pyflink.datastream and pyflink.common, and those of connectors and of the Table API that programs of
+# the DataStream API import as well.
+CLASSES = """
+    AggregateFunction AsyncDataStream AsyncFunction BroadcastConnectedStream BroadcastProcessFunction BroadcastStream
+    CheckpointConfig CheckpointStorage CheckpointingMode CoFlatMapFunction CoMapFunction CoProcessFunction
+    ConnectedStreams CountWindow CustomCheckpointStorage CustomStateBackend DataStream DataStreamSink
+    EmbeddedRocksDBStateBackend ExternalizedCheckpointRetention FileSystemCheckpointStorage FilterFunction
+    FlatMapFunction GlobalWindow HashMapStateBackend JobManagerCheckpointStorage KeySelector
+    KeyedBroadcastProcessFunction KeyedCoProcessFunction KeyedProcessFunction KeyedStream MapFunction MemorySize
+    MergingWindowAssigner OutputTag Partitioner PredefinedOptions ProcessFunction ProcessWindowFunction ReduceFunction
+    RuntimeContext RuntimeExecutionMode SinkFunction SlotSharingGroup SourceFunction StateBackend
+    StreamExecutionEnvironment TimeDomain TimeWindow TimerService Trigger TriggerResult Window WindowAssigner
+    WindowFunction WindowedStream AllWindowedStream CachedDataStream CloseableIterator
+    CompletableFuture Configuration DeserializationSchema Duration Encoder ExecutionConfig ExecutionMode Instant
+    JobClient JobExecutionResult JobID JobStatus RestartStrategies Row RowKind SerializationSchema SimpleStringSchema
+    Time TypeInformation Types WatermarkStrategy
+    FileSink FileSource HybridSource KafkaRecordSerializationSchema KafkaSink KafkaSource NumberSequenceSource
+    OutputFileConfig RollingPolicy StreamFormat EnvironmentSettings StreamTableEnvironment TableEnvironment
+"""
 PAGE = (Path(__file__).parents[2] / "docs" / "pyflink.md").read_text()
 
 
@@ -97,3 +116,19 @@ def test_methods_that_are_not_here_say_so(owner):
             getattr(made, method)
         if owner != "DataStreamSink":
             assert f"`{method}" in PAGE or f".{method}" in PAGE, method
+
+
+def test_classes_that_are_not_here_say_so_where_they_are_imported():
+    missing = [name for name in CLASSES.split() if name not in pillarbox.__all__]
+    for name in missing:
+        with pytest.raises(ImportError, match=rf"^{name} is a class of Flink's, and not of pillarbox's: .+") as caught:
+            exec(f"from pillarbox import {name}")
+        assert isinstance(caught.value, pillarbox.ProgramError)
+        assert f"`{name}`" in PAGE or f".{name}" in PAGE, name
+    assert "SlotSharingGroup" in missing
+
+
+def test_a_name_that_nobody_knows_is_no_attribute():
+    assert not hasattr(pillarbox, "KeyedStraem")
+    with pytest.raises(ImportError, match="cannot import name 'KeyedStraem'"):
+        exec("from pillarbox import KeyedStraem")

@@ -1,10 +1,13 @@
-"""Methods that are asked of the wrong kind of stream, or are Flink's only: which kind has them, what to say instead."""
+"""Methods that are asked of the wrong kind of stream, or are Flink's only: which kind has them, what to say instead.
+
+The same for classes of PyFlink's that a program imports.
+"""
 
 from __future__ import annotations
 
-from pillarbox._errors import MissingMethodError
+from pillarbox._errors import MissingClassError, MissingMethodError
 
-__all__ = ["missing", "missing_in_environment", "missing_in_sink"]
+__all__ = ["missing", "missing_class", "missing_in_environment", "missing_in_sink"]
 
 _WRITE = "end the stream with to_dataframe(...), and write that with Spark"
 _BUFFERS = "buffers are sent when they are full, and when a micro-batch ends: leave the call out"
@@ -84,7 +87,58 @@ _OF_ENVIRONMENTS = {
     "set_stream_time_characteristic": "a stream has event time once it has watermarks: leave the call out",
     "socket_text_stream": _READ,
 }
+# Classes of PyFlink's, by what to do instead.
+_STATE_BACKENDS = "state lies in the workers, and in the query's checkpoint: leave it out"
+_RESTARTS = "Spark runs failed tasks again (spark.task.maxFailures): leave it out"
+_OF_ENVIRONMENT = "settings belong to the Spark session, or to the environment: env.set_parallelism(...) and the like"
+_FORMATS = "Spark reads and writes formats: from_json(...), to_json(...) and the like on the columns of a DataFrame"
+_QUERIES = "pillarbox.start(...) returns Spark's StreamingQuery"
+_CLASSES = {
+    _EPOCHS: "CheckpointConfig CheckpointingMode ExternalizedCheckpointCleanup ExternalizedCheckpointRetention",
+    "the query's checkpointLocation says where checkpoints are: leave it out": (
+        "CheckpointStorage CustomCheckpointStorage FileSystemCheckpointStorage JobManagerCheckpointStorage"
+    ),
+    _STATE_BACKENDS: (
+        "CustomStateBackend EmbeddedRocksDBStateBackend FsStateBackend HashMapStateBackend MemoryStateBackend"
+        " PredefinedOptions RocksDBStateBackend StateBackend"
+    ),
+    _RESTARTS: "RestartStrategies RestartStrategyConfiguration",
+    "Spark schedules the tasks, and has its own settings of memory: leave it out": "MemorySize SlotSharingGroup",
+    _OF_ENVIRONMENT: "Configuration ExecutionConfig ExecutionMode",
+    "a stream has event time after assign_timestamps_and_watermarks(...): leave it out": "TimeCharacteristic",
+    _READ: (
+        "FileSource FlinkKafkaConsumer HybridSource KafkaOffsetsInitializer KafkaSource NumberSequenceSource"
+        " PulsarSource Source SourceFunction StreamFormat"
+    ),
+    _WRITE: (
+        "DeliveryGuarantee Elasticsearch7SinkBuilder Encoder FileSink FlinkKafkaProducer KafkaSink"
+        " KafkaRecordSerializationSchema OutputFileConfig PulsarSink RollingPolicy Sink SinkFunction"
+    ),
+    _FORMATS: (
+        "AvroRowDeserializationSchema AvroRowSerializationSchema CsvRowDeserializationSchema"
+        " CsvRowSerializationSchema DeserializationSchema JsonRowDeserializationSchema JsonRowSerializationSchema"
+        " SerializationSchema SimpleStringSchema"
+    ),
+    "end the stream with to_dataframe(...), and use Spark's SQL on that": (
+        "EnvironmentSettings StreamTableEnvironment Table TableEnvironment"
+    ),
+    "end the stream with to_dataframe(...), and persist that": "CachedDataStream",
+    "execute_and_collect() returns results that can be iterated, in a with statement, too": "CloseableIterator",
+    "there are no changelog streams, so a row has no kind": "RowKind",
+    "it is a datetime here": "Instant",
+    _QUERIES: "CompletableFuture JobClient JobExecutionResult JobID JobStatus",
+    "functions return or yield their results, those of a side output as a tuple of tag and result": "Collector",
+}
+_ADVICE = {name: advice for advice, names in _CLASSES.items() for name in names.split()}
+
 _CLOSES_WINDOWS = "reduce(...), aggregate(...), apply(...) or process(...)"
+
+
+def missing_class(name: str) -> MissingClassError | None:
+    """Return the error for a class of PyFlink's that pillarbox does not have; None: no such class is known."""
+    if name not in _ADVICE:
+        return None
+    return MissingClassError(f"{name} is a class of Flink's, and not of pillarbox's: {_ADVICE[name]}")
 
 
 def missing_in_environment(env: object, name: str) -> AttributeError:
