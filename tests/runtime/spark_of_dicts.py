@@ -89,7 +89,8 @@ class Handle:
         self.timers[self.key].add(timestamp)
 
     def deleteTimer(self, timestamp: int) -> None:
-        self.timers[self.key].discard(timestamp)
+        # Spark logs a warning where there is none.
+        self.timers[self.key].remove(timestamp)
 
 
 class Query:
@@ -173,12 +174,12 @@ class Query:
             if not self.timers:
                 frame[BATCH_TIMESTAMP] = now
             frames += processor.handleInputRows((code,), iter([frame]), Times(now))
-        for code in list(handle.timers):
-            for timestamp in sorted(handle.timers[code]):
-                if timestamp <= now:
-                    handle.key = code
-                    handle.timers[code].discard(timestamp)  # Spark's timers are gone once they have fired
-                    frames += processor.handleExpiredTimer((code,), Times(now), None)
+        expired = sorted((at, code) for code, timers in handle.timers.items() for at in timers if at < now)
+        for at, code in expired:
+            handle.key = code
+            frames += processor.handleExpiredTimer((code,), Times(now), None)
+            # Spark deletes it after the call, also where it was registered again.
+            handle.deleteTimer(at)
         processor.close()
         return self._observed(
             pa.RecordBatch.from_arrays([pa.array(frame[name]) for name in frame.columns], names=list(frame.columns))

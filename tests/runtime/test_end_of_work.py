@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from pillarbox._runtime.spark.output import REPORT_TYPES
-from pillarbox._runtime.spark.query import EndOfWork
+from pillarbox._runtime.spark.query import EndOfWork, Reports
 
 # 2026-11-21T20:00:00.000Z, and a second later.
 TEN = 1795291200000
 ELEVEN = TEN + 1000
 
 
-def task(next_wake_up: int | None = None, unfinished: bool = False) -> list[Any]:
+def task(next_wake_up: int | None = None, unfinished: bool = False, subtask: int = 0) -> list[Any]:
     """A report as Spark Connect has it: without names."""
-    values = {"next_wake_up": next_wake_up, "unfinished": unfinished}
+    values = {"next_wake_up": next_wake_up, "unfinished": unfinished, "level": 1, "subtask": subtask}
     return [values.get(field) for field in REPORT_TYPES]
 
 
@@ -49,10 +49,60 @@ def batch(*tasks: list[Any], read: bool = False, second: int = 0, name: str = "p
         ([batch(task(unfinished=True))], False),
         ([batch(task(unfinished=True), name="pillarbox 2")], False),
         ([batch(task(unfinished=True)), batch(task(ELEVEN), second=3)], True),
+        # A task that has something to do, but was not called: it will be.
+        ([batch(task(unfinished=True), read=True), batch(second=1)], False),
+        ([batch(task(unfinished=True, subtask=1)), batch(task(ELEVEN), second=1)], False),
+        ([batch(task(unfinished=True), name="pillarbox 2"), batch(task(), second=1)], False),
+        ([batch(task(TEN), read=True), batch(), batch(second=1)], False),
+        ([batch(task(TEN), read=True), batch(), batch(task(), second=1)], True),
     ],
 )
 def test_the_end(batches: list[dict[str, Any]], reached: bool) -> None:
     end = EndOfWork()
-    # The first may be left from the run before.
+    # The first batch may be left from the run before.
     assert not end.is_reached(batch())
     assert [end.is_reached(progress) for progress in batches][-1] is reached
+
+
+def test_requests_of_the_first_batch_count() -> None:
+    """It may be one that the run before left, and carries what that one did not answer."""
+    end = EndOfWork()
+    assert not end.is_reached(batch(task(unfinished=True)))
+    assert not end.is_reached(batch())
+    assert end.is_reached(batch(task()))
+
+
+class Query:
+    """A query as far as its progress goes, of which Spark keeps two reports."""
+
+    def __init__(self) -> None:
+        self.batches: list[dict[str, Any]] = []
+
+    @property
+    def lastProgress(self) -> dict[str, Any] | None:
+        return self.batches[-1] if self.batches else None
+
+    @property
+    def recentProgress(self) -> list[dict[str, Any]]:
+        return self.batches[-2:]
+
+
+def test_all_batches_are_looked_at_in_their_order() -> None:
+    query = Query()
+    reports = Reports(query)
+    assert reports.new() == []
+    query.batches += [{"batchId": 4}]
+    assert reports.new() == [{"batchId": 4}]
+    assert reports.new() == []
+    query.batches += [{"batchId": 5}, {"batchId": 6}]
+    assert reports.new() == [{"batchId": 5}, {"batchId": 6}]
+    # Spark no longer has the report of batch 7: whether its tasks have ended what was unfinished is not known.
+    query.batches += [{"batchId": number} for number in (7, 8, 9)]
+    assert reports.new() == [None, {"batchId": 8}, {"batchId": 9}]
+
+
+def test_a_report_that_is_missing_may_have_been_of_tasks_that_ended_their_work() -> None:
+    end = EndOfWork()
+    assert not end.is_reached(batch(task(unfinished=True)))
+    assert not end.is_reached(None)
+    assert end.is_reached(batch(second=1))

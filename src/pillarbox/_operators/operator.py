@@ -231,7 +231,7 @@ class StreamOperator:
 
     @property
     def is_unfinished(self) -> bool:
-        """Whether it carries something on that is a matter of this epoch's input, and not of a later time: requests."""
+        """Whether requests are under way, of this epoch's input or an earlier one's: the task runs again at once."""
         return False
 
     @property

@@ -140,12 +140,19 @@ class MultipleInputStreamTask(StreamTask):
     def next_wake_up(self) -> int | None:
         """The time (epoch ms) when the task has work even without input.
 
-        It is that of its earliest processing-time timer, or when a source or stream has been silent for its timeout.
+        It is that of its earliest processing-time timer, by the worker's clock; or when a source or stream has been
+        silent for its timeout, by the epochs' times. While requests are carried on, it is the epoch's own: at once,
+        whatever the worker's clock says.
         """
         times = [service.next_processing_time_timer() for service in self.chain.timer_services()]
         times += [self.gate.next_wake_up(self._epoch_time)]
         times += [operator.next_wake_up for operator in self.chain.operators]
+        times += [self._epoch_time] if self._is_unfinished else []
         return min((time for time in times if time is not None), default=None)
+
+    @property
+    def _is_unfinished(self) -> bool:
+        return any(operator.is_unfinished for operator in self.chain.operators)
 
     def run_epoch(
         self,
@@ -328,8 +335,7 @@ class MultipleInputStreamTask(StreamTask):
             event_time_timers=sum(service.num_event_time_timers() for service in services),
             processing_time_timers=sum(service.num_processing_time_timers() for service in services),
             next_wake_up=self.next_wake_up,
-            # Requests that are carried: what comes of them is a matter of this input, not of a later time.
-            unfinished=any(operator.is_unfinished for operator in self.chain.operators),
+            unfinished=self._is_unfinished,
             state_bytes=self.log.state_bytes,
             state_bytes_written=self.log.bytes_written,
             state_chunks=self.log.chunks,

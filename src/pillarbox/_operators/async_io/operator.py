@@ -98,11 +98,6 @@ class AsyncWaitOperator(StreamOperator):
         self.in_flight.restore(state or ())
 
     @property
-    def next_wake_up(self) -> int | None:
-        """When there is something to do even without input: at once, while requests are carried on."""
-        return self.context.processing_time_service.current_processing_time() if self.is_unfinished else None
-
-    @property
     def is_unfinished(self) -> bool:
         """Whether there are requests that have not left yet."""
         return self._opened is not None and not self._opened.is_empty()

@@ -10,7 +10,7 @@ from pillarbox._elements import TaskReport
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._runtime.spark.output import REPORT_TYPES
 
-__all__ = ["metrics"]
+__all__ = ["metrics", "tasks_of"]
 
 _NAME = re.compile(r"pillarbox( \d+)?( level \d+)?")
 
@@ -32,6 +32,11 @@ def metrics(progress: Any) -> list[TaskReport]:
     Raises:
         ProgramError: it is something else.
     """
+    return [task for _, task in tasks_of(progress)]
+
+
+def tasks_of(progress: Any) -> list[tuple[str, TaskReport]]:
+    """Return the metrics of all tasks of an epoch, each with the name of its program's and level's metrics."""
     progress = getattr(progress, "progress", progress)
     if progress is None:
         return []
@@ -39,11 +44,11 @@ def metrics(progress: Any) -> list[TaskReport]:
     observed = progress.get("observedMetrics") if is_dict else getattr(progress, "observedMetrics", None)
     if observed is None:
         raise ProgramError(f"metrics() takes the progress of a query, such as lastProgress, not {shorten(progress)}")
-    tasks: list[TaskReport] = []
+    tasks: list[tuple[str, TaskReport]] = []
     for name, values in observed.items():
         if _NAME.fullmatch(name):
             row = _named(values, ["tasks"])
-            tasks += [_task(_named(task, REPORT_TYPES)) for task in row["tasks"] or ()]
+            tasks += [(name, _task(_named(task, REPORT_TYPES))) for task in row["tasks"] or ()]
     return tasks
 
 

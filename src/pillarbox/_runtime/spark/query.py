@@ -23,7 +23,7 @@ from pillarbox._elements import TaskReport
 from pillarbox._errors import ProgramError, describe, shorten
 from pillarbox._runtime.spark import residency
 from pillarbox._runtime.spark.description import Description
-from pillarbox._runtime.spark.metrics import metrics
+from pillarbox._runtime.spark.metrics import tasks_of
 from pillarbox._runtime.spark.requests import RequestWatch
 from pillarbox._runtime.spark.rescale import check_spark, rescale
 from pillarbox._runtime.spark.session import task_slots, worker_pool
@@ -143,15 +143,24 @@ class EndOfWork:
         # When the input ended: the time of the first batch without any (epoch ms).
         self._input_ended: int | None = None
         self._is_first = True
+        # The last report of each task of which there may be more to come without input.
+        self._last: dict[tuple[str, str, int], TaskReport] = {}
 
     def is_reached(self, progress: Any) -> bool:
-        """Return whether it is the one of this progress report; some reports may be left out.
+        """Return whether it is the one of this progress report, of the batch that follows; None: it is not known.
 
-        Of a batch without input, exactly the tasks with something due run, and report. The others have nothing to do by
-        its time, which is no earlier than the end of the input. The first batch of a run says nothing: it may be one
-        that the run before planned and did not finish, ahead of all input that has come since.
+        Of a batch without input, exactly the tasks with something due run, and report; what the others have reported
+        before still holds. The end is where nothing is left that was due when the input ended. The first batch of a run
+        is not the end: it may be one that the run before planned and did not finish, ahead of all input that has come
+        since.
         """
+        if progress is None:
+            self._last.clear()
+            return False
         first, self._is_first = self._is_first, False
+        for name, report in tasks_of(progress):
+            if report.level:
+                self._last[name, report.uid, report.subtask] = report
         if any(source["startOffset"] != source["endOffset"] for source in progress["sources"]):
             self._input_ended = None
             return False
@@ -159,11 +168,31 @@ class EndOfWork:
             return False
         if self._input_ended is None:
             self._input_ended = _millis(progress["timestamp"])
-        return not any(self._has_work(report, self._input_ended) for report in metrics(progress))
+        return not any(self._has_work(report, self._input_ended) for report in self._last.values())
 
     def _has_work(self, report: TaskReport, until: int) -> bool:
         wakes_up = report.next_wake_up
         return bool(report.unfinished) or (wakes_up is not None and wakes_up <= until)
+
+
+class Reports:
+    """The progress reports of a query, in the order of its batches."""
+
+    def __init__(self, query: Any) -> None:
+        self._query = query
+        self._seen: int | None = None
+
+    def new(self) -> list[Any]:
+        """Return those that are new; None stands for the ones that Spark has let go meanwhile."""
+        last = self._query.lastProgress
+        seen = self._seen
+        if last is None or last["batchId"] == seen:
+            return []
+        self._seen = last["batchId"]
+        if seen is None or last["batchId"] == seen + 1:
+            return [last]
+        found = [one for one in self._query.recentProgress if seen < one["batchId"] <= last["batchId"]]
+        return found if found and found[0]["batchId"] == seen + 1 else [None, *found]
 
 
 class _Watch(threading.Thread):
@@ -196,7 +225,7 @@ class _Watch(threading.Thread):
             _log.debug("the functions of query %s were not closed: %s", self._query.id, describe(error))
 
     def _wait(self) -> None:
-        looked_at = None
+        reports = Reports(self._query)
         if self._requests is not None:
             self._requests.look()
         looked_for_requests = time.monotonic()
@@ -204,11 +233,13 @@ class _Watch(threading.Thread):
             if self._requests is not None and time.monotonic() - looked_for_requests >= _REQUESTS_EVERY:
                 self._requests.look()
                 looked_for_requests = time.monotonic()
-            progress = None if self._end is None else self._query.lastProgress
-            if self._end is not None and progress is not None and progress["batchId"] != looked_at:
-                looked_at = progress["batchId"]
-                if self._end.is_reached(progress):
-                    self._query.stop()
+            if self._end is None:
+                continue
+            is_reached = False
+            for progress in reports.new():
+                is_reached = self._end.is_reached(progress)
+            if is_reached:
+                self._query.stop()
 
 
 def _millis(timestamp: str) -> int:

@@ -98,15 +98,22 @@ class TaskHost:
             try:
                 yield from task.run_epoch(_sent(rows) if last else _buffers(rows), self._store, now, last=last)
                 if self._timers:
-                    self._set_timer(task)
+                    self._set_timer(task, now)
                 residency.here.spare_the_collector()
             except BaseException:
                 residency.here.discard(task)
                 raise
 
-    def _set_timer(self, task: MultipleInputStreamTask) -> None:
-        wanted = task.next_wake_up
-        present = list(self._handle.listTimers())
+    def _set_timer(self, task: MultipleInputStreamTask, now: int) -> None:
+        """Let Spark call again when the task has something to do.
+
+        Spark goes by the batch's time: in this batch it calls for all timers before that, and deletes each of them
+        after the call, also where it was registered again meanwhile. So they are left to Spark, and work that is due by
+        the worker's clock, or was not yet although Spark called for it, is a matter of the next batch.
+        """
+        wake_up = task.next_wake_up
+        wanted = None if wake_up is None else max(wake_up, now + 1)
+        present = [timestamp for timestamp in self._handle.listTimers() if timestamp >= now]
         for timestamp in present:
             if timestamp != wanted:
                 self._handle.deleteTimer(timestamp)
