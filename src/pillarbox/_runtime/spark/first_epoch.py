@@ -268,16 +268,18 @@ class _Beginning:
                 frames.append(map_in_arrow(rows, router, STATE_SCHEMA))
             states = self._start.own_states(table, own[uid], vertex, opened.manifest, program)
             last += ((code, LAST, dumps(state)) for code, state in zip(codes, states))
-        frames.append(spark.createDataFrame(last, STATE_SCHEMA))
+        with worker_pool(spark, None):
+            frames.append(spark.createDataFrame(last, STATE_SCHEMA))
         return reduce(lambda one, other: one.unionAll(other), frames)
 
     def _run(self, first: FirstEpoch) -> None:
         spark, program = self._spark, self._program
         layouts = self._description.layouts([program.layout], list)
         with unwrapped_failures():
-            rows_in_batch = session_settings(spark, _BATCHES)
-            with rows_in_batch, program_settings(spark, [PlannedProgram.of(program)], layouts):
-                rows = plan_first_epoch(program, spark, first)
+            rows = plan_first_epoch(program, spark, first)
+            settings = program_settings(spark, [PlannedProgram.of(program)], layouts)
+            # Not before no other query starts: that one would have them for its whole life.
+            with settings, session_settings(spark, _BATCHES):
                 query = (
                     rows.writeStream.format("noop")
                     .option("checkpointLocation", self._checkpoint)

@@ -45,8 +45,11 @@ def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None =
     description = files.description
     found: dict[str, dict[str, Any]] = {}
     for operator in files.stateful:
-        with worker_pool(spark, None), unwrapped_failures():
-            rows = files.logs(operator).mapInArrow(_Summaries(top), "facts STRING").collect()
+        logs = files.logs(operator)
+        with worker_pool(spark, None):
+            summaries = logs.mapInArrow(_Summaries(top), "facts STRING")
+        with unwrapped_failures():
+            rows = summaries.collect()
         for facts in sorted((json.loads(row.facts) for row in rows), key=itemgetter("operator", "subtask")):
             _merge(found, facts, top)
     noted = description.binding()

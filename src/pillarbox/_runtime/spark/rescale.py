@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 from pillarbox._errors import CheckpointMismatchError, ConfigurationError, ProgramError, shorten
 from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles
 from pillarbox._runtime.spark.places import check_session, place_of
-from pillarbox._runtime.spark.start import spark_version, state_settings
+from pillarbox._runtime.spark.session import session_with
+from pillarbox._runtime.spark.start import settings_of_state, spark_version
+from pillarbox._runtime.spark.started import running
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,7 +58,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     check_spark(spark)
     files = CheckpointFiles(spark, checkpoint)
     description = files.description
-    if description.query_id in {str(query.id) for query in spark.streams.active}:
+    if description.query_id in {*(str(query.id) for query in spark.streams.active), *running()}:
         raise CheckpointMismatchError(f"checkpoint {checkpoint}: its query is running: stop it, and call this again")
     present, interrupted = description.parallelism, description.interrupted
     if description.unfinished is not None and interrupted is None:
@@ -77,9 +79,14 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
             " checkpoint, with env.from_savepoint(...) and any set_max_parallelism(...)"
         )
     description.keep()
-    with state_settings(spark, description.state_format):
-        spark._streamingCheckpointManager.repartition(str(files), parallelism)
+    _repartition(spark, str(files), parallelism, description.state_format)
     return True
+
+
+def _repartition(spark: SparkSession, checkpoint: str, parallelism: int, state_format: str) -> None:
+    # The more state there is, the longer it takes: in a session of its own, so other queries start meanwhile.
+    own = session_with(spark, settings_of_state(state_format))
+    own._streamingCheckpointManager.repartition(checkpoint, parallelism)
 
 
 def check_spark(spark: SparkSession) -> None:

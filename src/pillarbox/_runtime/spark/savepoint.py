@@ -103,7 +103,7 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
             f"checkpoint {checkpoint} has no state of pillarbox: is it that of another query of Spark's?"
         )
     check_new(spark, directory)
-    with worker_pool(spark, None), unwrapped_failures():
+    with unwrapped_failures():
         begin(spark, directory)
         with _still_there(files):
             operators, tasks = _write_tables(files, stateful, directory)
@@ -198,7 +198,9 @@ def _write_tables(
             table = Table(OperatorTable.of(heads))
             if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
                 table = Table(OperatorTable.of(heads, _parts(logs)))
-            rows = logs.mapInArrow(_Rows(table.operator), spark_schema(table.schema))
+            schema = spark_schema(table.schema)
+            with worker_pool(files.spark, None):
+                rows = logs.mapInArrow(_Rows(table.operator), schema)
             write_table(rows, directory, uid)
             operators.append(table.operator)
             tasks += map(task_row, views.values())
@@ -226,7 +228,9 @@ class _Rows:
 def _parts(logs: DataFrame) -> dict[str, pa.Schema]:
     """Return the Arrow schemas of an operator by columns."""
     found: dict[str, pa.Schema] = {}
-    for row in logs.mapInArrow(_schemas, "part STRING, content BINARY").collect():
+    with worker_pool(logs.sparkSession, None):
+        schemas = logs.mapInArrow(_schemas, "part STRING, content BINARY")
+    for row in schemas.collect():
         found.setdefault(row["part"], pa.ipc.read_schema(pa.py_buffer(bytes(row["content"]))))
     return found
 
@@ -245,13 +249,16 @@ def _schemas(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 def write_tasks(spark: SparkSession, rows: list[dict[str, Any]], directory: str) -> None:
     """Write what subtasks keep beside the rows of keys, of all operators."""
     values = [tuple(row[name] for name in TASKS.names) for row in rows]
-    frame = spark.createDataFrame(values, spark_schema(TASKS))
+    schema = spark_schema(TASKS)
+    with worker_pool(spark, None):
+        frame = spark.createDataFrame(values, schema)
     frame.coalesce(1).write.mode("overwrite").parquet(f"{directory}/{_TASKS}")
 
 
 def _write_text(spark: SparkSession, text: str, folder: str) -> None:
-    frame = spark.createDataFrame([(text,)], "value STRING").coalesce(1)
-    frame.write.mode("overwrite").option("compression", "none").text(folder)
+    with worker_pool(spark, None):
+        frame = spark.createDataFrame([(text,)], "value STRING")
+    frame.coalesce(1).write.mode("overwrite").option("compression", "none").text(folder)
 
 
 @contextmanager

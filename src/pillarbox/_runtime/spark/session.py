@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +25,10 @@ __all__ = [
     "check_session",
     "default_parallelism",
     "local_session",
+    "plans_now",
     "reason_for_default",
     "session_settings",
+    "session_with",
     "task_slots",
     "time_zone",
     "worker_pool",
@@ -240,7 +243,14 @@ def time_zone(spark: SparkSession) -> str:
 
 
 # The environment belongs to the whole application, and queries that end have their functions closed from other threads.
+# Whoever has the lock makes one plan, runs no job, and waits for no other lock.
 _pool_lock = threading.Lock()
+_plans: ContextVar[bool] = ContextVar("pillarbox_plans", default=False)
+
+
+def plans_now() -> bool:
+    """Return whether this thread makes a plan for a pool of workers."""
+    return _plans.get()
 
 
 @contextmanager
@@ -259,9 +269,26 @@ def session_settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[
                 spark.conf.unset(name)
 
 
+def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
+    """Return another session with the settings of a classic one, and with more, which nobody else sees."""
+    from pyspark.errors import AnalysisException
+
+    own = spark.newSession()
+    fresh = own.conf.getAll
+    for name, value in spark.conf.getAll.items():
+        if fresh.get(name) != value:
+            try:
+                own.conf.set(name, value)
+            except AnalysisException:  # one of the whole application, which a session may have all the same
+                continue
+    for name, value in settings.items():
+        own.conf.set(name, value)
+    return own
+
+
 @contextmanager
 def worker_pool(spark: SparkSession, name: str | None) -> Iterator[None]:
-    """Give the Python functions of the plans that are built meanwhile workers of their own.
+    """Give the Python functions of the plan that is built meanwhile workers of their own. No job may run meanwhile.
 
     Spark hands a task to any idle worker of a pool, and keeps a pool for each set of environment variables. Keyed
     tasks live in their workers: in a pool with sources and outputs there would be several times as many workers to be
@@ -273,13 +300,13 @@ def worker_pool(spark: SparkSession, name: str | None) -> Iterator[None]:
         yield
         return
     if name is None:
-        with _pool_lock:
+        with _planning():
             yield
         return
     # Spark sets the second one for Arrow functions but not for stateful ones: those would have two pools of one name,
     # and nobody would reach the residents of the latter to close them.
     variables = {"PILLARBOX_POOL": name, "SPARK_SIMPLIFIED_TRACEBACK": "1"}
-    with _pool_lock:
+    with _planning():
         # Another dictionary in its place: a thread of the user's, which knows nothing of the lock, may be reading it.
         before = context.environment
         context.environment = {**before, **variables}
@@ -287,3 +314,14 @@ def worker_pool(spark: SparkSession, name: str | None) -> Iterator[None]:
             yield
         finally:
             context.environment = before
+
+
+@contextmanager
+def _planning() -> Iterator[None]:
+    assert not plans_now(), "a plan is made within another one"
+    with _pool_lock:
+        token = _plans.set(True)
+        try:
+            yield
+        finally:
+            _plans.reset(token)

@@ -31,7 +31,7 @@ from pillarbox._runtime.spark.buffer_rows import batch_settings
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.layouts import layout_setting
 from pillarbox._runtime.spark.residency import DRAIN_PROPERTY
-from pillarbox._runtime.spark.session import reason_for_default, session_settings
+from pillarbox._runtime.spark.session import plans_now, reason_for_default, session_settings
 from pillarbox._runtime.spark.sink_log import complete_sink_log
 from pillarbox._runtime.spark.started import StartedQuery, remember
 from pillarbox._runtime.spark.writer import checkpoint_of, session_of
@@ -47,6 +47,7 @@ __all__ = [
     "program_settings",
     "programs_of",
     "register",
+    "settings_of_state",
     "spark_version",
     "state_settings",
     "wanted_parallelism",
@@ -73,9 +74,11 @@ _unstarted: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
 _REMEMBERED = 256
 _programs: OrderedDict[str, tuple[Program, tuple[str, ...]]] = OrderedDict()
 
-# A query's settings are on the session while it starts: meanwhile no other query may start.
+# A query's settings are on the session while it starts: meanwhile no other query may start. Whoever has the lock of
+# pools does not wait for this one.
 _starting = threading.RLock()
 _STARTING_SECONDS = 600.0
+_wrapping = threading.Lock()  # guards the methods of writers
 
 _log = logging.getLogger("pillarbox")
 
@@ -219,12 +222,7 @@ def program_settings(
         ConfigurationError: another query has been starting for ten minutes.
     """
     needed = _needed(programs, layouts)
-    if not _starting.acquire(timeout=_STARTING_SECONDS):
-        raise ConfigurationError(
-            f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and queries of a process that runs"
-            " pillarbox programs start one after the other: is a query started in onQueryStarted() of a listener?"
-        )
-    try:
+    with _alone():
         if not needed:
             yield
             return
@@ -233,21 +231,42 @@ def program_settings(
             needed[_FORMAT] = "2"
         with session_settings(spark, needed):
             yield
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """Let no query start meanwhile, but those that this thread starts."""
+    assert not plans_now(), "a thread that has the lock of pools waits for the end of a start"
+    if not _starting.acquire(timeout=_STARTING_SECONDS):
+        raise ConfigurationError(
+            f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and queries of a process that runs"
+            " pillarbox programs start one after the other: is a query started in onQueryStarted() of a listener?"
+        )
+    try:
+        yield
     finally:
         _starting.release()
 
 
 @contextmanager
 def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
-    """Set the settings that Spark takes for those of a checkpoint when it reads or rewrites state by itself.
+    """Set the settings that Spark takes for those of a checkpoint when a plan that reads its state is made.
 
-    No query starts in this time.
+    No query starts in this time, so no job may run in it.
 
     Args:
         state_format: the format of the checkpoint's state files.
+
+    Raises:
+        ConfigurationError: another query has been starting for ten minutes.
     """
-    with _starting, session_settings(spark, {_PROVIDER_KEY: _PROVIDER, _FORMAT: state_format}):
+    with _alone(), session_settings(spark, settings_of_state(state_format)):
         yield
+
+
+def settings_of_state(state_format: str) -> dict[str, str]:
+    """Return the settings that Spark takes for those of a checkpoint when it reads or rewrites state by itself."""
+    return {_PROVIDER_KEY: _PROVIDER, _FORMAT: state_format}
 
 
 @contextmanager
@@ -373,7 +392,7 @@ def _watch_starts(spark: SparkSession) -> None:
         from pyspark.sql.streaming.readwriter import DataStreamWriter as writer
     else:
         from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as writer
-    with _starting:
+    with _wrapping:
         for method in ("start", "toTable"):
             start = getattr(writer, method)
             if not hasattr(start, _WRAPPED):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from pillarbox._runtime.spark.start import PlannedProgram
 
-__all__ = ["StartedQuery", "find", "remember"]
+__all__ = ["StartedQuery", "find", "remember", "running"]
 
 
 class StartedQuery:
@@ -98,6 +98,12 @@ def find(query: StreamingQuery) -> StartedQuery | None:
     """Return how a query was started; None: another process did it, or it has no program of pillarbox."""
     with _lock:
         return _queries.get(str(query.id))
+
+
+def running() -> list[str]:
+    """Return the ids of queries that run, of all sessions of this process."""
+    with _lock:
+        return [number for number, started in _queries.items() if _is_active(started.query)]
 
 
 def _is_active(query: StreamingQuery) -> bool:

@@ -76,8 +76,9 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     states = state_columns(every, _TAKEN)
     encoder = StateEncoder(uid, key_type(every, DataType.fromDDL), states, time_zone(spark))
     codes = ", ".join(map(str, sorted(heads)))
+    logs, schema = files.logs(operator).where(f"code IN ({codes})"), _schema(encoder)
     with worker_pool(spark, None):
-        rows = files.logs(operator).where(f"code IN ({codes})").mapInArrow(_StateRows(encoder), _schema(encoder))
+        rows = logs.mapInArrow(_StateRows(encoder), schema)
     return _with_variants(rows, encoder)
 
 
@@ -96,8 +97,9 @@ def _of_savepoint(spark: SparkSession, directory: str, uid: str, epoch: int | No
     heads = [operator.head()]
     states = state_columns(heads, _TAKEN)
     encoder = StateEncoder(uid, key_type(heads, DataType.fromDDL), states, time_zone(spark))
+    table, schema = opened.frame(uid), _schema(encoder)
     with worker_pool(spark, None):
-        rows = map_in_arrow(opened.frame(uid), _TableRows(operator, encoder), _schema(encoder))
+        rows = map_in_arrow(table, _TableRows(operator, encoder), schema)
     return _with_variants(rows, encoder)
 
 

@@ -192,10 +192,12 @@ def _write(
     like: Manifest | None,
 ) -> None:
     before = _there(spark, directory, uid)
-    with worker_pool(spark, None), unwrapped_failures():
+    with unwrapped_failures():
         if before is None:
             files.begin(spark, directory)
-        made = map_in_arrow(rows, _Rows(table, uid), files.spark_schema(Table(table.operator).schema))
+        schema = files.spark_schema(Table(table.operator).schema)
+        with worker_pool(spark, None):
+            made = map_in_arrow(rows, _Rows(table, uid), schema)
         files.write_table(made, directory, uid)
         others = [] if before is None else [row.asDict() for row in before.tasks.collect()]
         files.write_tasks(spark, [*others, *tasks], directory)

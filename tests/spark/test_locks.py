@@ -1,0 +1,160 @@
+"""The locks of the process: several threads plan, start, read and write, and none waits for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql.classic.dataframe import DataFrame
+
+import pillarbox
+from pillarbox import (
+    KeyedProcessFunction,
+    StreamExecutionEnvironment,
+    ValueStateDescriptor,
+    read_state,
+    rescale,
+    savepoint,
+    write_state,
+)
+from pillarbox._runtime.spark import first_epoch, session, start
+from pillarbox._runtime.spark import rescale as rescale_module
+from pillarbox._runtime.spark import savepoint as savepoint_module
+from pillarbox._runtime.spark.inspection import inspect_checkpoint
+from pillarbox._runtime.spark.plan import plan_first_epoch
+from pillarbox._runtime.spark.start import spark_version
+
+pytestmark = pytest.mark.spark
+
+# Whoever waits longer than this waits for ever.
+DEADLOCKED = 300.0
+
+
+class Count(KeyedProcessFunction):
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int))
+
+    def process_element(self, value, ctx):
+        self.seen.update((self.seen.value() or 0) + 1)
+        yield value.id, self.seen.value()
+
+
+def run(spark: Any, folder: Path, checkpoint: str, from_savepoint: str | None = None) -> None:
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
+    if from_savepoint is not None:
+        env.from_savepoint(from_savepoint)
+    read = spark.readStream.schema("id LONG").parquet(str(folder / "in"))
+    rows = env.from_dataframe(read).key_by("id").process(Count()).uid("count").to_dataframe("id LONG, n LONG")
+    writer = rows.writeStream.format("noop").option("checkpointLocation", str(folder / checkpoint))
+    pillarbox.start(writer.trigger(availableNow=True)).awaitTermination()
+
+
+@pytest.fixture
+def stopped(spark, tmp_path):
+    """A folder with a query that is stopped."""
+    spark.range(4).coalesce(1).write.parquet(str(tmp_path / "in"))
+    run(spark, tmp_path, "checkpoint")
+    return tmp_path
+
+
+def test_a_savepoint_is_written_while_another_thread_starts_from_one(spark, stopped, monkeypatch):
+    savepoint(spark, str(stopped / "checkpoint"), str(stopped / "first"))
+    writing, planning = threading.Event(), threading.Event()
+    begin = savepoint_module.begin
+
+    def begin_and_wait(*args: Any) -> None:
+        begin(*args)
+        writing.set()
+        assert planning.wait(DEADLOCKED)
+
+    def wait_and_plan(*args: Any) -> Any:
+        assert writing.wait(DEADLOCKED)
+        planning.set()
+        return plan_first_epoch(*args)
+
+    monkeypatch.setattr(savepoint_module, "begin", begin_and_wait)
+    monkeypatch.setattr(first_epoch, "plan_first_epoch", wait_and_plan)
+    first = str(stopped / "first")
+    both = [
+        threading.Thread(
+            target=savepoint, args=(spark, str(stopped / "checkpoint"), str(stopped / "second")), daemon=True
+        ),
+        threading.Thread(target=run, args=(spark, stopped, "other", first), daemon=True),
+    ]
+    for thread in both:
+        thread.start()
+    for thread in both:
+        thread.join(DEADLOCKED)
+    assert not any(thread.is_alive() for thread in both), "each waits for a lock that the other one has"
+    assert (stopped / "second" / "manifest").is_dir() and (stopped / "other" / "commits" / "0").exists()
+
+
+def test_neither_lock_is_held_while_jobs_run(spark, stopped, monkeypatch):
+    """Of what takes long: other threads plan and start meanwhile."""
+    looks: list[str] = []
+
+    def looked_at(module: Any, name: str) -> None:
+        original = getattr(module, name)
+
+        def look(*args: Any, **options: Any) -> Any:
+            free = threading.Thread(target=free_locks, args=(name,), daemon=True)
+            free.start()
+            free.join(DEADLOCKED)
+            return original(*args, **options)
+
+        monkeypatch.setattr(module, name, look)
+
+    def free_locks(name: str) -> None:
+        with session._pool_lock, start._starting:
+            looks.append(name)
+
+    looked_at(savepoint_module, "begin")
+    looked_at(savepoint_module, "write_table")
+    looked_at(savepoint_module, "write_tasks")
+    looked_at(savepoint_module, "complete")
+    looked_at(DataFrame, "collect")
+    checkpoint, first = str(stopped / "checkpoint"), str(stopped / "first")
+    savepoint(spark, checkpoint, first)
+    assert looks and {"begin", "write_table", "write_tasks", "complete", "collect"} == {*looks}
+    looks.clear()
+    inspect_checkpoint(spark, checkpoint)
+    write_state(read_state(spark, first, "count").where("key = 1"), str(stopped / "edited"), "count", like=first)
+    run(spark, stopped, "other", first)
+    if spark_version(spark) >= (4, 2):
+        looked_at(rescale_module, "_repartition")
+        assert rescale(spark, checkpoint, 1)
+        assert "_repartition" in looks
+    assert {"write_table", "complete"} <= {*looks}
+
+
+def test_settings_of_the_first_epoch_are_on_the_session_while_nothing_else_starts(spark, stopped, monkeypatch):
+    savepoint(spark, str(stopped / "checkpoint"), str(stopped / "first"))
+    free: list[bool] = []
+
+    @contextmanager
+    def looked_at(*args: Any) -> Iterator[None]:
+        trying = threading.Thread(target=lambda: free.append(start._starting.acquire(blocking=False)))
+        trying.start()
+        trying.join()
+        with session.session_settings(*args):
+            yield
+
+    monkeypatch.setattr(first_epoch, "session_settings", looked_at)
+    run(spark, stopped, "other", str(stopped / "first"))
+    assert free == [False]
+
+
+def test_nobody_waits_for_a_start_who_has_the_lock_of_pools():
+    context: Any = SimpleNamespace(sparkContext=SimpleNamespace(environment={}))
+    for asked in (start.program_settings(context, []), start.state_settings(context, "1")):
+        with session.worker_pool(context, None), pytest.raises(AssertionError, match="has the lock of pools"), asked:
+            pass
+    inner = session.worker_pool(context, "two")
+    with session.worker_pool(context, "one"), pytest.raises(AssertionError, match="within another one"), inner:
+        pass
+    assert not session.plans_now()
