@@ -20,13 +20,10 @@ __all__ = [
     "Fields",
     "MissingGlobalError",
     "RefusedGlobalError",
-    "StandIn",
     "find_global",
     "loads",
     "loads_allowed",
-    "loads_allowed_with_stand_ins",
     "loads_plain",
-    "loads_with_stand_ins",
     "make",
     "make_error",
     "row_class",
@@ -109,26 +106,6 @@ class RefusedGlobalError(Exception):
 Allowed = dict[tuple[str, str], Callable[[], Any]]
 
 
-class StandIn:
-    """Stands for an object whose class is missing; it cannot be pickled."""
-
-    def __new__(cls, *args: Any, **named: Any) -> StandIn:
-        return object.__new__(cls)
-
-    def __init__(self, *args: Any, **named: Any) -> None: ...
-
-    def __setstate__(self, state: Any) -> None: ...
-
-    def __setitem__(self, key: Any, value: Any) -> None: ...
-
-    def append(self, value: Any) -> None: ...
-
-    def extend(self, values: Any) -> None: ...
-
-    def __reduce__(self) -> Any:
-        raise LookupError
-
-
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         former = _FORMER.get((module, name))
@@ -137,15 +114,7 @@ class _Unpickler(pickle.Unpickler):
         try:
             return super().find_class(module, name)
         except (ImportError, AttributeError) as error:
-            return self.missing(module, name, error)
-
-    def missing(self, module: str, name: str, error: Exception) -> Any:
-        raise MissingGlobalError(module, name, error) from error
-
-
-class _UnpicklerWithStandIns(_Unpickler):
-    def missing(self, module: str, name: str, error: Exception) -> Any:
-        return StandIn
+            raise MissingGlobalError(module, name, error) from error
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -165,16 +134,10 @@ class _AllowingUnpickler(pickle.Unpickler):
         where = (module, name)
         if where not in self._made:
             make = self._allowed.get(where)
-            self._made[where] = self.refused(module, name) if make is None else make()
+            if make is None:
+                raise RefusedGlobalError(module, name)
+            self._made[where] = make()
         return self._made[where]
-
-    def refused(self, module: str, name: str) -> Any:
-        raise RefusedGlobalError(module, name)
-
-
-class _AllowingUnpicklerWithStandIns(_AllowingUnpickler):
-    def refused(self, module: str, name: str) -> Any:
-        return type("StandIn", (StandIn,), {})
 
 
 def loads(payload: bytes | memoryview) -> Any:
@@ -206,11 +169,6 @@ def find_global(module: str, name: str) -> Any:
         raise MissingGlobalError(module, name, error) from error
 
 
-def loads_with_stand_ins(payload: bytes) -> Any:
-    """Unpickle with :class:`StandIn` in the place of each class that is missing."""
-    return _UnpicklerWithStandIns(io.BytesIO(payload)).load()
-
-
 def loads_plain(payload: bytes | memoryview) -> Any:
     """Unpickle plain data: numbers, text, bytes, None, and tuples, lists, sets and dicts of them.
 
@@ -227,10 +185,3 @@ def loads_allowed(payload: bytes | memoryview, allowed: Mapping[tuple[str, str],
         RefusedGlobalError: it names something else. Nothing of it was called.
     """
     return _AllowingUnpickler(payload, allowed).load()
-
-
-def loads_allowed_with_stand_ins(
-    payload: bytes | memoryview, allowed: Mapping[tuple[str, str], Callable[[], Any]]
-) -> Any:
-    """Unpickle with a :class:`StandIn` in the place of each thing that may not be named."""
-    return _AllowingUnpicklerWithStandIns(payload, allowed).load()

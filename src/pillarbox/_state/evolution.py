@@ -21,8 +21,9 @@ from pillarbox._state.log_contents import LogContents
 from pillarbox._state.log_head import LogHead, LogIdentity, cannot_become
 from pillarbox._state.plain_states import PlainStates, slot_name
 from pillarbox._state.records import RecordError, fill, reader
+from pillarbox._state.stand_ins import stand_in_for
 from pillarbox._state.type_names import TypeName, converter, parse, refusal
-from pillarbox._unpickle import Allowed, StandIn
+from pillarbox._unpickle import Allowed
 
 __all__ = ["Evolution", "evolution_of"]
 
@@ -34,11 +35,11 @@ class Evolution:
     """What becomes of the values of a log.
 
     Attributes:
-        allowed: what pickles may name; None: anything.
+        allowed: what pickles may name.
         changes: whether any value became another than was written, so far.
     """
 
-    allowed: Allowed | None = None
+    allowed: Allowed
 
     def __init__(self, identity: LogIdentity) -> None:
         self._identity = identity
@@ -233,7 +234,7 @@ class _PlainNames(Allowed):
     def get(self, where: Any, default: Any = None) -> Any:
         found = super().get(where)
         if found is None and ".".join(where) in self.gone:
-            return lambda: type("StandIn", (StandIn,), {})
+            return partial(stand_in_for, *where)
         return found
 
 

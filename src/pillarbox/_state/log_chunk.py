@@ -6,7 +6,6 @@ with a kind that this version does not know is refused.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,22 +17,14 @@ from pillarbox._elements import dumps
 from pillarbox._errors import CheckpointMismatchError, describe, shorten
 from pillarbox._state.addresses import is_space, space_address
 from pillarbox._state.chunk_store import ChunkStore
-from pillarbox._state.class_names import Classes, Without, without
+from pillarbox._state.class_names import Classes
 from pillarbox._state.large_collection import Elements, LargeCollection
 from pillarbox._state.large_collections import Batch
 from pillarbox._state.log_head import Layout, LogIdentity, Mark, cannot_become, damaged, newer, refused, unreadable
 from pillarbox._state.records import RecordError
 from pillarbox._state.sizes import sizes_of
-from pillarbox._unpickle import (
-    Allowed,
-    MissingGlobalError,
-    RefusedGlobalError,
-    StandIn,
-    loads,
-    loads_allowed,
-    loads_allowed_with_stand_ins,
-    loads_with_stand_ins,
-)
+from pillarbox._state.stand_ins import StandIn, loads_inert, stand_ins_in
+from pillarbox._unpickle import Allowed, MissingGlobalError, RefusedGlobalError, loads_allowed
 
 __all__ = ["Chunk", "Entries", "large_element", "large_row", "read_chunk", "read_large"]
 
@@ -281,14 +272,14 @@ def read_chunk(
     mark: Mark | None,
     identity: LogIdentity,
     layouts: tuple[Layout, Layout],
-    allowed: Allowed | None = None,
+    allowed: Allowed,
 ) -> tuple[Chunk, Mark]:
     """Return a chunk, and its mark.
 
     Args:
         mark: the size and digest that it must have; None where that is not known: in logs of format 1.
         layouts: what the slots of rows hold, of those of keys and of those of namespaces, for people.
-        allowed: what it may name; None: anything.
+        allowed: what it may name.
 
     Raises:
         CheckpointMismatchError: it is missing, or not as it was written; or something in it cannot be read.
@@ -337,9 +328,7 @@ def read_chunk(
     return chunk, mark
 
 
-def read_large(
-    store: ChunkStore, number: int, mark: Mark, identity: LogIdentity, allowed: Allowed | None = None
-) -> dict[str, Any]:
+def read_large(store: ChunkStore, number: int, mark: Mark, identity: LogIdentity, allowed: Allowed) -> dict[str, Any]:
     """Return what has a value of its own: ``row``, with ``slots``, which says what its slots hold; or ``element``.
 
     Raises:
@@ -369,35 +358,32 @@ def _checked(
     identity: LogIdentity,
     what: str,
     layouts: tuple[Layout, Layout],
-    allowed: Allowed | None,
+    allowed: Allowed,
 ) -> Any:
     if mark is not None and not mark.fits(payload):
         length = f", {len(payload)} bytes where {mark.size} were" if len(payload) != mark.size else ""
         raise damaged(identity, f"{what}, of epoch {mark.epoch},", f"its digest does not fit{length}")
     try:
-        if allowed is None:
-            return loads(payload)
         content = loads_allowed(payload, allowed)
         if isinstance(allowed, Classes):
             allowed.check_places(payload)
         return content
     except MissingGlobalError as error:
-        names = None if allowed is None else Without(allowed, error.args[:2])
-        raise unreadable(identity, _where(payload, *layouts, names), error) from error
+        raise unreadable(identity, _where(payload, *layouts, _names(error.args[:2])), error) from error
     except RefusedGlobalError as error:
-        raise refused(identity, _where(payload, *layouts, allowed), error) from error
+        raise refused(identity, _where(payload, *layouts, _names(error.args[:2])), error) from error
     except RecordError as error:
-        names = None if allowed is None else Without(allowed, (error.record.__module__, error.record.__qualname__))
-        raise cannot_become(identity, _where(payload, *layouts, names), str(error)) from error
+        names = allowed.names_of(error.record) if isinstance(allowed, Classes) else []
+        names = names or [(error.record.__module__, error.record.__qualname__)]
+        raise cannot_become(identity, _where(payload, *layouts, _names(*names)), str(error)) from error
     except Exception as error:
         if mark is None:
             raise damaged(identity, what, describe(error)) from error
-        names = without(allowed, payload) if isinstance(allowed, Classes) else None
-        where = "" if names is None else f" (in {_where(payload, *layouts, names)})"
+        where = _found(payload, *layouts, allowed.is_misfit) if isinstance(allowed, Classes) else ""
         raise CheckpointMismatchError(
-            f"{identity}: {what}, of epoch {mark.epoch}, cannot be read{where}: {describe(error)}; it is as it was"
-            " written, so a class in it does not read what it wrote before: let it, as with a default for a new field"
-            " and the members that an enum had, or start from a new checkpoint"
+            f"{identity}: {what}, of epoch {mark.epoch}, cannot be read{where and f' (in {where})'}: {describe(error)};"
+            " it is as it was written, so a class in it does not read what it wrote before: let it, as with a default"
+            " for a new field and the members that an enum had, or start from a new checkpoint"
         ) from error
 
 
@@ -409,48 +395,49 @@ def _missing(identity: LogIdentity, what: str, mark: Mark | None) -> CheckpointM
     )
 
 
-def _where(payload: bytes, layout: Layout, space_layout: Layout, allowed: Allowed | None = None) -> str:
-    """Return which state of which key holds a value whose class is missing, or not allowed."""
+_Test = Callable[["StandIn | type[StandIn]"], bool]
+
+
+def _names(*names: tuple[Any, ...]) -> _Test:
+    return lambda made: made.where in names
+
+
+def _where(payload: bytes, layout: Layout, space_layout: Layout, test: _Test) -> str:
+    """Return which state of which key holds a value with something that is looked for."""
+    found = _found(payload, layout, space_layout, test)
+    return found or (
+        f"one of the states {', '.join(repr(name.partition('/')[2]) for name, _ in layout + space_layout)}"
+    )
+
+
+def _found(payload: bytes, layout: Layout, space_layout: Layout, test: _Test) -> str:
+    """Return the same; "" where it is not found. Nothing in the pickle is run."""
+
+    def in_rows(keys: list[Any], rows: list[Any], layout: Layout, whose: str = "") -> str:
+        for key, row in zip(keys, rows):
+            of = whose or f"the key {shorten(key)}"
+            if is_in(key):
+                return of
+            for (name, kind), value in zip(layout, (row or ())[1:]):
+                if is_in(value):
+                    return f"the {kind} state {name.partition('/')[2]!r} of {of}"
+        return ""
+
+    def is_in(value: Any) -> bool:
+        return any(map(test, stand_ins_in(value)))
+
     try:
-        content = loads_with_stand_ins(payload) if allowed is None else loads_allowed_with_stand_ins(payload, allowed)
-        if not isinstance(content, dict):
-            keys, rows = content[:2]
-            found = _where_in_rows(keys, rows, layout)
-        elif "element" in content:
-            found = "an element of a large map or list"
-        elif "row" in content:
-            found = _where_in_rows([None], [content["row"]], content["slots"], "a key with much state")
-        else:
-            found = _where_in_rows(content["keys"], content["rows"], layout)
-            keys, _, rows = content.get("spaces", ([], [], []))
-            found = found or _where_in_rows(keys, rows, space_layout)
-            for row, slot, _, names, values in content.get("elements", ()):
-                if not found and any(map(_has_stand_in, (names, *values))):
-                    name, kind = (layout if len(row) == 1 else space_layout)[slot - 1]
-                    found = f"the {kind} state {name.partition('/')[2]!r} of the key {shorten(row[0])}"
-        if found:
-            return found
+        content = loads_inert(payload)
+        if "element" in content:
+            return "an element of a large map or list"
+        if "row" in content:
+            return in_rows([None], [content["row"]], content["slots"], "a key with much state")
+        keys, _, rows = content.get("spaces", ([], [], []))
+        found = in_rows(content["keys"], content["rows"], layout) or in_rows(keys, rows, space_layout)
+        for row, slot, _, names, values in () if found else content.get("elements", ()):
+            if is_in(names) or is_in(values):
+                name, kind = (layout if len(row) == 1 else space_layout)[slot - 1]
+                return f"the {kind} state {name.partition('/')[2]!r} of the key {shorten(row[0])}"
+        return found
     except Exception:
-        pass  # the error about the name is the one to report
-    return f"one of the states {', '.join(repr(name.partition('/')[2]) for name, _ in layout + space_layout)}"
-
-
-def _where_in_rows(keys: list[Any], rows: list[Any], layout: Layout, whose: str = "") -> str:
-    for key, row in zip(keys, rows):
-        of = whose or f"the key {shorten(key)}"
-        if _has_stand_in(key):
-            return of
-        for (name, kind), value in zip(layout, (row or ())[1:]):
-            if _has_stand_in(value):
-                return f"the {kind} state {name.partition('/')[2]!r} of {of}"
-    return ""
-
-
-def _has_stand_in(value: Any) -> bool:
-    try:
-        pickle.dumps(value, 5)
-    except LookupError:
-        return True
-    except Exception:
-        return False
-    return isinstance(value, type) and issubclass(value, StandIn)
+        return ""  # the error about the class is the one to report

@@ -43,13 +43,13 @@ def scan(
     head: LogHead,
     identity: LogIdentity,
     layouts: Callable[[int], tuple[Layout, Layout]],
-    allowed: Allowed | None,
+    allowed: Allowed,
 ) -> Iterator[Scanned]:
     """Return all chunks that a head knows of, the newest first.
 
     Args:
         layouts: what the slots of rows of keys and of namespaces hold in the chunk of a number.
-        allowed: what chunks may name; None: anything.
+        allowed: what chunks may name.
 
     Raises:
         CheckpointMismatchError: one is missing, or is not what was written; or something in it cannot be read.
