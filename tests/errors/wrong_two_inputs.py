@@ -22,7 +22,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from tests.errors.wrong_uses import RECORD, ZERO, Build, Run, exploding, rows
+from tests.errors.wrong_uses import RECORD, ZERO, Build, Run, exploding, rows, untimed
 
 RULES = MapStateDescriptor("rules")
 
@@ -174,7 +174,7 @@ TWO_INPUT_RUNS = [
     Run("interval join", lambda s: one_of_all(s, Joins()), ("operator 'op' failed at the record Row(id=", ZERO, "key 'k'"), "exploding"),
     Run("interval join, a value", lambda s: one_of_all(s, lambda left, right, ctx: 5), ("operator 'op'", "returned 5, which is one value")),
     Run("interval join, a state of its own", lambda s: one_of_all(s, JoinsWithState()), ("operator 'op' keeps a state called 'left' itself: give yours another name",), "open", ProgramError),
-    Run("interval join, no timestamps", lambda s: s.key_by("key").interval_join(s.key_by("key")).between(0, 1).process(Joins()).name("op"), ("operator 'op'", FIRST, "has no timestamp", "put assign_timestamps_and_watermarks(...) before")),
+    Run("interval join, no timestamps", lambda s: untimed(s).key_by("key").interval_join(untimed(s).key_by("key")).between(0, 1).process(Joins()).name("op"), ("operator 'op'", FIRST, "has no timestamp", "put assign_timestamps_and_watermarks(...) before")),
     Run("reduce, a state of its own", lambda s: s.key_by("key").reduce(FoldsWithState()).name("op"), ("operator 'op' keeps a state called 'reduced' itself",), "open", ProgramError),
     Run("co_group, a value", lambda s: grouped(s).apply(lambda ones, twos: 5).name("op"), ("operator 'op' failed", "key 'k'", "returned 5, which is one value")),
     Run("broadcast, the other side writes", lambda s: ruled(s, Rules(lambda ctx: ctx.get_broadcast_state(RULES).put(1, 1))), (*ONLY_READ, FIRST), "process_element", ProgramError),

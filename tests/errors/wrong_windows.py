@@ -40,7 +40,7 @@ from pillarbox import (
     WindowAssigner,
     WindowFunction,
 )
-from tests.errors.wrong_uses import RECORD, ZERO, Build, Run, exploding, rows
+from tests.errors.wrong_uses import RECORD, ZERO, Build, Run, exploding, rows, untimed
 
 BY_ID = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value.id)
 TEN = TumblingEventTimeWindows.of(10)
@@ -308,11 +308,11 @@ WINDOW_RUNS = [
     ),
     run("a gap that raises", gaps(lambda value: exploding(value) + 7), f"failed at the record {RECORD}: {ZERO}", frame="exploding"),
     *(
-        run(f"windows of {name} without timestamps", lambda stream, assigner=assigner: stream.key_by("key").window(assigner).process(Processes()), f"{type(assigner).__name__} got an element without a timestamp: put assign_timestamps_and_watermarks(...)", FIRST, kind=ProgramError)
+        run(f"windows of {name} without timestamps", lambda stream, assigner=assigner: untimed(stream).key_by("key").window(assigner).process(Processes()), f"{type(assigner).__name__} got an element without a timestamp: put assign_timestamps_and_watermarks(...)", FIRST, kind=ProgramError)
         for name, assigner in (("a size", TEN), ("a slide", SlidingEventTimeWindows.of(10, 5)), ("sessions", EventTimeSessionWindows.with_gap(5)), ("steps", CumulativeEventTimeWindows.of(10, 5)))
     ),
-    run("folded windows without timestamps", lambda stream: stream.key_by("key").window(TEN).aggregate(Counts()), "got an element without a timestamp", FIRST, kind=ProgramError),
-    run("windows of all without timestamps", lambda stream: stream.window_all(TEN).process(ProcessesAll()), "got an element without a timestamp", FIRST, kind=ProgramError),
+    run("folded windows without timestamps", lambda stream: untimed(stream).key_by("key").window(TEN).aggregate(Counts()), "got an element without a timestamp", FIRST, kind=ProgramError),
+    run("windows of all without timestamps", lambda stream: untimed(stream).window_all(TEN).process(ProcessesAll()), "got an element without a timestamp", FIRST, kind=ProgramError),
     # triggers
     *(run(f"a trigger that says {value!r}", triggered(Fires(at_three(value, TriggerResult.CONTINUE))), f"failed at the record {RECORD}: TypeError: Fires() returned {value!r}: a trigger returns a TriggerResult") for value in (None, True, "FIRE")),
     run("a trigger that says None in time", triggered(Fires(lambda value, ctx: TriggerResult.CONTINUE, lambda time: None)), AT_END, "TypeError: Fires() returned None: a trigger returns a TriggerResult"),

@@ -14,6 +14,7 @@ from pillarbox import (
     MapStateDescriptor,
     StreamExecutionEnvironment,
     TumblingEventTimeWindows,
+    WatermarkStrategy,
 )
 
 RULES = MapStateDescriptor("rules")
@@ -103,14 +104,18 @@ OF_TWO = {
 def test_operators_of_two_streams(kind):
     build, name, labels = OF_TWO[kind]
     env = StreamExecutionEnvironment().set_parallelism(2)
-    build(env.from_collection([1]).name("orders"), env.from_collection([2]).name("payments")).uid("both")
+    at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    streams = [
+        env.from_collection([1]).name(name).assign_timestamps_and_watermarks(at) for name in ("orders", "payments")
+    ]
+    build(*streams).uid("both")
     plan = env.get_execution_graph()
     assert plan.to_text() == (
         "Program 'program': parallelism 2, max parallelism 16\n"
         "Level 0 (sources)\n"
-        "  [0] orders\n"
+        "  [0] orders -> timestamps\n"
         f"        --{labels[0]}--> [1]\n"
-        "  [2] payments\n"
+        "  [2] payments -> timestamps\n"
         f"        --{labels[1]}--> [1]\n"
         "Level 1\n"
         f"  [1] {name} -> sink  uid=both\n"

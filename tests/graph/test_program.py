@@ -186,7 +186,8 @@ def test_rebalance_makes_a_vertex_without_key():
 def test_a_vertex_is_keyed_where_its_head_has_keyed_state_or_timers():
     """Not where it merely stands behind a shuffle."""
     env = environment(3)
-    source = env.from_collection([1])
+    at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda number: number)
+    source = env.from_collection([1]).assign_timestamps_and_watermarks(at)
     by_key = source.key_by("a")
     program = compiled(
         env,

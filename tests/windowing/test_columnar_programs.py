@@ -252,8 +252,12 @@ def test_errors_of_a_users_own_aggregate_name_it():
 
 def test_rows_without_timestamp_are_refused():
     stream = StreamExecutionEnvironment().from_collection([ROW(("ann", 1, 2, None, ""))], PAYMENT)
-    with pytest.raises(ProgramError, match="without a timestamp: put assign_timestamps_and_watermarks"):
+    with pytest.raises(ProgramError, match=r"'window.aggregate: n' goes by event time, and .* have no timestamps"):
         stream.key_by("card").window(MINUTE).aggregate(n=count_()).execute_and_collect()
+    # Results of a keyed function may have timestamps: those of its timers do.
+    untimed = stream.key_by("card").process(lambda row, ctx: [row], PAYMENT)
+    with pytest.raises(ProgramError, match="without a timestamp: put assign_timestamps_and_watermarks"):
+        untimed.key_by("card").window(MINUTE).aggregate(n=count_()).execute_and_collect()
 
 
 # -- what is kept --

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._datastream.code_search import uses_processing_time
+from pillarbox._datastream.code_search import event_time_use, uses_processing_time
 from pillarbox._datastream.data_stream import DataStream
 from pillarbox._datastream.given_functions import check_instance
 from pillarbox._datastream.keyed_stream import KeyedStream
@@ -126,5 +126,6 @@ class BroadcastConnectedStream(Generic[T1, T2]):
             guarded(OperatorFactory(make, keyed=True), on_error, _PROCESS),
             output_type,
             uses_processing_time=timed,
+            event_time=event_time_use(func),
             more_inputs=[self._broadcast._stream._step],
         )

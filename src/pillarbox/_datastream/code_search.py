@@ -9,9 +9,10 @@ from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
+from pillarbox._graph import EventTimeUse
 from pillarbox._operators.functions import Function
 
-__all__ = ["mentions", "uses_processing_time"]
+__all__ = ["event_time_use", "mentions", "uses_processing_time"]
 
 # Nothing in these is the user's.
 _FOREIGN = (sys.stdlib_module_names | {"cloudpickle", "numpy", "pandas", "pillarbox", "pyarrow", "pyspark"}) - {
@@ -39,6 +40,11 @@ def uses_processing_time(function: object) -> bool:
             f"process(): {type(function).__name__}.uses_processing_time is True or False, not {shorten(declared)}"
         )
     return declared
+
+
+def event_time_use(function: object) -> EventTimeUse:
+    """Return whether a function sets event-time timers: its code, and what that reaches, is searched for the method."""
+    return EventTimeUse.TIMERS if mentions(function, "register_event_time_timer") else EventTimeUse.NONE
 
 
 def mentions(function: object, name: str) -> bool:

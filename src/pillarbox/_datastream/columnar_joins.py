@@ -13,6 +13,7 @@ from pillarbox._datastream.columns import check_column_names, encoder_of, known_
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph import (
     DataFrameSource,
+    EventTimeUse,
     KeyByTransformation,
     OperatorTransformation,
     PartitionTransformation,
@@ -59,7 +60,14 @@ def join_columns(
     left, right = (_with_nan_as_key(stream) for stream in (left, right))
     make = partial(ColumnarJoinOperator, keying=left._keying, join=join)
     factory = OperatorFactory(make, keyed=True, keeps_sides=True)
-    return left._apply("interval_join.columns", None, factory, join.result_type(), more_inputs=[right._step])
+    return left._apply(
+        "interval_join.columns",
+        None,
+        factory,
+        join.result_type(),
+        event_time=EventTimeUse.TIMESTAMPS,
+        more_inputs=[right._step],
+    )
 
 
 def _with_nan_as_key(stream: KeyedStream[Any, Any]) -> KeyedStream[Any, Any]:

@@ -11,6 +11,7 @@ import pyspark.sql.types as spark
 from pillarbox._datastream.columns import check_column_names, encoder_of, known_schema
 from pillarbox._datastream.data_stream import DataStream
 from pillarbox._errors import ProgramError, shorten
+from pillarbox._graph import EventTimeUse
 from pillarbox._operators.columnar.accumulators import is_collated
 from pillarbox._operators.columnar.aggregates import ColumnAggregate
 from pillarbox._operators.columnar.key_columns import grouped_fields
@@ -132,7 +133,8 @@ def aggregate_columns(
         keyed._step.key_types = [field.dataType.simpleString() for field in columns.grouped()]  # type: ignore[attr-defined]
     kind = ColumnarSessionOperator if sessions else ColumnarWindowOperator
     make = partial(kind, keying=keyed._keying, program=program)
-    return keyed._apply("window.aggregate", None, OperatorFactory(make, keyed=True), results).name(name)
+    factory = OperatorFactory(make, keyed=True)
+    return keyed._apply("window.aggregate", None, factory, results, event_time=EventTimeUse.TIMESTAMPS).name(name)
 
 
 def _schema(stream: KeyedStream[Any, Any]) -> spark.StructType:

@@ -167,14 +167,17 @@ def declared_type(step: Transformation) -> TypeInformation[Any] | None:
 
 def known_schema(step: Transformation) -> StructType | None:
     """Return the columns of a step's records: a DataFrame's, or those that are declared; None: they are not known."""
-    step = _source_of(step)
-    if isinstance(step, DataFrameSource):
-        schema: StructType = step.dataframe.schema
-        return schema
-    if isinstance(step, UnionTransformation):
-        found = [known_schema(each) for each in step.inputs]
-        return found[0] if found.count(found[0]) == len(found) else None
-    return None if step.output_type is None else resolve_schema(step.output_type)
+    found: list[StructType | None] = []
+    pending = [step]
+    while pending:
+        step = _source_of(pending.pop())
+        if isinstance(step, DataFrameSource):
+            found.append(step.dataframe.schema)
+        elif isinstance(step, UnionTransformation):
+            pending += reversed(step.inputs)
+        else:
+            found.append(None if step.output_type is None else resolve_schema(step.output_type))
+    return found[0] if found.count(found[0]) == len(found) else None
 
 
 def encoder_of(stream: KeyedStream[Any, Any], schema: StructType, operator: str) -> RowEncoder | None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from pillarbox._datastream.code_search import uses_processing_time
+from pillarbox._datastream.code_search import event_time_use, uses_processing_time
 from pillarbox._datastream.data_stream import DataStream
 from pillarbox._datastream.given_functions import check_instance
 from pillarbox._datastream.keyed_stream import KeyedStream
@@ -247,7 +247,13 @@ class ConnectedStreams(Generic[T1, T2]):
             for stream in (self._first, self._second)
         )
         return first._apply(
-            kind, func, factory, output_type, uses_processing_time=uses_processing_time, more_inputs=[second._step]
+            kind,
+            func,
+            factory,
+            output_type,
+            uses_processing_time=uses_processing_time,
+            event_time=event_time_use(func),
+            more_inputs=[second._step],
         )
 
 

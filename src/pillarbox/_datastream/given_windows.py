@@ -5,9 +5,17 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from pillarbox._datastream.code_search import event_time_use
 from pillarbox._datastream.given_functions import check_parameters
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._operators.windowing.assigner import MergingWindowAssigner, WindowAssigner, check_assigner
+from pillarbox._graph import EventTimeUse
+from pillarbox._operators.windowing.assigner import (
+    EventTimeAssigner,
+    MergingWindowAssigner,
+    WindowAssigner,
+    check_assigner,
+)
+from pillarbox._operators.windowing.continuous_triggers import ContinuousEventTimeTrigger
 from pillarbox._operators.windowing.count_windows import GlobalWindows
 from pillarbox._operators.windowing.functions import (
     AllWindowFunction,
@@ -17,7 +25,7 @@ from pillarbox._operators.windowing.functions import (
 )
 from pillarbox._operators.windowing.triggers import Trigger, asked_trigger
 
-__all__ = ["check_fires", "check_merging", "check_window_function", "default_trigger"]
+__all__ = ["check_fires", "check_merging", "check_window_function", "default_trigger", "event_time_of"]
 
 _FUNCTIONS = (WindowFunction, AllWindowFunction, ProcessWindowFunction, ProcessAllWindowFunction)
 
@@ -73,6 +81,16 @@ def check_fires(assigner: WindowAssigner, *, has_trigger: bool) -> None:
             f"{assigner!r} never end, so nothing would ever come out: say when, with trigger(...), for instance"
             " PurgingTrigger.of(CountTrigger.of(100)), or GlobalWindows.create_with_end_of_stream_trigger()"
         )
+
+
+def event_time_of(assigner: WindowAssigner, trigger: Trigger) -> EventTimeUse:
+    """Return how windows use event time."""
+    if isinstance(assigner, EventTimeAssigner):
+        return EventTimeUse.TIMESTAMPS
+    asked = asked_trigger(trigger)
+    if assigner.is_event_time() or isinstance(asked, ContinuousEventTimeTrigger):
+        return EventTimeUse.TIMERS
+    return event_time_use(asked)
 
 
 def check_window_function(func: Any, wanted: tuple[type, ...], name: type, asked_by: str, stream: str) -> None:

@@ -15,6 +15,7 @@ from pillarbox._datastream.keyed_stream import KeyedStream
 from pillarbox._datastream.windowed_stream import Windowed
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, T2, Generic, U, V
+from pillarbox._graph import EventTimeUse
 from pillarbox._operators.co_group import CoGroups, CoGroupWindowOperator, FlatPairs, Pairs
 from pillarbox._operators.columnar.process_join import ColumnarProcessJoinOperator
 from pillarbox._operators.dead_letter import OnError, check_on_error
@@ -420,7 +421,9 @@ class IntervalJoin(Generic[T1, T2]):
         # A record is kept when its pairs have been handled: the join itself has nothing to undo.
         factory = OperatorFactory(make, keyed=True, keeps_sides=True)
         factory = guarded(factory, on_error, "interval_join().process()", unchanged=IntervalJoinOperator.own_states)
-        return left._apply("interval_join", func, factory, output_type, more_inputs=[right._step])
+        return left._apply(
+            "interval_join", func, factory, output_type, event_time=EventTimeUse.TIMESTAMPS, more_inputs=[right._step]
+        )
 
     def columns(
         self, how: Literal["inner", "left"] = "inner", *, suffixes: tuple[str, str] | None = None

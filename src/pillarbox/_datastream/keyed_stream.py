@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._datastream.code_search import uses_processing_time
+from pillarbox._datastream.code_search import event_time_use, uses_processing_time
 from pillarbox._datastream.columns import check_field, declared_type
 from pillarbox._datastream.data_stream import DataStream
 from pillarbox._datastream.given_functions import check_function
 from pillarbox._errors import ProgramError
 from pillarbox._generics import T1, T2, Generic, KeyOut, U
-from pillarbox._graph import KeyByTransformation, OperatorTransformation, Transformation
+from pillarbox._graph import EventTimeUse, KeyByTransformation, OperatorTransformation, Transformation
 from pillarbox._operators.dead_letter import OnError
 from pillarbox._operators.deduplicate import DeduplicateOperator
 from pillarbox._operators.field_aggregation import FieldAggregation, Method
@@ -105,6 +105,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
             guarded(OperatorFactory(make, keyed=True), on_error, "process()"),
             output_type,
             uses_processing_time=uses_processing_time(func) if processing_time is None else processing_time,
+            event_time=event_time_use(func),
         )
 
     def reduce(
@@ -272,7 +273,7 @@ class KeyedStream(DataStream[T1], Generic[KeyOut, T1]):
         """
         millis = positive_millis(within, "deduplicate(): within")
         factory = OperatorFactory(partial(DeduplicateOperator, keying=self._keying, within=millis), keyed=True)
-        return self._apply("deduplicate", None, factory)
+        return self._apply("deduplicate", None, factory, event_time=EventTimeUse.TIMESTAMPS)
 
     def interval_join(self, other: KeyedStream[Any, T2]) -> IntervalJoin[T1, T2]:
         """Make pairs of records of this stream and of another that have equal keys and near event times.

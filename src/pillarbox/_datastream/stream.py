@@ -17,6 +17,7 @@ from pillarbox._errors import ProgramError, check_text, shorten
 from pillarbox._generics import T1, Generic
 from pillarbox._graph import (
     ChainingStrategy,
+    EventTimeUse,
     KeyByTransformation,
     OperatorTransformation,
     SinkTransformation,
@@ -301,6 +302,7 @@ class Stream(Generic[T1]):
         *,
         strategy: WatermarkStrategy | None = None,
         uses_processing_time: bool = False,
+        event_time: EventTimeUse = EventTimeUse.NONE,
         more_inputs: Sequence[Transformation] = (),
     ) -> DataStream[Any]:
         step = OperatorTransformation(
@@ -312,6 +314,7 @@ class Stream(Generic[T1]):
             factory=factory.with_result_type(None, output_type),
             uses_processing_time=uses_processing_time,
             strategy=strategy,
+            event_time=event_time,
         )
         from pillarbox._datastream.data_stream import DataStream
 

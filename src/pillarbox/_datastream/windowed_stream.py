@@ -12,7 +12,13 @@ from pillarbox._datastream.columns import check_field, declared_type
 from pillarbox._datastream.data_stream import DataStream
 from pillarbox._datastream.field_folds import FieldFolds
 from pillarbox._datastream.given_functions import check_function, check_parameters, check_type
-from pillarbox._datastream.given_windows import check_fires, check_merging, check_window_function, default_trigger
+from pillarbox._datastream.given_windows import (
+    check_fires,
+    check_merging,
+    check_window_function,
+    default_trigger,
+    event_time_of,
+)
 from pillarbox._datastream.missing import missing
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._generics import T1, Generic, KeyOut, U, WindowOut
@@ -186,6 +192,7 @@ class Windowed(Generic[T1, WindowOut]):
             OperatorFactory(make, keyed=True, depends_on=program.depends_on, keeps_sides=bool(self._more_inputs)),
             output_type,
             uses_processing_time=self._uses_processing_time(),
+            event_time=event_time_of(self._assigner, self._trigger),
             more_inputs=self._more_inputs,
         )
 

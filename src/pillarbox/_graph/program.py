@@ -14,6 +14,7 @@ from uuid import uuid4
 
 from pillarbox._errors import ProgramError
 from pillarbox._graph.dependence import dependence
+from pillarbox._graph.event_time import check_event_time
 from pillarbox._graph.layout import Layout, Parallelisms, lay_out, subtask_places
 from pillarbox._graph.own_state import carries_on
 from pillarbox._graph.picture import as_mermaid, as_text
@@ -29,7 +30,6 @@ from pillarbox._graph.transformations import (
     SinkTransformation,
     SourceTransformation,
     Transformation,
-    UnionTransformation,
 )
 from pillarbox._operators.pass_through import PASS_THROUGH
 from pillarbox._state.key_groups import default_max_parallelism
@@ -174,16 +174,25 @@ class _Compiler:
         self._program.sets_max_parallelism = max_parallelism is not None
         self._check_uids()
         self._check_parallelism()
+        check_event_time(self._children, batch=batch)
 
-    def _reach(self, step: Transformation) -> None:
-        if step in self._children:
-            return
-        self._children[step] = []
-        if isinstance(step, SourceTransformation):
-            self._sources.append(step)
-        for index, upstream in enumerate(step.inputs):
-            self._reach(upstream)
-            self._children[upstream].append((step, index))
+    def _reach(self, sink: SinkTransformation) -> None:
+        """Take in all steps that lead to a sink, each after its inputs; there may be more than calls can nest."""
+        pending: list[tuple[Transformation, int]] = [(sink, 0)] if sink not in self._children else []
+        self._children.setdefault(sink, [])
+        while pending:
+            step, index = pending.pop()
+            if index == len(step.inputs):
+                continue
+            upstream = step.inputs[index]
+            if upstream in self._children:
+                self._children[upstream].append((step, index))
+                pending.append((step, index + 1))
+                continue
+            self._children[upstream] = []
+            if isinstance(upstream, SourceTransformation):
+                self._sources.append(upstream)
+            pending += [(step, index), (upstream, 0)]
 
     def _check_uids(self) -> None:
         seen: dict[str, OperatorTransformation] = {}
@@ -251,18 +260,20 @@ class _Compiler:
         program.vertices.append(vertex)
         return vertex
 
-    def _links(self, step: Transformation, tag_id: str | None = None) -> Iterator[_Link]:
-        for child, index in self._children[step]:
-            if isinstance(child, UnionTransformation):
-                yield from self._links(child, tag_id)
+    def _links(self, step: Transformation) -> Iterator[_Link]:
+        partition: PartitionTransformation | None = None
+        tag_id: str | None = None
+        pending = [(child, index, partition, tag_id) for child, index in reversed(self._children[step])]
+        while pending:
+            child, index, partition, tag_id = pending.pop()
+            if isinstance(child, OperatorTransformation):
+                yield _Link(child, index, partition, tag_id)
+                continue
+            if isinstance(child, PartitionTransformation):
+                partition = child  # of several in a row, the last one holds
             elif isinstance(child, SideOutputTransformation):
-                yield from self._links(child, child.tag_id)
-            elif isinstance(child, PartitionTransformation):
-                for link in self._links(child, tag_id):
-                    # Of several in a row, the last one holds.
-                    yield replace(link, partition=link.partition or child)
-            elif isinstance(child, OperatorTransformation):
-                yield _Link(child, index, None, tag_id)
+                tag_id = child.tag_id
+            pending += [(each, place, partition, tag_id) for each, place in reversed(self._children[child])]
 
     def _ways(self, vertex: Vertex, step: Transformation) -> Iterator[tuple[_Link, Partitioner | None]]:
         """Return the consumers of a step in a vertex, and how its stream is spread before each; None: it is chained."""
@@ -312,17 +323,20 @@ class _Compiler:
     def _chain(self, vertex: Vertex, start: Transformation) -> list[Transformation]:
         """Return ``start`` and all steps that are chained to it, each after those it takes records from."""
         backwards: list[Transformation] = []
-        seen: set[Transformation] = set()
-
-        def visit(step: Transformation) -> None:
-            seen.add(step)
-            for link, way in reversed(list(self._ways(vertex, step))):
-                if way is None and link.consumer not in seen:
-                    visit(link.consumer)
-            backwards.append(step)
-
-        visit(start)
+        seen: set[Transformation] = {start}
+        pending = [(start, self._chained(vertex, start))]
+        while pending:
+            step, consumers = pending[-1]
+            if not consumers:
+                backwards.append(step)
+                pending.pop()
+            elif (consumer := consumers.pop()) not in seen:
+                seen.add(consumer)
+                pending.append((consumer, self._chained(vertex, consumer)))
         return backwards[::-1]
+
+    def _chained(self, vertex: Vertex, step: Transformation) -> list[Transformation]:
+        return [link.consumer for link, way in self._ways(vertex, step) if way is None]
 
     def _grow(self, vertex: Vertex, start: Transformation) -> None:
         """Chain to the vertex everything behind ``start`` that is chained to it."""

@@ -17,6 +17,7 @@ __all__ = [
     "ChainingStrategy",
     "CollectionSource",
     "DataFrameSource",
+    "EventTimeUse",
     "KeyByTransformation",
     "OperatorTransformation",
     "PartitionTransformation",
@@ -36,6 +37,16 @@ class ChainingStrategy(Enum):
     #: Only to those behind it.
     HEAD = auto()
     NEVER = auto()
+
+
+class EventTimeUse(Enum):
+    """How an operator uses event time."""
+
+    NONE = auto()
+    #: It has timers of event time, which need watermarks.
+    TIMERS = auto()
+    #: Its records need timestamps, too.
+    TIMESTAMPS = auto()
 
 
 @dataclass(eq=False)
@@ -89,6 +100,7 @@ class OperatorTransformation(Transformation):
         uid: the uid that its state is stored under; None: derived.
         uses_processing_time: it has processing-time timers.
         strategy: the watermark strategy, where it is one that emits watermarks.
+        event_time: how it uses event time, as far as that is known.
         parallelism: the number of its subtasks; None: the user set none.
         chaining: whether it may be chained.
     """
@@ -98,6 +110,7 @@ class OperatorTransformation(Transformation):
     uid: str | None = None
     uses_processing_time: bool = False
     strategy: WatermarkStrategy | None = None
+    event_time: EventTimeUse = EventTimeUse.NONE
     parallelism: int | None = None
     chaining: ChainingStrategy = ChainingStrategy.ALWAYS
 
@@ -105,6 +118,11 @@ class OperatorTransformation(Transformation):
     def effective_uid(self) -> str:
         """The uid given, or one from the operator's kind and place."""
         return self.uid if self.uid is not None else f"{self.kind}-{self.number}"
+
+    @property
+    def may_stamp(self) -> bool:
+        """Whether results may have timestamps where records have none: those of timers and of windows."""
+        return self.factory.keyed and self.kind.startswith(("process", "window.", "interval_join"))
 
 
 @dataclass(eq=False)

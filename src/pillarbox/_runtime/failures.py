@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from pillarbox._errors import OperatorError, PillarboxError, describe
+from pillarbox._errors import OperatorError, PillarboxError, describe, shorten
 from pillarbox._tracebacks import has_user_frames, keep_user_frames
 
 __all__ = ["failures_of", "located"]
+
+# A call takes one to four frames of Python's, which has a thousand.
+_MANY = 100
 
 
 @contextmanager
@@ -39,7 +42,11 @@ def located(error: BaseException, task: str, subtask: int) -> BaseException:
         keep_user_frames(error)
     if not isinstance(error, Exception):
         return error
-    outcome = OperatorError(f"the task of {task!r} failed: {describe(error)}")
+    failed = f"the task of {shorten(task, 200)} failed"
+    operators = task.count(" -> ") + 1
+    if isinstance(error, RecursionError) and operators > _MANY:
+        failed += f": its {operators} operators call each other; divide the chain by start_new_chain()"
+    outcome = OperatorError(f"{failed}: {describe(error)}")
     outcome.at(subtask=subtask)
     outcome.__cause__ = error
     return outcome

@@ -152,6 +152,10 @@ class WatermarkStrategy:
         batch timestamp), and the time since which there has been silence is state: so an epoch that is run again does
         the same, and the time for which a query was stopped counts. (In Flink the countdown starts anew.)
 
+        A streaming query with it runs an epoch at each trigger, also while no data come: silence is noticed in epochs.
+        So give the query a trigger, such as ``trigger(processingTime="5 seconds")``; without one, an epoch follows the
+        other at once.
+
         Args:
             idle_timeout: how long without a record is idle; as an int, milliseconds.
 
@@ -193,6 +197,11 @@ class WatermarkStrategy:
                     " leave the call out; maxOffsetsPerTrigger, or maxFilesPerTrigger, limits what a source reads"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    @property
+    def emits_watermarks(self) -> bool:
+        """Whether watermarks come before the end of the input: they do not with :meth:`no_watermarks`."""
+        return self.generator_factory is not NoWatermarksGenerator
 
     def create_generator(self, now_ms: Callable[[], int] | None = None) -> WatermarkGenerator:
         """Make a generator, for one subtask and one stream of records.
