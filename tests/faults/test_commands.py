@@ -204,7 +204,7 @@ def test_the_writing_of_a_savepoint_is_killed(home: Home) -> None:
 def asked(home: Home, kind: str) -> list[Any]:
     """Return what the lines of a kind in the folder of requests say."""
     folder = home.checkpoint / "pillarbox" / "requests"
-    lines = [json.loads(path.read_text()) for path in folder.glob("part-*")]
+    lines = [json.loads(path.read_text()) for path in folder.glob("*.txt")]
     return [line[kind] for line in lines if kind in line]
 
 

@@ -1,24 +1,36 @@
-"""A state file that lost its end is an error at the next start, never a wrong result."""
+"""A state file that lost its end is harmless or an error at the next start, never a wrong result."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.faults.state_files import FORMAT, cut, make, newest_state_file, run
+from tests.faults.state_files import FILES, FORMAT, cut, make, newest_state_file, run
 
 pytestmark = pytest.mark.fault
 
-_CHECKSUM = "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"
 
-
-def test_a_changelog_that_ends_early_is_an_error_that_names_it(spark, tmp_path):
-    """By one byte, the mark of the end: no record is lost, and without checksums nobody notices."""
-    checkpoint = make(spark, tmp_path / "run", "cut by one byte", {}, epochs=3)
+@pytest.mark.parametrize(
+    "lost, settings, message",
+    [
+        # The mark of the end: no record is lost.
+        (1, {}, None),
+        (22, {}, "(?s)."),
+        (1, {FILES: "true"}, "CHECKPOINT_FILE_CHECKSUM_VERIFICATION_FAILED"),
+    ],
+    ids=["the mark of the end", "a record", "checksums switched on"],
+)
+def test_a_changelog_that_ends_early(spark, tmp_path, lost, settings, message):
+    name = f"cut by {lost} {settings}"
+    checkpoint = make(spark, tmp_path / "run", name, settings, epochs=3)
     changelog = newest_state_file(checkpoint.path, "changelog")
-    cut(1)(changelog)
-    with pytest.raises(Exception, match=_CHECKSUM) as raised:
-        run(spark, checkpoint.inputs, checkpoint.path, "after a cut", {})
-    assert changelog.name in str(raised.value)
+    assert "_" in changelog.stem  # format 2
+    cut(lost)(changelog)
+    if message is None:
+        assert run(spark, checkpoint.inputs, checkpoint.path, f"after: {name}", settings) == checkpoint.right
+        return
+    with pytest.raises(Exception, match=message) as raised:
+        run(spark, checkpoint.inputs, checkpoint.path, f"after: {name}", settings)
+    assert not settings or changelog.name in str(raised.value)
 
 
 def test_a_checkpoint_keeps_the_format_with_which_it_was_begun(spark, tmp_path):

@@ -50,8 +50,12 @@ class MapState:
     def _values(self) -> dict[int, bytes]:
         return self._handle.state[self._handle.key]
 
+    def containsKey(self, key: tuple[int]) -> bool:
+        return key[0] in self._values
+
     def getValue(self, key: tuple[int]) -> tuple[bytes] | None:
         value = self._values.get(key[0])
+        self._handle.missed += value is None
         return None if value is None else (value,)
 
     def updateValue(self, key: tuple[int], value: tuple[bytes]) -> None:
@@ -72,9 +76,14 @@ class Times:
 
 
 class Handle:
-    """The handle of one level's stateful operator."""
+    """The handle of one level's stateful operator.
+
+    Attributes:
+        missed: how often a value was asked for that is not there. Spark logs a warning for each.
+    """
 
     def __init__(self) -> None:
+        self.missed = 0
         self.state: defaultdict[int, dict[int, bytes]] = defaultdict(dict)
         self.timers: defaultdict[int, set[int]] = defaultdict(set)
         self.key = 0

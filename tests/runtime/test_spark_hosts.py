@@ -98,6 +98,15 @@ def test_state_goes_from_batch_to_batch():
     assert {report.state_sync for report in tasks} == {"in step"}
 
 
+def test_no_value_is_asked_for_that_is_not_there(monkeypatch, clock):
+    query = counting()
+    query.run_batch([1, 2])
+    query.run_batch([1])
+    monkeypatch.setattr(residency, "here", Residency(clock))  # another worker, which has to restore the task
+    assert query.run_batch([1]) == [(1, 3)]
+    assert [handle.missed for handle in query.handles] == [0]
+
+
 def test_a_batch_that_was_not_committed_leaves_nothing(worker):
     query = counting()
     query.run_batch([0, 1, 2])

@@ -222,8 +222,9 @@ def state(
 
     If --output is interrupted, the same command again begins anew, and overwrites the half DIR.
     """
+    from pillarbox._runtime.spark.facts import reader
     from pillarbox._runtime.spark.failures import unwrapped_failures
-    from pillarbox._runtime.spark.places import new_folder, reader
+    from pillarbox._runtime.spark.places import new_folder
     from pillarbox._runtime.spark.state_reader import read_state
 
     with open_session(f"Reading the state of {uid}") as spark, unwrapped_failures():

@@ -21,7 +21,7 @@ from pillarbox._graph.description import (
     read_description,
     read_layouts,
 )
-from pillarbox._runtime.spark.places import add_line, reader
+from pillarbox._runtime.spark.facts import add_line, file_names, json_object, read_lines
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -116,7 +116,7 @@ class Description:
     @property
     def savepoint(self) -> str | None:
         """The savepoint that the checkpoint was begun from, or is being; None: none."""
-        noted = [_json(line).get("savepoint") for line in self._lines]
+        noted = [json_object(line).get("savepoint") for line in self._lines]
         return next((found for found in noted if isinstance(found, str)), None)
 
     def note_savepoint(self, directory: str) -> None:
@@ -126,8 +126,7 @@ class Description:
     @property
     def is_begun(self) -> bool:
         """Whether a batch was begun, be it committed or not."""
-        names = self._column(f"{self._checkpoint}/offsets", "_metadata.file_name")
-        return any(name.isdigit() for name in names)
+        return bool(self._begun)
 
     @property
     def is_new(self) -> bool:
@@ -217,7 +216,7 @@ class Description:
     @cached_property
     def _last_epochs(self) -> dict[int, str]:
         """The epochs that were noted as the last one, each with the mark of its note."""
-        noted = [_json(line) for line in self._lines]
+        noted = [json_object(line) for line in self._lines]
         forgotten = {note["forgotten"] for note in noted if "forgotten" in note}
         return {note["last_epoch"]: note["note"] for note in noted if note.get("note", "") not in {"", *forgotten}}
 
@@ -286,9 +285,10 @@ class Description:
 
     @cached_property
     def query_id(self) -> str | None:
-        """Return the id of the query that the checkpoint belongs to."""
-        for line in self._column(f"{self._checkpoint}/metadata", "value"):
-            return str(_json(line).get("id"))
+        """Return the id of the query that the checkpoint belongs to; None: no query was ever started there."""
+        for _, line in read_lines(self._spark, self._checkpoint, ["metadata"]):
+            if "id" in (found := json_object(line)):
+                return str(found["id"])
         return None
 
     @cached_property
@@ -298,47 +298,40 @@ class Description:
         found: dict[int, int] = {}
         if last < 0:
             return found
-        files = f"{{{last},{last + 1}}}"
-        for name, value in self._columns(f"{self._checkpoint}/offsets", "_metadata.file_name", "value", files=files):
-            settings = _json(value).get("conf")
-            if name.isdigit() and isinstance(settings, dict) and _PARTITIONS in settings:
+        for name, line in read_lines(self._spark, f"{self._checkpoint}/offsets", [str(last), str(last + 1)]):
+            settings = json_object(line).get("conf")
+            if isinstance(settings, dict) and _PARTITIONS in settings:
                 found[int(name)] = int(settings[_PARTITIONS])
         return found
 
     @cached_property
     def _lines(self) -> list[str]:
-        return self._column(self._folder, "value")
+        return [line for _, line in read_lines(self._spark, self._folder)]
 
     @cached_property
     def last_committed(self) -> int:
         """Return the number of the last micro-batch that was committed; -1 where there is none."""
-        names = self._column(f"{self._checkpoint}/commits", "_metadata.file_name")
-        return max((int(name) for name in names if name.isdigit()), default=-1)
+        return max(self._numbers("commits"), default=-1)
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether a batch was begun, and not committed."""
+        return self.last_committed + 1 in self._begun
+
+    @cached_property
+    def _begun(self) -> list[int]:
+        return self._numbers("offsets")
 
     @cached_property
     def state_format(self) -> str:
-        """The format of the state files, "1" or "2", as the commit log notes it."""
-        lines = self._column(f"{self._checkpoint}/commits/{self.last_committed}", "value")
-        return "2" if "v2" in lines[:1] else "1"
+        """The format of the state files, "1" or "2": as the commit log notes it, or else as their names show."""
+        if self.last_committed >= 0:
+            lines = read_lines(self._spark, f"{self._checkpoint}/commits", [str(self.last_committed)])
+            return "2" if any(line == "v2" for _, line in lines[:1]) else "1"
+        # Only in format 2 a name has the mark of its attempt in it.
+        names = file_names(self._spark, f"{self._checkpoint}/state/0/0")
+        return "2" if any("_" in name for name in names) else "1"
 
-    def _column(self, folder: str, column: str) -> list[str]:
-        return [row[0] for row in self._columns(folder, column)]
-
-    def _columns(self, folder: str, *columns: str, files: str = "*") -> list[Any]:
-        from pyspark.errors import AnalysisException
-
-        try:
-            return reader(self._spark).option("pathGlobFilter", files).text(folder).select(*columns).collect()
-        except AnalysisException as error:
-            if error.getCondition() != "PATH_NOT_FOUND":
-                raise
-            return []
-
-
-def _json(line: str) -> dict[str, Any]:
-    """Return a line of a file of Spark's, where it is a JSON object; else nothing."""
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    def _numbers(self, log: str) -> list[int]:
+        """Return the numbers of the batches in a log of the checkpoint."""
+        return [int(name) for name in file_names(self._spark, f"{self._checkpoint}/{log}") if name.isdigit()]

@@ -38,7 +38,7 @@ from pillarbox._runtime.spark.source_positions import (
     stateful_steps,
 )
 from pillarbox._runtime.spark.start import PlannedProgram, program_settings
-from pillarbox._runtime.spark.writer import files_of, session_of
+from pillarbox._runtime.spark.writer import files_of, runs_every_plan, session_of
 from pillarbox._state.savepoint import OwnState
 
 if TYPE_CHECKING:
@@ -120,7 +120,9 @@ def begin_from_savepoint(
             "Spark Connect cannot start a query from a savepoint: start it once in a classic session, with"
             " trigger(availableNow=True) for one; it goes on under Spark Connect"
         )
-    _Beginning(spark, asked, savepoint, checkpoint, description).run(writer, files_of(writer, start, *args, **options))
+    files = files_of(writer, start, *args, **options)
+    reads = runs_every_plan(writer, start, *args, **options)
+    _Beginning(spark, asked, savepoint, checkpoint, description).run(writer, files, reads)
 
 
 class _Beginning:
@@ -139,11 +141,12 @@ class _Beginning:
         self._checkpoint = checkpoint.rstrip("/")
         self._description = description
 
-    def run(self, writer: Any, files: str | None) -> None:
+    def run(self, writer: Any, files: str | None, runs_every_plan: bool) -> None:
         """Compare, note, and run the epoch.
 
         Args:
             files: the directory of a sink of files.
+            runs_every_plan: whether the sink reads the rows of each batch, also of one that it has already.
         """
         spark, start, description = self._spark, self._start, self._description
         self._check_interrupted()
@@ -180,7 +183,7 @@ class _Beginning:
         if description.savepoint is None:
             description.note_savepoint(start.directory)
         description.check([self._program], [self._program.layout])
-        self._run(first)
+        self._run(first, runs_every_plan)
         _log.info(
             "checkpoint %s begins with the state of savepoint %s, epoch %d",
             *(self._checkpoint, start.directory, opened.manifest.epoch),
@@ -272,12 +275,13 @@ class _Beginning:
             frames.append(spark.createDataFrame(last, STATE_SCHEMA))
         return reduce(lambda one, other: one.unionAll(other), frames)
 
-    def _run(self, first: FirstEpoch) -> None:
+    def _run(self, first: FirstEpoch, runs_every_plan: bool) -> None:
         spark, program = self._spark, self._program
         layouts = self._description.layouts([program.layout], list)
         with unwrapped_failures():
             rows = plan_first_epoch(program, spark, first)
-            settings = program_settings(spark, [PlannedProgram.of(program)], layouts)
+            of = [PlannedProgram.of(program)]
+            settings = program_settings(spark, of, layouts, runs_every_plan=runs_every_plan)
             # Not before no other query starts: that one would have them for its whole life.
             with settings, session_settings(spark, _BATCHES):
                 query = (

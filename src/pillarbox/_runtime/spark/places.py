@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,12 +11,9 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._errors import PillarboxError, ProgramError, shorten
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrameReader, SparkSession
+    from pyspark.sql import SparkSession
 
-__all__ = ["add_line", "check_session", "new_folder", "place_of", "reader", "state_is_found"]
-
-# Spark's own name of the option, by which its readers look at a path that they were given and at no other.
-_WILDCARDS = "__globPaths__"
+__all__ = ["check_session", "new_folder", "place_of", "state_is_found"]
 
 # The file in a folder that is being written; names of data do not begin so.
 _BEGUN = "_pillarbox_begun"
@@ -45,23 +41,6 @@ def place_of(directory: Any, what: str) -> str:
     if not isinstance(directory, (str, PathLike)) or not str(directory):
         raise ProgramError(f"{what} is a directory, not {shorten(directory)}")
     return str(fspath(directory)).rstrip("/")
-
-
-def reader(spark: SparkSession) -> DataFrameReader:
-    """Return a reader of files that takes a path for what it is.
-
-    Without it, Spark takes ``[1]``, ``{a,b}``, ``*`` and ``?`` for wildcards when it reads, and not when it writes: so
-    it would not find what was written there, and the checkpoint would seem to be a new one.
-    """
-    return spark.read.option(_WILDCARDS, "false")
-
-
-def add_line(spark: SparkSession, folder: str, text: str) -> None:
-    """Write a line of text into a file of its own in a folder."""
-    # As base64 it needs no quoting, and no parameter: parsers of session extensions, such as Delta's, may lose those.
-    encoded = base64.b64encode(text.encode()).decode()
-    line = spark.sql(f"SELECT CAST(unbase64('{encoded}') AS STRING) AS value")
-    line.coalesce(1).write.mode("append").option("compression", "none").text(folder)
 
 
 @contextmanager

@@ -274,6 +274,7 @@ def plan_for_each_batch(
         finally:
             batch.unpersist()
 
+    call.reads_every_batch = True  # type: ignore[attr-defined]
     return rows.writeStream.foreachBatch(call)
 
 

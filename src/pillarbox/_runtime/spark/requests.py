@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError, PillarboxError, SavepointError, describe
 from pillarbox._runtime.spark.description import Description
-from pillarbox._runtime.spark.places import add_line, reader
+from pillarbox._runtime.spark.facts import add_line, file_names, is_classic, json_object, read_lines
 from pillarbox._runtime.spark.savepoint import open_savepoint
 from pillarbox._runtime.spark.started import StartedQuery
 from pillarbox._runtime.spark.stop import stop_with_savepoint
@@ -45,6 +45,14 @@ _log = logging.getLogger("pillarbox")
 _LOOK_EVERY = 1.0
 # How long the writing of a savepoint is waited for at least (seconds).
 _WRITING = 600.0
+# What a line has to have; other lines are those of other versions.
+_NEEDED = (
+    {"request", "what", "directory", "drain", "until"},
+    {"taken"},
+    {"withdrawn"},
+    {"answer", "done"},
+    {"over"},
+)
 
 
 class Requests:
@@ -64,24 +72,20 @@ class Requests:
 
     def files(self) -> frozenset[str]:
         """Return which files there are; Spark runs no job for that."""
-        return frozenset(self._read(lambda found: found.inputFiles()))
+        return frozenset(file_names(self._spark, self._folder))
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return all lines there are."""
-        lines = [json.loads(row.value) for row in self._read(lambda found: found.collect())]
-        return [line for line in lines if isinstance(line, dict)]
+        """Return all lines there are, as far as this version understands them."""
+        found = [json_object(line) for _, line in read_lines(self._spark, self._folder)]
+        return [line for line in found if any(needed <= line.keys() for needed in _NEEDED)]
 
-    def _read(self, take: Callable[[Any], list[Any]]) -> list[Any]:
-        """Return what is taken of the files; nothing where there is no folder yet."""
-        from pyspark.errors import AnalysisException
+    def make_folder(self) -> None:
+        """Let there be a folder: under Spark Connect, Spark's log has a stack trace for each look at one that is not.
 
-        try:
-            # Under Spark Connect the folder is looked for when something is taken.
-            return take(reader(self._spark).schema("value STRING").text(self._folder))
-        except AnalysisException as error:
-            if error.getCondition() != "PATH_NOT_FOUND":
-                raise
-            return []
+        A line in it says nothing.
+        """
+        if not is_classic(self._spark):
+            self.write(over=[])
 
 
 @dataclass
@@ -173,6 +177,8 @@ class RequestWatch:
             if files == self._seen:
                 return
             if self._seen is None:
+                if not files:
+                    self._requests.make_folder()
                 self._pass_over()
                 self._seen = frozenset()
                 return

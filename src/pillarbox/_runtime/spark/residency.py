@@ -76,6 +76,10 @@ class Residency:
 
         return self._resident((_query(), shipped.digest, layout, -1), make)
 
+    def has(self, shipped: ShippedVertex, subtask: int, layout: Layout) -> bool:
+        """Return whether the task of a subtask is here."""
+        return (_query(), shipped.digest, layout, subtask) in self._residents
+
     def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore, layout: Layout) -> MultipleInputStreamTask:
         """Return the task of a subtask, at the version in ``store``."""
         place = (_query(), shipped.digest, layout, subtask)

@@ -6,7 +6,6 @@ manifest comes last, and without it there is no savepoint.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -18,8 +17,9 @@ import pillarbox
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles, Stateful, each_log
 from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.facts import is_missing, json_object, read_lines, reader
 from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
-from pillarbox._runtime.spark.places import check_session, place_of, reader
+from pillarbox._runtime.spark.places import check_session, place_of
 from pillarbox._runtime.spark.session import worker_pool
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.log_view import LogView
@@ -282,15 +282,14 @@ def _still_there(files: CheckpointFiles) -> Iterator[None]:
 
 def _sources(spark: SparkSession, checkpoint: str, epoch: int) -> Sources:
     """Return how far the sources had been read as of an epoch."""
-    text = _text(spark, f"{checkpoint}/offsets/{epoch}")
-    if text is None:
+    offsets = tuple(line for _, line in read_lines(spark, f"{checkpoint}/offsets", [str(epoch)]))
+    if not offsets:
         return Sources()
-    offsets = tuple(text.splitlines())
     # Behind the version and the settings there is a line for each source; where sources have names, with these. A
     # source that is read twice has two lines, and one folder: which folder is whose, the program tells. So for each
     # there is more than it may need.
     found = [line.partition(":")[::2] for line in offsets[2:]] if offsets[0] == "v2" else enumerate(offsets[2:])
-    lines = {str(name): _object(text) for name, text in found}
+    lines = {str(name): json_object(line) for name, line in found}
     last = max((line["logOffset"] for line in lines.values() if isinstance(line.get("logOffset"), int)), default=None)
     if last is None:
         return Sources(offsets)
@@ -300,24 +299,16 @@ def _sources(spark: SparkSession, checkpoint: str, epoch: int) -> Sources:
 
 def _files_seen(spark: SparkSession, folder: str, last: int) -> tuple[str, ...]:
     """Return the lines of a file source's log up to a number; those of compact files stand in others, too."""
-    from pyspark.errors import AnalysisException
-
     try:
         rows = reader(spark).text(folder).where("value LIKE '{%'").distinct().collect()
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
+    except Exception as error:
+        if not is_missing(error):
             raise
         return ()
-    seen = [(found, row[0]) for row in rows if "path" in (found := _object(row[0])) and found.get("batchId", 0) <= last]
+    seen = [
+        (found, row[0]) for row in rows if "path" in (found := json_object(row[0])) and found.get("batchId", 0) <= last
+    ]
     return tuple(line for _, line in sorted(seen, key=lambda each: (each[0].get("batchId", 0), each[0]["path"])))
-
-
-def _object(line: str) -> dict[str, Any]:
-    try:
-        found = json.loads(line)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 # -- reading --
@@ -358,25 +349,21 @@ def _parquet(spark: SparkSession, directory: str) -> DataFrame:
 
 def _is_empty(spark: SparkSession, directory: str) -> bool:
     """Return whether a directory does not exist, or has no files."""
-    from pyspark.errors import AnalysisException
-
     read = reader(spark).format("binaryFile").option("recursiveFileLookup", "true")
     try:
         return read.load(directory).select("path").limit(1).count() == 0
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
+    except Exception as error:
+        if not is_missing(error):
             raise
         return True
 
 
 def _text(spark: SparkSession, path: str) -> str | None:
     """Return the text of a file, or of the only file in a folder; None: there is none."""
-    from pyspark.errors import AnalysisException
-
     try:
         rows = reader(spark).text(path, wholetext=True).collect()
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
+    except Exception as error:
+        if not is_missing(error):
             raise
         return None
     texts = [row[0] for row in rows if row[0]]

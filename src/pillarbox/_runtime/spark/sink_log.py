@@ -9,7 +9,6 @@ sink where it writes the entries of several batches as one. So the gap is filled
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable
 from itertools import takewhile
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._runtime.spark.description import Description
-from pillarbox._runtime.spark.places import reader
+from pillarbox._runtime.spark.facts import json_object, read_lines
 from pillarbox._runtime.spark.writer import files_of, session_of
 
 if TYPE_CHECKING:
@@ -87,6 +86,11 @@ class SinkLog:
         last = self._opened().getLatestBatchId() if self.exists else None
         return int(last.get()) if last is not None and last.isDefined() else None
 
+    def has(self, batch: int) -> bool:
+        """Return whether a batch is in it, by itself or in a compact entry."""
+        last = self.last
+        return last is not None and batch <= last
+
     def fill(self, until: int) -> None:
         """Add each batch up to ``until`` that it has not heard of."""
         last = self.last
@@ -117,12 +121,9 @@ class SinkLog:
 def _silent(spark: SparkSession, description: Description) -> list[int]:
     """Return the last batches, as far as they are those that no sink heard of, in their order."""
     last = description.last_committed
-    names = ",".join(map(str, range(max(last - _FAR, 0), last + 1)))
-    read = reader(spark).option("pathGlobFilter", f"{{{names}}}").text(f"{description}/offsets")
-    lines = read.select("_metadata.file_name", "value").collect()
     partitions: dict[int, str] = {}
-    for name, line in lines:
-        settings = json.loads(line).get("conf") if line.startswith("{") else None
+    for name, line in read_lines(spark, f"{description}/offsets", map(str, range(max(last - _FAR, 0), last + 1))):
+        settings = json_object(line).get("conf")
         if isinstance(settings, dict) and _PARTITIONS in settings:
             partitions[int(name)] = settings[_PARTITIONS]
 

@@ -20,6 +20,7 @@ from pillarbox._graph.savepoint_start import NONE, SavepointStart
 from pillarbox._graph.source_match import match_sources
 from pillarbox._runtime.spark._position import Position
 from pillarbox._runtime.spark.analyzed_plan import plan_steps
+from pillarbox._runtime.spark.facts import is_missing
 from pillarbox._runtime.spark.seen_files import glob_of, paths_seen
 from pillarbox._runtime.spark.start import spark_version
 
@@ -386,15 +387,13 @@ def _beginning(source: PlannedSource) -> Any:
 
 def _still_there(spark: SparkSession, position: SeenFiles | None) -> str | None:
     """Return the path of those files that are there; None: none is."""
-    from pyspark.errors import AnalysisException
-
     if not position or not position.paths:
         return None
     path = glob_of(position.paths)
     try:
         spark.read.schema("value STRING").option("recursiveFileLookup", "true").text(path)
-    except AnalysisException as error:
-        if error.getCondition() != "PATH_NOT_FOUND":
+    except Exception as error:
+        if not is_missing(error):
             raise
         return None
     return path

@@ -29,12 +29,14 @@ from pillarbox._graph import CODES, Layout, Program
 from pillarbox._runtime.spark.analyzed_plan import plan_steps
 from pillarbox._runtime.spark.buffer_rows import batch_settings
 from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.facts import CHECKSUMS, STATE_FORMAT, is_classic
+from pillarbox._runtime.spark.interrupted_batch import finish_batch_in_sink, interrupted_batch_is_read
 from pillarbox._runtime.spark.layouts import layout_setting
 from pillarbox._runtime.spark.residency import DRAIN_PROPERTY
 from pillarbox._runtime.spark.session import plans_now, reason_for_default, session_settings
 from pillarbox._runtime.spark.sink_log import complete_sink_log
 from pillarbox._runtime.spark.started import StartedQuery, remember
-from pillarbox._runtime.spark.writer import checkpoint_of, session_of
+from pillarbox._runtime.spark.writer import checkpoint_of, note_batch_function, runs_every_plan, session_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,11 +58,14 @@ __all__ = [
 _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 _PROVIDER = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
-# State files of format 2 have names of their own, which the commit log notes; then Spark writes and compares their
-# checksums as well. From this version on a checkpoint keeps the format with which it was begun: before, one of format
-# 1 does not start with this setting, and in 4.1 the first query of a driver sets the format of all.
-_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+# From this version on a checkpoint keeps the format with which it was begun: before, one of format 1 does not start
+# with format 2 set, and in 4.1 the first query of a driver sets the format of all.
 _FORMAT_KEPT_SINCE = (4, 3)
+
+# How Spark is to write state files, by whether the sink runs the plan of every batch. In format 2 no attempt can write
+# over the files of another one, but Spark cannot commit a batch whose plan did not run. The log of the state proves
+# itself, so checksums beside the files, 22 requests for each partition and epoch, would find nothing more.
+_STATE_FILES = {True: {STATE_FORMAT: "2", CHECKSUMS: "false"}, False: {STATE_FORMAT: "1", CHECKSUMS: "false"}}
 
 # The alias of a program's rows: id, parallelism (0: it has no state), subtasks, key groups, and whether the user
 # has set parallelism and max parallelism. All that starting takes is in it, so nothing depends on how long this process
@@ -210,12 +215,13 @@ def spark_version(spark: SparkSession) -> tuple[int, ...]:
 
 @contextmanager
 def program_settings(
-    spark: SparkSession, programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = ()
+    spark: SparkSession, programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = (), *, runs_every_plan: bool
 ) -> Iterator[None]:
     """Set the settings that ``programs`` need on the session meanwhile; no other query starts in this time.
 
     Args:
         layouts: those of the programs in the query's checkpoint; none: it is a new one that Spark finds a place for.
+        runs_every_plan: whether the query's sink reads the rows of each batch, also of one that it has already.
 
     Raises:
         ProgramError: they cannot run in one query.
@@ -227,8 +233,10 @@ def program_settings(
             yield
             return
         needed |= batch_settings(spark, [program.program for program in programs])
-        if _FORMAT not in spark.conf.getAll and spark_version(spark) >= _FORMAT_KEPT_SINCE:
-            needed[_FORMAT] = "2"
+        # What the user has set holds.
+        for key, value in _STATE_FILES[runs_every_plan].items():
+            if key not in spark.conf.getAll and (key != STATE_FORMAT or spark_version(spark) >= _FORMAT_KEPT_SINCE):
+                needed[key] = value
         with session_settings(spark, needed):
             yield
 
@@ -266,7 +274,7 @@ def state_settings(spark: SparkSession, state_format: str) -> Iterator[None]:
 
 def settings_of_state(state_format: str) -> dict[str, str]:
     """Return the settings that Spark takes for those of a checkpoint when it reads or rewrites state by itself."""
-    return {_PROVIDER_KEY: _PROVIDER, _FORMAT: state_format}
+    return {_PROVIDER_KEY: _PROVIDER, STATE_FORMAT: state_format}
 
 
 @contextmanager
@@ -388,7 +396,7 @@ def _tell(text: str) -> None:
 def _watch_starts(spark: SparkSession) -> None:
     """Let the queries of this kind of session (classic or Spark Connect) start through :func:`program_settings`."""
     writer: type[Any]
-    if hasattr(spark, "_jsparkSession"):
+    if is_classic(spark):
         from pyspark.sql.streaming.readwriter import DataStreamWriter as writer
     else:
         from pyspark.sql.connect.streaming.readwriter import DataStreamWriter as writer
@@ -397,6 +405,18 @@ def _watch_starts(spark: SparkSession) -> None:
             start = getattr(writer, method)
             if not hasattr(start, _WRAPPED):
                 setattr(writer, method, _with_settings(start))
+        if not hasattr(writer.foreachBatch, _WRAPPED):
+            writer.foreachBatch = _noting_function(writer.foreachBatch)
+
+
+def _noting_function(for_each_batch: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(for_each_batch)
+    def wrapper(writer: Any, func: Callable[..., Any]) -> Any:
+        note_batch_function(writer, func)
+        return for_each_batch(writer, func)
+
+    setattr(wrapper, _WRAPPED, True)
+    return wrapper
 
 
 def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
@@ -408,23 +428,41 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
         checkpoint: str | None = None
         settings: dict[str, str] = {}
         is_new = True
+        description: Description | None = None
+        reads = True
         if programs:
             from pillarbox._runtime.spark.first_epoch import begin_from_savepoint
 
             # Also if it is refused: programs that come now take the place of these.
             _unstarted.pop(spark, None)
             checkpoint = checkpoint_of(writer, start.__get__(writer), *args, **options)
+            reads = runs_every_plan(writer, start.__get__(writer), *args, **options)
             begin_from_savepoint(writer, programs, checkpoint, start.__get__(writer), *args, **options)
             if checkpoint is not None:
                 description = Description(spark, checkpoint)
                 layouts = _layouts_in(spark, description, programs)
                 _look_at_checkpoint(description, programs, layouts)
                 settings = _drained(description)
+
+                def finish() -> Any:
+                    with (
+                        program_settings(spark, programs, layouts, runs_every_plan=False),
+                        session_settings(spark, settings),
+                    ):
+                        return type(writer).start.__wrapped__(writer, checkpointLocation=checkpoint)
+
+                if finish_batch_in_sink(writer, description, finish, start.__get__(writer), *args, **options):
+                    description = Description(spark, checkpoint)
+                    settings = _drained(description)
                 complete_sink_log(writer, description, start.__get__(writer), *args, **options)
                 is_new = description.is_new
             if is_new:
                 _tell_defaults(spark, programs)
-        with program_settings(spark, programs, layouts), session_settings(spark, settings):
+        with (
+            interrupted_batch_is_read(writer, description),
+            program_settings(spark, programs, layouts, runs_every_plan=reads),
+            session_settings(spark, settings),
+        ):
             query = start(writer, *args, **options)
         if programs:
             again = functools.partial(getattr(writer, start.__name__), *args, **options)

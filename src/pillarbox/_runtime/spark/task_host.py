@@ -27,12 +27,20 @@ __all__ = ["TaskHost"]
 
 
 class _SparkChunkStore:
-    """The state log's chunks in a map state of Spark's, under the current grouping key."""
+    """The state log's chunks in a map state of Spark's, under the current grouping key.
+
+    Attributes:
+        is_new: whether the worker has no task of this key yet, so values may not be there. Spark logs a warning for
+            each value that it is asked for and does not have.
+    """
 
     def __init__(self, chunks: MapState) -> None:
         self._chunks = chunks
+        self.is_new = True
 
     def get(self, number: int) -> bytes | None:
+        if self.is_new and not self._chunks.containsKey((number,)):
+            return None
         found = self._chunks.getValue((number,))
         return None if found is None else bytes(found[0])
 
@@ -93,7 +101,9 @@ class TaskHost:
         if not self._timers:
             now, rows = _batch_timestamp(rows)
         with failures_in_worker(self._vertices[number].name, subtask):
-            task = residency.here.task(self._vertices[number], subtask, self._store, self._layout)
+            vertex = self._vertices[number]
+            self._store.is_new = not residency.here.has(vertex, subtask, self._layout)
+            task = residency.here.task(vertex, subtask, self._store, self._layout)
             last = residency.drains()
             try:
                 yield from task.run_epoch(_sent(rows) if last else _buffers(rows), self._store, now, last=last)

@@ -13,9 +13,24 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["checkpoint_of", "files_of", "is_available_now", "one_batch", "session_of"]
+__all__ = [
+    "batch_function",
+    "checkpoint_of",
+    "files_of",
+    "is_available_now",
+    "note_batch_function",
+    "one_batch",
+    "runs_every_plan",
+    "session_of",
+    "without_sink",
+]
 
 _FILE_FORMATS = frozenset({"avro", "csv", "json", "orc", "parquet", "text", "xml"})
+# Spark's sinks that read the rows of each batch they are given, also of one that they were given before.
+_READING_SINKS = frozenset({"console", "foreach", "kafka", "memory", "noop"})
+
+# The attribute of a writer with the function of ``foreachBatch``.
+_FUNCTION = "_pillarbox_batch_function"
 
 
 def session_of(writer: Any) -> SparkSession:
@@ -55,11 +70,45 @@ def files_of(writer: Any, start: Callable[..., Any], *args: Any, **options: Any)
     if "tableName" in given:
         return _files_of_table(session_of(writer), given["tableName"])
     told = {name.lower(): value for name, value in given.get("options", {}).items()}
-    kind = writer._write_proto.format if _is_connect(writer) else _field(writer, "source")
-    if (given.get("format") or kind).lower() not in _FILE_FORMATS:
+    if _format_of(writer, given) not in _FILE_FORMATS:
         return None
     path = given.get("path") or told.get("path") or _option(writer, "path")
     return str(path) if path else None
+
+
+def note_batch_function(writer: Any, function: Callable[..., Any]) -> None:
+    """Keep the function that a writer was given by ``foreachBatch``."""
+    setattr(writer, _FUNCTION, function)
+
+
+def batch_function(writer: Any) -> Callable[..., Any] | None:
+    """Return the function of ``foreachBatch``; None: the writer has another sink."""
+    if _is_connect(writer):
+        is_given = bool(writer._write_proto.HasField("foreach_batch"))
+    else:
+        is_given = _field(writer, "source").lower() == "foreachbatch"
+    found: Callable[..., Any] | None = getattr(writer, _FUNCTION, None) if is_given else None
+    return found
+
+
+def runs_every_plan(writer: Any, start: Callable[..., Any], *args: Any, **options: Any) -> bool:
+    """Return whether the sink reads the rows of each batch, also of one that it was given before.
+
+    File sinks skip a batch that is in their log, and tables may do so. A function of ``foreachBatch`` may return early,
+    but in a classic session :func:`~pillarbox._runtime.spark.interrupted_batch.interrupted_batch_is_read` sees to it.
+    """
+    given = inspect.signature(start).bind(*args, **options).arguments
+    if "tableName" in given:
+        return False
+    function = batch_function(writer)
+    if function is not None:
+        return not _is_connect(writer) or bool(getattr(function, "reads_every_batch", False))
+    return _format_of(writer, given) in _READING_SINKS
+
+
+def _format_of(writer: Any, given: dict[str, Any]) -> str:
+    kind = writer._write_proto.format if _is_connect(writer) else _field(writer, "source")
+    return str(given.get("format") or kind).lower()
 
 
 def _files_of_table(spark: SparkSession, table: str) -> str | None:
@@ -90,6 +139,17 @@ def one_batch(writer: Any) -> Iterator[None]:
         yield
     finally:
         writer._jwrite = writer._jwrite.trigger(before)
+
+
+@contextmanager
+def without_sink(writer: Any) -> Iterator[None]:
+    """Let a query that is started meanwhile write nowhere. The session is a classic one."""
+    before = _field(writer, "source")
+    writer._jwrite = writer._jwrite.format("noop")
+    try:
+        yield
+    finally:
+        writer._jwrite = writer._jwrite.format(before)
 
 
 def _is_connect(writer: Any) -> bool:
