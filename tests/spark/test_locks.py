@@ -151,7 +151,8 @@ def test_settings_of_the_first_epoch_are_on_the_session_while_nothing_else_start
 
 def test_nobody_waits_for_a_start_who_has_the_lock_of_pools():
     context: Any = SimpleNamespace(sparkContext=SimpleNamespace(environment={}))
-    for asked in (start.program_settings(context, []), start.state_settings(context, "1"), runs_every_plan=True):
+    program = start.program_settings(context, [], runs_every_plan=True)
+    for asked in (program, start.state_settings(context, "1")):
         with session.worker_pool(context, None), pytest.raises(AssertionError, match="has the lock of pools"), asked:
             pass
     inner = session.worker_pool(context, "two")
