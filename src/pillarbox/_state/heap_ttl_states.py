@@ -70,6 +70,10 @@ class TtlState(Protocol):
         """Clear what has expired in a row, and stamp what has no stamp; return whether it was changed."""
         ...
 
+    def stamp_missing(self, row: Row) -> bool:
+        """Stamp what has no stamp in a row; return whether there was any."""
+        ...
+
     def is_readable(self, row: Row) -> bool:
         """Return whether there is something in a row that may be read."""
         ...
@@ -141,13 +145,18 @@ class _TimedAsOne(_Timed):
     def clean(self, row: Row) -> bool:
         if row[self._slot] is None:
             return False
-        now, stamp = self._rows.now, row[self._stamps]
+        stamp = row[self._stamps]
         if stamp is None:
-            row[self._stamps] = now
-        elif now - stamp >= self._limit:
-            row[self._slot] = row[self._stamps] = None
-        else:
+            return self.stamp_missing(row)
+        if self._rows.now - stamp < self._limit:
             return False
+        row[self._slot] = row[self._stamps] = None
+        return True
+
+    def stamp_missing(self, row: Row) -> bool:
+        if row[self._slot] is None or row[self._stamps] is not None:
+            return False
+        row[self._stamps] = self._rows.now
         return True
 
     def is_readable(self, row: Row) -> bool:
@@ -247,14 +256,19 @@ class _TtlListState(_Timed, HeapListState):
         if elements is None:
             return False
         if stamps is None:
-            row[self._stamps] = [self._rows.now] * len(elements)
-            return True
+            return self.stamp_missing(row)
         newest_expired = self._rows.now - self._limit
         if min(stamps) > newest_expired:
             return False
         alive = [stamp > newest_expired for stamp in stamps]
         row[self._slot] = list(compress(elements, alive)) or None
         row[self._stamps] = list(compress(stamps, alive)) or None
+        return True
+
+    def stamp_missing(self, row: Row) -> bool:
+        if row[self._slot] is None or row[self._stamps] is not None:
+            return False
+        row[self._stamps] = [self._rows.now] * len(row[self._slot])
         return True
 
     def is_readable(self, row: Row) -> bool:
@@ -377,14 +391,17 @@ class _TtlMapState(_Timed, HeapMapState):
         return not self.is_readable(self._rows.row)
 
     def clean(self, row: Row) -> bool:
-        entries, stamps = row[self._slot], row[self._stamps]
-        if entries is None:
+        if row[self._slot] is None:
             return False
         expired = self._expired(row)
         if expired:
             self._remove(row, expired)
-        if row[self._slot] is None or (stamps is not None and len(entries) == len(stamps)):
-            return len(expired) > 0
+        return self.stamp_missing(row) or len(expired) > 0
+
+    def stamp_missing(self, row: Row) -> bool:
+        entries, stamps = row[self._slot], row[self._stamps]
+        if entries is None or (stamps is not None and len(entries) == len(stamps)):
+            return False
         self._stamp(row, [key for key in entries if stamps is None or key not in stamps])
         return True
 

@@ -64,17 +64,24 @@ class TtlCleaner:
 
     def _clean_all(self) -> None:
         """Look at all rows, which a cold start has read."""
-        states = [state for state in self.states if state.ttl.cleanup_in_background or state.ttl.cleanup_full_snapshot]
+        of_all = self.states
+        states = [state for state in of_all if state.ttl.cleanup_in_background or state.ttl.cleanup_full_snapshot]
+        # What was there before its state had a time-to-live counts from now on, whatever clears it.
+        others = [state for state in of_all if state not in states]
         unused, self._unused = self._unused, []
         self._cost_of_all = 0
-        if not states and not unused:
+        if not of_all and not unused:
             return
         for key, row in self._backend.rows.items():
             self._cost_of_all += self._look_at(key, row, states)
+            changed = False
+            for state in others:
+                changed |= state.stamp_missing(row)
             for slot in unused:
-                if row[slot] is not None:
-                    row[slot] = None
-                    self._backend.touch_row_of(key, row)
+                changed |= row[slot] is not None
+                row[slot] = None
+            if changed:
+                self._backend.touch_row_of(key, row)
 
     def _clean_some(self) -> None:
         states = [state for state in self.states if state.ttl.cleanup_in_background]
