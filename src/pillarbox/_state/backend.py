@@ -300,6 +300,10 @@ class LoggedRows(Protocol):
         """Return what is declared of the types of states, as far as they were asked for: of maps two."""
         ...
 
+    def count_rows(self) -> int:
+        """Return how many rows there are."""
+        ...
+
     def load(self, addresses: list[Any], rows: list[list[Any]]) -> None:
         """Take over rows, each once, during a cold start."""
 

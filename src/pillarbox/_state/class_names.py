@@ -6,7 +6,14 @@ from collections.abc import Callable, Mapping
 from enum import Enum, EnumMeta, Flag
 from typing import Any
 
-from pillarbox._state.records import RecordError, field_names, is_pickled_by_places, is_record, optional_fields
+from pillarbox._state.records import (
+    RecordError,
+    compared_fields,
+    field_names,
+    is_pickled_by_places,
+    is_record,
+    optional_fields,
+)
 from pillarbox._state.stand_ins import StandIn, loads_inert
 from pillarbox._unpickle import Allowed, find_global
 
@@ -79,6 +86,11 @@ class Classes(Allowed):
     def names_of(self, record: type) -> list[tuple[str, str]]:
         """Return the names that pickles have had for a class so far."""
         return [where for where, found in self._known.items() if found is record]
+
+    def fields_of_keys(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        """Return the fields by which objects of the classes that were named are compared, by their names."""
+        found = {where: compared_fields(record) for where, record in self.records.items()}
+        return {where: fields for where, fields in found.items() if fields is not None}
 
     def is_misfit(self, made: StandIn | type[StandIn]) -> bool:
         """Return whether an object cannot be one of its class as that is now, as far as that can be told."""

@@ -68,8 +68,14 @@ class Evolution:
     def task_state(self, state: Any) -> None:
         """Do the same with what operators keep for themselves."""
 
-    def end_chunk(self) -> None:
-        """Take note that the next values are of another chunk."""
+    def end_chunk(self) -> Mapping[tuple[str, str], Sequence[str]]:
+        """Take note that the next values are of another chunk.
+
+        Returns:
+            where keys in this one may have become equal since their classes have lost fields: by the names of
+            dataclasses and named tuples, the fields by which their objects are compared.
+        """
+        return {}
 
     def check_owners(self, keys: Sequence[Any]) -> None:
         """Check that keys are still those of this subtask, if their class may have changed.
@@ -97,10 +103,11 @@ class _OfPickles(Evolution):
         super().__init__(identity)
         self.allowed = self._classes = classes
         classes.forget()
+        self._with_more: set[type] = set()
 
     def _fill(self, values: Any, where: str) -> bool:
         try:
-            changed = fill(values)
+            changed = fill(values, self._with_more)
         except RecordError as error:
             raise cannot_become(self._identity, where, str(error)) from error
         if changed or self._classes.has_moved:
@@ -122,10 +129,13 @@ class _OfPickles(Evolution):
             self._fill([*(found.keys or ()), *found.values], _said(spec))
         return found
 
-    def end_chunk(self) -> None:
+    def end_chunk(self) -> Mapping[tuple[str, str], Sequence[str]]:
+        fields = self._classes.fields_of_keys() if self._with_more else {}
+        self._with_more = set()
         self._classes.records = {}
         if self._classes.has_moved:  # be it in what is out of date: that chunk has to go as well
             self.note()
+        return fields
 
     def task_state(self, state: Any) -> None:
         if self._classes.records:

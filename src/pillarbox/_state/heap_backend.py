@@ -378,6 +378,10 @@ class HeapKeyedStateBackend(HeapRows):
             self._undo.end_epoch()
         return changed, removed
 
+    def count_rows(self) -> int:
+        """Return how many rows of keys there are."""
+        return len(self.rows)
+
     def load(self, keys: list[Any], rows: list[Row]) -> None:
         """Take over rows, each key's once, during a cold start; :meth:`end_loading` ends it."""
         self.rows.update(zip(keys, rows))

@@ -189,6 +189,11 @@ class HeapSpaces(HeapRows):
         if dirty:
             self.row = self.nowhere  # it may have gone
 
+    def count_rows(self) -> int:
+        """Return how many rows of namespaces there are."""
+        found = self.by_key.values()
+        return len(found) + sum(len(rows) - 1 for rows in found if type(rows) is dict)
+
     def load(self, addresses: list[Any], rows: list[Row]) -> None:
         """Take over rows, each once, during a cold start."""
         for row in rows:

@@ -288,6 +288,10 @@ class HeapWindows(HeapSpaces):
                 del self.by_namespace[namespace]
         self.row = self.nowhere
 
+    def count_rows(self) -> int:
+        """Return how many rows of keys in windows the log has."""
+        return sum(len(window.kept) for window in self.by_namespace.values())
+
     def load(self, addresses: list[Any], rows: list[Row]) -> None:
         """Take over rows, each once, during a cold start."""
         self._take_over(rows)

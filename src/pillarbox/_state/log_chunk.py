@@ -6,8 +6,10 @@ with a kind that this version does not know is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -23,10 +25,10 @@ from pillarbox._state.large_collections import Batch
 from pillarbox._state.log_head import Layout, LogIdentity, Mark, cannot_become, damaged, newer, refused, unreadable
 from pillarbox._state.records import RecordError
 from pillarbox._state.sizes import sizes_of
-from pillarbox._state.stand_ins import StandIn, loads_inert, stand_ins_in
+from pillarbox._state.stand_ins import StandIn, equal_keys, loads_inert, stand_ins_in
 from pillarbox._unpickle import Allowed, MissingGlobalError, RefusedGlobalError, loads_allowed
 
-__all__ = ["Chunk", "Entries", "large_element", "large_row", "read_chunk", "read_large"]
+__all__ = ["Chunk", "Entries", "check_keys", "large_element", "large_row", "read_chunk", "read_large"]
 
 # The entry in a chunk for a row that lies elsewhere.
 _STUB = 64
@@ -342,6 +344,33 @@ def read_large(store: ChunkStore, number: int, mark: Mark, identity: LogIdentity
     return content
 
 
+def check_keys(
+    payloads: Iterable[bytes | None],
+    identity: LogIdentity,
+    layouts: tuple[Layout, Layout],
+    fields: Mapping[tuple[str, str], Sequence[str]],
+) -> None:
+    """Check that no two keys of a map, and no two members of a set, have become equal by losing fields.
+
+    Args:
+        payloads: a chunk and its large values.
+        fields: by the names of dataclasses and named tuples, the fields by which their objects are compared now.
+
+    Raises:
+        CheckpointMismatchError: two have.
+    """
+    for payload in payloads:
+        content = None if payload is None else loads_inert(payload)
+        equal = equal_keys(content, fields)
+        if equal is not None:
+            raise cannot_become(
+                identity,
+                _where_in(content, *layouts, partial(is_, equal)) or "a state",
+                f"keys of {'.'.join(equal.where)} that differed by a field that the class has no more are equal now,"
+                " and their entries would become one: keep the field",
+            )
+
+
 def large_row(slots: Layout, row: list[Any], dump: Callable[[Any], bytes] = dumps) -> bytes:
     """Return a row as it stands in the store by itself: it stays there when the program gets other states."""
     return dump({"slots": slots, "row": row})
@@ -412,6 +441,14 @@ def _where(payload: bytes, layout: Layout, space_layout: Layout, test: _Test) ->
 
 def _found(payload: bytes, layout: Layout, space_layout: Layout, test: _Test) -> str:
     """Return the same; "" where it is not found. Nothing in the pickle is run."""
+    try:
+        return _where_in(loads_inert(payload), layout, space_layout, test)
+    except Exception:
+        return ""  # the error about the class is the one to report
+
+
+def _where_in(content: Any, layout: Layout, space_layout: Layout, test: _Test) -> str:
+    """Return the same of what was read by stand-ins."""
 
     def in_rows(keys: list[Any], rows: list[Any], layout: Layout, whose: str = "") -> str:
         for key, row in zip(keys, rows):
@@ -426,18 +463,14 @@ def _found(payload: bytes, layout: Layout, space_layout: Layout, test: _Test) ->
     def is_in(value: Any) -> bool:
         return any(map(test, stand_ins_in(value)))
 
-    try:
-        content = loads_inert(payload)
-        if "element" in content:
-            return "an element of a large map or list"
-        if "row" in content:
-            return in_rows([None], [content["row"]], content["slots"], "a key with much state")
-        keys, _, rows = content.get("spaces", ([], [], []))
-        found = in_rows(content["keys"], content["rows"], layout) or in_rows(keys, rows, space_layout)
-        for row, slot, _, names, values in () if found else content.get("elements", ()):
-            if is_in(names) or is_in(values):
-                name, kind = (layout if len(row) == 1 else space_layout)[slot - 1]
-                return f"the {kind} state {name.partition('/')[2]!r} of the key {shorten(row[0])}"
-        return found
-    except Exception:
-        return ""  # the error about the class is the one to report
+    if "element" in content:
+        return "an element of a large map or list"
+    if "row" in content:
+        return in_rows([None], [content["row"]], content["slots"], "a key with much state")
+    keys, _, rows = content.get("spaces", ([], [], []))
+    found = in_rows(content["keys"], content["rows"], layout) or in_rows(keys, rows, space_layout)
+    for row, slot, _, names, values in () if found else content.get("elements", ()):
+        if is_in(names) or is_in(values):
+            name, kind = (layout if len(row) == 1 else space_layout)[slot - 1]
+            return f"the {kind} state {name.partition('/')[2]!r} of the key {shorten(row[0])}"
+    return found

@@ -14,9 +14,9 @@ from pillarbox._state.addresses import is_space
 from pillarbox._state.chunk_store import ChunkStore
 from pillarbox._state.evolution import Evolution
 from pillarbox._state.large_collection import Owner
-from pillarbox._state.log_chunk import Chunk, read_chunk, read_large
+from pillarbox._state.log_chunk import Chunk, check_keys, read_chunk, read_large
 from pillarbox._state.log_contents import LogContents, filed
-from pillarbox._state.log_head import LogHead, Mark, damaged
+from pillarbox._state.log_head import LogHead, Mark, cannot_become, damaged
 from pillarbox._state.log_layouts import DELETED
 from pillarbox._state.log_scan import scan
 from pillarbox._state.many_objects import many_new_objects
@@ -53,6 +53,7 @@ class LogReader:
             evolution.note()
         with many_new_objects():
             newest: Mark | None = None
+            loaded = 0
             for number, chunk, written, start, chosen in scan(self._store, head, identity, layouts.at, self._allowed):
                 if newest is None:
                     newest = written
@@ -68,9 +69,20 @@ class LogReader:
                     if evolution is not None:
                         evolution.rows(rows, addresses, found, 1 if rows is backend else 2)
                     rows.load(addresses, found)
+                    loaded += len(found)
                 chunk.rows = []
-                if evolution is not None:
-                    evolution.end_chunk()
+                fields = {} if evolution is None else evolution.end_chunk()
+                if fields:
+                    numbers = [number, *(number for number, _ in chunk.large.values())]
+                    check_keys(map(self._store.get, numbers), identity, layouts.at(number), fields)
+            equal = loaded - backend.count_rows() - backend.spaces.count_rows()
+            if equal:
+                raise cannot_become(
+                    identity,
+                    "the state of its keys",
+                    f"of {loaded} rows, {equal} have keys now that equal those of others, and would be lost: keep the"
+                    " fields of the key's class, and the way in which it compares",
+                )
             wrong = contents.collections.load()
             if wrong is not None:
                 raise damaged(identity, "the state", wrong)

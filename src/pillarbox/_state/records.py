@@ -16,6 +16,7 @@ from typing import Any
 
 __all__ = [
     "RecordError",
+    "compared_fields",
     "field_names",
     "fields_beside",
     "fill",
@@ -181,8 +182,11 @@ def reader(record: type, then: Sequence[str] | None, changed: Callable[[], None]
 # -- values of any type --
 
 
-def fill(values: Iterable[Any]) -> bool:
+def fill(values: Iterable[Any], with_more: set[type] | None = None) -> bool:
     """Give dataclasses that were pickled without some of their fields these fields' defaults, wherever inside values.
+
+    Args:
+        with_more: gets the dataclasses of which objects have attributes that are no fields, such as those of before.
 
     Returns:
         whether any value was changed.
@@ -205,7 +209,7 @@ def fill(values: Iterable[Any]) -> bool:
                 inner += chain.from_iterable(mine)
             elif not issubclass(kind, type):
                 if dataclasses.is_dataclass(kind) and is_record(kind):
-                    changed |= _complete(kind, mine)
+                    changed |= _complete(kind, mine, set() if with_more is None else with_more)
                     for name in fields_beside(kind):
                         inner += [getattr(value, name, None) for value in mine]
                 if hasattr(mine[0], "__dict__"):
@@ -218,11 +222,15 @@ def fill(values: Iterable[Any]) -> bool:
     return changed
 
 
-def _complete(record: type, values: list[Any]) -> bool:
+def _complete(record: type, values: list[Any], with_more: set[type]) -> bool:
     names, beside = field_names(record), fields_beside(record)
     own = frozenset(names) - beside
-    if not beside and all(own <= set(shape) for shape in set(map(tuple, map(vars, values)))):
-        return False
+    if not beside:
+        shapes = [frozenset(shape) for shape in set(map(tuple, map(vars, values)))]
+        if any(shape - own for shape in shapes):
+            with_more.add(record)
+        if all(own <= shape for shape in shapes):
+            return False
     changed = False
     init = {each.name for each in dataclasses.fields(record) if each.init}
     for value in values:
@@ -233,6 +241,16 @@ def _complete(record: type, values: list[Any]) -> bool:
                 object.__setattr__(value, name, _default(record, name))
                 changed = True
     return changed
+
+
+def compared_fields(record: Any) -> tuple[str, ...] | None:
+    """Return the fields by which objects are compared that can be keys; None: they are compared in another way."""
+    if issubclass(record, tuple):
+        return tuple(record._fields)
+    parameters = record.__dataclass_params__
+    if not parameters.eq or record.__hash__ is None or "__eq__" not in vars(record):
+        return None
+    return tuple(each.name for each in dataclasses.fields(record) if each.compare)
 
 
 @lru_cache(maxsize=1024)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["StandIn", "loads_inert", "stand_in_for", "stand_ins_in"]
+__all__ = ["StandIn", "equal_keys", "loads_inert", "stand_in_for", "stand_ins_in"]
 
 # Functions of cloudpickle, which pickles classes of __main__ and of functions by value: their results are classes.
 _MAKE_CLASSES = frozenset({"_builtin_type", "_make_skeleton_class", "_make_skeleton_enum"})
@@ -117,3 +117,52 @@ def stand_ins_in(value: Any) -> Iterator[StandIn | type[StandIn]]:
             continue
         seen.add(id(each))
         level += inner
+
+
+def equal_keys(content: Any, fields: Mapping[tuple[str, str], Sequence[str]]) -> StandIn | None:
+    """Return an object in a key that equals another key of its dictionary or set by these fields; None: there is none.
+
+    Args:
+        fields: by the names of dataclasses and named tuples, the fields by which their objects are compared.
+    """
+    for of in _collections_in(content):
+        forms: set[Any] = set()
+        for key in of:
+            form = _form(key, fields) if isinstance(key, (StandIn, tuple, frozenset)) else None
+            if form is not None and form in forms:
+                return next(each for each in stand_ins_in(key) if isinstance(each, StandIn) and each.where in fields)
+            forms.add(form)
+    return None
+
+
+def _collections_in(value: Any) -> Iterator[Any]:
+    """Return the dictionaries and sets inside a value."""
+    seen: dict[int, Any] = {}
+    level = [value]
+    while level:
+        each = level.pop()
+        if id(each) in seen or not isinstance(each, (StandIn, dict, list, tuple, set, frozenset)):
+            continue
+        seen[id(each)] = each
+        if isinstance(each, StandIn):
+            level += (each.args, each.state, each.items)
+        elif isinstance(each, dict):
+            yield each
+            level += each
+            level += each.values()
+        else:
+            if isinstance(each, (set, frozenset)):
+                yield each
+            level += each
+
+
+def _form(value: Any, fields: Mapping[tuple[str, str], Sequence[str]]) -> Any:
+    """Return something that is equal for keys that are equal by these fields."""
+    if isinstance(value, StandIn):
+        names = fields.get(value.where)
+        if names is not None and isinstance(value.state, dict):
+            return value.where, tuple(_form(value.state.get(name), fields) for name in names)
+        return id(value) if names is None else (value.where, _form(value.args, fields))
+    if isinstance(value, (tuple, frozenset)):
+        return type(value), type(value)(_form(each, fields) for each in value)
+    return type(value), value

@@ -93,11 +93,12 @@ def _split(text: str) -> list[str]:
     return [*parts, last] if last or parts else []
 
 
-def refusal(then: TypeName, now: TypeName, moved: Mapping[str, str]) -> str | None:
+def refusal(then: TypeName, now: TypeName, moved: Mapping[str, str], *, of_keys: bool = False) -> str | None:
     """Return why values of one type cannot become values of another; None: they can, or each has to be looked at.
 
     Args:
         moved: the new names of classes that have moved.
+        of_keys: whether the values are the keys of maps: entries whose keys become equal would be lost.
     """
     kind = moved.get(then.kind, then.kind)
     if kind != now.kind:
@@ -112,10 +113,16 @@ def refusal(then: TypeName, now: TypeName, moved: Mapping[str, str]) -> str | No
             if now.is_class and name not in now.optional:
                 return f"the field {name!r} of {now.kind} is new, and has no default: give it one"
             continue
-        why = refusal(old[name], part, moved)
+        why = refusal(old[name], part, moved, of_keys=of_keys or (kind == "MAP" and name == "key"))
         if why is not None:
             where = f"the field {name!r} of {now.kind}" if now.is_class else f"{name!r} of {kind}"
             return f"{where}: {why}" if kind not in _INSIDE else why
+    gone = [name for name in old if name not in new]
+    if of_keys and gone:
+        return (
+            f"keys of a map lose the field {gone[0]!r} of {now.kind}, and entries whose keys differ by it alone would"
+            " become one: keep the field"
+        )
     return None
 
 
