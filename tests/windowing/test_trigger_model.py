@@ -249,8 +249,18 @@ def further_than(threshold: int) -> When:
     return When(f"delta({threshold})", trigger, element, merges=False)
 
 
+class Silent(NeverTrigger):
+    """Never fires, also of windows that merge."""
+
+    def can_merge(self) -> bool:
+        return True
+
+    def on_merge(self, window: Any, ctx: Any, /) -> None:
+        pass
+
+
 def never() -> When:
-    return When("never", NeverTrigger(), lambda window, value, time, all: "")
+    return When("never", Silent(), lambda window, value, time, all: "")
 
 
 class Budget(Trigger):

@@ -17,6 +17,7 @@ from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import OperatorContext
 from pillarbox._state import ValueState, ValueStateDescriptor
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
+from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox._types import Types
 
 __all__ = ["DeduplicateOperator"]
@@ -49,7 +50,7 @@ class DeduplicateOperator(KeyedOperator):
                 self._seen.update(True)
                 if self.context.batch:
                     self._forget_at = timestamp + self._within
-                self._timers.register_event_time_timer(VOID_NAMESPACE, timestamp + self._within)
+                self._timers.register_event_time_timer(VOID_NAMESPACE, min(timestamp + self._within, MAX_WATERMARK))
                 first.append(position)
         if len(first) == len(records):
             self.output.process_records(records)

@@ -135,7 +135,8 @@ class _Side:
     def drop(self, watermark: int) -> int | None:
         """Drop what finds no partner any more; return when the next may be dropped, or None: nothing is left."""
         state, times = self.state, self._in_order()
-        over = bisect_left(times, watermark - max(self.upper, 0))
+        # (At the end of the data nothing comes any more, also for records whose last partner would be behind it.)
+        over = len(times) if watermark == MAX_WATERMARK else bisect_left(times, watermark - max(self.upper, 0))
         if over == len(times):
             state.clear()
         else:

@@ -87,7 +87,7 @@ class KeyedProcessOperator(KeyedOperator):
 
     def __init__(self, context: OperatorContext, function: Any, keying: Keying) -> None:
         super().__init__(context, function, "process_element", keying)
-        timers = self.time_services.get_internal_timer_service("user-timers", self, by_user=True)
+        timers = self.time_services.get_internal_timer_service("user-timers", self, by_user=True, may_run_on=True)
         self.user_timers: TimerService = _TimerService(timers)
         self._collector: Collector = Collector(context)
         self._ctx: Any = _Context(self._collector, self.user_timers, self.backend)

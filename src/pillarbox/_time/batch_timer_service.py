@@ -106,7 +106,9 @@ class BatchTimeServiceManager(InternalTimeServiceManager):
 
     _services: dict[str, BatchTimerService]  # type: ignore[assignment]
 
-    def _new(self, name: str, triggerable: Triggerable, namespaced: bool, by_user: bool) -> BatchTimerService:
+    def _new(
+        self, name: str, triggerable: Triggerable, namespaced: bool, by_user: bool, may_run_on: bool
+    ) -> BatchTimerService:
         return BatchTimerService(name, self._keys, self._clock, triggerable, namespaced=namespaced, by_user=by_user)
 
     def end_key(self) -> None:

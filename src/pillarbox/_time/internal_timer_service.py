@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._time.clock import ProcessingTimeService, ScheduledTimer
-from pillarbox._time.timestamps import MIN_TIMESTAMP
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 __all__ = [
     "VOID_NAMESPACE",
@@ -23,6 +23,10 @@ __all__ = [
 ]
 
 VOID_NAMESPACE = None
+
+# How many timers the timers of users may set at the end of the data: these, and so many for each timer that is there.
+_LAST = 1_000_000
+_LAST_EACH = 100
 
 
 class KeyedTimers(Protocol):
@@ -68,6 +72,7 @@ class InternalTimerService:
 
     Args:
         fires: whether processing-time timers can fire here; where not, they are refused.
+        may_run_on: whether timers may set timers for ever, as those of users may.
 
     Attributes:
         triggerable: is told of each timer that fires.
@@ -82,10 +87,12 @@ class InternalTimerService:
         *,
         namespaced: bool = False,
         fires: bool = True,
+        may_run_on: bool = False,
     ) -> None:
         self.name = name
         self._keys = keys
         self._fires = fires
+        self._may_run_on = may_run_on
         self.current_watermark: int = MIN_TIMESTAMP
         self.triggerable: Triggerable = triggerable
         self._clock = processing_time_service
@@ -128,9 +135,38 @@ class InternalTimerService:
         self.processing_timers.delete(timestamp, namespace)
 
     def advance_watermark(self, watermark: int) -> None:
-        """Fire all event-time timers up to ``watermark`` in timestamp order (T5)."""
+        """Fire all event-time timers up to ``watermark`` in timestamp order (T5).
+
+        Raises:
+            ProgramError: the data has ended, and timers set timers without end.
+        """
         self.current_watermark = watermark
-        self.event_timers.fire(watermark, self.triggerable.on_event_time)
+        trigger = self.triggerable.on_event_time
+        at_the_end = watermark == MAX_WATERMARK and self._may_run_on
+        self.event_timers.fire(watermark, self._counted(trigger) if at_the_end else trigger)
+
+    def _counted(self, trigger: Callable[[int, Any], None]) -> Callable[[int, Any], None]:
+        """Return what calls ``trigger``, and stops timers that set timers without end: no watermark is after the last.
+
+        Those that come to an end fire all, as in Flink.
+        """
+        timers = self.event_timers
+        left = limit = _LAST + _LAST_EACH * len(timers)
+
+        def call(timestamp: int, namespace: Any) -> None:
+            nonlocal left
+            before = len(timers)
+            trigger(timestamp, namespace)
+            left -= max(len(timers) - before, 0)
+            if left < 0:
+                raise ProgramError(
+                    f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: the data has ended, and since"
+                    f" then timers have set more than {limit} timers, the latest by that at {timestamp}: as all of them"
+                    " fire now, this would never end; set no timer where current_watermark() is 2**63 - 1, or use batch"
+                    " mode, which drops such timers"
+                )
+
+        return call
 
     def fire_due_processing_time_timers(self, now: int) -> None:
         """Fire all processing-time timers up to ``now``, in order, then schedule the next."""
@@ -178,21 +214,36 @@ class InternalTimeServiceManager:
         self._services: dict[str, InternalTimerService] = {}
 
     def get_internal_timer_service(
-        self, name: str, triggerable: Triggerable, *, namespaced: bool = False, by_user: bool = False
+        self,
+        name: str,
+        triggerable: Triggerable,
+        *,
+        namespaced: bool = False,
+        by_user: bool = False,
+        may_run_on: bool = False,
     ) -> InternalTimerService:
         """Return the service of this name, made at the first call.
 
         Args:
             by_user: whether the user's code sets timers, and not only the operator.
+            may_run_on: whether nothing but the user's code ends timers that set timers.
         """
         service = self._services.get(name)
         if service is None:
-            service = self._services[name] = self._new(name, triggerable, namespaced, by_user)
+            service = self._services[name] = self._new(name, triggerable, namespaced, by_user, may_run_on)
         return service
 
-    def _new(self, name: str, triggerable: Triggerable, namespaced: bool, by_user: bool) -> InternalTimerService:
+    def _new(
+        self, name: str, triggerable: Triggerable, namespaced: bool, by_user: bool, may_run_on: bool
+    ) -> InternalTimerService:
         return InternalTimerService(
-            name, self._keys, self._clock, triggerable, namespaced=namespaced, fires=self._fires
+            name,
+            self._keys,
+            self._clock,
+            triggerable,
+            namespaced=namespaced,
+            fires=self._fires,
+            may_run_on=may_run_on,
         )
 
     def advance_watermark(self, watermark: int) -> None:

@@ -119,9 +119,13 @@ class BaseWindowOperator(KeyedOperator):
         self._assign = assign_function(program.assigner)
         self._lateness = program.lateness
         self._is_event_time = program.assigner.is_event_time()
-        # (Triggers set timers of windows.)
+        # (Triggers set timers of windows, and those of a window that ends end with it.)
         self._timers = self.time_services.get_internal_timer_service(
-            timers, self, namespaced=namespaced, by_user=namespaced
+            timers,
+            self,
+            namespaced=namespaced,
+            by_user=namespaced,
+            may_run_on=isinstance(program.assigner, GlobalWindows),
         )
         self._collector: Collector = Collector(context)
         self._assigner_context = AssignerContext(self._timers, RuntimeContext(context, self.keyed))

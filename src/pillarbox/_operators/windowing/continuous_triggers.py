@@ -8,6 +8,7 @@ from pillarbox._errors import ProgramError
 from pillarbox._operators.windowing.triggers import Trigger, TriggerResult
 from pillarbox._state import ReducingStateDescriptor
 from pillarbox._time.duration import DurationLike, positive_millis
+from pillarbox._time.timestamps import MAX_WATERMARK
 
 __all__ = ["ContinuousEventTimeTrigger", "ContinuousProcessingTimeTrigger"]
 
@@ -34,7 +35,8 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
     """Fires whenever event time has passed another full interval, and at the end of the window.
 
     The first time is counted from the first element's timestamp. At the end of the data all intervals that are left are
-    fired, though nothing new came. (Intervals before 1970 begin below: PyFlink's way, Java's round up.)
+    fired, though nothing new came; in global windows, which have no last one, only the next, and then the window's end.
+    (Intervals before 1970 begin below: PyFlink's way, Java's round up.)
     """
 
     uses_processing_time: bool | None = False
@@ -80,7 +82,8 @@ class ContinuousEventTimeTrigger(_ContinuousTrigger):
         if pending.get() != time:
             return TriggerResult.CONTINUE
         pending.clear()
-        self._register(time + self.interval, window, ctx, pending)
+        if not ctx.get_current_watermark() == window.max_timestamp() == MAX_WATERMARK:
+            self._register(time + self.interval, window, ctx, pending)
         return TriggerResult.FIRE
 
     def on_merge(self, window: Any, ctx: Trigger.OnMergeContext, /) -> None:
