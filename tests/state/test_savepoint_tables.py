@@ -464,6 +464,21 @@ def test_the_least_watermark():
             assert channels == {one[0]: (7, False, True), **dict.fromkeys(two[:number], (9, False, True))}
 
 
+def test_subtasks_that_keep_their_keys_keep_their_watermarks():
+    one, two = ([channel_code(edge, subtask) for subtask in range(4)] for edge in (1, 2))
+    states = [
+        gate(10, {one[0]: (10, False, True), two[0]: (30, True, False), two[1]: (20, True, False)}),
+        gate(7, {one[0]: (7, False, True), two[0]: (9, False, True), two[1]: (20, True, False)}),
+        OwnState(),
+    ]
+    stay = redistribute("op", states, 3, channels=[one[:1], two[:2]], keys_stay=True)
+    assert [own.task["gate"] for own in stay[:2]] == [state.task["gate"] for state in states[:2]]
+    assert stay[2].task["gate"]["valve"]["watermark"] == 7
+    # The channels of more senders begin alike, as those of this subtask did.
+    more = redistribute("op", states, 3, channels=[one[:1], two[:3]], keys_stay=True)
+    assert [own.task["gate"]["valve"]["channels"][two[2]][0] for own in more] == [20, 9, 9]
+
+
 def test_what_is_known_of_event_time():
     def known(watermark: int, idle: bool, since: int | None) -> OwnState:
         valve = {"watermark": watermark, "idle": idle, "channels": {("a", None, 0): (watermark, idle, not idle)}}

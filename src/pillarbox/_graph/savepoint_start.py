@@ -132,7 +132,8 @@ class SavepointStart:
         for state in kept:
             if state.task.get("gate"):
                 state.task["gate"] = gate_with_edges(state.task["gate"], edge)
-        return redistribute(vertex.uid, kept, vertex.parallelism, vertex.channels)
+        keys_stay = (table.parallelism, table.max_parallelism) == (vertex.parallelism, vertex.max_parallelism)
+        return redistribute(vertex.uid, kept, vertex.parallelism, vertex.channels, keys_stay=keys_stay)
 
     def _senders(self, table: OperatorTable, manifest: Manifest, program: Program) -> dict[int, int]:
         """Return the numbers of the program's vertices by those of the savepoint's.

@@ -247,9 +247,23 @@ class FoldedWindows(Protocol):
     def remove(self, namespace: Any, key: Any) -> None:
         """Remove what a key has in a window that there is."""
 
-    def each(self, namespace: Any) -> Iterator[tuple[Any, Any]]:
-        """Return the keys of a window with what is folded; taking one makes its key the current one."""
+    def each(self, namespace: Any, timestamp: int | None = None) -> Iterator[tuple[Any, Any]]:
+        """Return the keys of a window with what is folded; taking one makes its key the current one.
+
+        Those are left out for whom the timer at ``timestamp`` does not call.
+        """
         ...
+
+    def quieten(self, namespace: Any, timestamp: int) -> None:
+        """Have a timer of a window that was restored call for no key whose row has timers, and this one no more."""
+
+    @property
+    def quiet(self) -> bool:
+        """Whether there may be a timer that does not call for all keys of its window."""
+        ...
+
+    def wake(self, keys: Iterable[Any], windows: Iterable[Any]) -> None:
+        """Have all timers of windows call for keys again, to which elements are about to be added."""
 
     def rewrite(self, namespace: Any) -> None:
         """Have all of a window written with this epoch: its timers have changed."""

@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._state.addresses import check_namespace, is_space, space_address
 from pillarbox._state.backend import SlotSpec
-from pillarbox._state.descriptors import AggregatingStateDescriptor, ReducingStateDescriptor
+from pillarbox._state.folded_windows import FOLDED_WINDOWS
 from pillarbox._state.heap_rows import NEW, Row, stale_entry
 from pillarbox._state.heap_spaces import HeapSpaces
-from pillarbox._state.heap_states import folded_none
 from pillarbox._state.timer_queue import TimerQueue
 from pillarbox._state.timers import HeapTimers
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
@@ -28,17 +27,14 @@ from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 if TYPE_CHECKING:
     from pillarbox._state.heap_backend import HeapKeyedStateBackend
 
-__all__ = ["HeapWindows"]
-
-# Is called with each key that is new in a window.
-Begun = Callable[[Any, "_Window"], None]
+__all__ = ["HeapWindows", "Window"]
 
 _MARK = itemgetter(0)
 # Windows that hold more than this in all are not searched for the number of different keys: it is asked for each epoch.
 _COUNTED = 100_000
 
 
-class _Window:
+class Window:
     """What all keys have in one namespace. Each key is in one of the first two.
 
     Attributes:
@@ -47,9 +43,11 @@ class _Window:
         kept: the rows that are unchanged: the log has them.
         rows: the rows of keys in ``fresh``, as far as there are any; what is folded gets there when the epoch ends.
         timers: the timestamps of its timers.
+        quiet: those that have the timer of ``quiet[0]`` no more, which others in the window have: it does not call
+            for these keys; None: there are none, as nearly always.
     """
 
-    __slots__ = ("fresh", "kept", "namespace", "rows", "timers")
+    __slots__ = ("fresh", "kept", "namespace", "quiet", "rows", "timers")
 
     def __init__(self, namespace: Any) -> None:
         self.namespace: Any = namespace
@@ -57,6 +55,7 @@ class _Window:
         self.kept: dict[Any, Row] = {}
         self.rows: dict[Any, Row] = {}
         self.timers: set[int] = set()
+        self.quiet: tuple[int, set[Any]] | None = None
 
     def __len__(self) -> int:
         return len(self.fresh) + len(self.kept)
@@ -69,13 +68,15 @@ class HeapWindows(HeapSpaces):
         by_namespace: the namespaces in which any key has something.
         contents: the place of what is folded in a row; 0: there is no such state yet.
         clock: the timers that windows have: those of event time or of processing time; None: there are none yet.
+        quiet: whether there may be a timer that does not call for all keys of its window.
     """
 
     def __init__(self, backend: HeapKeyedStateBackend) -> None:
         super().__init__(backend)
-        self.by_namespace: dict[Any, _Window] = {}
+        self.by_namespace: dict[Any, Window] = {}
         self.contents: int = 0
         self.clock: _WindowTimers | None = None
+        self.quiet: bool = False
         # The entries of rows that went with their windows in this epoch.
         self._gone: dict[Any, int] = {}
 
@@ -83,7 +84,7 @@ class HeapWindows(HeapSpaces):
 
     def _class_of(self, kind: str, *, late: bool) -> Any:
         # What is asked for late is of the window function.
-        return super()._class_of(kind, late=True) if late else _FOLDED[kind]
+        return super()._class_of(kind, late=True) if late else FOLDED_WINDOWS[kind]
 
     def create_timers(self, name: str) -> HeapTimers:
         """Return the timers of one time domain."""
@@ -95,6 +96,8 @@ class HeapWindows(HeapSpaces):
         """Forget the timers of all windows: they will be registered again."""
         for window in self.by_namespace.values():
             window.timers.clear()
+            window.quiet = None
+        self.quiet = False
         for timers in self.timers:
             timers.queue = TimerQueue()
 
@@ -104,10 +107,10 @@ class HeapWindows(HeapSpaces):
 
     # -- windows --
 
-    def begin(self, namespace: Any) -> _Window:
+    def begin(self, namespace: Any) -> Window:
         """Return a new window, in its place."""
         check_namespace(namespace, self.operator)
-        window = self.by_namespace[namespace] = _Window(namespace)
+        window = self.by_namespace[namespace] = Window(namespace)
         return window
 
     def end(self, namespace: Any) -> None:
@@ -123,7 +126,24 @@ class HeapWindows(HeapSpaces):
                 gone[row[1]] = stale_entry(row[0])
         self.row = self.nowhere
 
-    def take(self, window: _Window, key: Any) -> Any:
+    def quieten(self, namespace: Any, timestamp: int) -> None:
+        """Have a timer of a window that was restored call for no key whose row has timers, and this one no more."""
+        if self.clock is None:
+            return
+        window, slot = self.by_namespace[namespace], self.clock.slot
+        rows = chain(window.kept.items(), window.rows.items())  # in the latter, those that are to be written anew
+        keys = {key for key, row in rows if _has_others(row[slot], timestamp)}
+        if keys:
+            window.quiet = timestamp, keys
+            self.quiet = True
+
+    def wake(self, keys: Iterable[Any], windows: Iterable[Window]) -> None:
+        """Have all timers of windows call for keys again, to which elements are being added."""
+        for key, window in zip(keys, windows):
+            if window.quiet is not None:
+                window.quiet[1].discard(key)
+
+    def take(self, window: Window, key: Any) -> Any:
         """Return what is folded for a key, which this epoch has not changed so far, and will; None: nothing."""
         row = window.kept.pop(key, None)
         if row is None:
@@ -151,8 +171,10 @@ class HeapWindows(HeapSpaces):
         for row in sorted(window.kept.values(), key=_MARK):
             self.take(window, row[1][0])
 
-    def each(self, namespace: Any) -> Iterator[tuple[Any, Any]]:
+    def each(self, namespace: Any, timestamp: int | None = None) -> Iterator[tuple[Any, Any]]:
         """Return the keys of a window with what is folded for them; taking one makes its key the current one.
+
+        Those are left out for whom the timer at ``timestamp`` does not call.
 
         First those that the epoch has not changed, in the order of the log, then the others in the order in which they
         came: the same in a task that was resident, and in one that has just been restored.
@@ -163,7 +185,12 @@ class HeapWindows(HeapSpaces):
         fresh = zip(list(window.fresh), list(window.fresh.values()))
         backend.row = backend.blank
         self.row = self.nowhere
+        quiet: set[Any] | tuple[()] = ()
+        if window.quiet is not None and window.quiet[0] == timestamp:
+            quiet, window.quiet = window.quiet[1], None
         for key, folded in chain([(row[1][0], row[contents]) for row in kept], fresh):
+            if quiet and key in quiet:
+                continue
             if backend.slots:
                 backend.set_current_key(key)
             else:
@@ -213,19 +240,21 @@ class HeapWindows(HeapSpaces):
             row = self._row_of(window, namespace, key)
         return row
 
-    def _row_of(self, window: _Window, namespace: Any, key: Any) -> Row:
+    def _row_of(self, window: Window, namespace: Any, key: Any) -> Row:
         """Return the row of a key that the epoch has changed, with all that it has."""
         row = window.rows.get(key)
         if row is None:
             row = window.rows[key] = self.blank.copy()
             row[1] = space_address(key, namespace)
-        self._fill(window, row, window.fresh[key])
+        self._fill(window, key, row, window.fresh[key])
         return row
 
-    def _fill(self, window: _Window, row: Row, folded: Any) -> None:
+    def _fill(self, window: Window, key: Any, row: Row, folded: Any) -> None:
         row[self.contents] = folded
         if self.clock is not None:
             stamps = window.timers
+            if window.quiet is not None and key in window.quiet[1]:
+                stamps = stamps - {window.quiet[0]}
             # Each row has a set of its own: who reads it may change it.
             row[self.clock.slot] = None if not stamps else set(stamps) if len(stamps) > 1 else next(iter(stamps))
 
@@ -282,7 +311,7 @@ class HeapWindows(HeapSpaces):
                     if row[0] != NEW:
                         removed[row[1]] = stale_entry(row[0])
                     continue
-                self._fill(window, row, folded)
+                self._fill(window, key, row, folded)
                 changed[row[1]] = kept[key] = row
             if not kept:
                 del self.by_namespace[namespace]
@@ -302,7 +331,7 @@ class HeapWindows(HeapSpaces):
             key, namespace, _ = row[1]
             window = by_namespace.get(namespace)
             if window is None:
-                window = by_namespace[namespace] = _Window(namespace)
+                window = by_namespace[namespace] = Window(namespace)
             window.kept[key] = row
 
     def apply(self, addresses: list[Any], rows: list[Row], removed: list[Any]) -> None:
@@ -323,6 +352,7 @@ class _WindowTimers(HeapTimers):
     The windows of an operator follow one clock, so only one of the two time domains has timers.
 
     They are not restored: which ones there are follows from the windows, and who declared them registers them again.
+    Whether one calls for a key, the key's row says.
     """
 
     __slots__ = ("_windows",)
@@ -334,7 +364,9 @@ class _WindowTimers(HeapTimers):
     def __len__(self) -> int:
         if self is not self._windows.clock:
             return 0
-        return sum(len(window) * len(window.timers) for window in self._windows.by_namespace.values())
+        windows = self._windows.by_namespace.values()
+        quiet = sum(len(window.quiet[1]) for window in windows if window.quiet is not None)
+        return sum(len(window) * len(window.timers) for window in windows) - quiet
 
     def register(self, timestamp: int, namespace: Any = None) -> None:
         """Add a timer of a window, unless it has it.
@@ -371,113 +403,8 @@ class _WindowTimers(HeapTimers):
         """Index nothing: see above."""
 
 
-class _FoldedWindows:
-    """What windows fold: one state of all keys and namespaces. Others know of it what :class:`FoldedWindows` says."""
-
-    __slots__ = ("_slot", "_windows")
-
-    def __init__(self, windows: HeapWindows, slot: int, descriptor: Any) -> None:
-        assert not windows.contents, "windows of all keys fold one state"
-        windows.contents = slot
-        self._windows = windows
-        self._slot = slot
-
-    def namespaces(self) -> list[Any]:
-        return list(self._windows.by_namespace)
-
-    def find(self, namespace: Any) -> _Window | None:
-        return self._windows.by_namespace.get(namespace)
-
-    def begin(self, namespace: Any) -> _Window:
-        return self._windows.begin(namespace)
-
-    def end(self, namespace: Any) -> None:
-        self._windows.end(namespace)
-
-    def each(self, namespace: Any) -> Iterator[tuple[Any, Any]]:
-        return self._windows.each(namespace)
-
-    def folded(self, namespace: Any, key: Any) -> Any:
-        window = self._windows.by_namespace.get(namespace)
-        if window is None:
-            return None
-        row = window.kept.get(key)
-        return window.fresh.get(key) if row is None else row[self._slot]
-
-    def remove(self, namespace: Any, key: Any) -> None:
-        self._windows.remove(namespace, key)
-
-    def rewrite(self, namespace: Any) -> None:
-        self._windows.take_all(namespace)
-
-    def forget_timers(self) -> None:
-        self._windows.forget_timers()
-
-    def _failed(self, key: Any) -> None:
-        """Take note of whose element it was that failed."""
-        self._windows.set_key(key)
-
-
-class _ReducedWindows(_FoldedWindows):
-    __slots__ = ("_reduce",)
-
-    def __init__(self, windows: HeapWindows, slot: int, descriptor: ReducingStateDescriptor) -> None:
-        super().__init__(windows, slot, descriptor)
-        self._reduce = descriptor.reduce_function
-
-    def fold(self, values: Iterable[Any], keys: Iterable[Any], windows: Iterable[_Window], begun: Begun | None) -> None:
-        take, reduce = self._windows.take, self._reduce
-        key = None
-        try:
-            for value, key, window in zip(values, keys, windows):
-                fresh = window.fresh
-                folded = fresh.get(key)
-                if folded is None and window.kept:
-                    folded = take(window, key)
-                if folded is not None:
-                    folded = reduce(folded, value)
-                else:
-                    if begun is not None:
-                        begun(key, window)
-                    folded = value
-                if folded is None:
-                    raise folded_none(self._windows, self._slot, key)
-                fresh[key] = folded
-        except BaseException:
-            self._failed(key)
-            raise
-
-
-class _AggregatedWindows(_FoldedWindows):
-    __slots__ = ("_function",)
-
-    def __init__(self, windows: HeapWindows, slot: int, descriptor: AggregatingStateDescriptor) -> None:
-        super().__init__(windows, slot, descriptor)
-        self._function = descriptor.agg_function
-
-    def fold(self, values: Iterable[Any], keys: Iterable[Any], windows: Iterable[_Window], begun: Begun | None) -> None:
-        take, create, add = self._windows.take, self._function.create_accumulator, self._function.add
-        key = None
-        try:
-            for value, key, window in zip(values, keys, windows):
-                fresh = window.fresh
-                folded = fresh.get(key)
-                if folded is None:
-                    if window.kept:
-                        folded = take(window, key)
-                    if folded is None:
-                        if begun is not None:
-                            begun(key, window)
-                        folded = create()
-                fresh[key] = folded = add(value, folded)
-                if folded is None:
-                    raise folded_none(self._windows, self._slot, key)
-        except BaseException:
-            self._failed(key)
-            raise
-
-
-_FOLDED: dict[str, Any] = {
-    ReducingStateDescriptor.kind: _ReducedWindows,
-    AggregatingStateDescriptor.kind: _AggregatedWindows,
-}
+def _has_others(stamps: Any, timestamp: int) -> bool:
+    """Tell whether a row has timers, and not this one."""
+    if type(stamps) is set:
+        return timestamp not in stamps
+    return stamps is not None and stamps != timestamp

@@ -55,7 +55,11 @@ class TumblingWindowOperator(BaseWindowOperator):
         return (type(assigner), type(program.trigger)) in _KINDS and isinstance(program.contents, Folded)
 
     def restore_state(self, state: Any) -> None:
-        """Register the timers of the windows that there are; one that is over by now has fired, and goes."""
+        """Register the timers of the windows that there are; one that is over by now has fired, and goes.
+
+        The subtasks before a savepoint may have come to different watermarks, of which the least holds: so a window
+        that has not ended may have fired for some of its keys. Their rows have only the timer of its cleanup.
+        """
         self._state.forget_timers()
         for namespace in self._state.namespaces():
             window = TimeWindow(*namespace)
@@ -63,6 +67,8 @@ class TumblingWindowOperator(BaseWindowOperator):
                 self._state.end(namespace)
             else:
                 self._set_timers(window)
+                if self._lateness and window.max_timestamp() > self._timers.current_watermark:
+                    self._state.quieten(namespace, window.max_timestamp())
 
     # -- records --
 
@@ -121,6 +127,10 @@ class TumblingWindowOperator(BaseWindowOperator):
             return
         windows = places(starts, self._window_at)
         pending = iter(values)
+        if self._state.quiet:
+            keys = list(keys)
+            windows = [window for window, _ in zip(windows, keys)]
+            self._state.wake(keys, windows)
         with Pass(self, values, pending, pending) as elements:
             self._state.fold(elements, keys, windows, check)
 
@@ -158,7 +168,9 @@ class TumblingWindowOperator(BaseWindowOperator):
                     if self._is_over(window):
                         self._drop_if_late(value, timestamp)
                         continue
-                    self._state.fold((value,), (key,), (self._window_at(window.start),), check)
+                    kept = self._window_at(window.start)
+                    self._state.wake((key,), (kept,))
+                    self._state.fold((value,), (key,), (kept,), check)
                     if self._is_event_time and window.max_timestamp() <= self._timers.current_watermark:
                         self._fire(window, [(key, self._state.folded(tuple(window), key))])
 
@@ -178,7 +190,7 @@ class TumblingWindowOperator(BaseWindowOperator):
         fires, over = timestamp == window.max_timestamp(), timestamp == self._cleanup_time(window)
         try:
             if fires:
-                self._fire(window, self._state.each(namespace))
+                self._fire(window, self._state.each(namespace, timestamp))
             if not over:
                 self._state.rewrite(namespace)
                 return

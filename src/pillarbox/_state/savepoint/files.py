@@ -218,7 +218,9 @@ def restore_logs(
     for batch in savepoint.batches(uid):
         for subtask, share in table.route(batch, one.parallelism, one.max_parallelism, loads):
             shares[subtask].append(share)
-    own = redistribute(uid, savepoint.own_states(uid, loads), one.parallelism, channels)
+    layout = table.operator.parallelism, table.operator.max_parallelism
+    keys_stay = layout == (one.parallelism, one.max_parallelism)
+    own = redistribute(uid, savepoint.own_states(uid, loads), one.parallelism, channels, keys_stay=keys_stay)
     stores: dict[int, MemoryChunkStore] = {}
     for identity in identities:
         stores[identity.subtask] = store = MemoryChunkStore()

@@ -153,12 +153,18 @@ def _with_names(known: Mapping[Any, Any], name: Callable[[Any], Hashable | None]
 
 
 def redistribute(
-    uid: str, states: Sequence[OwnState], parallelism: int, channels: Sequence[Sequence[int]] = ()
+    uid: str,
+    states: Sequence[OwnState],
+    parallelism: int,
+    channels: Sequence[Sequence[int]] = (),
+    *,
+    keys_stay: bool = False,
 ) -> list[OwnState]:
     """Return what each of the new subtasks has of the former ones' own state.
 
-    The watermark is the least of all, also that of each input channel: what was late stays late, and nothing is late
-    that was not. List states are shared out, union list states and broadcast state go to all.
+    Where keys stay in their subtasks, each keeps its watermarks. Otherwise the watermark is the least of all, also that
+    of each input channel: what was late may be so no more, and nothing is late that was not. List states are shared
+    out, union list states and broadcast state go to all.
 
     Requests that are carried are dealt out in their order, in parts that differ by one at the most; where the number of
     subtasks stays, each keeps its own. Otherwise watermarks between them are left out, as they are one subtask's: each
@@ -173,6 +179,7 @@ def redistribute(
         states: of the former subtasks, in their order.
         parallelism: the number of the new ones.
         channels: of each input of the new program all channels: where their number has changed, all begin alike.
+        keys_stay: whether each subtask has the keys that it had.
 
     Raises:
         CheckpointMismatchError: an operator keeps something that cannot be dealt out.
@@ -180,12 +187,15 @@ def redistribute(
     rows = redistribute_operator_state([state.row for state in states], parallelism)
     gates = [_gate(state.task["gate"]) for state in states if state.task.get("gate")]
     gate = _merged(gates, channels) if gates else None
+    owns = [gate] * parallelism
+    if keys_stay and len(states) == parallelism:
+        owns = [_merged([_gate(state.task["gate"])], channels) if state.task.get("gate") else gate for state in states]
     shares = _shares(uid, [state.task.get("operators") or {} for state in states], parallelism)
     known = [state.task.get("event_time") or {} for state in states]
     times = known if len(states) == parallelism else [_event_time(known)] * parallelism
     tasks = [
-        {**({"gate": gate} if gate else {}), "operators": operators, **({"event_time": time} if time else {})}
-        for operators, time in zip(shares, times)
+        {**({"gate": own} if own else {}), "operators": operators, **({"event_time": time} if time else {})}
+        for own, operators, time in zip(owns, shares, times)
     ]
     return [OwnState(task if any(task.values()) else {}, row) for task, row in zip(tasks, rows)]
 
