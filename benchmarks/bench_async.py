@@ -35,8 +35,8 @@ HTTP at most ``--http-records``, as two cores that serve and ask at once are far
 everywhere (most of an hour).
 
 Run it with ``make bench-async`` or ``python benchmarks/bench_async.py``. The last line of the output is one JSON
-object; ``ratio`` is records per second of pillarbox over those of the best of the four, the lowest of all settings (the
-bar is 1); ``share_of_ideal`` is pillarbox's at 10 ms and capacity 100 with a sleep (the bar is 0.9).
+object; ``ratio`` is records per second of pillarbox over those of the best of the four, the lowest of all settings;
+``share_of_ideal`` is pillarbox's at 10 ms and capacity 100 with a sleep.
 """
 
 from __future__ import annotations
@@ -467,9 +467,7 @@ def report(said: dict[str, dict[str, Any]], comparison: Comparison, **more: Any)
     finish(
         "async",
         min(ratios, default=0),
-        bar=1,
         share_of_ideal=said.get(HEADLINE, {}).get("share_of_ideal", {}).get("pillarbox"),
-        share_bar=0.9,
         results_agree=not comparison.wrong,
         pyflink="flink" in names,
         subtasks=SUBTASKS,

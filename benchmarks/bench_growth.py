@@ -17,8 +17,8 @@ median of micro-batches with 100 rows is taken off.
 The results are checked: rows in, and the number of keys in state.
 
 Run it with ``make bench-growth`` or ``python benchmarks/bench_growth.py``. The last line of the output is one JSON
-object; ``ratio`` is the cost of a row at 16 times the rows over that at once the rows (the bar is 1.2), ``keys_ratio``
-at 100 times the keys over that at once the keys (the bar is 2), each the larger of one and two subtasks.
+object; ``ratio`` is the cost of a row at 16 times the rows over that at once the rows, ``keys_ratio`` at 100 times
+the keys over that at once the keys, each the larger of one and two subtasks.
 """
 
 from __future__ import annotations
@@ -201,9 +201,7 @@ def report(
     finish(
         "growth",
         max(by_rows.values()),
-        bar=1.2,
         keys_ratio=round(max(by_keys.values()), 3),
-        keys_bar=2,
         rows_ratios={n: round(value, 3) for n, value in by_rows.items()},
         keys_ratios={n: round(value, 3) for n, value in by_keys.items()},
         two_subtasks_over_one=round(two, 3),

@@ -7,7 +7,7 @@ sides do the same work, in the same process, in alternating rounds; what counts 
 
 Run it with ``python benchmarks/bench_mailbox.py``. The last line of the output is one JSON object;
 ``ratio`` is mails per second through :meth:`MailboxExecutor.execute` over callbacks per second
-through asyncio (the bar is 1).
+through asyncio.
 """
 
 from __future__ import annotations

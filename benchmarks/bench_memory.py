@@ -11,8 +11,8 @@ With ``--async`` the program asks a service about each row instead, 200 at a tim
 bounded by that number, and the output by the Arrow batch that it came from.
 
 Run it with ``python benchmarks/bench_memory.py`` (Linux: it reads /proc). The last line of the output is one JSON
-object; ``ratio`` is the most that a worker grows by at 5,000,000 rows over that at 500,000 (the bar is 1.5; without
-bounds it would be 10).
+object; ``ratio`` is the most that a worker grows by at 5,000,000 rows over that at 500,000 (without bounds it
+would be 10).
 """
 
 from __future__ import annotations
@@ -218,7 +218,6 @@ def compare(arguments: argparse.Namespace, directory: Path) -> None:
     finish(
         "memory_async" if arguments.asynchronous else "memory",
         ratio,
-        bar=1.5,
         peak_ratio=round(peak[arguments.many] / peak[arguments.few], 3),
         **values,
         rows=[arguments.few, arguments.many],

@@ -69,7 +69,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 WORKS = ("read", "rescale", "savepoint", "start")
-BARS = {"savepoint": 1.3, "start": 2.0}
 SIDES = {"pillarbox": "pillarbox", "spark": "transformWithState"}
 PARTITIONS = 2
 TOUCHED = 1_000
@@ -439,13 +438,12 @@ class Comparison:
         print()
         print_table([f"{keys:,} keys", *head], rows)
         for work, ratio in ratios.items():
-            print(f"{work}: {ratio:.2f}" + (f" (bar {BARS[work]})" if work in BARS else ""))
+            print(f"{work}: {ratio:.2f}")
         for line in self.wrong:
             print(f"WRONG RESULTS: {line}")
         finish(
             "operate",
             ratios.get("read", next(iter(ratios.values()))),
-            bars={work: bar for work, bar in BARS.items() if work in ratios},
             ratios={work: round(ratio, 3) for work, ratio in ratios.items()},
             seconds={name: [round(each, 2) for each in self._seconds(*of)] for of, name in named.items()},
             processor_s={name: [round(each["processor_s"], 2) for each in self.said[of]] for of, name in named.items()},

@@ -24,7 +24,7 @@ the time that CRC-32 takes, over that of the cold start with it.
 
 Run it with ``make bench-recovery`` or ``python benchmarks/bench_recovery.py``. The last line of the output is one JSON
 object; ``ratio`` is the task's cold start at 1,000,000 keys over ``pickle.loads`` of the chunks, of both kinds of
-timers the larger (the bar is 3), and ``ratios_by_hand`` those over the restore by hand.
+timers the larger, and ``ratios_by_hand`` those over the restore by hand.
 """
 
 from __future__ import annotations
@@ -380,7 +380,6 @@ def measure(arguments: argparse.Namespace, directory: Path) -> None:
     finish(
         "recovery",
         max(ratios.values()),
-        bar=3,
         results_agree=not wrong,
         ratios={timers: round(ratio, 3) for timers, ratio in ratios.items()},
         ratios_by_hand={timers: round(ratio, 3) for timers, ratio in by_hand.items()},

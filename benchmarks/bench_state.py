@@ -15,7 +15,7 @@ the same chunks, which no reader of them can beat.
 
 Run it with ``python benchmarks/bench_state.py``: on the local runtime, without Spark. With ``--spark`` the same on
 Spark: there the ratio is that of whole micro-batches, most of which is Spark's own. The last line of the output is
-one JSON object; ``ratio`` is the time of an epoch at 2,000,000 keys over that at 10,000 (the bar is 1.3),
+one JSON object; ``ratio`` is the time of an epoch at 2,000,000 keys over that at 10,000,
 ``bytes_ratio`` that of the bytes written.
 """
 
@@ -361,7 +361,6 @@ def compare(arguments: argparse.Namespace, directory: Path) -> None:
     finish(
         "state_spark" if arguments.spark else "state",
         ratio("ms"),
-        bar=1.3,
         **{name: round(value, 3) for name, value in ratios.items()},
         epoch_ms={keys: round(statistics.median(values), 3) for keys, values in milliseconds.items()},
         **more,

@@ -18,8 +18,8 @@ is what a user sees: from building the query to the end of the job. Each run's r
 two sums over them, against the functions called in plain Python.
 
 Run it with ``make bench-stateless`` or ``python benchmarks/bench_stateless.py``. The last line of the output is one
-JSON object; ``ratio`` is rows per second of pillarbox over those of the faster of the first two ways by hand (the bar
-is 0.9), ``tuned_ratio`` over the third.
+JSON object; ``ratio`` is rows per second of pillarbox over those of the faster of the first two ways by hand,
+``tuned_ratio`` over the third.
 """
 
 from __future__ import annotations
@@ -214,7 +214,6 @@ def compare(arguments: argparse.Namespace, spark: SparkSession) -> None:
     finish(
         "stateless",
         ratios[best],
-        bar=0.9,
         results_agree=not wrong,
         over=best,
         cpu_ratio=round(cpu_ratio, 3),

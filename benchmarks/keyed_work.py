@@ -560,7 +560,7 @@ class Comparison:
         finally:
             runner.close()
 
-    def report(self, bars: Mapping[str, float], load: float) -> None:
+    def report(self, load: float) -> None:
         """Print the figures."""
         medians = {name: statistics.median(each.rate for each in done) for name, done in self.done.items()}
         cpu = {
@@ -604,11 +604,8 @@ class Comparison:
         finish(
             self.work.name,
             over(fastest["spark"]) or 0,
-            bar=bars["spark"],
             ratio_flink=over(fastest["flink"]),
-            bar_flink=bars["flink"],
             of_identity=over("identity"),
-            bar_of_identity=bars.get("identity"),
             of_bare_loop=over("bare"),
             subtasks=self.arguments.subtasks,
             of_few_subtasks=over("few"),
@@ -635,12 +632,8 @@ def _peers(text: str) -> list[str]:
     return [name for name in PEERS if name in names]
 
 
-def main(work: Work, doc: str | None, bars: Mapping[str, float]) -> None:
-    """Run a keyed benchmark, or one of its sides.
-
-    Args:
-        bars: what is asked of pillarbox over ``spark``, ``flink`` and ``identity``.
-    """
+def main(work: Work, doc: str | None) -> None:
+    """Run a keyed benchmark, or one of its sides."""
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a micro-batch")
     parser.add_argument("--keys", type=int, default=100_000)
@@ -673,6 +666,6 @@ def main(work: Work, doc: str | None, bars: Mapping[str, float]) -> None:
     with tempfile.TemporaryDirectory(prefix=f"bench-{work.name}-") as directory:
         comparison = Comparison(work, arguments, Path(directory))
         comparison.run()
-        comparison.report(bars, load)
+        comparison.report(load)
     if comparison.wrong:
         sys.exit(1)

@@ -396,11 +396,11 @@ def operate(results: Mapping[str, Result]) -> str:
         [what, f"{sorted(seconds)[len(seconds) // 2]:.1f}", f"{min(seconds):.1f} to {max(seconds):.1f}"]
         for what, seconds in said["seconds"].items()
     ]
-    ratios = [[work, f"{ratio:.2f}", said["bars"].get(work, "")] for work, ratio in said["ratios"].items()]
+    ratios = [[work, f"{ratio:.2f}"] for work, ratio in said["ratios"].items()]
     return "\n\n".join(
         [
             table([f"{said['keys']:,} keys", "seconds", "rounds"], rows),
-            table(["", "ratio", "bar"], ratios),
+            table(["", "ratio"], ratios),
             table(
                 ["largest memory, MiB", "Java", "all Python processes", "one of these"],
                 [[what, *(f"{mib:,}" for mib in most.values())] for what, most in said["peak_mib"].items()],
