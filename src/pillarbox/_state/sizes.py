@@ -14,6 +14,7 @@ from functools import lru_cache
 from itertools import chain, islice
 from types import FunctionType, MemberDescriptorType, ModuleType
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +24,7 @@ __all__ = ["largest_rows", "sizes_of"]
 _CONTAINER = 8.0
 _SCALAR = 5.0
 _NAME = 64.0
+_UUID = 36.0
 _SCALARS = frozenset({int, float, bool, type(None)})
 _TEXTS = frozenset({str, bytes})
 _SEQUENCES = frozenset({list, tuple, set, frozenset})
@@ -57,6 +59,8 @@ def _sizes(values: Sequence[Any], depth: int) -> npt.NDArray[np.float64]:
         return np.full(count, _SCALAR)
     if kinds <= _TEXTS:
         return _SCALAR + np.fromiter(map(len, values), np.float64, count)
+    if kinds == {UUID}:
+        return np.full(count, _UUID)
     if depth <= _DEPTH and (kinds <= _SEQUENCES or kinds == {dict}):
         lengths = np.fromiter(map(len, values), np.int64, count)
         if lengths.max() * (2 if kinds == {dict} else 1) <= _SAMPLE:
@@ -86,6 +90,8 @@ def _size(value: Any, depth: int) -> float:
         return _SCALAR
     if isinstance(value, (str, bytes, bytearray)):
         return _SCALAR + len(value)
+    if kind is UUID:
+        return _UUID
     if depth > _DEPTH:
         return _SCALAR
     if isinstance(value, dict):

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import io
 import pickle
+import struct
+import uuid
 from collections.abc import Callable
 from copyreg import __newobj__, __newobj_ex__  # type: ignore[attr-defined]
 from typing import Any
@@ -17,9 +19,11 @@ from pillarbox._state.plain_states import HEAD_1, head_1
 from pillarbox._state.plain_types import PlainKey
 from pillarbox._unpickle import Allowed
 
-__all__ = ["AnyNames", "Unread", "pickled"]
+__all__ = ["AnyNames", "Unread", "pickled", "quickly_pickled"]
 
 # Functions of cloudpickle, which pickles classes of __main__ and of functions by value: their results are classes.
+_ATOMS = frozenset({type(None), bool, int, str, bytes})
+_UUID = ("uuid", "UUID")
 _MAKE_CLASSES = frozenset({"_builtin_type", "_make_skeleton_class", "_make_skeleton_enum"})
 
 
@@ -115,10 +119,41 @@ class Unread(metaclass=_Name):
         return type(self) is type(other) and pickled(self) == pickled(other)
 
     def __hash__(self) -> int:
-        return hash(pickled(self))
+        return hash(_content(self))
 
     def __repr__(self) -> str:
         return f"<{'.'.join(type(self).where)}>"
+
+
+def _content(value: Any) -> Any:
+    """Return something with a hash, which is equal for values whose pickles are equal."""
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is _Name:
+        return value.where
+    if isinstance(kind, _Name):
+        more = (each for each in (value._items, value._pairs, value._setter) if each)
+        return (
+            kind.where,
+            _content(value._new),
+            *map(_content, value._args),
+            _content(value._state),
+            *map(_content, more),
+        )
+    if isinstance(value, (list, tuple)):
+        return tuple(map(_content, value))
+    if kind is dict:
+        return tuple((_content(key), _content(each)) for key, each in value.items())
+    if kind is set or kind is frozenset:
+        return frozenset(map(_content, value))
+    if kind is float:
+        return value if value == value else None  # each NaN has a hash of its own
+    try:
+        hash(value)
+    except TypeError:
+        return kind
+    return value
 
 
 class AnyNames(Allowed):
@@ -127,6 +162,7 @@ class AnyNames(Allowed):
     def __init__(self) -> None:
         super().__init__(PlainKey().allowed)
         self[HEAD_1] = head_1
+        self[_UUID] = lambda: uuid.UUID
         self._made: dict[tuple[str, str], Any] = {}
 
     @property
@@ -145,7 +181,8 @@ class AnyNames(Allowed):
     def _name(self, where: tuple[str, str]) -> Any:
         if where not in self._made:
             plain = self[where]() if where in self else None
-            self._made[where] = plain if where == HEAD_1 else _name(where, plain)
+            # (The pickle of a UUID makes one and sets its number, where those of the others are calls.)
+            self._made[where] = plain if where in (HEAD_1, _UUID) else _name(where, plain)
         return self._made[where]
 
 
@@ -174,11 +211,65 @@ class _Pickler(_PicklerInPython):  # type: ignore[misc]
             self._save_unread(value)
 
     def _save_unread(self, value: Unread) -> None:
-        state, setter = value._state, None
-        if value._setter is not None:
-            setter, state = value._setter
-        items, pairs = iter(value._items) if value._items else None, iter(value._pairs) if value._pairs else None
-        self.save_reduce(value._new, value._args, state, items, pairs, setter, obj=value)
+        self.save_reduce(*_steps(value), obj=value)
+
+
+def _steps(value: Unread) -> tuple[Any, ...]:
+    """Return how an object is made, as ``__reduce__`` does."""
+    state, setter = value._state, None
+    if value._setter is not None:
+        setter, state = value._setter
+    items, pairs = iter(value._items) if value._items else None, iter(value._pairs) if value._pairs else None
+    return value._new, value._args, state, items, pairs, setter
+
+
+class _NewName(Exception):
+    """A name comes in a value that the pickler has not been told of: it is the argument."""
+
+
+class _QuickPickler(pickle.Pickler):
+    """The one in C, which knows the names in a value as something that it has written before."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return the steps in which an object is made."""
+        kind = type(value)
+        if kind is _Name:
+            if value.made_by is not None:
+                raise pickle.PicklingError("a class that a pickle makes is no name")
+            raise _NewName(value)
+        if not isinstance(kind, _Name):
+            return NotImplemented
+        return _steps(value)
+
+
+def quickly_pickled(value: Any) -> bytes:
+    """Return a value as a pickle, as :func:`pickled` does, in a tenth of the time.
+
+    The names in it are written first, each into a place of the memo of whoever reads it. They are found as they come:
+    a value has few of them, and mostly at its beginning.
+
+    Raises:
+        Exception: there is something in it that cannot be written in this way.
+    """
+    names: list[Any] = []
+    while True:
+        written = io.BytesIO()
+        pickler = _QuickPickler(written, 5)
+        pickler.memo = {id(name): (place, name) for place, name in enumerate(names)}
+        try:
+            pickler.dump(value)
+        except _NewName as found:
+            names.append(found.args[0])
+            continue
+        lead = [pickle.PROTO, b"\x05"]
+        for name in names:
+            lead += [*map(_text, name.where), pickle.STACK_GLOBAL, pickle.MEMOIZE, pickle.POP]
+        return b"".join([*lead, written.getbuffer()[2:]])
+
+
+def _text(value: str) -> bytes:
+    encoded = value.encode("utf-8", "surrogatepass")
+    return pickle.BINUNICODE + struct.pack("<I", len(encoded)) + encoded
 
 
 def pickled(value: Any) -> bytes:
@@ -186,6 +277,11 @@ def pickled(value: Any) -> bytes:
     try:
         return pickle.dumps(value, 5)
     except Exception:
-        written = io.BytesIO()
-        _Pickler(written, 5).dump(value)
-        return written.getvalue()
+        pass
+    try:
+        return quickly_pickled(value)
+    except Exception:
+        pass
+    written = io.BytesIO()
+    _Pickler(written, 5).dump(value)
+    return written.getvalue()

@@ -5,9 +5,11 @@ The task then restores from its log as at any cold start, so whether state fits 
 
 from __future__ import annotations
 
+import pickle
 import secrets
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
@@ -28,7 +30,7 @@ from pillarbox._state.many_objects import many_new_objects
 from pillarbox._state.savepoint.manifest import OperatorTable
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.savepoint.table import Loads, Table
-from pillarbox._state.unread import pickled
+from pillarbox._state.unread import pickled, quickly_pickled
 from pillarbox._unpickle import loads as loads_anything
 
 __all__ = ["LogBuilder", "build_log"]
@@ -36,10 +38,12 @@ __all__ = ["LogBuilder", "build_log"]
 
 def _dumped(value: Any) -> bytes:
     """Pickle what may hold objects whose classes are not at hand."""
-    try:
-        return dumps(value)
-    except Exception:
-        return pickled(value)
+    for write in (partial(pickle.dumps, protocol=5), quickly_pickled, dumps):
+        try:
+            return write(value)
+        except Exception:
+            continue
+    return pickled(value)
 
 
 class _Spaces:

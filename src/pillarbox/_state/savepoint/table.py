@@ -35,7 +35,7 @@ from pillarbox._state.savepoint.column_types import ColumnType, PickledType, col
 from pillarbox._state.savepoint.manifest import ArrowPart, OperatorTable, SlotColumn
 from pillarbox._state.savepoint.namespaces import has_own_namespace, is_own, is_space, namespace_of, texts_of
 from pillarbox._state.savepoint.timer_column import TIMERS, decode_timers, encode_timers
-from pillarbox._state.unread import AnyNames, pickled
+from pillarbox._state.unread import AnyNames, Unread, pickled
 from pillarbox._unpickle import MissingGlobalError, loads_allowed
 from pillarbox._unpickle import loads as loads_anything
 
@@ -458,6 +458,8 @@ def _groups_of_hashes(hashes: npt.NDArray[np.uint64], groups: int) -> npt.NDArra
 
 
 def _group(key: Any, groups: int) -> int:
+    if isinstance(key, Unread):
+        return _UNKNOWN  # without an error made for each
     try:
         return key_group(key, groups)
     except TypeError:
