@@ -21,7 +21,8 @@ __all__ = ["Driver", "reason", "spark_home"]
 
 # To orders other than to start.
 _ANSWERS = {"stop": ("stopped",), "finish": ("finished", "failed"), "rescale": ("rescaled", "failed")}
-_ANSWERS |= {"savepoint": ("written", "failed"), "read": ("read", "failed", "stopped")}
+_ANSWERS |= {"available": ("exhausted", "failed"), "savepoint": ("written", "failed")}
+_ANSWERS |= {"read": ("read", "failed", "stopped")}
 
 
 class Driver:

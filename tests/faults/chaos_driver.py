@@ -3,10 +3,10 @@
 It runs the programs that HOME/shape.json says on HOME's input to its end, and then a bounded one. Lines of its
 standard input are orders: ``start PLACE``, with checkpoints and output there; ``start-first PLACE``, the first of the
 programs only; ``stop``; ``read-READER PLACE``, while they run: what a reader says of the first program's checkpoint.
-While the programs are stopped: ``finish PLACE`` runs each epoch that was begun and not committed; and of the first
-program, ``rescale PLACE`` changes it to the parallelism that the shape has by now, and ``savepoint PLACE`` writes the
-savepoint that the shape names next. It says in the file STATUS, a line of JSON each, what has become of them. It ends
-with its input, or when all is done.
+While the programs are stopped: ``finish PLACE`` runs each epoch that was begun and not committed; ``available PLACE``
+runs the second program until all is done that can be done by then; and of the first program, ``rescale PLACE`` changes
+it to the parallelism that the shape has by now, and ``savepoint PLACE`` writes the savepoint that the shape names next.
+It says in the file STATUS, a line of JSON each, what has become of them. It ends with its input, or when all is done.
 
 A sink that finds a file ``die in NAME ...`` or ``stop NAME ...`` in HOME when it has written a batch kills the driver,
 or stops its query, before Spark knows of the batch.
@@ -23,7 +23,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -41,6 +42,7 @@ from pillarbox._state.savepoint import LocalSavepoint
 from tests.faults import async_job, columns_job, job, rolling_job, second_job
 from tests.faults.chaos_sinks import ChaosSink, LoggedFiles
 from tests.faults.job import Fault, Faults, FileSink, read_events, read_fixed_epochs
+from tests.faults.join_job import Joined
 from tests.faults.others import all_others
 from tests.faults.test_driver import members
 from tests.forked_python import forked_python
@@ -58,7 +60,7 @@ def java_options() -> str:
     return f"{JAVA_OPTIONS} -Xlog:disable -XX:{which}={archive}"
 
 
-_DONE = {"finish": "finished", "rescale": "rescaled", "savepoint": "written"}
+_DONE = {"finish": "finished", "available": "exhausted", "rescale": "rescaled", "savepoint": "written"}
 HANGS = 300  # seconds that nothing takes, however busy the machine is
 
 
@@ -91,12 +93,14 @@ class Programs:
         self.frames = place / "frames"
         self.files = -1
         crossing = shape["crossing"] if all_of_them else None
-        with _Crossing(self.spark, crossing):
-            self.queries = [_start(self._first(place, self.sink))]
+        writers = [partial(self._first, place, self.sink)]
         if all_of_them:
-            self.queries.append(_start(self._functions(place)))
+            writers.append(partial(self._functions, place))
         if shape["mode"] and all_of_them:
-            self.queries.append(_start(self._second(place)))
+            writers.append(partial(self._second, place))
+        starts = [partial(_start, shape["starter"], writer) for writer in writers]
+        with _Crossing(self.spark, crossing):
+            self.queries = _in_threads(starts) if shape["threads"] else [one() for one in starts]
 
     def _sink(self, name: str, directory: Path, shape: dict[str, Any], *, all_of_them: bool = True) -> FileSink:
         """Return the sink of a program, without faults where it is not among all the others."""
@@ -132,14 +136,14 @@ class Programs:
         shape = self._shape(place)
         numbers = {name: shape[name] for name in ("parallelism", "max_parallelism", "savepoint")}
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
-        df = job.build(events, self._faults(), **numbers, further=all_others)
+        df = job.build(events, self._faults(), **numbers, further=partial(all_others, joined=_joined(shape, "first")))
         return _writer("first", df, place / shape["checkpoint"]).foreachBatch(sink)
 
     def _functions(self, place: Path) -> DataStreamWriter:
         """Return the writer of the DataFrame functions."""
         shape = self._shape()
         events = read_fixed_epochs(self.spark, self.home / "in.parquet")
-        df = columns_job.build(events, tuple(shape["bounds"]), shape["how"])
+        df = columns_job.build(events, _joined(shape, "frames"))
         writer = _writer("frames", df, place / "frames checkpoint")
         if shape["sinks"]["frames"] == "parquet":
             return writer.format("parquet").option("path", str(self.frames))
@@ -169,6 +173,11 @@ class Programs:
             begun, committed = (_newest(place / checkpoint / log) for log in ("offsets", "commits"))
             if begun > committed:
                 writer().trigger(once=True).start().awaitTermination()
+
+    def available(self, place: Path) -> None:
+        """Run the second program until all that is there by now is done."""
+        self.squares = FileSink(place / "squares")
+        pillarbox.start(self._second(place).trigger(availableNow=True)).awaitTermination()
 
     def read(self, reader: str, place: Path) -> dict[str, Any]:
         """Return what a reader says of the first program's checkpoint: its epoch, and sums of keys; or an error."""
@@ -302,8 +311,25 @@ def _writer(name: str, df: DataFrame, checkpoint: Path) -> DataStreamWriter:
     return df.writeStream.queryName(name).option("checkpointLocation", str(checkpoint))
 
 
-def _start(writer: DataStreamWriter) -> StreamingQuery:
-    return writer.trigger(processingTime="0 seconds").start()
+def _start(starter: str, plan: Callable[[], DataStreamWriter]) -> StreamingQuery:
+    writer = plan().trigger(processingTime="0 seconds")
+    return pillarbox.start(writer) if starter == "pillarbox" else writer.start()
+
+
+def _in_threads(starts: Sequence[Callable[[], StreamingQuery]]) -> list[StreamingQuery]:
+    """Return what they start, all at once; the first one that fails raises when all are over."""
+    faulthandler.dump_traceback_later(HANGS, exit=True)
+    try:
+        with ThreadPoolExecutor(len(starts)) as pool:
+            started = [pool.submit(one) for one in starts]
+        return [one.result() for one in started]
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def _joined(shape: dict[str, Any], name: str) -> Joined:
+    bounds, how = shape["joined"][name]
+    return Joined(tuple(bounds), how)
 
 
 def _count(squares: FileSink) -> int:

@@ -16,8 +16,8 @@ from tests.faults import async_job, second_job
 from tests.faults.chaos_cluster import Driver, reason, spark_home
 from tests.faults.chaos_sinks import SINKS
 from tests.faults.clock import is_seen, set_clock
-from tests.faults.columns_job import BOUNDS
 from tests.faults.job import TOO_BUSY, FileSink, make_events, write_events, write_fixed_epochs
+from tests.faults.join_job import BOUNDS, Joined
 from tests.faults.oracle import answer
 from tests.faults.outcome import Outcome
 from tests.faults.rolling_oracle import first_sums_answer
@@ -66,9 +66,14 @@ class ChaosRun:
         # Any twenty seeds in a row have each program on each kind of cluster.
         self.is_cluster = seed % 4 == 0
         self.mode: second_job.Mode | None = (None, *MODES)[seed % 5]
-        self.epochs = make_events(seed, epochs=epochs, keys=self.rng.choice([5, 40]), one_sided=0.3)
+        keys, grain = self.rng.choice([5, 40]), self.rng.choice([1, 1, 1000])
+        self.epochs = make_events(seed, epochs=epochs, keys=keys, one_sided=0.3, grain=grain)
         self.share = epochs / EPOCHS
-        self.right = answer(self.epochs, others=True)
+        # The joins of the first program, and those of the DataFrame functions.
+        self.joined, self.joined_frames = (
+            Joined(self.rng.choice(BOUNDS), self.rng.choice(["left", "left", "inner"])) for _ in range(2)
+        )
+        self.right = answer(self.epochs, others=True, joined=self.joined)
         self.outcome = Outcome(self.epochs, self.right, self.say)
         write_fixed_epochs(self.epochs, home / "in.parquet")
         self.started = 0
@@ -94,8 +99,10 @@ class ChaosRun:
             "shift": 0,
             # Any six seeds in a row have each sink of the DataFrame functions with both of the first program.
             "sinks": {"first": SINKS[seed % 2], "frames": SINKS[seed % 3]},
-            "bounds": self.rng.choice(BOUNDS),
-            "how": self.rng.choice(["left", "left", "inner"]),
+            "joined": {"first": self.joined, "frames": self.joined_frames},
+            # Whether each query is planned and started by a thread of its own, and by what they are started.
+            "threads": self.rng.random() < 0.5,
+            "starter": self.rng.choice(["writer", "pillarbox"]),
             # Spark keeps so many batches, and so many entries of a sink's log until it writes them as one.
             "retained": self.rng.choice([2, 100]),
             "compacted": self.rng.choice([2, 3, 10]),
@@ -261,12 +268,16 @@ class ChaosRun:
         return any(at >= since for at in (*points, *self.blows))
 
     def _set_clock(self, milliseconds: int) -> bool:
+        """Set the clock of the workers; tell whether one of them has seen that."""
+        number = self._write_clock(milliseconds)
+        return self.until(lambda: is_seen(self.home / "clock", number))
+
+    def _write_clock(self, milliseconds: int) -> int:
         self.settings_of_the_clock += 1
         self.ahead = milliseconds
-        number, file = self.settings_of_the_clock, self.home / "clock"
-        set_clock(file, number, milliseconds)
+        set_clock(self.home / "clock", self.settings_of_the_clock, milliseconds)
         self.say(f"the clock is {milliseconds} ms ahead")
-        return self.until(lambda: is_seen(file, number))
+        return self.settings_of_the_clock
 
     def _carry_out(self, leave: int = 0) -> bool:
         """Have the driver do what is pending, but for the last orders; tell whether it has."""

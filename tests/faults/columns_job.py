@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -31,14 +31,10 @@ from pillarbox import (
 )
 from pillarbox._time import to_timestamp
 from tests.faults.job import HEARTBEAT, OUT_OF_ORDER, Out
-from tests.faults.join_job import LOWER, UPPER, is_left, is_right
+from tests.faults.join_job import JOINED, Joined, is_left, is_right
 from tests.faults.window_job import GAP, LATENESS, SIZE, SLIDE, TUMBLING
 
-__all__ = ["BOUNDS", "SESSION", "build", "columns", "processed"]
-
-# Of the join by DataFrame functions, in milliseconds, with every sign. Where the upper one is negative, a row may be
-# past all its partners when it comes, and event time need not advance in that epoch.
-BOUNDS = ((LOWER, UPPER), (-12_000, -5_000), (4_000, 9_000), (-6_000, 0), (0, 5_000), (0, 0))
+__all__ = ["SESSION", "build", "columns", "processed"]
 
 SESSION = GAP // 2  # milliseconds: shorter ones, so that there are more
 
@@ -51,15 +47,17 @@ def as_it_is(event: Any) -> Any:
     return event
 
 
-def columns(stamped: DataStream) -> list[DataStream]:
+def columns(stamped: DataStream, joined: Joined = JOINED) -> list[DataStream]:
     """Return what windows and a join of columns give, and what is too late for the join."""
     keyed = stamped.map(as_it_is, EVENT).key_by("key")
     tumbling = keyed.window(TumblingEventTimeWindows.of(TUMBLING)).allowed_lateness(LATENESS)
     sliding = keyed.window(SlidingEventTimeWindows.of(SIZE, SLIDE))
     sessions = keyed.window(EventTimeSessionWindows.with_gap(SESSION))
     left, right = (stamped.filter(kind).map(as_it_is, EVENT).key_by("key") for kind in (is_left, is_right))
-    near = left.interval_join(right).between(LOWER, UPPER).side_output_left_late_data(LATE_LEFT)
-    pairs = near.side_output_right_late_data(LATE_RIGHT).columns("left", suffixes=("", "_right")).uid("column pairs")
+    near = left.interval_join(right).between(*joined.bounds).side_output_left_late_data(LATE_LEFT)
+    pairs = (
+        near.side_output_right_late_data(LATE_RIGHT).columns(joined.how, suffixes=("", "_right")).uid("column pairs")
+    )
     return [
         tumbling.aggregate(**AGGREGATES).uid("column tumbling").map(_said_by(10)),
         sliding.aggregate(**AGGREGATES).uid("column sliding").map(_said_by(11)),
@@ -91,12 +89,11 @@ def _pair_of(left: Any, right: Any, ctx: Any) -> Iterator[Out]:
     yield Out(25, left.key, ctx.timestamp(), state, os.getpid(), 0)
 
 
-def build(events: DataFrame, bounds: tuple[int, int] = BOUNDS[0], how: Literal["inner", "left"] = "left") -> DataFrame:
+def build(events: DataFrame, joined: Joined = JOINED) -> DataFrame:
     """Return what the DataFrame functions give, and a join whose pairs a function gets: one query of all.
 
     Args:
-        bounds: of both joins, one of `BOUNDS`.
-        how: the kind of the join by a DataFrame function.
+        joined: the bounds of both joins, and the kind of the one by a DataFrame function.
     """
     windows = PF.window_aggregate(
         events,
@@ -115,9 +112,9 @@ def build(events: DataFrame, bounds: tuple[int, int] = BOUNDS[0], how: Literal["
         right,
         on="key",
         time="ts",
-        lower=bounds[0],
-        upper=bounds[1],
-        how=how,
+        lower=joined.bounds[0],
+        upper=joined.bounds[1],
+        how=joined.how,
         delay=OUT_OF_ORDER,
         suffixes=("", "_right"),
         uid="pairs",
@@ -126,18 +123,18 @@ def build(events: DataFrame, bounds: tuple[int, int] = BOUNDS[0], how: Literal["
     return (
         _rows(windows, 20, F.unix_millis("window_start"), end, "n", "total", "least", "latest")
         .unionByName(_rows(pairs, 21, F.col("ts"), "id", "id_right"))
-        .unionByName(processed(left, right, bounds).where(F.col("key") != HEARTBEAT))
+        .unionByName(processed(left, right, joined).where(F.col("key") != HEARTBEAT))
     )
 
 
-def processed(left: DataFrame, right: DataFrame, bounds: tuple[int, int] = BOUNDS[0]) -> DataFrame:
+def processed(left: DataFrame, right: DataFrame, joined: Joined = JOINED) -> DataFrame:
     """Return what a function makes of pairs of rows that no other function has touched."""
     env = StreamExecutionEnvironment.get_execution_environment(left.sparkSession).set_parallelism(1)
     by_time = WatermarkStrategy.for_bounded_out_of_orderness(f"{OUT_OF_ORDER} ms").with_timestamp_assigner("ts")
     one, other = (
         env.from_dataframe(side).assign_timestamps_and_watermarks(by_time).key_by("key") for side in (left, right)
     )
-    pairs = one.interval_join(other).between(*bounds).process(_pair_of).uid("processed")
+    pairs = one.interval_join(other).between(*joined.bounds).process(_pair_of).uid("processed")
     return pairs.to_dataframe(Out)
 
 

@@ -6,9 +6,9 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from tests.faults.columns_job import BOUNDS, SESSION
+from tests.faults.columns_job import SESSION
 from tests.faults.job import HEARTBEAT, OUT_OF_ORDER, Epoch, Event, Row
-from tests.faults.join_job import is_left
+from tests.faults.join_job import JOINED, Joined, is_left
 from tests.faults.model import BEGINNING, Model
 from tests.faults.window_job import LATENESS, SIZE, SLIDE, TUMBLING
 
@@ -96,12 +96,11 @@ class Join:
         level: int,
         late_level: int | None = None,
         processed_level: int | None = None,
-        bounds: tuple[int, int] = BOUNDS[0],
-        how: str = "left",
+        joined: Joined = JOINED,
     ) -> None:
         self._level = level
-        self._bounds = bounds
-        self._is_left = how == "left"
+        self._bounds = joined.bounds
+        self._is_left = joined.how == "left"
         self._processed_level = processed_level
         self._late_level = late_level
         self._lefts: defaultdict[int, list[Event]] = defaultdict(list)
@@ -150,13 +149,13 @@ Part = Windows | Sessions | Join
 class ColumnModel(Model):
     """Windows and joins of columns, by one watermark."""
 
-    def __init__(self, parts: Sequence[Part] | None = None) -> None:
+    def __init__(self, parts: Sequence[Part] | None = None, joined: Joined = JOINED) -> None:
         super().__init__()
         self._parts = parts or (
             Windows(10, TUMBLING, TUMBLING, LATENESS),
             Windows(11, SIZE, SLIDE),
             Sessions(12, SESSION),
-            Join(13, 14),
+            Join(13, 14, joined=joined),
         )
 
     def record(self, event: Event) -> None:
@@ -182,12 +181,10 @@ def watermark_of(parts: Sequence[Iterable[Event]]) -> int:
     return min(marks, default=BEGINNING)
 
 
-def frames_answer(
-    epochs: Sequence[Epoch], bounds: tuple[int, int] = BOUNDS[0], how: str = "left"
-) -> dict[int, list[Row]]:
+def frames_answer(epochs: Sequence[Epoch], joined: Joined = JOINED) -> dict[int, list[Row]]:
     """Work out what is to come out of the DataFrame functions, by batch; an outcome has no blanks in its state."""
     windows = ColumnModel([Windows(20, SIZE, SLIDE, LATENESS)])
-    pairs = ColumnModel([Join(21, processed_level=25, bounds=bounds, how=how)])
+    pairs = ColumnModel([Join(21, processed_level=25, joined=joined)])
     sides = [BEGINNING, BEGINNING]
     answer = {}
     for batch, parts in enumerate(epochs):

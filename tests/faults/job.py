@@ -348,13 +348,14 @@ Epoch = list[list[Event]]
 
 
 def make_events(
-    seed: int, *, epochs: int = 10, keys: int = 40, records: int = 120, one_sided: float = 0.0
+    seed: int, *, epochs: int = 10, keys: int = 40, records: int = 120, one_sided: float = 0.0, grain: int = 1
 ) -> list[Epoch]:
     """Give epochs of two partitions each. A key's records of an epoch are all in one partition: so their order is
     known. Some epochs have one empty partition, some few keys.
 
     Args:
         one_sided: how likely it is that the ids of an epoch are all even, or all odd: then a join has one side alone.
+        grain: all times are multiples of so many milliseconds: if there are few, some records have the same.
     """
     rng = random.Random(seed)
     result: list[Epoch] = []
@@ -367,7 +368,7 @@ def make_events(
         number += step - 1 and rng.randrange(2)
         for _ in range(wanted):
             key = int(rng.triangular(0, keys, 3))
-            stamp = epoch * 40_000 + rng.randrange(60_000)
+            stamp = epoch * 40_000 + rng.randrange(60_000) // grain * grain
             parts[(key + swap) % 2].append(Event(number, key, stamp))
             number += step
         result.append(parts)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from pillarbox import (
     DataStream,
@@ -22,10 +22,28 @@ from pillarbox import (
 )
 from tests.faults.job import Faults, Out
 
-__all__ = ["LOWER", "UPPER", "is_left", "is_right", "is_rule", "is_ruled", "joins"]
+__all__ = ["BOUNDS", "JOINED", "LOWER", "UPPER", "Joined", "is_left", "is_right", "is_rule", "is_ruled", "joins"]
 
 # Milliseconds. Records come up to 15 seconds later than event time: some are late.
 LOWER, UPPER = -2_000, 3_000
+# With every sign. Where the upper one is negative, a row may be past all its partners when it comes, and event time
+# need not advance in that epoch.
+BOUNDS = ((LOWER, UPPER), (-12_000, -5_000), (4_000, 9_000), (-6_000, 0), (0, 5_000), (0, 0))
+
+
+class Joined(NamedTuple):
+    """How the joins of a program join.
+
+    Attributes:
+        bounds: one of `BOUNDS`.
+        how: the kind of a join by columns.
+    """
+
+    bounds: tuple[int, int] = BOUNDS[0]
+    how: Literal["inner", "left"] = "left"
+
+
+JOINED = Joined()
 
 RULES, ALL_RULES = MapStateDescriptor[int, int]("rules"), MapStateDescriptor[int, int]("all rules")
 LATE_LEFT, LATE_RIGHT = OutputTag("late left"), OutputTag("late right")
@@ -113,13 +131,13 @@ class Ruled(KeyedBroadcastProcessFunction):
         yield Out(9, key, timestamp, json.dumps(state), os.getpid(), self.subtask)
 
 
-def joins(stamped: DataStream, faults: Faults) -> list[DataStream]:
+def joins(stamped: DataStream, faults: Faults, joined: Joined = JOINED) -> list[DataStream]:
     """Return what comes of pairs and rules, and what is too late for a pair."""
     near = (
         stamped.filter(is_left)
         .key_by("key")
         .interval_join(stamped.filter(is_right).key_by("key"))
-        .between(LOWER, UPPER)
+        .between(*joined.bounds)
         .side_output_left_late_data(LATE_LEFT)
         .side_output_right_late_data(LATE_RIGHT)
     )

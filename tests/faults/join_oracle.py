@@ -6,7 +6,7 @@ import json
 from collections import defaultdict
 
 from tests.faults.job import Event
-from tests.faults.join_job import LOWER, UPPER, is_left, is_right, is_rule, is_ruled
+from tests.faults.join_job import JOINED, Joined, is_left, is_right, is_rule, is_ruled
 from tests.faults.model import Model
 
 
@@ -16,8 +16,9 @@ class JoinModel(Model):
     Faults' places are the ids of pairs, those of rules, and key and time of what had waited for them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, joined: Joined = JOINED) -> None:
         super().__init__()
+        self._bounds = joined.bounds
         self._lefts: defaultdict[int, list[Event]] = defaultdict(list)
         self._rights: defaultdict[int, list[Event]] = defaultdict(list)
         self._in_force: dict[int, int] = {}
@@ -37,7 +38,7 @@ class JoinModel(Model):
                 self._rights[event.key].append(event)
                 found = [(left, event) for left in self._lefts[event.key]]
             for left, right in found:
-                if LOWER <= right.ts - left.ts <= UPPER:
+                if self._bounds[0] <= right.ts - left.ts <= self._bounds[1]:
                     self.points["pair"].append((left.id, right.id))
                     self.rows.append((7, event.key, max(left.ts, right.ts), json.dumps([left.id, right.id])))
         if is_ruled(event):

@@ -10,6 +10,7 @@ from typing import Any
 from tests.faults.columns_oracle import ColumnModel
 from tests.faults.connected_oracle import ConnectedModel
 from tests.faults.job import HEARTBEAT, MINUTE, OUT_OF_ORDER, REGIONS, Epoch, Row
+from tests.faults.join_job import JOINED, Joined
 from tests.faults.join_oracle import JoinModel
 from tests.faults.ledger_oracle import Accounts
 from tests.faults.letters_oracle import LettersModel
@@ -99,16 +100,17 @@ class _Program:
         return rows, {"second": [(key, timestamp) for key, timestamp, _ in emitted], "second timer": fired}
 
 
-def answer(epochs: Sequence[Epoch], *, joins: bool = False, others: bool = False) -> Answer:
+def answer(epochs: Sequence[Epoch], *, joins: bool = False, others: bool = False, joined: Joined = JOINED) -> Answer:
     """Work out what is to come out.
 
     Args:
         joins: also of ``join_job.py``.
         others: also of all in ``others.py``.
+        joined: how the joins of both join.
     """
-    further: list[Model] = [JoinModel()] if joins or others else []
+    further: list[Model] = [JoinModel(joined)] if joins or others else []
     if others:
-        further += [WindowModel(), ColumnModel(), LettersModel(), ConnectedModel(), RollingModel()]
+        further += [WindowModel(), ColumnModel(joined=joined), LettersModel(), ConnectedModel(), RollingModel()]
     program = _Program(further)
     found = [program.epoch(parts) for parts in epochs]
     places = {place: None for _, points in found for place, passed in points.items() if passed}

@@ -6,7 +6,7 @@ from pillarbox import DataStream
 from tests.faults.columns_job import columns
 from tests.faults.connected_job import connected
 from tests.faults.job import Faults
-from tests.faults.join_job import joins
+from tests.faults.join_job import JOINED, Joined, joins
 from tests.faults.letters_job import letters
 from tests.faults.rolling_job import rolling
 from tests.faults.window_job import windows
@@ -14,12 +14,12 @@ from tests.faults.window_job import windows
 __all__ = ["all_others"]
 
 
-def all_others(stamped: DataStream, faults: Faults) -> list[DataStream]:
-    """Return the streams that the program has beside its own."""
+def all_others(stamped: DataStream, faults: Faults, joined: Joined = JOINED) -> list[DataStream]:
+    """Return the streams that the program has beside its own, with joins of such a kind."""
     return [
         *windows(stamped, faults),
-        *joins(stamped, faults),
-        *columns(stamped),
+        *joins(stamped, faults, joined),
+        *columns(stamped, joined),
         *letters(stamped, faults),
         *connected(stamped, faults),
         *rolling(stamped, faults),
