@@ -308,7 +308,7 @@ def _outputs(program: Program, spark: SparkSession, schemas: dict[str, StructTyp
             if error.getCondition() != "DUPLICATED_METRICS_NAME":
                 raise
         else:
-            take_metrics_name(spark, name)
+            take_metrics_name(spark, name, program)
             return rows
     raise AssertionError("there is no end of names")
 

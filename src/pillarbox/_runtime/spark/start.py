@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import chain, count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from pillarbox._errors import ConfigurationError, ProgramError, describe
@@ -72,9 +72,11 @@ _STATE_FILES = {True: {STATE_FORMAT: "2", CHECKSUMS: "false"}, False: {STATE_FOR
 # remembers the program.
 _ALIAS = re.compile(r"SubqueryAlias pillarbox_([0-9a-f]{12})_(\d+)_(\d+)_(\d+)_([01])([01])\b")
 
-# For each session, names of observed metrics that are taken by programs planned since a query with programs was last
-# started, or refused. Any two of these programs may yet meet in one query, in which names are unique.
-_unstarted: WeakKeyDictionary[SparkSession, set[str]] = WeakKeyDictionary()
+# For each session, names of observed metrics that are taken by programs, each with its program's id and the thread that
+# planned it. Any two of these programs may yet meet in one query, in which names are unique. A start, also one that is
+# refused, frees the names of all programs that the threads of its own programs have planned so far.
+_unstarted: WeakKeyDictionary[SparkSession, list[_TakenName]] = WeakKeyDictionary()
+_taking = threading.Lock()  # held by whoever reads or changes them
 
 _REMEMBERED = 256
 _programs: OrderedDict[str, tuple[Program, tuple[str, ...]]] = OrderedDict()
@@ -91,6 +93,12 @@ _WRAPPED = "_pillarbox_wrapped"
 
 _refusing: ContextVar[bool] = ContextVar("pillarbox_refusing", default=False)
 _last_epoch: ContextVar[int | None] = ContextVar("pillarbox_last_epoch", default=None)
+
+
+class _TakenName(NamedTuple):
+    name: str
+    program: str
+    thread: int
 
 
 @dataclass(frozen=True)
@@ -137,14 +145,25 @@ def register(program: Program, spark: SparkSession, pools: Sequence[str]) -> str
 
 def metrics_names(spark: SparkSession) -> Iterator[str]:
     """Return names for the observed metrics of a program: ``pillarbox``, if no other one is about to be started."""
-    taken = _unstarted.get(spark, ())
+    with _taking:
+        taken = {each.name for each in _unstarted.get(spark, ())}
     every = chain(["pillarbox"], (f"pillarbox {number}" for number in count(2)))
     return (name for name in every if name not in taken)
 
 
-def take_metrics_name(spark: SparkSession, name: str) -> None:
-    """Use a name, up to the next start of a query in this session."""
-    _unstarted.setdefault(spark, set()).add(name)
+def take_metrics_name(spark: SparkSession, name: str, program: Program) -> None:
+    """Use a name for a program, up to the next start of a query that this thread has planned."""
+    with _taking:
+        _unstarted.setdefault(spark, []).append(_TakenName(name, program.id, threading.get_ident()))
+
+
+def _free_metrics_names(spark: SparkSession, programs: Sequence[PlannedProgram]) -> None:
+    """Free the names of programs that are about to start, and of what their threads planned and never started."""
+    started = {one.id for one in programs}
+    with _taking:
+        taken = _unstarted.get(spark, [])
+        threads = {each.thread for each in taken if each.program in started}
+        taken[:] = [each for each in taken if each.thread not in threads]
 
 
 def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
@@ -434,7 +453,7 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
             from pillarbox._runtime.spark.first_epoch import begin_from_savepoint
 
             # Also if it is refused: programs that come now take the place of these.
-            _unstarted.pop(spark, None)
+            _free_metrics_names(spark, programs)
             checkpoint = checkpoint_of(writer, start.__get__(writer), *args, **options)
             reads = runs_every_plan(writer, start.__get__(writer), *args, **options)
             begin_from_savepoint(writer, programs, checkpoint, start.__get__(writer), *args, **options)
