@@ -135,6 +135,10 @@ bench-state: setup ## Measure state and checkpoints
 bench-memory: setup ## Measure the memory of Spark's Python workers
 	@$(RUN) $(BIN)/python benchmarks/bench_memory.py $(ARGS)
 
+.PHONY: bench-key-cost
+bench-key-cost: setup ## Measure the memory of a key, and the bytes that are written of it, for some kinds of state
+	@$(RUN) $(BIN)/python benchmarks/bench_key_cost.py $(ARGS)
+
 .PHONY: bench-async
 bench-async: setup ## Measure async I/O beside what is written by hand (10 minutes)
 	@$(RUN) $(BIN)/python benchmarks/bench_async.py $(ARGS)
@@ -168,11 +172,11 @@ bench-growth: setup ## Measure what a row costs as rows and keys grow
 	@$(RUN) $(BIN)/python benchmarks/bench_growth.py $(ARGS)
 
 .PHONY: bench-all
-bench-all: setup ## Run all benchmarks, or those in ARGS, and write docs/benchmarks.md anew (three hours)
+bench-all: setup ## Run all benchmarks, or those in ARGS, and write their figures into the pages (three hours)
 	@$(BIN)/python benchmarks/report.py run $(ARGS)
 
 .PHONY: bench-report
-bench-report: setup ## Write docs/benchmarks.md anew from the results that are there
+bench-report: setup ## Write the figures of docs/benchmarks into README and the pages of docs
 	@$(BIN)/python benchmarks/report.py write
 
 .PHONY: lock

@@ -2,17 +2,29 @@
 """What a key costs: bytes of memory in the worker, and bytes written to the state log, for some kinds of state.
 
 300,000 keys are filled in a process of their own for each kind; memory is what the process's resident memory has grown
-by once the epoch has been written. Run it with ``python benchmarks/key_cost.py``.
+by once the epoch has been written.
+
+Run it with ``make bench-key-cost`` or ``python benchmarks/bench_key_cost.py`` (Linux: it reads /proc). The last line of
+the output is one JSON object; ``kinds`` has the bytes of memory and those written for each kind of state, ``ratio`` is
+memory over bytes written for the first of them.
 """
 
 from __future__ import annotations
 
+import argparse
 import gc
 import multiprocessing
 import os
+import sys
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks.support import find_pillarbox, finish, print_table
+
+find_pillarbox()
 
 from pillarbox._state import (
     HeapKeyedStateBackend,
@@ -27,7 +39,6 @@ from pillarbox._state import (
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox._time.internal_timer_service import InternalTimerService
 
-KEYS = 300_000
 Fill = Callable[[Any, int], None]
 
 KINDS: dict[str, tuple[StateDescriptor, Fill, bool]] = {
@@ -58,7 +69,8 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def measure(name: str) -> None:
+def measure(name: str, keys: int, answer: Connection) -> None:
+    """Fill keys, in a process of its own."""
     descriptor, fill, timer = KINDS[name]
     gc.collect()
     before = resident()
@@ -68,7 +80,7 @@ def measure(name: str) -> None:
     backend.seal()
     log, store = StateLog(LogIdentity("op", 0, 1, 128), backend), MemoryChunkStore()
     log.sync(store)
-    for n in range(KEYS):
+    for n in range(keys):
         backend.set_current_key(f"card{n:06d}")
         fill(state, n)
         if timer:
@@ -77,15 +89,28 @@ def measure(name: str) -> None:
     written = log.state_bytes
     store.chunks.clear()
     gc.collect()
-    print(f"{name:40} {(resident() - before) // KEYS:8,} bytes in memory {written // KEYS:8,} written", flush=True)
+    answer.send({"memory": (resident() - before) // keys, "written": written // keys})
 
 
 def main() -> None:
-    print("A key of 10 characters with")
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--keys", type=int, default=300_000)
+    keys = parser.parse_args().keys
+    context = multiprocessing.get_context("fork")
+    kinds: dict[str, dict[str, int]] = {}
     for name in KINDS:
-        process = multiprocessing.get_context("fork").Process(target=measure, args=(name,))
+        result, answer = context.Pipe(duplex=False)
+        process = context.Process(target=measure, args=(name, keys, answer))
         process.start()
+        answer.close()
+        kinds[name] = result.recv()
         process.join()
+    print_table(
+        ["a key of 10 characters with", "bytes of memory", "bytes written"],
+        [[name, f"{said['memory']:,}", f"{said['written']:,}"] for name, said in kinds.items()],
+    )
+    first = next(iter(kinds.values()))
+    finish("key_cost", first["memory"] / first["written"], kinds=kinds, keys=keys)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,95 @@
+"""The figures in README and docs are those of the benchmarks' results."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+
+import pytest
+
+from benchmarks.reporting.pages import BLOCK, TABLES, WORDS, fill, filled, pages
+from benchmarks.reporting.results import RESULTS, RUNS, Report
+from tests.docs import HOME
+
+# It is written where README has a place for it.
+OPTIONAL = {"first page"}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    return Report.read(charts=tmp_path_factory.mktemp("charts"))
+
+
+def test_the_pages_and_charts_are_what_the_results_say(report):
+    others = [str(page.relative_to(HOME)) for page, text in filled(report).items() if text != page.read_text()]
+    assert others == [], "write them again: make bench-report"
+    drawn = {path.name: path.read_text() for path in report.charts.glob("*.svg")}
+    committed = {path.name: path.read_text() for path in RESULTS.glob("*.svg")}
+    assert drawn.keys() == committed.keys()
+    assert [name for name, chart in drawn.items() if chart != committed[name]] == [], "draw them: make bench-report"
+
+
+def test_every_block_has_a_place():
+    """Only what is between the marks is written, so a mark with a slip in it would leave old figures there."""
+    found, marks = [], []
+    for page in pages():
+        text = page.read_text()
+        found += [block["name"] for block in BLOCK.finditer(text)]
+        marks += re.findall(r"<!-- (?:begin|end) (.+?) -->", text)
+    assert len(marks) == 2 * len(found)
+    assert set(found) | OPTIONAL == TABLES.keys() | WORDS.keys()
+
+
+def test_a_figure_that_is_not_what_was_measured_is_found(report):
+    page = (HOME / "docs" / "benchmarks.md").read_text()
+    (measured,) = re.findall(r"^\| pillarbox \| (\S+) \| .* \| 1\.00 \|$", page.partition("end keyed")[0], re.MULTILINE)
+    assert fill(page.replace(measured, "4,000,000"), report) == page
+
+
+def test_the_first_page_shows_figures_that_are_measured_and_what_is_slower_last(report):
+    block = fill("# pillarbox\n<!-- begin first page -->\n<!-- end first page -->\n", report)
+    rows = [line.strip("| ").split(" | ") for line in block.splitlines() if line.startswith("| ")][2:]
+    factors = [float(row[3].strip("*").partition(" ")[0]) for row in rows]
+    slower = ["slower" in row[3] for row in rows]
+    assert slower == [factor < 1 for factor in factors] == sorted(slower)
+    makefile = (HOME / "Makefile").read_text()
+    assert all(f"\n{row[4].removeprefix('`make ').removesuffix('`')}:" in makefile for row in rows)
+    spark = report["keyed"]["rows_per_s"]["pillarbox"] / report["keyed"]["rows_per_s"]["rows"]
+    assert factors[0] == pytest.approx(spark, rel=0.05)
+    for said in (f"{report.kept['keyed']['machine']['cores']} cores", report["keyed"]["spark"]):
+        assert said in block
+    assert report.kept["join"]["date"] in block
+
+
+def test_what_was_not_run_stays_as_it_is(report, tmp_path):
+    notes: list[str] = []
+    page = "<!-- begin join -->\n1,000,000 rows a second\n<!-- end join -->\n"
+    assert fill(page, Report({"keyed": report.kept["keyed"]}, tmp_path), notes) == page
+    assert notes == ["join: left as it is, join was not run"]
+    with pytest.raises(SystemExit, match="'joins' is no block"):
+        fill(page.replace("join -->", "joins -->"), report)
+
+
+def test_memory_of_a_key_has_the_kinds_of_state_once_they_are_measured(report):
+    page = "<!-- begin memory of a key -->\n<!-- end memory of a key -->\n"
+    kinds = {"a number": {"memory": 1_234, "written": 56}}
+    kept = {"command": "make bench-key-cost", "result": {"name": "key_cost", "ratio": 1, "kinds": kinds}}
+    text = fill(page, Report({**report.kept, "key-cost": kept}, report.charts))
+    assert "| a number | 1,234 | 56 |" in text
+    assert f"{report['state']['memory_bytes_per_key']} bytes" in " ".join(text.split())
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("*.json")), ids=lambda path: path.stem)
+def test_results_are_what_was_measured_and_no_goals(path):
+    kept = json.loads(path.read_text())
+    assert path.stem in RUNS and {"command", "date", "machine", "result"} <= kept.keys()
+    assert kept["result"]["name"] and kept["result"]["ratio"] > 0
+    assert not re.search(r'"(\w+_)?bars?(_\w+)?":', path.read_text())
+
+
+def test_each_run_has_a_command():
+    makefile = (HOME / "Makefile").read_text()
+    assert [target for target, _ in RUNS.values() if f"\n{target}: setup ## " not in makefile] == []
+    command = runpy.run_path(str(HOME / "benchmarks" / "report.py"))["command"]
+    assert command("recovery") == 'make bench-recovery ARGS="--large"'
