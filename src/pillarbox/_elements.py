@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from pillarbox._errors import ExchangeError
+from pillarbox._errors import ExchangeError, describe
 from pillarbox._rows import Row, row_class, rows_from_arrow
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "channel_code",
     "decode",
     "dumps",
+    "dumps_by_name",
     "edge_of_channel",
     "encode",
     "subtask_of_channel",
@@ -256,6 +257,10 @@ _INT64 = struct.Struct("<q")
 _ALIGNED = 8
 
 
+class ByValueError(Exception):
+    """A class or a function cannot be pickled by its name; the message says which."""
+
+
 def dumps(value: Any) -> bytes:
     """Pickle a value; classes and functions that cannot be imported elsewhere go along by value."""
     try:
@@ -263,6 +268,22 @@ def dumps(value: Any) -> bytes:
     except (pickle.PicklingError, AttributeError, TypeError):
         by_value: bytes = cloudpickle.dumps(value, protocol=5)  # type: ignore[no-untyped-call]
         return by_value
+
+
+def dumps_by_name(value: Any) -> bytes:
+    """Pickle a value for a checkpoint: its classes and functions are read by name, also by other versions of Python.
+
+    Raises:
+        ByValueError: something in it has no name by which it can be imported: it would come back as another thing.
+    """
+    try:
+        return pickle.dumps(value, protocol=5)
+    except Exception as error:
+        try:
+            cloudpickle.dumps(value, protocol=5)  # type: ignore[no-untyped-call]
+        except Exception:
+            raise error from None
+        raise ByValueError(describe(error)) from error
 
 
 def encode(element: Element) -> bytes:

@@ -293,21 +293,6 @@ def test_a_uuid_is_one_without_any_class_at_hand():
     assert found == {value: (value, 1)} and hash(found[value][0]) == hash(value)
 
 
-def test_a_class_that_was_pickled_by_value(there):
-    """A class of a function or of ``__main__`` lies in the checkpoint as code: it is not run, and not lost."""
-
-    class Local:
-        def __init__(self, n: int) -> None:
-            self.n = n
-
-        def double(self) -> int:
-            return 2 * self.n
-
-    found = unread(dumps([Local(4), 1]))
-    assert isinstance(found[0], Unread) and found[1] == 1
-    assert pickle.loads(pickled(found))[0].double() == 8
-
-
 def test_nothing_runs():
     class Trap:
         def __reduce__(self) -> Any:

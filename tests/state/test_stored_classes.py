@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pillarbox import CheckpointMismatchError
-from pillarbox._elements import dumps
+from pillarbox import CheckpointMismatchError, OperatorError
 from pillarbox._state import (
     HeapKeyedStateBackend,
     KeyOwner,
@@ -126,6 +125,10 @@ def test_a_chunk_is_checked_for_the_classes_that_it_names(monkeypatch):
     assert counted == []
 
 
+class Ring:
+    me: Any
+
+
 class Point(NamedTuple):
     x: int
     y: int
@@ -165,18 +168,40 @@ def test_an_error_of_a_class_says_where_its_value_is_and_runs_nothing_more(value
     assert calls == ["read"]
 
 
-def test_what_a_class_wrote_is_read_though_its_module_is_gone():
-    """Inert reading takes any pickle: of classes made by calls, of those of functions, and of recursive ones."""
-
-    @dataclass
-    class Local:
-        n: int
-        me: Any = None
-
-    local = Local(1)
-    local.me = local
-    content = loads_inert(dumps({"v": [local, Plan.FREE], "k": {Event(1, 1): Sorted([])}}))
+def test_inert_reading_takes_recursive_objects_and_calls():
+    ring = Ring()
+    ring.me = ring
+    content = loads_inert(pickle.dumps({"v": [ring, Plan.FREE], "k": {Event(1, 1): Sorted([])}}))
     assert is_named_in(content, (__name__, "Event"))
     assert is_named_in(content["v"], (__name__, "Plan"))
     assert not is_named_in(content["v"][0], (__name__, "Sorted"))
     assert len(list(stand_ins_in(pickle.loads(pickle.dumps([1, "a", {2: (3,)}]))))) == 0
+
+
+def local_class() -> Any:
+    @dataclass(frozen=True)
+    class Card:
+        number: int
+
+    return Card
+
+
+@pytest.mark.parametrize("where", ["value", "key", "map", "large", "function", "request"])
+def test_what_cannot_be_imported_is_not_stored(where):
+    """A restarted program has another class: keys of the old one would equal none of its own."""
+    task, card = Task(), local_class()(1)
+    key = "'k'" if where not in ("key",) else r".*Card\(number=1\)"
+    task.of(card if where == "key" else "k")
+    own: dict[str, Any] = {}
+    if where == "map":
+        task.map.put("a", [card])
+    elif where == "large":
+        task.value.update([bytes(1024 * 1024), card])
+    elif where == "request":
+        own = {"operators": {"ask": [card]}}
+    else:
+        task.value.update(5 if where == "key" else (lambda n: n) if where == "function" else card)
+    state = "what it keeps beside" if where == "request" else f"the (value state 'v'|map state 'm') of key {key} "
+    with pytest.raises(OperatorError, match=rf"^operator 'op': {state}.*cannot be written: .*(Card|lambda)") as caught:
+        task.log.commit(task.store, own)
+    assert "define it at the top level of a module, outside of all functions" in str(caught.value)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._elements import dumps
+from pillarbox._elements import dumps_by_name
 from pillarbox._errors import CheckpointMismatchError, describe, shorten
 from pillarbox._state.addresses import is_space, space_address
 from pillarbox._state.chunk_store import ChunkStore
@@ -104,7 +104,7 @@ class Chunk:
                 return
             index -= len(found.values)
 
-    def encode(self, dump: Callable[[Any], bytes] = dumps) -> bytes:
+    def encode(self, dump: Callable[[Any], bytes] = dumps_by_name) -> bytes:
         """Return the chunk as it stands in the store."""
         content: dict[str, Any] = {"epoch": self.epoch, "keys": self.keys, "rows": self.rows}
         if self.spaces:
@@ -371,12 +371,12 @@ def check_keys(
             )
 
 
-def large_row(slots: Layout, row: list[Any], dump: Callable[[Any], bytes] = dumps) -> bytes:
+def large_row(slots: Layout, row: list[Any], dump: Callable[[Any], bytes] = dumps_by_name) -> bytes:
     """Return a row as it stands in the store by itself: it stays there when the program gets other states."""
     return dump({"slots": slots, "row": row})
 
 
-def large_element(value: Any, dump: Callable[[Any], bytes] = dumps) -> bytes:
+def large_element(value: Any, dump: Callable[[Any], bytes] = dumps_by_name) -> bytes:
     """Return an element of a large map or list as it stands in the store by itself."""
     return dump({"element": value})
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pillarbox._elements import dumps
+from pillarbox._elements import dumps_by_name
 from pillarbox._state.backend import LoggedStateBackend
 from pillarbox._state.class_names import Classes
 from pillarbox._state.large_collections import LargeCollections
@@ -68,7 +68,7 @@ class LogContents:
         self.scale: float = 1.0
         self.rewrites: bool = False
         self.orphans: list[int] = []
-        self.dump: Callable[[Any], bytes] = dumps
+        self.dump: Callable[[Any], bytes] = dumps_by_name
 
     def take_over(self, head: LogHead) -> None:
         """Take the numbers that a head says, when all that it knows of has been read."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._elements import dumps
+from pillarbox._elements import ByValueError
 from pillarbox._errors import OperatorError, describe
 from pillarbox._state import log_limits
 from pillarbox._state.addresses import is_space, whose
@@ -28,7 +28,7 @@ from pillarbox._state.log_head import Mark
 from pillarbox._state.log_layouts import as_written
 from pillarbox._state.sizes import sizes_of
 
-__all__ = ["EpochWriter"]
+__all__ = ["EpochWriter", "cannot_be_written"]
 
 # From this number of bytes on, the writes of an epoch show how exact the estimates of sizes were.
 _CALIBRATING = 4096
@@ -234,13 +234,25 @@ class EpochWriter:
             parts += [(found.address, found.slot, element) for element in zip(found.names(), found.values)]
         for address, slot, value in parts:
             try:
-                dumps((address[0] if is_space(address) else address, value))
-            except Exception:
+                self._contents.dump((address[0] if is_space(address) else address, value))
+            except Exception as its:
                 name, kind = collections.spec(address, slot)
                 return OperatorError(
                     f"operator {operator!r}: the {kind} state {name.partition('/')[2]!r} of"
-                    f" {whose(address)} cannot be written: {describe(error)}; what cannot be pickled (connections,"
-                    " locks, generators) belongs into the function, made in open()"
+                    f" {whose(address)} {cannot_be_written(its)}"
                 )
         # Each by itself can be written, now that it is tried again.
         return OperatorError(f"operator {operator!r}: the epoch's state cannot be written: {describe(error)}")
+
+
+def cannot_be_written(error: Exception) -> str:
+    """Return the rest of a sentence that says why a value cannot be written, and what to do."""
+    if isinstance(error, ByValueError):
+        return (
+            f"cannot be written: {error}; after a restart it would be another class or function, which equals none of"
+            " the program's: define it at the top level of a module, outside of all functions"
+        )
+    return (
+        f"cannot be written: {describe(error)}; what cannot be pickled (connections, locks, generators) belongs into"
+        " the function, made in open()"
+    )

@@ -13,19 +13,13 @@ from typing import Any
 
 __all__ = ["StandIn", "equal_keys", "loads_inert", "stand_in_for", "stand_ins_in"]
 
-# Functions of cloudpickle, which pickles classes of __main__ and of functions by value: their results are classes.
-_MAKE_CLASSES = frozenset({"_builtin_type", "_make_skeleton_class", "_make_skeleton_enum"})
-
 
 class _Name(type):
-    """The class of what stands for a name: to call one makes an object, or a class where a function makes classes."""
+    """The class of what stands for a name, of a class or of a function: to call one makes an object."""
 
     where: tuple[str, str]
 
     def __call__(cls, *args: Any, **named: Any) -> Any:
-        module, name = cls.where
-        if name in _MAKE_CLASSES and "cloudpickle" in module:
-            return stand_in_for("", f"a class made by {name}")
         made: Any = StandIn.__new__
         return made(cls, *args, **named)
 

@@ -16,7 +16,8 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Any
 
-from pillarbox._elements import dumps
+from pillarbox._elements import dumps_by_name
+from pillarbox._errors import OperatorError
 from pillarbox._state import log_limits
 from pillarbox._state.backend import LoggedStateBackend
 from pillarbox._state.chunk_store import ChunkStore
@@ -34,7 +35,7 @@ from pillarbox._state.log_head import (
     write_head,
 )
 from pillarbox._state.log_reader import LogReader
-from pillarbox._state.log_writer import EpochWriter
+from pillarbox._state.log_writer import EpochWriter, cannot_be_written
 from pillarbox._state.plain_states import PlainStates, reason_for_pickles
 from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError
 
@@ -178,10 +179,18 @@ class StateLog:
             cleaned=contents.cleaned,
             newest=contents.newest,
             large=contents.larges,
-            task=dumps(self.task_state),
+            task=self._dump_task(),
             types={} if contents.plain is None else contents.plain.types,
             former=contents.layouts.former,
         )
+
+    def _dump_task(self) -> bytes:
+        try:
+            return dumps_by_name(self.task_state)
+        except Exception as error:
+            what = "what it keeps beside the state of keys, such as records of requests that have not ended,"
+            operator = self.contents.backend.operator
+            raise OperatorError(f"operator {operator!r}: {what} {cannot_be_written(error)}") from error
 
     @property
     def reason_for_pickles(self) -> str | None:

@@ -21,10 +21,8 @@ from pillarbox._unpickle import Allowed
 
 __all__ = ["AnyNames", "Unread", "pickled", "quickly_pickled"]
 
-# Functions of cloudpickle, which pickles classes of __main__ and of functions by value: their results are classes.
 _ATOMS = frozenset({type(None), bool, int, str, bytes})
 _UUID = ("uuid", "UUID")
-_MAKE_CLASSES = frozenset({"_builtin_type", "_make_skeleton_class", "_make_skeleton_enum"})
 
 
 class _Name(type):
@@ -33,13 +31,10 @@ class _Name(type):
     Attributes:
         where: module and name.
         plain: what it stands for, where that is known to be harmless.
-        made_by: where it is no name, but a class that a function makes: that function, and its arguments.
     """
 
     where: tuple[str, str]
     plain: Any
-    made_by: tuple[Any, tuple[Any, ...]] | None
-    _setter: tuple[Any, Any] | None
 
     def __call__(cls, *args: Any) -> Any:
         if cls.plain is not None:
@@ -47,20 +42,11 @@ class _Name(type):
                 return cls.plain(*(arg.plain or arg if type(arg) is _Name else arg for arg in args))
             except Exception:
                 pass  # such as a time in a zone of a class that is not plain
-        module, name = cls.where
-        if "cloudpickle" in module:
-            if name.endswith("_setstate") and isinstance(args[0], (Unread, _Name)):
-                # Called for what it does to its argument; the result is thrown away.
-                args[0]._setter = cls, args[1]
-                return None
-            if name in _MAKE_CLASSES:
-                return _name(("", f"a class made by {name}"), made_by=(cls, args))
         return _called(cls, args)
 
 
-def _name(where: tuple[str, str], plain: Any = None, made_by: Any = None) -> _Name:
-    named = {"where": where, "plain": plain, "made_by": made_by, "_setter": None}
-    return _Name(where[1], (Unread,), named)
+def _name(where: tuple[str, str], plain: Any = None) -> _Name:
+    return _Name(where[1], (Unread,), {"where": where, "plain": plain})
 
 
 def _called(function: Any, args: tuple[Any, ...]) -> Unread:
@@ -76,14 +62,12 @@ class Unread(metaclass=_Name):
 
     where: tuple[str, str] = ("", "")
     plain: Any = None
-    made_by: tuple[Any, tuple[Any, ...]] | None = None
 
     _new: Any
     _args: Any
     _state: Any
     _items: list[Any]
     _pairs: list[tuple[Any, Any]]
-    _setter: tuple[Any, Any] | None = None
 
     def __new__(cls, *args: Any, **named: Any) -> Unread:
         """Note that a pickle asks for an object without a call of its class."""
@@ -93,7 +77,6 @@ class Unread(metaclass=_Name):
 
     def _start(self, new: Any, args: Any) -> None:
         self._new, self._args, self._state, self._items, self._pairs = new, args, None, [], []
-        self._setter = None
 
     def __setstate__(self, state: Any) -> None:
         self._state = state
@@ -133,7 +116,7 @@ def _content(value: Any) -> Any:
     if kind is _Name:
         return value.where
     if isinstance(kind, _Name):
-        more = (each for each in (value._items, value._pairs, value._setter) if each)
+        more = (each for each in (value._items, value._pairs) if each)
         return (
             kind.where,
             _content(value._new),
@@ -171,7 +154,7 @@ class AnyNames(Allowed):
         return {
             f"{module}:{name}"
             for module, name in self._made
-            if (module, name) not in self and "cloudpickle" not in module and module not in ("builtins", "copyreg")
+            if (module, name) not in self and module not in ("builtins", "copyreg")
         }
 
     def get(self, where: Any, default: Any = None) -> Callable[[], Any]:
@@ -199,9 +182,6 @@ class _Pickler(_PicklerInPython):  # type: ignore[misc]
             super().save(value, save_persistent_id)
         elif id(value) in self.memo:
             self.write(self.get(self.memo[id(value)][0]))
-        elif kind is _Name and value.made_by is not None:
-            setter, state = value._setter or (None, None)
-            self.save_reduce(*value.made_by, state, state_setter=setter, obj=value)
         elif kind is _Name:
             for part in value.where:
                 super().save(part)
@@ -216,11 +196,8 @@ class _Pickler(_PicklerInPython):  # type: ignore[misc]
 
 def _steps(value: Unread) -> tuple[Any, ...]:
     """Return how an object is made, as ``__reduce__`` does."""
-    state, setter = value._state, None
-    if value._setter is not None:
-        setter, state = value._setter
     items, pairs = iter(value._items) if value._items else None, iter(value._pairs) if value._pairs else None
-    return value._new, value._args, state, items, pairs, setter
+    return value._new, value._args, value._state, items, pairs
 
 
 class _NewName(Exception):
@@ -234,8 +211,6 @@ class _QuickPickler(pickle.Pickler):
         """Return the steps in which an object is made."""
         kind = type(value)
         if kind is _Name:
-            if value.made_by is not None:
-                raise pickle.PicklingError("a class that a pickle makes is no name")
             raise _NewName(value)
         if not isinstance(kind, _Name):
             return NotImplemented

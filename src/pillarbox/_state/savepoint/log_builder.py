@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from pillarbox._elements import dumps
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._state.addresses import OPERATOR, said, space_address
 from pillarbox._state.backend import LoggedStateBackend, SlotSpec
@@ -38,7 +37,7 @@ __all__ = ["LogBuilder", "build_log"]
 
 def _dumped(value: Any) -> bytes:
     """Pickle what may hold objects whose classes are not at hand."""
-    for write in (partial(pickle.dumps, protocol=5), quickly_pickled, dumps):
+    for write in (partial(pickle.dumps, protocol=5), quickly_pickled):
         try:
             return write(value)
         except Exception:
