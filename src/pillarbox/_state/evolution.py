@@ -7,12 +7,17 @@ is of no use after that epoch. Only the mailbox thread may touch it.
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
 from functools import partial
+from itertools import chain
 from operator import itemgetter
 from typing import Any
+from uuid import UUID
 
 from pillarbox._errors import CheckpointMismatchError, shorten
+from pillarbox._state.addresses import OPERATOR
 from pillarbox._state.backend import LoggedRows, SlotSpec
 from pillarbox._state.class_names import Classes
 from pillarbox._state.key_groups import key_group, subtask_of
@@ -27,7 +32,10 @@ from pillarbox._unpickle import Allowed
 
 __all__ = ["Evolution", "evolution_of"]
 
-_WITHOUT_CLASS = frozenset({type(None), bool, int, float, str, bytes})
+# The hash of a key of these types never changes; that of a tuple is made of those of its elements.
+_WITHOUT_CLASS = frozenset(
+    {type(None), bool, int, float, str, bytes, Decimal, dt.date, dt.datetime, dt.time, dt.timedelta, UUID}
+)
 _Converter = Callable[[Any], Any]
 
 
@@ -78,15 +86,16 @@ class Evolution:
         return {}
 
     def check_owners(self, keys: Sequence[Any]) -> None:
-        """Check that keys are still those of this subtask, if their class may have changed.
+        """Check that keys are still those of this subtask, unless their hash cannot have changed.
 
         Raises:
             CheckpointMismatchError: one is another's.
         """
         mine = self._identity
-        if mine.parallelism == 1 or set(map(type, keys)) <= _WITHOUT_CLASS:
-            return
-        for key in keys:
+        kinds: set[type] = set(map(type, keys)) if mine.parallelism > 1 else set()
+        if kinds == {tuple}:
+            kinds = set(map(type, chain.from_iterable(keys)))
+        for key in () if kinds <= _WITHOUT_CLASS else keys:
             right = subtask_of(key_group(key, mine.max_parallelism), mine.max_parallelism, mine.parallelism)
             if right != mine.subtask:
                 raise CheckpointMismatchError(
@@ -115,11 +124,12 @@ class _OfPickles(Evolution):
         return changed
 
     def rows(self, rows: LoggedRows, addresses: list[Any], found: list[list[Any]], lead: int) -> None:
+        keys = addresses if lead == 1 else [address[0] for address in addresses if address != OPERATOR]
         if not self._classes.records and not self._classes.has_moved:
-            return
-        keys = addresses if lead == 1 else list(map(itemgetter(0), addresses))
-        if self._fill(keys, "a key") or self._classes.has_moved:
             self.check_owners(keys)
+            return
+        self._fill(keys, "a key")
+        self.check_owners(keys)
         for slot, spec in enumerate(rows.slots, lead):
             if spec.kind != "timers":
                 self._fill(list(map(itemgetter(slot), found)), _said(spec))

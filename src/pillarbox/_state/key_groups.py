@@ -37,6 +37,7 @@ __all__ = [
     "hashes_of_tuples",
     "key_group",
     "key_group_range",
+    "owners",
     "smallest_key",
     "stable_hash",
     "subtask_of",
@@ -52,6 +53,17 @@ _NONE_HASH = 0x6E6F6E65
 _NULL_HASH = ((_NONE_HASH * _GOLDEN) & _MASK) >> 32
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.timezone.utc)
 _NAIVE_EPOCH = datetime.datetime(1970, 1, 1)
+_NOT_EQUAL = (
+    "cannot key by {}, which equals nothing, not even itself, so no two records would share its state: let the key"
+    " function give None for it, or filter such records out"
+)
+_ATTOSECONDS = {
+    "W": 604_800 * 10**18,
+    "D": 86_400 * 10**18,
+    "h": 3_600 * 10**18,
+    "m": 60 * 10**18,
+    **{unit: 10 ** (18 - 3 * place) for place, unit in enumerate(("s", "ms", "us", "ns", "ps", "fs", "as"))},
+}
 
 
 def stable_hash(key: Any) -> int:
@@ -82,19 +94,19 @@ def _seed(key: Any) -> int:
         return _NONE_HASH
     if isinstance(key, (int, float, Decimal, Fraction)):
         if key.is_nan() if isinstance(key, Decimal) else key != key:  # (A signalling NaN may not be compared.)
-            raise KeyTypeError(
-                "cannot key by NaN, which equals nothing, not even itself, so no two records would share its state: let"
-                " the key function give None for it, or filter such records out"
-            )
+            raise KeyTypeError(_NOT_EQUAL.format("NaN"))
         return hash(key)  # numbers: Python defines this hash by value, without a seed
     if isinstance(key, np.generic):
-        return _seed(key.item()) if not isinstance(key.item(), str) else zlib.crc32(key.item().encode())
+        return _seed_of_numpy(key)
     if isinstance(key, str):
         return zlib.crc32(key.encode("utf-8", "surrogatepass"))
     if isinstance(key, bytes):
         return zlib.crc32(key)
     if isinstance(key, datetime.datetime):
-        since = key - _EPOCH if key.tzinfo is not None else key - _NAIVE_EPOCH
+        if key != key:  # pandas' NaT
+            raise KeyTypeError(_NOT_EQUAL.format("NaT"))
+        # (Those that differ by their fold alone are equal.)
+        since = key.replace(fold=0) - _EPOCH if key.tzinfo is not None else key - _NAIVE_EPOCH
         return since // datetime.timedelta(microseconds=1)
     if isinstance(key, datetime.date):
         return key.toordinal()
@@ -102,10 +114,12 @@ def _seed(key: Any) -> int:
         return key // datetime.timedelta(microseconds=1)
     if isinstance(key, datetime.time):
         since = datetime.datetime.combine(_NAIVE_EPOCH, key.replace(tzinfo=None)) - _NAIVE_EPOCH
-        return (since - (key.utcoffset() or datetime.timedelta())) // datetime.timedelta(microseconds=1)
+        return (since - (key.replace(fold=0).utcoffset() or datetime.timedelta())) // datetime.timedelta(microseconds=1)
     if isinstance(key, uuid.UUID):
         return hash(key.int)
     # Behind the types that a member may be as well: a member of a `str` enum equals its string.
+    if isinstance(key, enum.Flag):  # several of them together have a name only in some versions of Python
+        return zlib.crc32(f"{type(key).__qualname__}.{key.value}".encode())
     if isinstance(key, enum.Enum):
         return zlib.crc32(f"{type(key).__qualname__}.{key.name}".encode())
     params = getattr(type(key), "__dataclass_params__", None)
@@ -115,6 +129,20 @@ def _seed(key: Any) -> int:
         f"cannot key by {shorten(key)} of type {type(key).__qualname__}: its hash is not the same in every"
         " process; let the key function give a string, a number, a date, a tuple or a frozen dataclass of them"
     )
+
+
+def _seed_of_numpy(key: np.generic) -> int:
+    if isinstance(key, (np.datetime64, np.timedelta64)):
+        if np.isnat(key):
+            raise KeyTypeError(_NOT_EQUAL.format("NaT"))
+        unit, count = np.datetime_data(key.dtype)
+        if unit in ("Y", "M"):
+            key, unit, count = key.astype("M8[D]" if isinstance(key, np.datetime64) else "m8[M]"), "D", 1
+        # Microseconds, as of the same time in Python, so far as it has no parts of one: those of all units are equal.
+        micros, rest = divmod(int(key.view("i8")) * count * _ATTOSECONDS[unit], _ATTOSECONDS["us"])
+        return micros if rest == 0 else hash(Fraction(rest, _ATTOSECONDS["us"]) + micros)
+    item = key.item()
+    return _seed(float(item) if isinstance(item, np.floating) else item)  # (A long double's item is itself.)
 
 
 def key_group(key: Any, max_parallelism: int) -> int:
