@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import random
+from dataclasses import dataclass
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pillarbox._state import timer_queue
 from pillarbox._state.timer_queue import TimerQueue
 
 
@@ -67,6 +71,45 @@ def test_timers_that_move_leave_nothing_behind():
     assert len(queue) == 1
     assert len(queue._heap) < 200
     assert queue.next_timestamp() == 99_999
+
+
+def test_restored_timers_that_move_leave_nothing_behind():
+    """Keys whose timers are put off with each record: neither the old timers nor the keys are kept."""
+    for first in ("discard", "look"):
+        queue = TimerQueue()
+        count = 50_000
+        load(queue, [10**9 + owner for owner in range(count)], [Owner(owner) for owner in range(count)])
+        if first == "look":
+            assert queue.next_timestamp() == 10**9
+        for owner in range(1, count):
+            queue.discard(10**9 + owner, Owner(owner))
+            queue.add(2 * 10**9 + owner, owner)
+        assert len(queue) == count
+        assert sum(isinstance(each, Owner) for each in gc.get_objects()) < 5_000
+        assert queue.next_timestamp() == 10**9
+        assert take(queue, 10**9) == [Owner(0)]
+        assert queue.next_timestamp() == 2 * 10**9 + 1
+
+
+def test_restored_timers_that_have_fired_are_freed():
+    queue = TimerQueue()
+    load(queue, list(range(20_000)), [Owner(owner) for owner in range(20_000)])
+    while (earliest := queue.next_timestamp()) is not None and earliest < 15_000:
+        take(queue, earliest)
+    assert sum(isinstance(each, Owner) for each in gc.get_objects()) < 10_000
+
+
+@pytest.mark.parametrize("swept", [0, 3])
+def test_sweeping_changes_nothing(swept, monkeypatch):
+    monkeypatch.setattr(timer_queue, "_SWEPT", swept)
+    test_against_a_set()
+    test_loaded_timers_come_in_portions_and_in_order()
+    test_a_hundred_thousand_timers()
+
+
+@dataclass(frozen=True)
+class Owner:
+    number: int
 
 
 def test_a_hundred_thousand_timers():

@@ -4,13 +4,15 @@ Timers of one timestamp share a bucket, so a timer costs two dictionary operatio
 timestamp once: timers that fall on the same minute, hour or window end cost no heap operation at all.
 
 Restored timers come by the million and all at once: they are sorted when the first of them is asked for, and kept as
-that *run* until their time has come.
+that *run* until their time has come. Those that are discarded before are swept out of it, so that keys whose timers
+move leave nothing behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from heapq import heapify, heappop, heappush
+from itertools import compress
 from operator import length_hint
 from typing import Any
 
@@ -22,6 +24,10 @@ from pillarbox._time.timestamps import MIN_TIMESTAMP
 __all__ = ["TimerQueue"]
 
 _PORTION = 1024
+# The run is swept when it has passed, or lost, more than this many and a share of those that are left: so a timer costs
+# a few looks at most.
+_SWEPT = 1024
+_SHARE = 4
 
 
 class _Missing:
@@ -53,7 +59,7 @@ class TimerQueue:
         self._buckets: dict[int, Any] = {}
         # Loaded timers and their owners, as they came; in order, but for the first of them; and those discarded since.
         self._loaded: tuple[list[npt.NDArray[np.int64]], list[Any]] = ([], [])
-        self._run: Iterator[tuple[int, Any]] = iter(())
+        self._run: _Run = _Run(np.zeros(0, np.int64), [])
         self._head: tuple[int, Any] | None = None
         self._deleted: set[tuple[int, Any]] = set()
         # Timestamps whose owners are being taken, and those still to be: the earliest last. There are several where a
@@ -93,6 +99,7 @@ class TimerQueue:
             if self._loaded[0] or (self._head is not None and timestamp >= self._head[0]):
                 self._deleted.add((timestamp, owner))
                 self._pass_deleted()
+                self._sweep()
             return
         del self._buckets[timestamp]
         # Moved timers leave their old timestamps in the heap: sweep when most of it is such.
@@ -119,10 +126,13 @@ class TimerQueue:
             heappop(heap)
         return earliest
 
-    def pop(self, timestamp: int) -> Iterator[Any]:
+    def pop(self, timestamp: int, in_order: Callable[[list[Any]], list[Any]] | None = None) -> Iterator[Any]:
         """Return the owners at the earliest timestamp: loaded ones, then others as they were added.
 
         They leave the queue one by one; those that are not taken are returned by the next call.
+
+        Args:
+            in_order: returns several owners in another order.
         """
         if self._loaded[0]:
             self._sort()
@@ -139,7 +149,7 @@ class TimerQueue:
             owners.extend(bucket)
         elif bucket is not _MISSING:
             owners.append(bucket)
-        rest = iter(owners)
+        rest = iter(owners if in_order is None or len(owners) < 2 else in_order(owners))
         self._begun.append((timestamp, rest))
         return rest
 
@@ -152,23 +162,73 @@ class TimerQueue:
     def _sort(self) -> None:
         timestamps, owners = self._loaded
         self._loaded = ([], [])
-        self._run = _in_order(np.concatenate(timestamps), owners)
+        self._run = _Run(np.concatenate(timestamps), owners)
         self._advance()
 
     def _advance(self) -> None:
-        self._head = next(self._run, None)
+        self._head = self._run.take()
         if self._deleted:
             self._pass_deleted()
+        self._sweep()
 
     def _pass_deleted(self) -> None:
         while self._head in self._deleted:
             self._deleted.discard(self._head)
-            self._head = next(self._run, None)
+            self._head = self._run.take()
+
+    def _sweep(self) -> None:
+        """Free what the run has passed, and what was discarded from it, when that is much of it."""
+        deleted, run = self._deleted, self._run
+        if self._loaded[0]:
+            if len(deleted) > _SWEPT and _SHARE * len(deleted) > len(self._loaded[1]):
+                self._sort()
+            return
+        gone = len(deleted) + run.passed
+        if gone > _SWEPT and _SHARE * gone > len(run):
+            self._run = run.without(deleted)
+            deleted.clear()
 
 
-def _in_order(timestamps: npt.NDArray[np.int64], owners: list[Any]) -> Iterator[tuple[int, Any]]:
-    order = np.argsort(timestamps)
-    # In portions: as a list, the order of millions would be as large as what it is the order of.
-    for start in range(0, len(order), _PORTION):
-        portion = order[start : start + _PORTION]
-        yield from zip(timestamps[portion].tolist(), map(owners.__getitem__, portion.tolist()))
+class _Run:
+    """Timers in order, of which the first are passed."""
+
+    __slots__ = ("_at", "_order", "_owners", "_portion", "_timestamps")
+
+    def __init__(self, timestamps: npt.NDArray[np.int64], owners: list[Any]) -> None:
+        self._timestamps = timestamps
+        self._owners = owners
+        # (In four bytes each.)
+        self._order = np.argsort(timestamps, kind="stable").astype(np.uint32)
+        self._at = 0
+        # As a list, the order of millions would be as large as what it is the order of.
+        self._portion: Iterator[tuple[int, Any]] = iter(())
+
+    def __len__(self) -> int:
+        return len(self._order) - self._at + length_hint(self._portion)
+
+    @property
+    def passed(self) -> int:
+        """How many were taken."""
+        return self._at - length_hint(self._portion)
+
+    def take(self) -> tuple[int, Any] | None:
+        """Return the next one; None: there is none."""
+        found = next(self._portion, None)
+        if found is None and self._at < len(self._order):
+            portion = self._order[self._at : self._at + _PORTION]
+            self._at += len(portion)
+            owners = list(map(self._owners.__getitem__, portion.tolist()))
+            self._portion = iter(list(zip(self._timestamps[portion].tolist(), owners)))
+            found = next(self._portion)
+        return found
+
+    def without(self, deleted: set[tuple[int, Any]]) -> _Run:
+        """Return what is left of it, but for these."""
+        left = self._order[self.passed :]
+        timestamps = self._timestamps[left]
+        owners = list(map(self._owners.__getitem__, left.tolist()))
+        if deleted:
+            kept = np.fromiter((timer not in deleted for timer in zip(timestamps.tolist(), owners)), np.bool_)
+            timestamps = timestamps[kept]
+            owners = list(compress(owners, kept.tolist()))
+        return _Run(timestamps, owners)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._state.addresses import said
+from pillarbox._state.heap_rows import NEW, stale_entries, stale_entry
 from pillarbox._state.timer_queue import TimerQueue
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
@@ -89,7 +90,7 @@ class HeapTimers:
         backend = self._backend
         while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
             # One by one: a timer that is registered meanwhile for an earlier time comes before the rest.
-            for key in queue.pop(timestamp):
+            for key in queue.pop(timestamp, self._in_order):
                 backend.set_current_key(key)
                 # A timer that was called before, at the same timestamp, may have deleted this one.
                 if self._forget(backend.row, timestamp):
@@ -114,6 +115,19 @@ class HeapTimers:
             f"operator {self._backend.operator!r}, key {shorten(self._backend.key)}: {domain} timer cannot be set or"
             f" deleted at {shorten(timestamp)} ({type(timestamp).__name__}): {hint}"
         )
+
+    def _in_order(self, owners: list[Any]) -> list[Any]:
+        """Return owners of timers of one time in the order of the log, those that it does not have as they came.
+
+        So a task that was restored fires them in the same order as one that was resident.
+        """
+        marks = [NEW if row is None else row[0] for row in self._rows_of(owners)]
+        entries = stale_entries([mark if mark < 0 else stale_entry(mark) for mark in marks])
+        entries[entries < 0] = np.iinfo(np.int64).max
+        return [owners[place] for place in np.argsort(entries, kind="stable").tolist()]
+
+    def _rows_of(self, owners: list[Any]) -> Iterable[Row | None]:
+        return map(self._backend.rows.get, owners)
 
     # -- undoing --
 
@@ -280,7 +294,7 @@ class NamespaceTimers(HeapTimers):
         queue = self.queue
         backend = self._backend
         while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
-            for key, namespace, _ in queue.pop(timestamp):
+            for key, namespace, _ in queue.pop(timestamp, self._in_order):
                 backend.set_current(key, namespace)
                 if self._forget(backend.spaces.row, timestamp):
                     queue.size -= 1
@@ -292,6 +306,9 @@ class NamespaceTimers(HeapTimers):
         """Return the row that has the current key's timers in a namespace, and its address."""
         row = self._backend.spaces.row_in(namespace)
         return row, row[1]
+
+    def _rows_of(self, owners: list[Any]) -> Iterable[Row | None]:
+        return map(self._backend.spaces.find, owners)
 
     def _touch(self, row: Row) -> None:
         self._backend.spaces.touch_row(row)
