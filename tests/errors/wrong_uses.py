@@ -729,7 +729,7 @@ BUILDS = [
     Build("time-to-live, a duration", lambda env: ValueStateDescriptor("v").enable_time_to_live("1 hour"), ("the state 'v': enable_time_to_live() takes a StateTtlConfig, as in StateTtlConfig('1 hour')",)),
     Build("time-to-live of broadcast state", lambda env: rows(env).broadcast(_timed_map()), ("broadcast(): the state 'm' has a time-to-live", "process_broadcast_element()")),
     Build("lists of an operator in a source", lambda env: rows(env).map(_Listing()).execute_and_collect(), ("operator 'map: _Listing' has state of the operator itself", "put rebalance() or key_by(...) before it")),
-    Build("lists of an operator and dead letters", lambda env: rows(env).rebalance().map(_Listing(), on_error=OutputTag("bad")).execute_and_collect(), ("has on_error=..., and state of the operator itself", "is not put back")),
+    Build("lists of an operator and dead letters", lambda env: rows(env).rebalance().map(_Listing(), on_error=OutputTag("bad")).execute_and_collect(), ("on_error=...", "and state of the operator itself", "is not put back")),
     *(
         Build(f"type of a state {getattr(value, '__name__', value)!r}", lambda env, value=value, kind=kind: kind(value), ("the state 's': the type of its values is one of Types, such as Types.LONG(), or a class", "not"))
         for kind in (

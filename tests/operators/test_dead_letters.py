@@ -14,6 +14,7 @@ from pillarbox import (
     AggregateFunction,
     AggregatingStateDescriptor,
     BroadcastProcessFunction,
+    CheckpointedFunction,
     CoFlatMapFunction,
     CoMapFunction,
     CoProcessFunction,
@@ -684,6 +685,19 @@ def test_a_large_broadcast_state_is_not_copied_for_each_record(monkeypatch):
 
 
 # -- in programs --
+
+
+class Listing(MapFunction, CheckpointedFunction):
+    def initialize_state(self, context):
+        self.seen = context.get_operator_state_store().get_list_state(ListStateDescriptor("seen"))
+
+    def map(self, value):
+        self.seen.add(value)
+
+
+def test_a_harness_refuses_letters_of_a_function_with_state_of_its_operator():
+    with pytest.raises(ProgramError, match=r"'Listing' has .* and state of the operator itself"):
+        harness_for(Listing(), on_error=BAD)
 
 
 class Sums(KeyedProcessFunction):

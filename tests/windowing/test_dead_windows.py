@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 from pillarbox import (
     AggregateFunction,
+    CheckpointedFunction,
     CountTrigger,
     DeadLetter,
     EventTimeSessionWindows,
     EventTimeTrigger,
     GlobalWindows,
+    ListStateDescriptor,
     OperatorError,
     OutputTag,
     ProcessAllWindowFunction,
@@ -216,6 +218,26 @@ def test_wrong_uses():
         keyed.window(TumblingEventTimeWindows.of(10)).side_output_errors("bad")
     with pytest.raises(ProgramError, match="no function that could raise"):
         windows(stream, TumblingEventTimeWindows.of(10)).aggregate(n=count_())
+
+
+class Fired(ProcessWindowFunction, CheckpointedFunction):
+    """Numbers the windows that a subtask has fired."""
+
+    def initialize_state(self, context):
+        self.fired = context.get_operator_state_store().get_list_state(ListStateDescriptor("fired"))
+
+    def process(self, key, context, elements):
+        self.fired.add(key)
+        yield key, len(self.fired.get())
+
+
+def test_a_window_function_with_state_of_its_operator_has_no_letters():
+    stream = StreamExecutionEnvironment().from_collection([("k", 1, "a"), ("k", 15, "a")])
+    keyed = stream.assign_timestamps_and_watermarks(AT).key_by(lambda event: event[0])
+    windowed = keyed.window(TumblingEventTimeWindows.of(10))
+    assert windowed.process(Fired()).execute_and_collect() == [("k", 1), ("k", 2)]
+    with pytest.raises(ProgramError, match=r"side output for its errors .* and state of the operator itself"):
+        windowed.side_output_errors(BAD).process(Fired()).execute_and_collect()
 
 
 events = st.lists(st.tuples(st.sampled_from("kj"), st.integers(0, 60), st.sampled_from(["a", "b", "bad"])), max_size=12)

@@ -7,7 +7,7 @@ from typing import Any
 
 from pillarbox._errors import ProgramError
 from pillarbox._operators.captured import Captured
-from pillarbox._operators.checkpointed import CheckpointedFunction, no_operator_state
+from pillarbox._operators.checkpointed import CheckpointedFunction, no_operator_state, no_undo
 from pillarbox._operators.function_operator import FunctionOperator
 from pillarbox._operators.guarded import GuardedOperator
 from pillarbox._task.vertex import ChainNode, Vertex
@@ -38,12 +38,9 @@ def carries_on(vertex: Vertex) -> bool:
 def _check_operator_state(node: ChainNode, vertex: Vertex) -> None:
     """Refuse functions with state of their operator's own where there is no place for it."""
     make = _within(node.factory.make)
-    if isinstance(make, partial) and make.func is GuardedOperator:
+    if isinstance(make, partial) and isinstance(make.func, type) and issubclass(make.func, GuardedOperator):
         if isinstance(_function_of(_within(make.keywords["make"])), CheckpointedFunction):
-            raise ProgramError(
-                f"operator {node.name!r} has on_error=..., and state of the operator itself (CheckpointedFunction),"
-                " which is not put back when the function raises: catch in the function what it can raise"
-            )
+            raise ProgramError(no_undo(node.name))
     elif isinstance(_function_of(make), CheckpointedFunction):
         if vertex.is_source:
             raise ProgramError(no_operator_state(node.name))
@@ -59,5 +56,7 @@ def _within(make: Any) -> Any:
 
 
 def _function_of(make: Any) -> Any:
-    """Return the user's function that an operator is made with."""
-    return make.keywords.get("function") if isinstance(make, partial) else None
+    """Return the user's function that an operator is made with, by itself or as part of what windows do."""
+    if not isinstance(make, partial):
+        return None
+    return make.keywords.get("function", getattr(make.keywords.get("program"), "function", None))

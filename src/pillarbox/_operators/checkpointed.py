@@ -29,6 +29,15 @@ def no_operator_state(name: str) -> str:
     )
 
 
+def no_undo(name: str) -> str:
+    """Return what is wrong where an operator with state of its own also has dead letters."""
+    return (
+        f"operator {name!r} has a side output for its errors (on_error=..., side_output_errors(...)), and state of the"
+        " operator itself (CheckpointedFunction), which is not put back when the function raises: catch in the function"
+        " what it can raise"
+    )
+
+
 class OperatorStateStore:
     """Declares states of the operator itself: lists, of which each subtask has its own.
 

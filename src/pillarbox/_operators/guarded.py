@@ -13,7 +13,8 @@ from itertools import repeat
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._errors import OperatorError, PillarboxError
+from pillarbox._errors import OperatorError, PillarboxError, ProgramError
+from pillarbox._operators.checkpointed import CheckpointedFunction, no_undo
 from pillarbox._operators.collector import IMMUTABLE, RUN_LIMIT, settled
 from pillarbox._operators.dead_letter import DeadLetters, OnError, check_on_error
 from pillarbox._operators.function_operator import FunctionOperator
@@ -68,6 +69,9 @@ class GuardedOperator(StreamOperator):
         keying: how records get their keys where the guarded operator asks for none.
         unchanged: the names of its own states that are as they were before when its function raises.
         has_key: whether letters have the key.
+
+    Raises:
+        ProgramError: the function has state of the operator itself, which cannot be undone.
     """
 
     appended: Sequence[str] = ()
@@ -95,6 +99,8 @@ class GuardedOperator(StreamOperator):
             self._undo = self._backend.allow_undo(self.appended, unchanged)
         made = make(context)
         assert isinstance(made, FunctionOperator), "an operator is guarded that is around no function"
+        if isinstance(made.function, CheckpointedFunction):
+            raise ProgramError(no_undo(context.name))
         self._guarded: FunctionOperator = made
         self.by_key: bool = made.by_key
         if context.keyed is not None:
