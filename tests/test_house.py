@@ -22,7 +22,7 @@ LONGEST = 500
 # From the lowest to the highest, as docs/architecture.md has them. Those of one floor may know each other.
 FLOORS = [
     ("mailbox", "_unpickle", "_generics"),
-    ("_errors", "_tracebacks", "_rows", "_elements", "_types"),
+    ("_errors", "_tracebacks", "_copies", "_rows", "_elements", "_types"),
     ("_time",),
     ("_state",),
     ("_operators",),

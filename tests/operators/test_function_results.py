@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import copy
 import functools
 from typing import Any
 
@@ -100,6 +101,41 @@ def test_an_object_that_is_given_again_and_again_is_copied(wrap, expected):
     assert numbers.flat_map(lambda value: [reusing(value)]).map(lambda v: v).execute_and_collect() == right
     reusing = Reusing(wrap)
     assert numbers.process(lambda value, ctx: [reusing(value)]).map(lambda v: v).execute_and_collect() == right
+
+
+class Tally(dict[str, int]):
+    """A dictionary of the program's own."""
+
+
+@pytest.mark.parametrize(
+    "memo",
+    [
+        collections.Counter(),
+        collections.defaultdict(list),
+        collections.OrderedDict(),
+        Tally(),
+        collections.deque(maxlen=5),
+        bytearray(),
+    ],
+    ids=lambda memo: type(memo).__name__,
+)
+@pytest.mark.parametrize("wrap", [lambda memo: memo, lambda memo: (1, memo), lambda memo: {"all": [memo]}])
+def test_containers_of_other_classes_are_copied(memo, wrap):
+    def note(value):
+        if isinstance(memo, dict):
+            memo[value] = value
+        else:
+            memo.append(value)
+        return wrap(memo)
+
+    memo.clear()
+    results = [record.value for record in run(node(MapOperator, "map", note), [1, 2, 3])]
+    expected = []
+    memo.clear()
+    for value in [1, 2, 3]:
+        expected.append(copy.deepcopy(note(value)))
+    assert results == expected
+    assert [repr(result) for result in results] == [repr(each) for each in expected]  # also of the same class
 
 
 def test_objects_of_other_kinds_go_through_as_they_are():

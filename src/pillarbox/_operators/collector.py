@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
+from collections import deque
 from collections.abc import Iterable, Mapping
 from types import GeneratorType
 from typing import Any
 
+from pillarbox._copies import deep_copy
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.functions import OutputTag
@@ -20,14 +21,15 @@ RUN_LIMIT = 8192
 
 # Values of these types stay as they are: what most functions emit, and the quickest to tell.
 IMMUTABLE = frozenset({int, float, str, bool, bytes, type(None)})
-_CONTAINERS = frozenset({list, dict, set, bytearray})
+_CONTAINERS = (list, dict, set, bytearray, deque)
 
 
 def settled(value: Any) -> Any:
     """Return a value that stays as it is when the function goes on changing what it has emitted.
 
-    Records are handled in runs: what is emitted now is looked at later. So lists, dictionaries and sets, also as fields
-    of a tuple, are copied. Objects of other kinds belong to the stream once they are emitted.
+    Records are handled in runs: what is emitted now is looked at later. So lists, dictionaries, sets and the like
+    (``Counter``, ``deque``, ...), also as fields of a tuple, are copied. Objects of other kinds belong to the stream
+    once they are emitted.
 
     Only what has no hash can be of that kind, and asking for the hash of a tuple is many times quicker than looking
     into it: the hot loops do that in line, and come here only for the rest.
@@ -37,11 +39,11 @@ def settled(value: Any) -> Any:
         return value.copy()
     if kind is dict and IMMUTABLE.issuperset(map(type, value.values())):
         return value.copy()
-    return copy.deepcopy(value) if _may_change(value) else value
+    return deep_copy(value) if _may_change(value) else value
 
 
 def _may_change(value: Any) -> bool:
-    return type(value) in _CONTAINERS or (isinstance(value, tuple) and any(map(_may_change, value)))
+    return isinstance(value, _CONTAINERS) or (isinstance(value, tuple) and any(map(_may_change, value)))
 
 
 # The usual results of functions that emit any number of values.

@@ -5,12 +5,10 @@ It is noted step by step, so it costs what is done, whatever a key has besides. 
 
 from __future__ import annotations
 
-import copy
-import datetime
 from collections.abc import Callable, Collection
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._copies import ATOMS, deep_copy
 from pillarbox._state.large_collection import LiveMap
 
 if TYPE_CHECKING:
@@ -18,11 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Undo"]
 
-# Values of these types cannot change.
-_ATOMS = frozenset(
-    {int, float, complex, str, bool, bytes, type(None), Decimal}
-    | {datetime.datetime, datetime.date, datetime.time, datetime.timedelta}
-)
 _MISSING = object()
 
 Step = tuple[Callable[..., Any], tuple[Any, ...]]
@@ -96,7 +89,7 @@ class Undo:
         if not self._active:
             return
         value = row[slot]
-        if type(value) not in _ATOMS:
+        if type(value) not in ATOMS:
             name = id(row), slot
             if name in self._copied:
                 return
@@ -125,7 +118,7 @@ class Undo:
         if not self._active or not entries:
             return
         value = entries.get(key)
-        if type(value) in _ATOMS or id(entries) in self._copied or (name := (id(entries), key)) in self._copied:
+        if type(value) in ATOMS or id(entries) in self._copied or (name := (id(entries), key)) in self._copied:
             return
         self._copied[name] = entries
         self._note(entries, key, _copy(value))
@@ -246,11 +239,11 @@ def _put_back_live(entries: LiveMap, key: Any, value: Any, is_changed: bool, is_
 
 
 def _is_fixed(value: Any) -> bool:
-    return type(value) in _ATOMS or (isinstance(value, tuple) and _all_fixed(value))
+    return type(value) in ATOMS or (isinstance(value, tuple) and _all_fixed(value))
 
 
 def _all_fixed(values: Collection[Any]) -> bool:
-    return _ATOMS.issuperset(map(type, values)) or all(map(_is_fixed, values))
+    return ATOMS.issuperset(map(type, values)) or all(map(_is_fixed, values))
 
 
 def _copy(value: Any) -> Any:
@@ -264,4 +257,4 @@ def _copy(value: Any) -> Any:
             return value.copy()
     elif isinstance(value, tuple) and _all_fixed(value):
         return value
-    return copy.deepcopy(value)
+    return deep_copy(value)

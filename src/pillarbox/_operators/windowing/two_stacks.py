@@ -14,38 +14,33 @@ back from then on, and are merged for each window: those may change for nothing.
 
 from __future__ import annotations
 
-import copy
-import datetime
-import decimal
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pillarbox._operators.collector import IMMUTABLE
+from pillarbox._copies import ATOMS, deep_copy
 
 __all__ = ["TwoStacks", "copied"]
 
 # The last panes stay out of the back where they are at most this part of a window.
 _UNSETTLED = 8
 
-_ATOMS = IMMUTABLE | {complex, decimal.Decimal, datetime.date, datetime.datetime, datetime.time, datetime.timedelta}
-
 
 def copied(value: Any) -> Any:
     """Return a value that stays as it is, whatever is done to the given one."""
     kind = type(value)
-    if kind in _ATOMS:
+    if kind in ATOMS:
         return value
     if kind is list:
-        if _ATOMS.issuperset(map(type, value)):
+        if ATOMS.issuperset(map(type, value)):
             return value.copy()
     elif isinstance(value, tuple):
         # (Rows and named tuples have no attributes beside their fields.)
-        if _ATOMS.issuperset(map(type, value)) and not getattr(value, "__dict__", None):
+        if ATOMS.issuperset(map(type, value)) and not getattr(value, "__dict__", None):
             return value
-    elif kind is dict and _ATOMS.issuperset(map(type, value.values())):
+    elif kind is dict and ATOMS.issuperset(map(type, value.values())):
         return value.copy()
-    return copy.deepcopy(value)
+    return deep_copy(value)
 
 
 class TwoStacks:
