@@ -103,6 +103,39 @@ def test_side_outputs_are_handed_on_in_parts_too():
         assert runs.sizes == [RUN_LIMIT, RUN_LIMIT, 5]
 
 
+FANS = [
+    node(FlatMapOperator, "fan", lambda value: iter(range(3 * RUN_LIMIT + 5))),
+    node(ProcessOperator, "fan", lambda value, ctx: iter(range(3 * RUN_LIMIT + 5))),
+    node(KeyedProcessOperator, "fan", lambda value, ctx: iter(range(3 * RUN_LIMIT + 5)), Keying(str, "key_by")),
+]
+
+
+@pytest.mark.parametrize("operator", FANS, ids=["flat_map", "process", "keyed process"])
+def test_the_results_of_one_call_leave_meanwhile(operator):
+    runs = Runs()
+    with Keyed(operator) as harness:
+        harness.operator.context.output = runs
+        harness.push(1, timestamp=1)
+        assert runs.sizes == [RUN_LIMIT] * 3 + [5]
+        harness.push(2)
+        assert runs.sizes == ([RUN_LIMIT] * 3 + [5]) * 2
+
+
+class Full(Discard):
+    """Has no room for a run."""
+
+    def process_records(self, records):
+        raise MemoryError("no room for a buffer")
+
+
+@pytest.mark.parametrize("operator", FANS, ids=["flat_map", "process", "keyed process"])
+def test_an_error_further_on_is_not_that_of_the_record_at_hand(operator):
+    with Keyed(operator) as harness:
+        harness.operator.context.output = Full()
+        with pytest.raises(MemoryError, match=r"^no room for a buffer$"):
+            harness.push(1)
+
+
 def test_functions_as_objects_are_opened_and_closed():
     class Both(MapFunction):
         seen: list[str] = []

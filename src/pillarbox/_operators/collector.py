@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Iterable, Mapping
+from traceback import walk_tb
 from types import GeneratorType
 from typing import Any
 
@@ -12,16 +13,38 @@ from pillarbox._copies import deep_copy
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.functions import OutputTag
-from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.operator import Input, OperatorContext
 
-__all__ = ["IMMUTABLE", "RUN_LIMIT", "USUAL_RESULTS", "Collector", "check_results", "settled"]
+__all__ = [
+    "IMMUTABLE",
+    "LOOK_EACH",
+    "RUN_LIMIT",
+    "USUAL_RESULTS",
+    "Collector",
+    "check_results",
+    "hand_on",
+    "is_from_further_on",
+    "settled",
+]
 
 # A collector hands on what it holds at this size, so that one run's fan-out never gathers in memory.
 RUN_LIMIT = 8192
+# Within the results of one call it looks at the size after so many of them.
+LOOK_EACH = 1024
 
 # Values of these types stay as they are: what most functions emit, and the quickest to tell.
 IMMUTABLE = frozenset({int, float, str, bool, bytes, type(None)})
 _CONTAINERS = (list, dict, set, bytearray, deque)
+
+
+def hand_on(output: Input, values: list[Any], timestamps: list[int | None] | None) -> None:
+    """Hand on a run of results. An error that comes out of this is not the function's that has emitted them."""
+    output.process_records(Records(values, timestamps))
+
+
+def is_from_further_on(error: BaseException) -> bool:
+    """Return whether an error comes from where results were handed on to."""
+    return any(frame.f_code is hand_on.__code__ for frame, _ in walk_tb(error.__traceback__))
 
 
 def settled(value: Any) -> Any:
@@ -103,6 +126,7 @@ class Collector:
         timestamps = self.timestamps
         if type(results) not in USUAL_RESULTS:
             check_results(results)
+        left = LOOK_EACH
         for result in results:
             kind = type(result)
             if kind is tuple and result and type(result[0]) is OutputTag:
@@ -119,6 +143,12 @@ class Collector:
                         result = settled(result)  # noqa: PLW2901
                 values.append(result)
                 timestamps.append(timestamp)
+                left -= 1
+                if not left:
+                    left = LOOK_EACH
+                    if len(values) >= RUN_LIMIT:
+                        self.flush()
+                        values, timestamps = self.values, self.timestamps
         if len(values) >= RUN_LIMIT:
             self.flush()
 
@@ -140,15 +170,15 @@ class Collector:
         timestamps.append(timestamp)
         if len(values) >= RUN_LIMIT:
             del self._side[tag.tag_id]
-            self._context.side_outputs[tag.tag_id].process_records(Records(values, timestamps))
+            hand_on(self._context.side_outputs[tag.tag_id], values, timestamps)
 
     def flush(self) -> None:
         """Hand everything on."""
         if self.values:
             values, timestamps = self.values, self.timestamps
             self.values, self.timestamps = [], []
-            self._context.output.process_records(Records(values, timestamps))
+            hand_on(self._context.output, values, timestamps)
         if self._side:
             side, self._side = self._side, {}
             for tag_id, (values, timestamps) in side.items():
-                self._context.side_outputs[tag_id].process_records(Records(values, timestamps))
+                hand_on(self._context.side_outputs[tag_id], values, timestamps)

@@ -7,7 +7,15 @@ from itertools import repeat
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._operators.collector import IMMUTABLE, RUN_LIMIT, USUAL_RESULTS, check_results, settled
+from pillarbox._operators.collector import (
+    IMMUTABLE,
+    LOOK_EACH,
+    RUN_LIMIT,
+    USUAL_RESULTS,
+    check_results,
+    hand_on,
+    settled,
+)
 from pillarbox._operators.function_operator import FunctionOperator
 from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import OperatorContext
@@ -38,6 +46,7 @@ class FlatMapOperator(FunctionOperator):
                     continue
                 if type(results) not in USUAL_RESULTS:
                     check_results(results)
+                left = LOOK_EACH
                 for result in results:
                     if type(result) not in IMMUTABLE:
                         try:
@@ -47,9 +56,14 @@ class FlatMapOperator(FunctionOperator):
                     out.append(result)
                     if out_timestamps is not None:
                         out_timestamps.append(timestamp)
+                    left -= 1
+                    if not left:
+                        left = LOOK_EACH
+                        if len(out) >= RUN_LIMIT:
+                            hand_on(self.output, out, out_timestamps)
+                            out, out_timestamps = [], None if timestamps is None else []
                 if len(out) >= RUN_LIMIT:
-                    self.output.process_records(Records(out, out_timestamps))
-                    out = []
-                    out_timestamps = None if timestamps is None else []
+                    hand_on(self.output, out, out_timestamps)
+                    out, out_timestamps = [], None if timestamps is None else []
         if out:
             self.output.process_records(Records(out, out_timestamps))

@@ -16,7 +16,7 @@ from pillarbox._operators.checkpointed import (
     FunctionSnapshotContext,
     no_operator_state,
 )
-from pillarbox._operators.collector import Collector
+from pillarbox._operators.collector import Collector, is_from_further_on
 from pillarbox._operators.functions import Function, RuntimeContext
 from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import KeyedContext, OperatorContext, StreamOperator
@@ -180,7 +180,7 @@ class Pass:
         return self._taken
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is None:
+        if error is None or is_from_further_on(error):
             return
         operator = self._operator
         place: dict[str, Any] = {"operator": operator.name, "subtask": operator.context.subtask}
