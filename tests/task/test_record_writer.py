@@ -258,9 +258,35 @@ def test_buffers_are_of_a_good_size(monkeypatch):
     for n in range(3000):
         writer.edges[0].process_records(Records([f"{n:060}"]))
     writer.flush()
-    sizes = [len(buffer.payload) for buffer in writer.take()][1:-1]  # the size of a record is learnt from the first
+    sizes = [len(buffer.payload) for buffer in writer.take()][:-1]
     assert len(sizes) > 5
     assert all(3_000 < size < 30_000 for size in sizes)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "run"),
+    [
+        pytest.param([3_000] * 200, 1, id="large from the first"),
+        pytest.param([10] * 2_000 + [3_000] * 200, 1, id="small, then large"),
+        pytest.param([10] * 2_000 + [3_000] * 200, 7, id="small, then large, some at once"),
+        pytest.param([3_000] * 200, 200, id="large, all at once"),
+        pytest.param([10, 3_000] * 200, 400, id="mixed, all at once"),
+    ],
+)
+def test_buffers_of_large_records_are_of_a_good_size(monkeypatch, sizes, run):
+    monkeypatch.setattr(record_writer, "_BUFFER_BYTES", 10_000)
+    writer = writer_of(edge_by(lambda value: 0, [10]))
+    values = [bytes([n % 256]) * size for n, size in enumerate(sizes)]
+    for start in range(0, len(values), run):
+        records = Records(values[start : start + run], list(range(start, start + len(values[start : start + run]))))
+        writer.edges[0].process_records(records)
+    writer.flush()
+    sent = [decode(buffer.payload) for buffer in writer.take()]
+    assert [value for records in sent for value in records.values] == values
+    assert [stamp for records in sent for stamp in records.timestamps] == list(range(len(values)))
+    # It is looked at one of 61: so a buffer has at most so many that nothing was known of.
+    assert max(sum(map(len, records.values)) for records in sent) <= 20_000 + 64 * 3_000
+    assert max(len(records) for records in sent if len(records.values[-1]) == 3_000 == len(records.values[0])) <= 64
 
 
 @pytest.mark.parametrize("texts", [False, True])

@@ -6,7 +6,7 @@ and leaves its loop, and the caller that runs the task takes the buffers. Only t
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +21,12 @@ __all__ = ["RecordWriter"]
 # A buffer is packed at about this many bytes. Smaller ones cost more per record, larger ones more memory.
 _BUFFER_BYTES = 512 * 1024
 _BUFFER_RECORDS = 32768
+# How large records are is known from one of so many (a prime, as kinds of records may take turns); from the first one
+# when so many have come.
+_LOOK_EACH = 61
+_FIRST_LOOK = 16
+# Until then they count as of this many bytes.
+_USUAL_BYTES = 512.0
 # The queue may hold this many bytes, and what one run of records adds to them.
 _QUEUE_BYTES = 4 * 1024 * 1024
 
@@ -135,12 +141,14 @@ class _EdgeWriter:
                 self._send_watermark()
 
     def _pack(self, subtask: int) -> None:
-        for records in self._pending[subtask].drain():
+        pending = self._pending[subtask]
+        expected, sent = pending.size, 0
+        for records in pending.drain():
             try:
-                size = self._send(subtask, records)
+                sent += self._send(subtask, records)
             except BaseException as error:
                 self._refuse(records, error)
-            self._pending[subtask].learn(len(records), size)
+        pending.learn(expected, sent)
 
     def _refuse(self, records: Records, error: BaseException) -> NoReturn:
         """Raise the error that names the record that cannot be pickled."""
@@ -195,17 +203,25 @@ def _row_bytes(records: Records) -> float | None:
 
 
 class _Pending:
-    """Records of one target that are not packed yet: runs of one kind, columnar or not."""
+    """Records of one target that are not packed yet: runs of one kind, columnar or not.
 
-    __slots__ = ("_columnar", "_count", "_record_bytes", "_runs", "_size")
+    Attributes:
+        size: about how many bytes they are.
+    """
+
+    __slots__ = ("_columnar", "_count", "_looked_at", "_record_bytes", "_runs", "_share", "_unseen", "size")
 
     def __init__(self) -> None:
         self._runs: list[Records] = []
         self._columnar = False
         self._count = 0
-        self._size = 0.0
-        # The bytes of a pickled record, learnt from the epoch's last buffer; the first one may be of large records.
-        self._record_bytes = 512.0
+        self.size: float = 0.0
+        # The bytes of a pickled record, of those that were looked at last; how many have come since.
+        self._record_bytes = _USUAL_BYTES
+        self._unseen = 0
+        self._looked_at = False
+        # What of the bytes that they have by themselves they have in a buffer, where they share values and classes.
+        self._share = 1.0
 
     def takes(self, records: Records) -> bool:
         if not self._runs:
@@ -225,23 +241,56 @@ class _Pending:
         self._runs.append(records)
         self._count += len(records)
         if row_bytes is not None:
-            self._size += row_bytes * len(records)
+            self.size += row_bytes * len(records)
         elif isinstance(records, ArrowRecords):
-            self._size += int(records.batch.nbytes)
+            self.size += int(records.batch.nbytes)
+        else:
+            self._unseen += len(records)
+            if self._unseen >= (_LOOK_EACH if self._looked_at else _FIRST_LOOK):
+                self._look_at(records.values)
+            self.size += self._record_bytes * len(records)
+
+    def _look_at(self, values: list[Any]) -> None:
+        """Find out how large records are that have come now."""
+        sample = values[::_LOOK_EACH]
+        try:
+            self._record_bytes = len(dumps(sample)) / len(sample) * self._share
+        except Exception:
+            return  # the error comes when they are packed, with the record's name
+        if not self._looked_at:
+            self._looked_at = True
+            self.size = self._record_bytes * (self._count - len(values))
+        self._unseen = 0
 
     @property
     def is_full(self) -> bool:
-        if self._columnar:
-            return self._size >= _BUFFER_BYTES
-        return self._count >= min(_BUFFER_BYTES / self._record_bytes, _BUFFER_RECORDS)
+        return self.size >= _BUFFER_BYTES or (self._count >= _BUFFER_RECORDS and not self._columnar)
 
-    def learn(self, count: int, size: int) -> None:
-        self._record_bytes = max(1.0, size / max(1, count))
+    def learn(self, expected: float, sent: int) -> None:
+        """Take note of how large the records have become that were expected to have so many bytes."""
+        if self._looked_at and expected:
+            share = min(max(self._share * sent / expected, 1 / 16), 1.0)
+            self._record_bytes *= share / self._share
+            self._share = share
 
     def drain(self) -> list[Records]:
-        runs, self._runs = self._runs, []
+        """Return all of them: as one, or, of large ones that have come together, as several of a good size."""
+        whole, count, size = self._whole(), self._count, self.size
+        self._runs = []
         self._count = 0
-        self._size = 0.0
+        self.size = 0.0
+        if self._columnar or size <= 2 * _BUFFER_BYTES or count < 2:
+            return whole
+        (records,) = whole
+        values, stamps = records.values, records.timestamps
+        step = max(1, int(count * _BUFFER_BYTES / size))
+        return [
+            Records(values[at : at + step], None if stamps is None else stamps[at : at + step])
+            for at in range(0, count, step)
+        ]
+
+    def _whole(self) -> list[Records]:
+        runs = self._runs
         if len(runs) <= 1:
             return runs
         if self._columnar:
