@@ -281,7 +281,7 @@ def test_buffers_of_large_records_are_of_a_good_size(monkeypatch, sizes, run):
         records = Records(values[start : start + run], list(range(start, start + len(values[start : start + run]))))
         writer.edges[0].process_records(records)
     writer.flush()
-    sent = [decode(buffer.payload) for buffer in writer.take()]
+    sent: list[Any] = [decode(buffer.payload) for buffer in writer.take()]
     assert [value for records in sent for value in records.values] == values
     assert [stamp for records in sent for stamp in records.timestamps] == list(range(len(values)))
     # It is looked at one of 61: so a buffer has at most so many that nothing was known of.
