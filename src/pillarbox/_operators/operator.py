@@ -225,6 +225,11 @@ class StreamOperator:
             side.process_status(idle)
 
     @property
+    def has_close(self) -> bool:
+        """Whether the user's function has a ``close()`` of its own, so that it holds what has to be released."""
+        return False
+
+    @property
     def next_wake_up(self) -> int | None:
         """When the operator has something to do even without input (epoch ms), or None. Keyed timers are not meant."""
         return None

@@ -125,14 +125,22 @@ class Residency:
         except Exception:
             _log.exception("closing the operators of %s failed", task.vertex.name)
 
+    def end(self, task: StreamTask) -> None:
+        """Close a task whose work is done; what ``close()`` raises is raised."""
+        self._forget(task)
+        task.close()
+
     def discard(self, task: StreamTask) -> None:
         """Drop a task that failed, or holds changes that were not committed."""
+        self._forget(task)
+        task.cancel()
+
+    def _forget(self, task: StreamTask) -> None:
         for place, resident in list(self._residents.items()):
             if resident is task:
                 del self._residents[place]
                 self._last_used.pop(place, None)
         self._collecting_took = 0.0
-        task.cancel()
 
     def close_query(self, query: str) -> int:
         """Close the residents of a query that has ended, and return how many there were."""
