@@ -438,11 +438,24 @@ def _noting_function(for_each_batch: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _programs_to_start(writer: Any, spark: SparkSession) -> list[PlannedProgram]:
+    """Return the programs of a query that starts: none, if its plan cannot be read, and no program is to be started."""
+    try:
+        return programs_of(writer)
+    except Exception as error:
+        if _unstarted.get(spark):
+            raise  # one may be in this query, and would run without its settings
+        _log.warning(
+            "whether a query has programs of pillarbox is not known, so it starts as it is: %s", describe(error)
+        )
+        return []
+
+
 def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(start)
     def wrapper(writer: Any, *args: Any, **options: Any) -> Any:
         spark = session_of(writer)
-        programs = programs_of(writer)
+        programs = _programs_to_start(writer, spark)
         layouts: list[Layout] = []
         checkpoint: str | None = None
         settings: dict[str, str] = {}
