@@ -54,7 +54,7 @@ class AsyncWaitOperator(StreamOperator):
             self.context,
             self.function,
             self.options,
-            subtasks=self.context.parallelism or self._slots,
+            tasks=self._slots,
             emit_event=self._emit_event,
         )
 
