@@ -79,6 +79,8 @@ def first_page(report: Report) -> str:
     rows.sort(key=lambda each: each[0] < 1)  # What is slower comes last.
     names = ("keyed", "windows", "join", "latency")
     processors, sizes = (sorted({of(report, name) for name in names}) for of in (_processor, _size))
+    moved = [f"`{RUNS[name][0]}`" for name in names if report.kept[name]["command"].startswith("TMPDIR=")]
+    in_memory = f" Checkpoints of {', '.join(moved)} were in memory (`TMPDIR=/dev/shm`)." if moved else ""
     head = ["What", "pillarbox", "Compared with", "Times as fast", "Command"]
     return "\n\n".join(
         [
@@ -86,8 +88,8 @@ def first_page(report: Report) -> str:
             paragraph(
                 "Windows and joins work on columns here, without a Python function; all results are checked. Measured"
                 f" on {' and '.join(sizes)} ({', '.join(processors)}) with {_versions(report, names)};"
-                f" {_dates(report, names)}. [Benchmarks](docs/benchmarks.md) has all figures, and says how each side is"
-                " set up."
+                f" {_dates(report, names)}.{in_memory} [Benchmarks](docs/benchmarks.md) has all figures, and says"
+                " how each side is set up."
             ),
         ]
     )
