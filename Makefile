@@ -43,7 +43,8 @@ equality: setup ## Run the flights every way there is, and compare with the orac
 	@$(RUN) $(BIN)/python examples/flights/equality.py $(ARGS)
 
 .PHONY: test
-test: export HYPOTHESIS_PROFILE ?= ci
+# The same examples and seeds in every run of `make test`; new ones where everything is asked for.
+test: export HYPOTHESIS_PROFILE := $(or $(HYPOTHESIS_PROFILE),$(if $(filter test-all,$(MAKECMDGOALS)),dev,ci))
 test: export SPARK_VERSIONS ?= 4.1
 test: PROCESSES ?= 2
 test: setup ## Everything: lint, types and all tests (what CI runs), in PROCESSES=2 (0: in one, as they come)
