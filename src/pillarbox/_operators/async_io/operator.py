@@ -14,7 +14,6 @@ from pillarbox._elements import Records, Watermark, WatermarkStatus
 from pillarbox._operators.async_io.in_flight import InFlight
 from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.async_io.request import Event
-from pillarbox._operators.functions import has_close
 from pillarbox._operators.operator import OperatorContext, OperatorFactory, StreamOperator
 
 __all__ = ["AsyncWaitOperator"]
@@ -54,7 +53,7 @@ class AsyncWaitOperator(StreamOperator):
             self.context,
             self.function,
             self.options,
-            tasks=self._slots,
+            subtasks=self.context.parallelism or self._slots,
             emit_event=self._emit_event,
         )
 
@@ -63,11 +62,6 @@ class AsyncWaitOperator(StreamOperator):
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
-
-    @property
-    def has_close(self) -> bool:
-        """Whether the function has a ``close()``."""
-        return has_close(self.function)
 
     def process_records(self, records: Records) -> None:
         """Ask about a run, as fast as there is room."""
