@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import pickle
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, NamedTuple
 
@@ -27,10 +28,17 @@ from pillarbox._runtime.spark.state_columns import (
 from pillarbox._state.log_head import LogHead
 from pillarbox._state.log_view import ViewedRows
 from pillarbox._state.plain_types import plain_type
+from pillarbox._state.unread import Unread, name_of_class
 
 
 class Point(NamedTuple):
     x: int
+
+
+@dataclass(frozen=True, slots=True)
+class Corner:
+    at: Point
+    tags: list[str] = field(default_factory=list)
 
 
 DECLARED: list[tuple[Any, str | None]] = [
@@ -49,14 +57,15 @@ DECLARED: list[tuple[Any, str | None]] = [
         Types.MAP(Types.STRING(), Types.TUPLE([Types.LONG(), Types.BOOLEAN()])),
         "map<string,struct<f0:bigint,f1:boolean>>",
     ),
-    (Point, None),
-    (list[Point], None),
+    (Point, "struct<x:bigint>"),
+    (list[Point], "array<struct<x:bigint>>"),
+    (dict[str, Corner], "map<string,struct<at:struct<x:bigint>,tags:array<string>>>"),
 ]
 
 
 @pytest.mark.parametrize(("declared", "type_"), DECLARED, ids=str)
 def test_the_type_of_a_plain_type(declared, type_):
-    found = type_of_name(plain_type(declared).name)
+    found = type_of_name(plain_type(declared).described)
     assert (None if found is None else found.simpleString()) == type_
 
 
@@ -82,11 +91,11 @@ def test_the_columns_of_states():
     )
     other = head([("state/odd", "value"), ("state/new", "list")], types={"state/odd": "INT", "state/new": "LIST(LONG)"})
     assert state_columns([one, other], ["key", "namespace"]) == [
-        StateColumn("seen", ("state/seen",), spark.LongType()),
-        StateColumn("state_Key", ("state/Key",), spark.StringType()),
+        StateColumn("seen", ("state/seen",), spark.LongType(), "LONG"),
+        StateColumn("state_Key", ("state/Key",), spark.StringType(), "STRING"),
         StateColumn("odd", ("state/odd",), None),  # subtasks that have not run since have values of the other type
         StateColumn("fired", ("late/fired",), None),
-        StateColumn("new", ("state/new",), spark.ArrayType(spark.LongType())),
+        StateColumn("new", ("state/new",), spark.ArrayType(spark.LongType()), "LIST(LONG)"),
     ]
 
 
@@ -138,6 +147,23 @@ def test_a_batch():
     assert [batch["namespace"][0].as_py()["json"], batch["other"][0].as_py()["json"]] == ["[0,10]", "1"]
     with pytest.raises(TypeMismatchError, match=r"'op': of key 'b', the column 'seen' is 2\d+, .* does not fit bigint"):
         encoder.encode(rows(["a", "b"], layout, [(None, 1), (None, 2 * 10**30)]), 0)
+
+
+def test_objects_of_classes_are_structs_whatever_they_were_written_as():
+    """Their classes are not at hand; and one may have moved, or be another kind of class, since a value was written."""
+    name = plain_type(list[Corner]).described
+    encoder = StateEncoder("op", spark.LongType(), [StateColumn("at", ("state/at",), type_of_name(name), name)], "UTC")
+    corner, former = (name_of_class((module, "Corner")) for module in (__name__, "former"))
+    point = Unread.__new__(name_of_class((__name__, "Point")), 1)
+    forms = [Unread.__new__(corner) for _ in range(3)]
+    states: list[Any] = [[point, ["a"]], {"at": point, "tags": ["a"]}, (None, {"at": point, "tags": ["a"]})]
+    for each, state in zip(forms, states):
+        each.__setstate__(state)
+    forms.append(Unread.__new__(former, point, ["a"]))
+    batch = encoder.encode(rows([1, 2], [("state/at", "list")], [(forms,), (None,)]), 0)
+    assert batch["at"].to_pylist() == [[{"at": {"x": 1}, "tags": ["a"]}] * 4, None]
+    with pytest.raises(TypeMismatchError, match="does not fit array<struct<at:struct<x:bigint>"):
+        encoder.encode(rows([1], [("state/at", "list")], [([point],)]), 0)
 
 
 @given(

@@ -466,8 +466,8 @@ def test_types_are_in_the_head():
     assert types_in_head(task.store) == {
         "state/n": "LONG",
         "state/p": (
-            f"{__name__}.Payment(money: {__name__}.Money(amount: DECIMAL, currency: STRING?), at: TIMESTAMP?,"
-            " items: LIST(TUPLE(STRING, int))?)"
+            f"{__name__}.Payment[{__name__}:dict](money: {__name__}.Money[{__name__}:tuple](amount: DECIMAL,"
+            " currency: STRING?), at: TIMESTAMP?, items: LIST(TUPLE(STRING, int))?)"
         ),
         "state/l": "LIST(DOUBLE)",
     }

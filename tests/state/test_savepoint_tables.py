@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal
 from functools import partial
 from itertools import count
@@ -64,7 +65,8 @@ from pillarbox._state.savepoint import (
 )
 from pillarbox._state.savepoint.column_types import column_type
 from pillarbox._state.savepoint.manifest import table_folder
-from pillarbox._state.unread import AnyNames
+from pillarbox._state.savepoint.new_table import EditedTable
+from pillarbox._state.unread import AnyNames, Unread, name_of_class, pickled
 from pillarbox._unpickle import loads_allowed
 
 Logs = dict[int, MemoryChunkStore]
@@ -115,6 +117,32 @@ def moved(logs: Logs, parallelism: int, max_parallelism: int) -> Logs:
 
 # -- a program with every kind of state --
 
+
+class Money(NamedTuple):
+    amount: Decimal
+    currency: str = "EUR"
+
+
+@dataclass
+class Paid:
+    money: Money | None
+    items: list[tuple[str, int]]
+
+
+@dataclass(slots=True)
+class Slots:
+    a: int
+    b: dict[str, Money]
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenSlots:
+    a: int
+    paid: Paid | None = None
+
+
+MONEY = st.builds(Money, st.decimals(allow_nan=False, max_value=10**9, min_value=0), st.text("EUR", max_size=3))
+PAID = st.builds(Paid, st.none() | MONEY, st.lists(st.tuples(st.text("ab", max_size=2), st.integers()), max_size=2))
 LONGS = st.integers(-(2**63), 2**63 - 1)
 TYPED: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "LONG": (Types.LONG(), LONGS),
@@ -141,6 +169,10 @@ TYPED: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
     "INTERVAL": (dt.timedelta, st.timedeltas()),
     "TIME": (dt.time, st.times()),
     "DATE": (dt.date, st.dates()),
+    "NAMED_TUPLE": (Money, MONEY),
+    "DATACLASS": (Paid, PAID),
+    "SLOTS": (Slots, st.builds(Slots, LONGS, st.dictionaries(st.text("ab", max_size=1), MONEY, max_size=2))),
+    "FROZEN_SLOTS": (list[FrozenSlots], st.lists(st.builds(FrozenSlots, LONGS, st.none() | PAID), max_size=2)),
     "BINARY": (bytes, st.binary(max_size=3) | st.binary(max_size=3).map(bytearray)),
 }
 SCALARS = st.booleans() | st.integers() | st.text(max_size=3) | st.binary(max_size=3) | st.dates()
@@ -326,6 +358,8 @@ def test_what_a_column_holds(name):
         "INSTANT": dt.datetime(2024, 1, 2, tzinfo=dt.timezone.utc), "LISTS": [1, None], "MAP": {"a": 1.5},
         "ROW": Row.of(a=1, b=["x"]), "TUPLE": ("a", 1), "INTERVAL": dt.timedelta(seconds=1.5),
         "TIME": dt.time(1, 2, 3, 4), "DATE": dt.date(2024, 2, 29), "BINARY": b"\x00",
+        "NAMED_TUPLE": Money(Decimal("1.50")), "DATACLASS": Paid(Money(Decimal("1.50")), [("a", 1)]),
+        "SLOTS": Slots(1, {"x": Money(Decimal(2))}), "FROZEN_SLOTS": [FrozenSlots(1), FrozenSlots(2, Paid(None, []))],
     }[name]  # fmt: skip
     logs = written(1, 8, note, declared, [("value", 3, None, [typical], 0), ("event", 4, None, [], 9)])
     table, (batch,), _ = tables_of(logs)
@@ -333,6 +367,10 @@ def test_what_a_column_holds(name):
     rows = {row["key"]: row for row in batch.to_pylist()}
     shown_as = {"DECIMAL": "1.50", "TIME": "01:02:03.000004", "INTERVAL": 1_500_000, "MAP": [("a", 1.5)]}
     shown_as |= {"ROW": {"a": 1, "b": ["x"]}, "TUPLE": {"f0": "a", "f1": 1}}
+    money = {"amount": "1.50", "currency": "EUR"}
+    shown_as |= {"NAMED_TUPLE": money, "DATACLASS": {"money": money, "items": [{"f0": "a", "f1": 1}]}}
+    shown_as |= {"SLOTS": {"a": 1, "b": [("x", {"amount": "2", "currency": "EUR"})]}}
+    shown_as |= {"FROZEN_SLOTS": [{"a": 1, "paid": None}, {"a": 2, "paid": {"money": None, "items": []}}]}
     assert rows[3]["value"] == shown_as.get(name, typical)
     assert rows[4]["timers"] == [{"service": "user-timers", "domain": "event", "timestamp": 9}]
     assert rows[3]["key_group"] == key_group(3, 8)
@@ -340,6 +378,49 @@ def test_what_a_column_holds(name):
         *("key_group", "subtask", "key", "namespace", "value", "list", "map", "timed", "timed_last_access"),
         *("state_value", "state_namespace", "timers", "exact"),
     ]
+
+
+def test_a_struct_that_was_changed_is_an_object_of_its_class():
+    note = KeyNote(columns=["k"], types=["bigint"])
+    paid = [Paid(Money(Decimal(number)), []) for number in range(3)]
+    logs = written(1, 8, note, Paid, [("value", key, None, [each], 0) for key, each in enumerate(paid)])
+    table, (batch,), _ = tables_of(logs)
+    rows = batch.to_pylist()
+    rows[1]["value"]["money"]["currency"] = "CHF"
+    changed = pa.RecordBatch.from_pylist([{"key": row["key"], "value": row["value"]} for row in rows])
+    (edited,) = EditedTable(table.operator).encode(
+        changed.set_column(1, "value", changed.column("value").cast(table.schema.field("value").type))
+    )
+    store = MemoryChunkStore()
+    build_log(store, table, LogIdentity("op", 0, 1, 8), [edited], OwnState())
+    found = Program(KeyOwner(0, 1, 8), note, Paid, store)
+    assert found.sync is Sync.LOADED
+    paid[1] = Paid(Money(Decimal(1), "CHF"), [])
+    for key, each in enumerate(paid):
+        found.backend.set_current_key(key)
+        assert found.value.value() == each
+
+
+def test_an_object_that_is_not_as_its_class_says_is_beside_its_column():
+    """As after a class has got slots: values that were written before are dictionaries."""
+    kind = column_type("shop.Card[shop:dict](n: LONG, of: shop.Owner[shop:tuple](name: STRING)?)")
+    card, owner = (name_of_class(("shop", name)) for name in ("Card", "Owner"))
+
+    def made(state: Any, of: Any = card) -> Any:
+        value = Unread.__new__(of)
+        value.__setstate__(state)
+        return value
+
+    fits = made({"n": 1, "of": Unread.__new__(owner, "x")}), made({"of": None, "n": None})
+    others = [
+        made({"n": 1}), made({"n": 1, "of": None, "more": 1}), made((None, {"n": 1, "of": None})), made([1, None]),
+        made({"n": 1, "of": None}, owner), made({"n": 1, "of": Unread.__new__(owner)}), made({"n": "1", "of": None}),
+        (1, None), {"n": 1, "of": None},
+    ]  # fmt: skip
+    column, wrong = kind.split([*fits, None, *others])
+    assert wrong == [*range(3, 3 + len(others))]
+    assert column.to_pylist()[:3] == [{"n": 1, "of": {"name": "x"}}, {"n": None, "of": None}, None]
+    assert list(map(pickled, kind.decode(column)[:2])) == [pickled(fits[0]), pickled(made({"n": None, "of": None}))]
 
 
 def unread(payload: bytes) -> Any:

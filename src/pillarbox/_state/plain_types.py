@@ -24,7 +24,7 @@ import pyspark.sql.types as spark
 
 from pillarbox._errors import shorten
 from pillarbox._rows import Row
-from pillarbox._state.records import field_names, fields_beside, optional_fields, own_pickling
+from pillarbox._state.records import field_names, fields_beside, optional_fields, own_pickling, pickled_form
 from pillarbox._types import TypeInformation
 from pillarbox._unpickle import Allowed, loads_allowed, row_class
 
@@ -156,7 +156,9 @@ class _Fields(PlainType):
         super().__init__(kind if record is not None else f"{kind}({short})", [part for _, part in parts], allowed)
         marks = ["?" if name in optional else "" for name, _ in parts]
         inside = ", ".join(lead + part.described + mark for (lead, part), mark in zip(fields, marks))
-        self.described: str = f"{kind}({inside})"
+        form = None if record is None else pickled_form(record)
+        mark = "" if record is None or form is None else f"[{record.__module__}:{form}]"
+        self.described: str = f"{kind}{mark}({inside})"
         if record is not None:
             self.records[record.__module__, record.__qualname__] = record
         self._names = [part for part, _ in parts]

@@ -24,6 +24,7 @@ __all__ = [
     "is_record",
     "optional_fields",
     "own_pickling",
+    "pickled_form",
     "reader",
 ]
 
@@ -262,6 +263,19 @@ def fields_beside(record: Any) -> frozenset[str]:
 def _attributes_of(record: type) -> dict[str, Any]:
     """Return the attributes of a class and of those that it is derived from."""
     return {name: value for each in reversed(record.__mro__) for name, value in vars(each).items()}
+
+
+@lru_cache(maxsize=1024)
+def pickled_form(record: Any) -> str | None:
+    """Return the form in which objects of a class are pickled (``plain_names.FORMS``); None: in another one."""
+    if issubclass(record, tuple):
+        return "tuple"
+    if is_pickled_by_places(record):
+        return "list"
+    beside = fields_beside(record)
+    if not beside:
+        return "dict"
+    return "slots" if len(beside) == len(field_names(record)) and not record.__dictoffset__ else None
 
 
 def is_pickled_by_places(record: Any) -> bool:

@@ -1,8 +1,9 @@
 """Names of plain types, as heads of logs have them: reading them, and which of them may take the place of which.
 
-A class is written with its fields: ``shop.Order(total: LONG, paid: BOOLEAN?)``, where ``?`` marks those that have a
-default. Versions before this wrote ``shop.Order``. Source of the rules: Flink's evolution of POJOs (fields come and
-go), and Avro's resolution of schemas (by name; a new field needs a default; numbers become wider).
+A class is written with its fields: ``shop.Order[shop:dict](total: LONG, paid: BOOLEAN?)``, where ``?`` marks those that
+have a default. How it is pickled stands in square brackets, and is no part of the type. Source of the rules: Flink's
+evolution of POJOs (fields come and go), and Avro's resolution of schemas (by name; a new field needs a default; numbers
+become wider).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from pillarbox._rows import Row
 from pillarbox._rows import row_class as class_of_rows
+from pillarbox._state.plain_names import without_forms
 
 __all__ = ["TypeName", "converter", "parse", "refusal"]
 
@@ -63,6 +65,7 @@ class TypeName:
 def parse(text: str) -> TypeName:
     """Return a type from its name in a head; where the name cannot be read, its fields are not known."""
     kind, bracket, rest = text.partition("(")
+    kind = without_forms(kind)
     if not bracket or not rest.endswith(")"):
         return TypeName(text)
     parts = _split(rest[:-1])

@@ -19,7 +19,7 @@ from pillarbox._state.plain_states import HEAD_1, head_1
 from pillarbox._state.plain_types import PlainKey
 from pillarbox._unpickle import Allowed
 
-__all__ = ["AnyNames", "Unread", "pickled", "quickly_pickled"]
+__all__ = ["AnyNames", "Unread", "name_of_class", "pickled", "quickly_pickled"]
 
 _ATOMS = frozenset({type(None), bool, int, str, bytes})
 _UUID = ("uuid", "UUID")
@@ -47,6 +47,12 @@ class _Name(type):
 
 def _name(where: tuple[str, str], plain: Any = None) -> _Name:
     return _Name(where[1], (Unread,), {"where": where, "plain": plain})
+
+
+def name_of_class(where: tuple[str, str]) -> type[Unread]:
+    """Return what stands for the class with this module and name."""
+    found: Any = _name(where)
+    return found  # type: ignore[no-any-return]
 
 
 def _called(function: Any, args: tuple[Any, ...]) -> Unread:

@@ -21,6 +21,7 @@ from pillarbox._state.log_head import Layout, LogHead
 from pillarbox._state.log_layouts import state_name
 from pillarbox._state.log_summary import LogSummary
 from pillarbox._state.log_view import LogView
+from pillarbox._state.plain_names import without_forms
 from pillarbox._state.savepoint.manifest import table_folder
 from pillarbox._state.state_changes import compare_states
 
@@ -155,7 +156,7 @@ def _states(head: LogHead) -> dict[str, str]:
         for name, kind in (slot for _, layout in layouts for slot in layout):
             if kind != "timers":
                 declared = head.types.get(prefix + name)
-                found[state_name(name)] = kind if declared is None else f"{kind} {declared}"
+                found[state_name(name)] = kind if declared is None else f"{kind} {without_forms(declared)}"
     return found
 
 

@@ -28,6 +28,7 @@ from pillarbox._state.log_summary import timestamps_in
 from pillarbox._state.log_view import ViewedRows
 from pillarbox._state.plain_names import PlainName, parse_name
 from pillarbox._state.unread import pickled
+from pillarbox._state.unread_records import with_fields
 from pillarbox._types.codecs import MISFITS, Slot, codec_for, time_zone
 from pillarbox._types.type_information import DECIMAL
 
@@ -69,15 +70,17 @@ class StateColumn:
         name: unique among them, whatever the case.
         slots: the names of the slots that it shows, as the log has them.
         type: its Spark type; None: VARIANT.
+        name_of_type: its plain type, as heads have it.
     """
 
     name: str
     slots: tuple[str, ...]
     type: spark.DataType | None
+    name_of_type: str | None = None
 
 
 def type_of_name(name: str) -> spark.DataType | None:
-    """Return the Spark type of a plain type from its name in a head; None: it has none, such as a user's class."""
+    """Return the Spark type of a plain type from its name in a head; None: it has none."""
     parsed = parse_name(name)
     return None if parsed is None else _spark_type(parsed)
 
@@ -144,8 +147,9 @@ def state_columns(heads: Sequence[LogHead], taken: Iterable[str]) -> list[StateC
             column = f"state_{column}"
         used.add(column.lower())
         known = types[state]
-        declared = type_of_name(known.pop() or "") if len(known) == 1 else None
-        columns.append(StateColumn(column, tuple(names), declared))
+        plain = known.pop() if len(known) == 1 else None
+        declared = type_of_name(plain or "")
+        columns.append(StateColumn(column, tuple(names), declared, None if declared is None else plain))
     return columns
 
 
@@ -167,7 +171,7 @@ class StateEncoder:
         zone = time_zone(timezone)
         self._key = _Column("key", key, zone)
         self._namespace = _Column("namespace", None, zone)
-        self._columns = [_Column(column.name, column.type, zone) for column in states]
+        self._columns = [_Column(column.name, column.type, zone, column.name_of_type) for column in states]
         fields = [(each.name, each.arrow) for each in (self._key, self._namespace, *self._columns)]
         self.schema: pa.Schema = pa.schema([*fields, ("timers", pa.list_(_TIMER)), ("subtask", pa.int32())])
         self.types: dict[str, spark.DataType] = {
@@ -216,8 +220,13 @@ class StateEncoder:
 
 
 class _Column:
-    def __init__(self, name: str, declared: spark.DataType | None, zone: dt.tzinfo) -> None:
+    def __init__(
+        self, name: str, declared: spark.DataType | None, zone: dt.tzinfo, name_of_type: str | None = None
+    ) -> None:
         self.name = name
+        plain = None if name_of_type is None else parse_name(name_of_type)
+        # Values are read without their classes.
+        self._with_fields = None if plain is None else with_fields(plain)
         self.is_variant = declared is None
         self.declared = "VARIANT" if declared is None else declared.simpleString()
         self.spark: spark.DataType = _SPARK_VARIANT if declared is None else declared
@@ -225,7 +234,9 @@ class _Column:
         self.arrow: pa.DataType = _VARIANT if self._slot is None else self._slot.codec.arrow
 
     def convert(self, values: list[Any]) -> pa.Array:
-        return _variants(values) if self._slot is None else self._slot.convert(values)
+        if self._slot is None:
+            return _variants(values)
+        return self._slot.convert(values if self._with_fields is None else list(map(self._with_fields, values)))
 
 
 def _timers(layout: Layout, rows: list[list[Any]]) -> pa.Array:

@@ -41,12 +41,13 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     - ``key``: of the type of the key, where that is known: of the columns of a DataFrame, or a ``key_type``;
     - ``namespace``: null, or whose state of the key it is: ``[start, end]`` of a window (epoch milliseconds);
     - a column for each state, by its name; ``state_key`` and so on where the name is one of these here. Null: empty. It
-      has its type where the types of the key and of all states are declared and plain;
+      has its type where the types of the key and of all states are declared and plain, and a dataclass or NamedTuple is
+      a struct: ``account.owner``;
     - ``timers``: service, domain (``event`` or ``processing``) and timestamp (epoch milliseconds) of each, or null;
     - ``subtask``: the index of the subtask that has it.
 
     Columns whose type is not known are of Spark's type VARIANT: ``seen::long``, or
-    ``variant_get(namespace, '$[0]', 'long')``. Times and decimals are text in them. A value with something of a class
+    ``variant_get(namespace, '$[0]', 'long')``. Times and decimals are text in them; a value with something of a class
     of yours in it, or with bytes, is binary: its pickle, which ``pickle.loads`` reads where the class is.
 
     Args:

@@ -18,8 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from pillarbox._rows import Row, column_to_list, row_class
-from pillarbox._state.plain_names import PlainName, parse_name
+from pillarbox._state.plain_names import PlainName, RecordName, parse_name
 from pillarbox._state.unread import pickled
+from pillarbox._state.unread_records import RecordForm
 
 __all__ = ["ColumnType", "PickledType", "column_type", "is_typed"]
 
@@ -239,6 +240,21 @@ class _Struct(ColumnType):
         return values
 
 
+class _Record(_Struct):
+    """Objects of a dataclass or named tuple, which stand-ins stand for: no class is at hand."""
+
+    def __init__(self, record: RecordName, fields: Sequence[str], parts: Sequence[ColumnType]) -> None:
+        self._form = RecordForm(record, fields)
+        super().__init__(fields, parts, self._form.make)
+
+    def _holds(self, values: Sequence[Any], kinds: set[type]) -> bool:
+        rows = list(map(self._form.fields_of, values))
+        return None not in rows and all(part.holds(column) for part, column in zip(self._parts, zip(*rows)))
+
+    def encode(self, values: Sequence[Any]) -> pa.Array:
+        return super().encode([None if value is None else self._form.fields_of(value) for value in values])
+
+
 class PickledType(ColumnType):
     """Any values, each as its pickle."""
 
@@ -326,6 +342,8 @@ def _of(name: PlainName) -> ColumnType:
         return _List(parts[0])
     if name.kind == "MAP":
         return _Map(*parts)
+    if name.record is not None:
+        return _Record(name.record, name.fields, parts)
     if name.kind == "ROW":
         made: type[Row] = row_class(name.fields)
         return _Struct(name.fields, parts, made._make)
