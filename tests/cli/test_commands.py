@@ -179,6 +179,7 @@ OPERATOR = {
     "kind": "process",
     "keys": 12345,
     "namespaces": 0,
+    "by_columns": False,
     "timers": {"event": 7},
     "next_timers": {"event": 1_700_000_000_000},
     "watermark": -(2**63),
@@ -311,6 +312,27 @@ def test_a_pipe_gets_tables_as_wide_as_they_are(no_spark, monkeypatch):
     lines = called("inspect", "cp").stdout.splitlines()
     (of_count,) = (line for line in lines if "12,345" in line)
     assert all(words in of_count for words in ("count", "12,345", "7 event", "none yet", "seen: value LONG"))
+
+
+def test_rows_of_state_in_a_pipe_are_shown_one_by_one_where_a_table_would_be_too_wide(monkeypatch, capsys):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    for width in (30, 150):
+        rows = show.Rows(show.output(), ["key", "one", "two"], as_json=False, limit=0)
+        rows.add(json.dumps({"key": 1, "one": "x" * width, "two": "y" * width}))
+        rows.end()
+        printed = capsys.readouterr().out.splitlines()
+        assert max(map(len, printed)) < 200
+        assert any("x" * width in line for line in printed)
+        assert ("row 1" in printed[0]) == (width == 150)
+
+
+def test_an_operator_by_columns_has_its_keys_in_columns(no_spark, monkeypatch):
+    from pillarbox._runtime.spark import inspection
+
+    by_columns = {**FOUND, "operators": [{**OPERATOR, "by_columns": True, "keys": 0}]}
+    monkeypatch.setattr(inspection, "inspect_checkpoint", lambda *args: by_columns)
+    monkeypatch.setattr(savepoint_module, "is_savepoint", lambda *args: False)
+    assert "in columns" in called("inspect", "cp").stdout
 
 
 def test_a_query_is_asked_to_stop(no_spark, monkeypatch):

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog, ValueStateDescriptor
+from pillarbox._state import (
+    HeapKeyedStateBackend,
+    LogIdentity,
+    MapStateDescriptor,
+    MemoryChunkStore,
+    StateLog,
+    ValueStateDescriptor,
+)
 from pillarbox._state.log_summary import LogSummary
 from pillarbox._state.log_view import LogView
 from pillarbox._time import ManualProcessingTimeService
@@ -65,3 +72,25 @@ def test_the_largest_keys_and_those_of_namespaces():
     assert found.next_timers == {"event": 10} and found.watermark is None
     (first, most), (second, more) = found.largest
     assert (first, second) == ("9", "7") and 3_500 < most < 6_000 and 600 < more < 2_500
+
+
+def test_keys_of_one_hash_and_the_operators_own_state():
+    """For Python, -1 and -2 have the same hash, and so have tuples of them; the operator itself is no key."""
+    store = MemoryChunkStore()
+    backend = HeapKeyedStateBackend("op")
+    value = backend.get_state(ValueStateDescriptor("value"))
+    backend.get_operator_state(MapStateDescriptor("rules")).put("a", "x" * 500)
+    backend.seal()
+    log = StateLog(LogIdentity("op", 0, 1, 128), backend)
+    log.sync(store)
+    keys: list[Any] = [-1, -2, (-1, "a"), (-2, "a"), None, (0, (-1,)), (0, (-2,))]
+    for size, key in enumerate(keys):
+        backend.set_current_key(key)
+        value.update(bytes(100 * size))
+    log.commit(store, {})
+    found = LogSummary.of(LogView(store, 7), 20)
+    assert (found.keys, found.namespaces) == (len(keys), 0)
+    assert sorted(key for key, _ in found.largest) == sorted(map(repr, keys))
+    assert 500 < found.own_bytes < 700 and found.state_bytes > 2_100 + found.own_bytes
+    by_columns = LogSummary.of(LogView(store, 7), 20, by_columns=True)
+    assert (by_columns.keys, by_columns.largest, by_columns.state_bytes) == (0, [], found.state_bytes)

@@ -1,7 +1,8 @@
 """Tables of what the commands found.
 
 One that is wider than the console is shown row by row, a line for each column, so no word is cut. What is no terminal,
-such as a pipe or a file, is as wide as it takes.
+such as a pipe or a file, is as wide as it takes; but rows of state are shown one by one where their table would be too
+wide to be read.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.measure import Measurement
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
@@ -24,8 +26,10 @@ __all__ = ["Rows", "checkpoint", "counted", "output", "savepoint", "size", "time
 
 # Values are cut short in tables, not in JSON.
 _CELL = 200
-# The width of what is no terminal.
+# The width of what is no terminal, and that of the widest table of state there.
 _ENDLESS = 1_000_000
+_WIDEST = 200
+_RULE = 80
 
 
 def output() -> Console:
@@ -76,11 +80,14 @@ def savepoint(console: Console, found: dict[str, Any]) -> None:
     console.print(f"positions of {counted(sources, 'source')}" if sources else "no positions of sources")
     rows = []
     for operator in found["operators"]:
-        counts = [operator[name] for name in ("parallelism", "max_parallelism", "keys", "namespaces", "timers")]
         rows.append(
             [
                 operator["uid"],
-                *(f"{count:,}" for count in counts),
+                f"{operator['parallelism']:,}",
+                f"{operator['max_parallelism']:,}",
+                _keys(operator),
+                f"{operator['namespaces']:,}",
+                f"{operator['timers']:,}",
                 time(operator["watermark"]),
                 size(operator["bytes"]),
                 "\n".join(f"{name}: {kind}" for name, kind in operator["states"].items()),
@@ -104,7 +111,7 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
             [
                 operator["uid"],
                 operator["kind"] or "",
-                f"{operator['keys']:,}",
+                _keys(operator),
                 f"{operator['namespaces']:,}",
                 "\n".join(f"{count:,} {domain}" for domain, count in timers.items()) or "0",
                 "\n".join(time(timestamp) for timestamp in due.values()),
@@ -126,6 +133,11 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
                 console.print(_text(f"operator {uid!r}: {counted(count, 'request')} {_are(count)} carried on"))
 
 
+def _keys(operator: dict[str, Any]) -> str:
+    """Return the number of an operator's keys; one by columns has them in Arrow streams, where nobody counts them."""
+    return "in columns" if operator["by_columns"] else f"{operator['keys']:,}"
+
+
 def _largest(console: Console, operators: list[dict[str, Any]]) -> None:
     rows = [[operator["uid"], key, size(bytes_)] for operator in operators for key, bytes_ in operator["largest"]]
     if rows:
@@ -133,19 +145,26 @@ def _largest(console: Console, operators: list[dict[str, Any]]) -> None:
         _print(console, ["uid", "key", "about"], rows, numbers={"about"})
 
 
-def _print(console: Console, columns: Sequence[str], rows: list[list[str]], numbers: set[str] | None = None) -> None:
-    """Print a table; where it is too wide, a line for each column of each row."""
+def _print(
+    console: Console,
+    columns: Sequence[str],
+    rows: list[list[str]],
+    numbers: set[str] | None = None,
+    *,
+    widest: int = _ENDLESS,
+) -> None:
+    """Print a table; where it is too wide for the terminal, or for others, a line for each column of each row."""
     table = Table()
     for name in columns:
         justify: Any = "right" if name in (numbers or ()) else "left"
         table.add_column(_text(name), justify=justify, overflow="fold")
     for row in rows:
         table.add_row(*(_text(cell) for cell in row))
-    if not rows or _width(console, table) <= console.width:
+    if not rows or _width(console, table) <= (widest if console.width == _ENDLESS else console.width):
         console.print(table)
         return
     for number, row in enumerate(rows, 1):
-        console.rule(_text(f"row {number}"), align="left")
+        console.print(Rule(_text(f"row {number}"), align="left"), width=min(console.width, _RULE))
         lines = Table.grid(padding=(0, 2, 0, 0))
         lines.add_column(style="bold")
         lines.add_column(overflow="fold")
@@ -246,7 +265,7 @@ class Rows:
         """Print what is left."""
         if self._as_json:
             return
-        _print(self._console, self._columns, self._rows)
+        _print(self._console, self._columns, self._rows, widest=_WIDEST)
         if self._limit and self._count > self._limit:
             self._console.print(f"the first {counted(self._limit, 'row')}; --limit shows more")
 

@@ -118,7 +118,7 @@ def _content(value: Any) -> Any:
     """Return something with a hash, which is equal for values whose pickles are equal."""
     kind = type(value)
     if kind in _ATOMS:
-        return value
+        return "-1" if value == -1 else value  # for Python, -1 and -2 have one hash
     if kind is _Name:
         return value.where
     if isinstance(kind, _Name):

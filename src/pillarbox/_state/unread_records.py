@@ -35,9 +35,9 @@ class RecordForm:
 
     def fields_of(self, value: Any) -> Sequence[Any] | None:
         """Return the values of an object's fields; None: it is of another class, or has others than its fields."""
-        if not isinstance(value, Unread) or type(value).where != self._where or type(value).made_by is not None:
+        if not isinstance(value, Unread) or type(value).where != self._where:
             return None
-        if value._new is not __newobj__ or value._items or value._pairs or value._setter is not None:
+        if value._new is not __newobj__ or value._items or value._pairs:
             return None
         if self._form != "tuple" and len(value._args) != 1:
             return None

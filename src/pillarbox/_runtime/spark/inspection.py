@@ -22,7 +22,7 @@ from pillarbox._state.log_layouts import state_name
 from pillarbox._state.log_summary import LogSummary
 from pillarbox._state.log_view import LogView
 from pillarbox._state.plain_names import without_forms
-from pillarbox._state.savepoint.manifest import table_folder
+from pillarbox._state.savepoint.manifest import parts_slot, table_folder
 from pillarbox._state.state_changes import compare_states
 
 if TYPE_CHECKING:
@@ -92,7 +92,9 @@ def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
         counted = opened.frame(operator.uid).selectExpr(
             f"count(DISTINCT CASE WHEN {of_key} THEN xxhash64(key, CASE WHEN key IS NULL THEN exact END) END) AS keys",
             f"count({'stream' if operator.parts else 'NULL'}) AS arrow_rows",
-            "count(namespace) AS namespaces",
+            # The operator's own rows have a namespace, and no key.
+            f"count({'namespace' if operator.parts else 'CASE WHEN key_group IS NOT NULL THEN namespace END'})"
+            " AS namespaces",
             "coalesce(sum(size(timers)), 0) AS timers",
         ).collect()[0]  # fmt: skip
         operators.append(
@@ -102,6 +104,7 @@ def inspect_savepoint(spark: SparkSession, directory: str) -> dict[str, Any]:
                 "max_parallelism": operator.max_parallelism,
                 "key": operator.key,
                 "states": _states(operator.head()),
+                "by_columns": bool(operator.parts),
                 **counted.asDict(),
                 "watermark": marks.get(operator.uid),
                 "bytes": sizes.get(table_folder(operator.uid), 0),
@@ -133,6 +136,7 @@ class _Summaries:
     def _summary(self, code: int, store: MemoryChunkStore) -> Iterator[pa.RecordBatch]:
         view = LogView(store, code)
         head = view.head
+        by_columns = _is_by_columns(head)
         facts = {
             "operator": head.operator,
             "subtask": head.subtask,
@@ -142,10 +146,19 @@ class _Summaries:
             "is_plain": bool(head.types),
             "states": _states(head),
             "log_bytes": sum(map(len, store.chunks.values())),
-            "summary": LogSummary.of(view, self._top).as_data(),
+            "by_columns": by_columns,
+            "summary": LogSummary.of(view, self._top, by_columns=by_columns).as_data(),
         }
         facts["classes"] = sorted(view.classes)  # behind the rows, which name them
         yield pa.RecordBatch.from_pydict({"facts": [json.dumps(facts)]})
+
+
+def _is_by_columns(head: LogHead) -> bool:
+    """Return whether an operator keeps Arrow streams of many keys under one key."""
+    keys, spaces = (
+        {(name, kind) for _, layout in every for name, kind in layout} for every in (head.layouts, head.space_layouts)
+    )
+    return parts_slot(keys, spaces) is not None
 
 
 def _states(head: LogHead) -> dict[str, str]:
