@@ -132,3 +132,15 @@ def test_a_name_that_nobody_knows_is_no_attribute():
     assert not hasattr(pillarbox, "KeyedStraem")
     with pytest.raises(ImportError, match="cannot import name 'KeyedStraem'"):
         exec("from pillarbox import KeyedStraem")
+
+
+def test_methods_of_contexts_and_windows_take_their_arguments_by_name():
+    """Users call these; those that they define are called by position."""
+    by_position = [
+        f"{owner}.{method}"
+        for owner, method, _ in listed()
+        if owner.endswith("Context") or owner in ("TimerService", "TimeWindow")
+        for parameter in parameters_of(reduce(getattr, owner.split("."), pillarbox), method)
+        if parameter.kind is parameter.POSITIONAL_ONLY
+    ]
+    assert not by_position

@@ -63,31 +63,31 @@ class TriggerContext(Trigger.OnMergeContext):
     def get_current_watermark(self) -> int:
         return self._timers.current_watermark
 
-    def register_event_time_timer(self, time: int, /) -> None:
+    def register_event_time_timer(self, time: int) -> None:
         self._timers.register_event_time_timer(self.namespace, time)
 
-    def register_processing_time_timer(self, time: int, /) -> None:
+    def register_processing_time_timer(self, time: int) -> None:
         self._timers.register_processing_time_timer(self.namespace, time)
 
-    def delete_event_time_timer(self, time: int, /) -> None:
+    def delete_event_time_timer(self, time: int) -> None:
         self._timers.delete_event_time_timer(self.namespace, time)
 
-    def delete_processing_time_timer(self, time: int, /) -> None:
+    def delete_processing_time_timer(self, time: int) -> None:
         self._timers.delete_processing_time_timer(self.namespace, time)
 
     def get_metric_group(self) -> MetricGroup:
         return MetricGroup(self._metrics)
 
-    def get_partitioned_state(self, descriptor: StateDescriptor, /) -> Any:
-        return self._states.get(descriptor)
+    def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
+        return self._states.get(state_descriptor)
 
-    def merge_partitioned_state(self, descriptor: StateDescriptor, /) -> None:
-        state = self._states.get(descriptor)
+    def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
+        state = self._states.get(state_descriptor)
         merge = getattr(state, "merge_namespaces", None)
         if merge is None:
             raise ProgramError(
-                f"a trigger merges the {descriptor.kind} state {descriptor.name!r}: only list, reducing and aggregating"
-                " states can be merged"
+                f"a trigger merges the {state_descriptor.kind} state {state_descriptor.name!r}: only list, reducing and"
+                " aggregating states can be merged"
             )
         merge(self.namespace, [tuple(part) for part in self.merged if tuple(part) != self.namespace])
 

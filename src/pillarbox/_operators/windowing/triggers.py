@@ -73,19 +73,19 @@ class Trigger(ABC, Generic[In, WindowT]):
             """Return the operator's event-time clock: -2**63 before the first watermark."""
 
         @abstractmethod
-        def register_event_time_timer(self, time: int, /) -> None:
+        def register_event_time_timer(self, time: int) -> None:
             """Call ``on_event_time`` for this window once the watermark reaches ``time``."""
 
         @abstractmethod
-        def register_processing_time_timer(self, time: int, /) -> None:
+        def register_processing_time_timer(self, time: int) -> None:
             """Call ``on_processing_time`` for this window once the wall clock has passed ``time``."""
 
         @abstractmethod
-        def delete_event_time_timer(self, time: int, /) -> None:
+        def delete_event_time_timer(self, time: int) -> None:
             """Remove such a timer; nothing happens when there is none."""
 
         @abstractmethod
-        def delete_processing_time_timer(self, time: int, /) -> None:
+        def delete_processing_time_timer(self, time: int) -> None:
             """Remove such a timer; nothing happens when there is none."""
 
         @abstractmethod
@@ -93,14 +93,14 @@ class Trigger(ABC, Generic[In, WindowT]):
             """Return the group in which the trigger's metrics are made, as of a function of the operator."""
 
         @abstractmethod
-        def get_partitioned_state(self, descriptor: StateDescriptor, /) -> Any:
+        def get_partitioned_state(self, state_descriptor: StateDescriptor) -> Any:
             """Return the state of a descriptor, of the current key and window."""
 
     class OnMergeContext(TriggerContext):
         """The context of the window that others were merged into."""
 
         @abstractmethod
-        def merge_partitioned_state(self, descriptor: StateDescriptor, /) -> None:
+        def merge_partitioned_state(self, state_descriptor: StateDescriptor) -> None:
             """Move the state of a descriptor from the merged windows to this one: its elements are added up.
 
             Raises:

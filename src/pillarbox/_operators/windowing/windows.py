@@ -45,14 +45,14 @@ class TimeWindow(NamedTuple):
         """Return the last millisecond of the window: ``end - 1``."""
         return self.end - 1
 
-    def intersects(self, other: TimeWindow, /) -> bool:
+    def intersects(self, other: TimeWindow) -> bool:
         """Return whether both windows overlap or touch, so that sessions of them are one."""
         try:
             return self.start <= other.end and self.end >= other.start
         except (AttributeError, TypeError):
             raise _no_window(other) from None
 
-    def cover(self, other: TimeWindow, /) -> TimeWindow:
+    def cover(self, other: TimeWindow) -> TimeWindow:
         """Return the smallest window that holds both."""
         try:
             return TimeWindow(min(self.start, other.start), max(self.end, other.end))
