@@ -6,6 +6,8 @@ sentence; the second says where in the program it happened, so far as the first 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import repeat
 from typing import Any, NoReturn
 
 from pillarbox._unpickle import make_error
@@ -120,6 +122,16 @@ class TaskStateError(PillarboxError):
     """A task was asked for something that cannot happen in the state that it is in."""
 
 
+# What values of these types begin and end with, as Python shows them.
+_BRACKETS: dict[type, tuple[str, str]] = {
+    list: ("[", "]"),
+    tuple: ("(", ")"),
+    dict: ("{", "}"),
+    set: ("{", "}"),
+    frozenset: ("frozenset({", "})"),
+}
+
+
 def check_kind(value: object, kinds: type | tuple[type, ...], what: str, wanted: str) -> None:
     """Check that an argument is of one of some classes.
 
@@ -145,10 +157,38 @@ def check_text(value: object, what: str) -> None:
 def shorten(value: object, limit: int = 80) -> str:
     """Return ``repr(value)`` in at most ``limit`` characters; never raises."""
     try:
-        text = repr(value)
+        text = _shown(value, limit)
     except Exception as error:  # a user's __repr__ may be broken: the report must still come out
         text = f"<{type(value).__name__} whose repr raised {type(error).__name__}>"
     return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def _shown(value: Any, limit: int) -> str:
+    """Return ``repr(value)``, or a beginning of it that is longer than ``limit``: all of it may be huge.
+
+    Classes of the program's own say themselves what they show.
+    """
+    kind = type(value)
+    if kind in (str, bytes, bytearray):
+        return repr(value[: max(limit, 0) + 1])
+    fields: Iterable[str] | None = None
+    if kind in _BRACKETS:
+        opening, closing = _BRACKETS[kind]
+    elif isinstance(value, tuple) and kind.__repr__.__qualname__ == "Row.__repr__":
+        opening, closing, fields = "Row(", ")", value._fields
+    else:
+        return repr(value)
+    if limit <= 0 or not value:
+        return repr(value) if not value else "..."
+    text = opening
+    for name, each in zip(repeat("") if fields is None else map("{}=".format, fields), value):
+        text += name + _shown(each, limit - len(text))
+        if kind is dict:
+            text += ": " + _shown(value[each], limit - len(text))
+        if len(text) > limit:
+            return text
+        text += ", "
+    return text[:-2] + ("," if kind is tuple and len(value) == 1 else "") + closing
 
 
 def shorten_record(record: object) -> str:

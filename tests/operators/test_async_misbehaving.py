@@ -283,6 +283,27 @@ def test_when_all_hang_the_operator_says_which(monkeypatch, plain):
         h.drain()
 
 
+def test_workers_that_are_busy_again_have_their_time_again():
+    """All places are taken, one becomes free, and all are taken again: the first of both timers is no more."""
+    set_up: Any = workers.RequestWorkers.__new__(workers.RequestWorkers)
+    timers: list[MagicMock] = []
+    set_up._closing, set_up._capacity, set_up._stuck, set_up._paralysed, set_up._giving_up = False, 1, {}, {}, None
+    set_up._stuck = dict.fromkeys(range(workers.most_stuck(1)))
+    set_up._loop = MagicMock(call_later=lambda *_: timers.append(MagicMock()) or timers[-1])
+    for turn in range(3):
+        worker = object()
+        set_up._replace(worker, MagicMock(running=worker))
+        assert [timer.cancel.call_count for timer in timers] == [1] * turn + [0]
+        del set_up._paralysed[worker]
+
+
+def test_a_host_without_workers_ends_its_thread(monkeypatch):
+    monkeypatch.setattr(host, "RequestWorkers", MagicMock(side_effect=ProgramError("aiolimiter is missing")))
+    with pytest.raises(ProgramError, match="aiolimiter is missing"):
+        collect(hang)
+    assert not [thread.name for thread in threading.enumerate() if thread.name.endswith(" map_async")]
+
+
 def hang(value):
     STOP.wait(60)
     return value

@@ -363,6 +363,10 @@ def test_evictors():
     assert fired(TimeEvictor.of(11)) == [[0, 1], [3]]
     assert fired(TimeEvictor.of(12)) == [[0, 1], [2, 3]]
     assert fired(DeltaEvictor.of(2, lambda one, last: last[1] - one[1])) == [[0, 1], [2, 3]]
+    nans = DeltaEvictor.of(2, lambda one, last: float("nan") if one[1] == 0 else last[1] - one[1])
+    assert fired(nans)[0] == [0, 1]
+    nowhere = DeltaEvictor.of(2, lambda one, last: float("nan"))
+    assert fired(nowhere) == fired(DeltaEvictor.of(2, lambda one, last: 0))
 
 
 class Odd(Evictor):

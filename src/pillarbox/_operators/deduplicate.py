@@ -24,7 +24,7 @@ __all__ = ["DeduplicateOperator"]
 
 
 class DeduplicateOperator(KeyedOperator):
-    """Emits a record unless one with its key was emitted less than ``within`` milliseconds of event time before."""
+    """Emits a record unless its key is remembered: until event time has passed a record's time by ``within`` (ms)."""
 
     def __init__(self, context: OperatorContext, keying: Keying, within: int) -> None:
         super().__init__(context, None, "", keying)

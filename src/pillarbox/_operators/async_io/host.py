@@ -95,24 +95,24 @@ class FunctionHost:
             most = options.capacity + most_stuck(options.capacity)
             self._pool = DaemonThreads(most, f"pillarbox-pool {self._name}")
             call = self._plain = _PlainCalls(call, self._pool)
-        self.workers: RequestWorkers = RequestWorkers(
-            self._name,
-            self.thread,
-            call,
-            batched=options.batch_size is not None,
-            capacity=options.capacity,
-            retry=options.retry_strategy,
-            rate_limit=rate_limit,
-            clock=context.processing_time_service.relative_time_millis,
-            notify=notify,
-            cancellable=self._plain is None,
-        )
-        if isinstance(function, Function):
-            try:
+        try:
+            self.workers: RequestWorkers = RequestWorkers(
+                self._name,
+                self.thread,
+                call,
+                batched=options.batch_size is not None,
+                capacity=options.capacity,
+                retry=options.retry_strategy,
+                rate_limit=rate_limit,
+                clock=context.processing_time_service.relative_time_millis,
+                notify=notify,
+                cancellable=self._plain is None,
+            )
+            if isinstance(function, Function):
                 self._call_user("open()", _OPENING, function.open, _AsyncRuntimeContext(context))
-            except BaseException:
-                self._end()
-                raise
+        except BaseException:
+            self._end()
+            raise
 
     def close(self) -> None:
         """Abandon the requests under way, close the user's function, and end the event loop.

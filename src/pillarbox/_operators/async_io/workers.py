@@ -105,6 +105,7 @@ class RequestWorkers:
         # should lose it, but too many have already.
         self._stuck: dict[asyncio.Task[None], Request] = {}
         self._paralysed: dict[asyncio.Task[None], Request] = {}
+        self._giving_up: asyncio.TimerHandle | None = None
         self._most_active = 0
         self._later: asyncio.TimerHandle | None = None
         self._failure: OperatorError | None = None
@@ -305,7 +306,10 @@ class RequestWorkers:
             return
         self._paralysed[worker] = request
         if len(self._paralysed) == self._capacity:
-            self._loop.call_later(_PARALYSED, self._give_up)
+            # The time counts from now on, also where all were busy once before.
+            if self._giving_up is not None:
+                self._giving_up.cancel()
+            self._giving_up = self._loop.call_later(_PARALYSED, self._give_up)
 
     def _give_up(self) -> None:
         if len(self._paralysed) < self._capacity or self._closing:

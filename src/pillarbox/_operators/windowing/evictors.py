@@ -179,4 +179,5 @@ class DeltaEvictor(_OneSided):
     def _evict(self, elements: list[TimestampedValue]) -> None:
         if elements:
             last = elements[-1].value
-            elements[:] = [each for each in elements if self.delta_function(each.value, last) < self.threshold]
+            # (NaN is not the threshold or more: the element stays.)
+            elements[:] = [each for each in elements if not self.delta_function(each.value, last) >= self.threshold]

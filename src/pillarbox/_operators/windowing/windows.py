@@ -113,8 +113,3 @@ class CountWindow(NamedTuple):
 
     def __reduce__(self) -> Any:
         return make, ("CountWindow", *self)
-
-
-def namespace_of(window: Any) -> Any:
-    """Return what a window's state and timers are kept under: a plain tuple, which names no class in a checkpoint."""
-    return tuple(window)
