@@ -43,8 +43,10 @@ class ColumnarWindowOperator(ColumnarOperator):
         panes = columnar_panes(program.assigner)
         assert panes is not None
         self._panes = panes
-        # The starts of panes that have partial results; those of this epoch; and what came for windows that have fired.
+        # The starts of panes that have partial results; those whose windows have their timers, as far as that is known;
+        # those of this epoch; and what came for windows that have fired.
         self._starts: set[int] = set()
+        self._timed: set[int] = set()
         self._fresh: dict[int, list[pa.RecordBatch]] = {}
         self._late: dict[TimeWindow, list[pa.RecordBatch]] = {}
         self._stacks = self._new_stacks()
@@ -66,6 +68,7 @@ class ColumnarWindowOperator(ColumnarOperator):
         """Begin with what is kept."""
         super().restore_state(state)
         self._starts = {place for place in self._places() if isinstance(place, int)}
+        self._timed = set()
         self._fresh = {}
         self._late = {}
         self._stacks = self._new_stacks()
@@ -92,11 +95,16 @@ class ColumnarWindowOperator(ColumnarOperator):
         self._starts.add(start)
         if self._stacks is not None:
             self._stacks.changed(start)
+        timed = start in self._timed
+        self._timed.add(start)
         for window in map(TimeWindow._make, self._panes.windows(start)):
+            if timed and window.end - 1 > watermark:
+                break  # it has its timers, as have those after it
             if self._cleanup_time(window.end) > watermark:
                 if window.end - 1 <= watermark:
                     self._late.setdefault(window, []).append(batch)
-                self._register(window)
+                if not timed:
+                    self._register(window)
 
     def _cleanup_time(self, end: int) -> int:
         return min(end - 1 + self._lateness, MAX_WATERMARK)
@@ -152,6 +160,7 @@ class ColumnarWindowOperator(ColumnarOperator):
             return
         for start in [start for start in self._starts if self._panes.last_end(start) <= over]:
             self._starts.discard(start)
+            self._timed.discard(start)
             self._fresh.pop(start, None)
             self._clear(start)
 
@@ -203,7 +212,10 @@ class ColumnarWindowOperator(ColumnarOperator):
         for window, batches in late.items():
             parts = [part for start in _within(window, ordered) for part in self._parts(start)]
             came = set(map(id, batches))
-            merged, touched = self._partials.touched(parts, [id(part) in came for part in parts], window.start)
+            marks = [id(part) in came for part in parts]
+            # (Of other keys there may be some left, by their hashes or as keys have several columns.)
+            parts = self._partials.of_keys(parts, batches)
+            merged, touched = self._partials.touched(parts, marks, window.start)
             self._emit(self._partials.results(merged.filter(pa.array(touched)), *window), window.end)
 
 

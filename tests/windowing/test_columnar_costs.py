@@ -1,0 +1,101 @@
+"""What windows of columns do, counted: it goes by what came, not by what is kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pillarbox import (
+    CumulativeEventTimeWindows,
+    SlidingEventTimeWindows,
+    Types,
+    WatermarkStrategy,
+    count_,
+    sum_,
+)
+from pillarbox._operators.columnar.partials import Partials
+from pillarbox._operators.columnar.window_operator import ColumnarWindowOperator
+from pillarbox.testing import ProgramTestHarness, row
+
+MINUTE = 60_000
+EVENT = Types.ROW_NAMED(["card", "shop", "at", "amount"], [Types.STRING(), Types.INT(), *[Types.LONG()] * 2])
+CARDS = 1_000
+
+
+def program(assigner: Any, *keys: str, lateness: int = 0) -> ProgramTestHarness:
+    def build(env: Any, events: Any) -> Any:
+        at = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+        timed = events.map(lambda event: event, EVENT).assign_timestamps_and_watermarks(at)
+        windows = timed.key_by(*keys).window(assigner).allowed_lateness(lateness)
+        return windows.aggregate(n=count_(), total=sum_("amount"))
+
+    return ProgramTestHarness(build)
+
+
+def event(card: int, at: int, shop: int = 1, amount: int = 1) -> Any:
+    return row(card=f"card {card}" if card >= 0 else None, shop=shop, at=at, amount=amount)
+
+
+@pytest.fixture
+def merged(monkeypatch):
+    """How many rows were grouped and merged."""
+    counts: list[int] = []
+    group = Partials._group
+
+    def counting(self, by, columns, starts):
+        counts.append(len(columns["__pillarbox_rows"]))
+        return group(self, by, columns, starts)
+
+    monkeypatch.setattr(Partials, "_group", counting)
+    return counts
+
+
+@pytest.mark.parametrize("keys", [("card",), ("card", "shop")])
+@pytest.mark.parametrize("late", [7, -1])
+def test_a_late_row_merges_the_rows_of_its_key(merged, keys, late):
+    assigner = SlidingEventTimeWindows.of(60 * MINUTE, 30 * MINUTE)
+    with program(assigner, *keys, lateness=60 * MINUTE) as harness:
+        for epoch in range(4):
+            harness.push("events", *(event(card, epoch * MINUTE, card % 3) for card in range(-1, CARDS)))
+            harness.run_epoch()
+        harness.push("events", event(0, 61 * MINUTE))
+        assert len(harness.run_epoch()["output"]) == 2 * (CARDS + 1)  # two windows of an hour have ended
+        merged.clear()
+        harness.push("events", event(late, 5 * MINUTE, late % 3, 5))
+        fired = harness.run_epoch()["output"]
+        assert [(each.card, each.n, each.total) for each in fired] == [
+            (event(late, 0).card, 5, 9),
+        ] * 2
+        assert sum(merged) < CARDS / 2, merged
+
+
+def test_the_windows_of_a_pane_are_registered_once(monkeypatch):
+    """However many pieces of a pane come. After a restore, once more."""
+    registered: list[Any] = []
+    register = ColumnarWindowOperator._register
+    monkeypatch.setattr(
+        ColumnarWindowOperator, "_register", lambda self, window: registered.append(window) or register(self, window)
+    )
+    with program(CumulativeEventTimeWindows.of("1 day", "1 hour"), "card") as harness:
+        for epoch in range(5):
+            harness.push("events", event(epoch, epoch))
+            harness.run_epoch()
+        assert len(registered) == 24
+        harness.restore(harness.snapshot())
+        harness.push("events", event(0, 9), event(1, 10))
+        harness.run_epoch()
+        assert len(registered) == 2 * 24
+        fired = harness.end_input()["output"]
+        assert len(fired) == 24 * 5 and sum(each.n for each in fired) == 24 * 7
+
+
+def test_a_late_piece_of_a_known_pane_fires_the_windows_that_have_fired():
+    with program(CumulativeEventTimeWindows.of(24, 8), "card", lateness=100) as harness:
+        harness.push("events", event(1, 2), event(1, 20))
+        harness.run_epoch()
+        out = harness.run_epoch()["output"]
+        harness.push("events", event(1, 3))
+        out = harness.run_epoch()["output"]
+        assert [each.n for each in out] == [2, 2]  # windows that end at 8 and 16
+        assert [each.n for each in harness.end_input()["output"]] == [3]
