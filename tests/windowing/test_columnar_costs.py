@@ -8,6 +8,7 @@ import pytest
 
 from pillarbox import (
     CumulativeEventTimeWindows,
+    EventTimeSessionWindows,
     SlidingEventTimeWindows,
     Types,
     WatermarkStrategy,
@@ -99,3 +100,29 @@ def test_a_late_piece_of_a_known_pane_fires_the_windows_that_have_fired():
         out = harness.run_epoch()["output"]
         assert [each.n for each in out] == [2, 2]  # windows that end at 8 and 16
         assert [each.n for each in harness.end_input()["output"]] == [3]
+
+
+@pytest.mark.parametrize("keys", [("card",), ("card", "shop")])
+def test_an_epoch_merges_the_sessions_of_the_keys_that_came(merged, monkeypatch, keys):
+    sorted_rows: list[int] = []
+    by_key = Partials.by_key
+
+    def counting(self, columns):
+        sorted_rows.append(len(columns["__pillarbox_rows"]) if "__pillarbox_rows" in columns else 0)
+        return by_key(self, columns)
+
+    monkeypatch.setattr(Partials, "by_key", counting)
+    with program(EventTimeSessionWindows.with_gap(MINUTE), *keys) as harness:
+        harness.push("events", *(event(card, 0, card % 3) for card in range(-1, CARDS)))
+        harness.run_epoch()
+        merged.clear()
+        sorted_rows.clear()
+        for epoch in range(1, 4):
+            harness.push("events", event(5, 10 * epoch, 2), event(-1, 10 * epoch, 2))
+            assert harness.run_epoch()["output"] == []
+        assert sum(merged) <= 3 * 8 and sum(sorted_rows) <= 3 * 8, (merged, sorted_rows)
+        merged.clear()
+        harness.restore(harness.snapshot())
+        fired = harness.end_input()["output"]
+    assert len(fired) == CARDS + 1
+    assert sorted((each.card or "", each.n) for each in fired if each.n > 1) == [("", 4), ("card 5", 4)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -200,12 +199,24 @@ class Partials:
 
         That is a look at the keys, and many times quicker than to merge what is of no interest.
         """
-        values = [_array(pa.Table.from_batches(wanted).column(name)).unique() for name in self._keys]
-        found = []
-        for batch in batches:
-            masks = [pc.is_in(batch.column(name), value_set=each) for name, each in zip(self._keys, values)]
-            found.append(batch.filter(reduce(pc.and_, masks)) if masks else batch)
-        return found
+        values = self._different_keys(wanted)
+        return [batch.filter(self._among(batch, values)) for batch in batches]
+
+    def apart(self, batch: pa.RecordBatch, wanted: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.RecordBatch]:
+        """Return the same of one batch, and the others."""
+        among = self._among(batch, self._different_keys([wanted]))
+        return batch.filter(among), batch.filter(pc.invert(among))
+
+    def _different_keys(self, batches: Sequence[pa.RecordBatch]) -> list[pa.Array]:
+        table = pa.Table.from_batches(batches)
+        return [_array(table.column(name)).unique() for name in self._keys]
+
+    def _among(self, batch: pa.RecordBatch, values: Sequence[pa.Array]) -> pa.Array:
+        """Return which rows have one of some values in each column of the key."""
+        among = pa.array(np.ones(batch.num_rows, np.bool_))
+        for name, each in zip(self._keys, values):
+            among = pc.and_(among, pc.is_in(batch.column(name), value_set=each))
+        return among
 
     def touched(
         self, batches: Sequence[pa.RecordBatch], marks: Sequence[bool], start: int

@@ -1,9 +1,9 @@
 """Sessions of columns: partial sessions of a key that overlap or touch are merged, by sorting.
 
-In memory there is one batch of all sessions that are open. In the state, all lies at one place: each epoch adds the
-sessions that it changed, as they are now. So the latest of those that overlap holds; and where one is over, by the
-watermark, it has been removed. When there are many more rows than open sessions, these take their place. There are no
-timers: with each watermark all sessions are looked at, as columns.
+In memory there is one batch of all sessions that are open; an epoch merges those of the keys that came. In the state,
+all lies at one place: each epoch adds the sessions that it changed, as they are now. So the latest of those that
+overlap holds; and where one is over, by the watermark, it has been removed. When there are many more rows than open
+sessions, these take their place. There are no timers: with each watermark all sessions are looked at, as columns.
 """
 
 from __future__ import annotations
@@ -119,7 +119,8 @@ class ColumnarSessionOperator(ColumnarOperator):
         came = _together(self._came)
         self._came = []
         watermark = self._timers.current_watermark
-        sessions = self._sessions()
+        # Those of other keys stay as they are.
+        sessions, rest = self._partials.apart(self._sessions(), came)
         both = _together([sessions, came])
         marks = np.arange(both.num_rows) >= sessions.num_rows
         merged, touched = self._partials.merged_by(both, self._numbered(both), marks)
@@ -129,7 +130,7 @@ class ColumnarSessionOperator(ColumnarOperator):
         self._changed.append(_chosen(merged, touched & ~over))
         ended = _column(merged, END) - 1 <= watermark
         self._fire(merged, touched & ended & ~over)
-        self._open = _chosen(merged, ~over)
+        self._open = _together([rest, _chosen(merged, ~over)])
 
     def _numbered(self, sessions: pa.RecordBatch) -> _Numbers:
         """Return the number of the merged session that each partial one belongs to."""
