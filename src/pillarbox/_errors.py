@@ -175,7 +175,7 @@ def _shown(value: Any, limit: int) -> str:
     if kind in _BRACKETS:
         opening, closing = _BRACKETS[kind]
     elif isinstance(value, tuple) and kind.__repr__.__qualname__ == "Row.__repr__":
-        opening, closing, fields = "Row(", ")", value._fields
+        opening, closing, fields = "Row(", ")", getattr(value, "_fields", ())
     else:
         return repr(value)
     if limit <= 0 or not value:

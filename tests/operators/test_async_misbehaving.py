@@ -289,7 +289,12 @@ def test_workers_that_are_busy_again_have_their_time_again():
     timers: list[MagicMock] = []
     set_up._closing, set_up._capacity, set_up._stuck, set_up._paralysed, set_up._giving_up = False, 1, {}, {}, None
     set_up._stuck = dict.fromkeys(range(workers.most_stuck(1)))
-    set_up._loop = MagicMock(call_later=lambda *_: timers.append(MagicMock()) or timers[-1])
+
+    def call_later(*_: Any) -> MagicMock:
+        timers.append(MagicMock())
+        return timers[-1]
+
+    set_up._loop = MagicMock(call_later=call_later)
     for turn in range(3):
         worker = object()
         set_up._replace(worker, MagicMock(running=worker))

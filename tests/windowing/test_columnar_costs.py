@@ -15,7 +15,9 @@ from pillarbox import (
     count_,
     sum_,
 )
+from pillarbox._operators.columnar import stacks
 from pillarbox._operators.columnar.partials import Partials
+from pillarbox._operators.columnar.stacks import ColumnStacks
 from pillarbox._operators.columnar.window_operator import ColumnarWindowOperator
 from pillarbox.testing import ProgramTestHarness, row
 
@@ -75,9 +77,12 @@ def test_the_windows_of_a_pane_are_registered_once(monkeypatch):
     """However many pieces of a pane come. After a restore, once more."""
     registered: list[Any] = []
     register = ColumnarWindowOperator._register
-    monkeypatch.setattr(
-        ColumnarWindowOperator, "_register", lambda self, window: registered.append(window) or register(self, window)
-    )
+
+    def counting(self, window):
+        registered.append(window)
+        register(self, window)
+
+    monkeypatch.setattr(ColumnarWindowOperator, "_register", counting)
     with program(CumulativeEventTimeWindows.of("1 day", "1 hour"), "card") as harness:
         for epoch in range(5):
             harness.push("events", event(epoch, epoch))
@@ -126,3 +131,33 @@ def test_an_epoch_merges_the_sessions_of_the_keys_that_came(merged, monkeypatch,
         fired = harness.end_input()["output"]
     assert len(fired) == CARDS + 1
     assert sorted((each.card or "", each.n) for each in fired if each.n > 1) == [("", 4), ("card 5", 4)]
+
+
+@pytest.mark.parametrize("rare", [False, True])
+def test_the_panes_of_sliding_windows_are_kept_a_few_times(monkeypatch, rare):
+    """Where each pane has keys of its own, as where all have the same."""
+    monkeypatch.setattr(stacks, "_FREE", 10)
+    made: list[ColumnStacks] = []
+    init = ColumnStacks.__init__
+
+    def noting(self, *args):
+        made.append(self)
+        init(self, *args)
+
+    monkeypatch.setattr(ColumnStacks, "__init__", noting)
+    size, each, found = 60, 5, []
+    with program(SlidingEventTimeWindows.of(size, 1), "card") as harness:
+        for pane in range(4 * size):
+            cards = range(each * pane, each * (pane + 1)) if rare else range(each)
+            # Now and then something comes for an earlier pane, and nothing for this one.
+            harness.push("events", *(event(card, pane) for card in cards if pane % 7))
+            found += [(each.card, each.window_end, each.n) for each in harness.run_epoch()["output"]]
+            assert made[-1].rows <= 2 * each * size + 10
+            if pane == 100:
+                harness.restore(harness.snapshot())
+        found += [(each.card, each.window_end, each.n) for each in harness.end_input()["output"]]
+    assert len(found) == len({(card, end) for card, end, _ in found})
+    panes = [pane for pane in range(4 * size) if pane % 7]
+    assert sum(n for *_, n in found) == len(panes) * each * size
+    if rare:
+        assert len(found) == len(panes) * each * size and {n for *_, n in found} == {1}

@@ -19,9 +19,9 @@ from pillarbox._elements import ArrowRecords, Records
 from pillarbox._operators.columnar.columnar_operator import ColumnarOperator
 from pillarbox._operators.columnar.panes import TumblingPanes, columnar_panes
 from pillarbox._operators.columnar.program import ColumnarProgram
+from pillarbox._operators.columnar.stacks import ColumnStacks
 from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import OperatorContext
-from pillarbox._operators.windowing.two_stacks import TwoStacks
 from pillarbox._operators.windowing.windows import TimeWindow
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
@@ -54,15 +54,9 @@ class ColumnarWindowOperator(ColumnarOperator):
         self._due: list[TimeWindow] = []
         self._over = MIN_TIMESTAMP
 
-    def _new_stacks(self) -> TwoStacks | None:
+    def _new_stacks(self) -> ColumnStacks | None:
         """Return the merged panes of the windows to come; tumbling windows need none."""
-        if isinstance(self._panes, TumblingPanes):
-            return None
-
-        def merge(one: pa.RecordBatch, other: pa.RecordBatch) -> pa.RecordBatch:
-            return self._partials.merged([one, other], None)
-
-        return TwoStacks(merge, self._merged, lambda batch: batch)
+        return None if isinstance(self._panes, TumblingPanes) else ColumnStacks(self._partials, self._merged)
 
     def restore_state(self, state: Any) -> None:
         """Begin with what is kept."""

@@ -88,8 +88,7 @@ class TwoStacks:
             self._middle = self._end = max(start, self._end)
             self._back = None
         first = front[-1][0] if front else self._middle
-        if start < first:
-            self._complete(panes[bisect_left(panes, start) : bisect_left(panes, first)])
+        early = self._from(start, panes[bisect_left(panes, start) : bisect_left(panes, first)])
         settled = max(self._end, end - self._unsettled)
         place = bisect_left(panes, settled)
         if self._end < settled:
@@ -97,7 +96,6 @@ class TwoStacks:
                 self._back = self._merged(self._back, self._copied(self._read(pane)))
             self._end = settled
         self._window = (start, end)
-        early = self._copied(front[-1][1]) if front else None
         result = self._merged(early, self._copied(self._back))
         if settled < end:
             for pane in panes[place : bisect_left(panes, end)]:
@@ -119,8 +117,12 @@ class TwoStacks:
         if end - pane <= (end - start) // _UNSETTLED:
             self._unsettled = max(self._unsettled, end - pane)
 
-    def _complete(self, panes: Sequence[int]) -> None:
-        """Put panes onto the front: those before the ones that are there."""
+    def _from(self, start: int, panes: Sequence[int]) -> Any:
+        """Return the accumulator from a start to the end of the front, which is the caller's; None: it is empty.
+
+        Args:
+            panes: those from the start on that are before the front: they are put onto it.
+        """
         front = self._front
         result = front[-1][1] if front else None
         for pane in reversed(panes):
@@ -128,6 +130,7 @@ class TwoStacks:
             if accumulator is not None:
                 result = self._merged(accumulator, self._copied(result))
                 front.append((pane, result))
+        return self._copied(front[-1][1]) if front else None
 
     def _merged(self, one: Any, other: Any) -> Any:
         """Return one accumulator of two, of which either may be None."""

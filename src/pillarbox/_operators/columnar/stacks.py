@@ -1,0 +1,63 @@
+"""The two stacks of windows of columns, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from pillarbox._operators.columnar.partials import Partials
+from pillarbox._operators.windowing.two_stacks import TwoStacks
+
+__all__ = ["ColumnStacks"]
+
+# The front has at most so many times the rows of its panes, and so many more.
+_TIMES = 2
+_FREE = 1 << 12
+
+
+class ColumnStacks(TwoStacks):
+    """Merges panes of which each has many keys.
+
+    Where panes have the same keys, all results of the front together have as many rows as the panes. Where keys are
+    rare, each result has the rows of all of its panes, and all of them would be many times the state. So there the
+    front has some of them only, and a window merges the next one with the panes before it, which is one pass.
+    """
+
+    __slots__ = ("_partials", "_raw")
+
+    def __init__(self, partials: Partials, read: Callable[[int], pa.RecordBatch | None]) -> None:
+        super().__init__(lambda one, other: partials.merged([one, other], None), read, lambda batch: batch)
+        self._partials = partials
+        # How many rows the panes of the front have.
+        self._raw: dict[int, int] = {}
+
+    @property
+    def rows(self) -> int:
+        """The number of rows that the front holds."""
+        return sum(batch.num_rows for _, batch in self._front)
+
+    def _from(self, start: int, panes: Sequence[int]) -> pa.RecordBatch | None:
+        front = self._front
+        self._raw = {pane: rows for pane, rows in self._raw.items() if pane >= start} if front else {}
+        result: pa.RecordBatch | None = front[-1][1] if front else None
+        held = self.rows
+        waiting: list[pa.RecordBatch] = []
+        for pane in reversed(panes):
+            batch = self._read(pane)
+            if batch is None:
+                continue
+            self._raw[pane] = batch.num_rows
+            waiting.append(batch)
+            most = sum(each.num_rows for each in waiting) + (0 if result is None else result.num_rows)
+            if held + most <= _TIMES * sum(self._raw.values()) + _FREE:
+                result = self._in_one(waiting, result)
+                waiting = []
+                held += result.num_rows
+                front.append((pane, result))
+        return self._in_one(waiting, result) if waiting else result
+
+    def _in_one(self, waiting: list[pa.RecordBatch], result: pa.RecordBatch | None) -> pa.RecordBatch:
+        """Return panes, the latest first, and what is behind them as one."""
+        parts = [*reversed(waiting), *([] if result is None else [result])]
+        return parts[0] if len(parts) == 1 else self._partials.merged(parts, None)
