@@ -198,6 +198,8 @@ class TaskReport:
         state_format: ``"plain"``, where state is plain data of declared types; or ``"pickle: "`` and the reason. None:
             there is no state, or (in a batch) it is written nowhere.
         gauges: the other metrics of the user's functions, by ``uid.name``.
+        rate_limited_ms: time in which the next request of an async function waited for a rate limit; None: there is no
+            rate limit.
     """
 
     vertex: str
@@ -229,6 +231,7 @@ class TaskReport:
     state_format: str | None = None
     mailbox_latency_ms: int | None = None
     gauges: dict[str, float] = field(default_factory=dict)
+    rate_limited_ms: int | None = None
 
 
 Element = Records | Watermark | WatermarkStatus | Barrier | EndOfData | TaskReport

@@ -30,6 +30,7 @@ __all__ = [
     "check_kind",
     "check_text",
     "describe",
+    "failed",
     "raise_from_user_code",
     "shorten",
     "shorten_record",
@@ -38,6 +39,7 @@ __all__ = [
 
 # Of what an exception says, this much is shown.
 _MESSAGE_LIMIT = 1000
+_FIELDS_LIMIT = 300
 
 
 class PillarboxError(Exception):
@@ -205,9 +207,21 @@ def describe(error: BaseException) -> str:
     inner: Any = getattr(error, "exceptions", ())
     if isinstance(inner, (list, tuple)) and inner:
         message += f" [{'; '.join(describe(each) for each in inner if isinstance(each, BaseException))}]"
+    message += _fields_of(error)
     if len(message) > _MESSAGE_LIMIT:
         message = message[: _MESSAGE_LIMIT - 3] + "..."
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _fields_of(error: BaseException) -> str:
+    """Return the fields that there are, where an attribute was asked for that a row or named tuple does not have."""
+    if not isinstance(error, AttributeError) or not isinstance(error.obj, tuple):
+        return ""
+    fields: object = getattr(type(error.obj), "_fields", None)
+    if not fields or not isinstance(fields, tuple):
+        return ""
+    names = ", ".join(map(str, fields))
+    return f"; its fields are {names if len(names) <= _FIELDS_LIMIT else names[: _FIELDS_LIMIT - 3] + '...'}"
 
 
 def causes_of(error: BaseException) -> list[BaseException]:
@@ -227,14 +241,19 @@ def causes_of(error: BaseException) -> list[BaseException]:
     return found
 
 
-def raise_from_user_code(error: BaseException, failed: str, **place: object) -> NoReturn:
+def failed(error: BaseException) -> str:
+    """Return the words for what an error did to a call: that of Ctrl-C is no failure."""
+    return "was interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
+
+
+def raise_from_user_code(error: BaseException, what: str, **place: object) -> NoReturn:
     """Raise what user code raised as an error that says so: :class:`OperatorError`, with the cause chained.
 
     pillarbox's own errors stay what they are, and learn where they happened. ``KeyboardInterrupt`` stays one, too, with
     the sentence as its message: it may be the user's Ctrl-C, which must not be caught by an ``except Exception``.
 
     Args:
-        failed: what failed: the sentence up to the cause.
+        what: what failed (:func:`failed`): the message up to the cause.
         place: where: see :meth:`PillarboxError.at`.
     """
     if isinstance(error, PillarboxError):
@@ -242,9 +261,8 @@ def raise_from_user_code(error: BaseException, failed: str, **place: object) -> 
         raise error
     if isinstance(error, KeyboardInterrupt) and isinstance(error.__cause__, KeyboardInterrupt):
         raise error  # an operator further on has said it
-    message = f"{failed}: {describe(error)}"
     if isinstance(error, KeyboardInterrupt):
-        raise KeyboardInterrupt(message) from error
-    outcome = OperatorError(message)
+        raise KeyboardInterrupt(what) from error
+    outcome = OperatorError(f"{what}: {describe(error)}")
     outcome.at(**place)
     raise outcome from error

@@ -67,7 +67,7 @@ def test_ctrl_c_interrupts_the_local_runtime() -> None:
     # A shell starts what runs in the background with this signal ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        with pytest.raises(KeyboardInterrupt, match="operator 'map: interrupted' failed at the record"):
+        with pytest.raises(KeyboardInterrupt, match=r"^operator 'map: interrupted' was interrupted at the record Row"):
             rows(StreamExecutionEnvironment()).map(interrupted).execute_and_collect()
     finally:
         signal.signal(signal.SIGINT, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,8 +19,11 @@ from pillarbox import (
     ValueStateDescriptor,
 )
 from pillarbox._runtime.spark import residency, restore_host
+from pillarbox._runtime.spark.layouts import ProgramLayout
+from pillarbox._runtime.spark.output import BufferOutput
 from pillarbox._runtime.spark.residency import Residency
 from pillarbox._runtime.spark.restore_host import Router
+from pillarbox._runtime.spark.source_host import SourceHost
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.log_view import LogView
 from pillarbox._state.savepoint import FileDigest, OperatorTable, Table
@@ -265,6 +269,52 @@ def test_an_error_in_close_is_logged(worker, caplog):
     assert query.run_batch([1, 2]) == [1, 2]
     worker.close_all()
     assert "closing the operators of" in caplog.text and "cannot close" in caplog.text
+
+
+class Opened(MapFunction):
+    def open(self, runtime_context):
+        CLOSED.append("open")
+
+    def map(self, value):
+        return value
+
+
+class Closes(Opened):
+    def close(self):
+        CLOSED.append("close")
+
+
+class FailsToClose(Opened):
+    def close(self):
+        raise RuntimeError("cannot close")
+
+
+@pytest.mark.parametrize(
+    ("function", "bounded", "calls"),
+    [
+        (Closes(), True, ["open", "close", "open", "close"]),
+        (Opened(), True, ["open"]),  # it has nothing to release
+        (Closes(), False, ["open"]),  # in a streaming query it serves the next epoch
+    ],
+)
+def test_functions_of_a_source_are_closed_at_the_end_of_a_batchs_task(function, bounded, calls):
+    run = batch_of(function, bounded=bounded)
+    run(), run()
+    assert calls == CLOSED
+
+
+def test_an_error_in_close_fails_the_task_of_a_batch():
+    with pytest.raises(OperatorError, match=r"operator 'map: FailsToClose' failed in close\(\): RuntimeError: cannot"):
+        batch_of(FailsToClose(), bounded=True)()
+
+
+def batch_of(function: MapFunction, *, bounded: bool) -> Callable[[], list[pa.RecordBatch]]:
+    """Return what runs a task of a source."""
+    env = StreamExecutionEnvironment().set_parallelism(1)
+    query = Query(env, env.from_collection([]).map(function))
+    layout = ProgramLayout.of(query.program)
+    host = SourceHost(query.shipped[0], layout, BufferOutput("report"), bounded=bounded, columns=["value"])
+    return lambda: list(host(iter([pa.RecordBatch.from_pydict({"0": [1, 2]})])))
 
 
 # -- state of a savepoint on its way to new subtasks --

@@ -4,14 +4,43 @@ from __future__ import annotations
 
 import os
 import socket
+from types import SimpleNamespace
 
 import pytest
 
+from pillarbox._runtime.spark import worker_sockets
 from pillarbox._runtime.spark.worker_sockets import acknowledge_at_once
 
 
 def open_files() -> set[str]:
     return set(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has it")
+def test_thousands_of_connections_are_not_looked_at(monkeypatch):
+    looked_at: list[int] = []
+
+    def fstat(number: int) -> os.stat_result:
+        looked_at.append(number)
+        raise OSError
+
+    numbers = [str(number) for number in range(20_000, -1, -1)]
+    monkeypatch.setattr(worker_sockets, "os", SimpleNamespace(listdir=lambda path: numbers, fstat=fstat))
+    acknowledge_at_once()
+    assert len(looked_at) < 1_000 and {0, 20_000} <= set(looked_at)
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has it")
+def test_it_does_without_proc(monkeypatch):
+    asked: list[str] = []
+
+    def listdir(path: str) -> list[str]:
+        asked.append(path)
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(worker_sockets, "os", SimpleNamespace(listdir=listdir))
+    acknowledge_at_once()
+    assert asked == ["/proc/self/fd"]
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux has it")

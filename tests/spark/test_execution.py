@@ -7,14 +7,17 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 import pillarbox
 from pillarbox import (
     CheckpointMismatchError,
+    Function,
     KeyedProcessFunction,
     MapFunction,
+    OutputTag,
     ProcessFunction,
     ProgramError,
     RuntimeExecutionMode,
@@ -120,6 +123,38 @@ class Counting(MapFunction):
     def close(self):
         self.calls.close()
         (self.folder / "closed").touch()
+
+
+class Noting(Function):
+    """Notes in files when it is opened and closed; it is asked for requests, too."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def open(self, runtime_context):
+        self.name = uuid4().hex
+        (self.folder / f"opened {self.name}").touch()
+
+    def __call__(self, row):
+        return row
+
+    def close(self):
+        (self.folder / f"closed {self.name}").touch()
+
+
+class NotingMap(Noting, MapFunction):
+    def map(self, row):
+        return row
+
+
+def test_functions_before_the_first_shuffle_of_a_batch_are_closed_with_their_tasks(spark, tmp_path):
+    def names(word):
+        return {path.name.removeprefix(word) for path in tmp_path.iterdir() if path.name.startswith(word)}
+
+    rows = spark.range(0, 8, 1, 4)
+    stream = environment(spark).from_dataframe(rows).map(NotingMap(tmp_path)).map_async(Noting(tmp_path))
+    assert len(stream.map(NotingMap(tmp_path), on_error=OutputTag("bad")).execute_and_collect()) == 8
+    assert names("opened ") == names("closed ") and len(names("opened ")) == 3 * 4
 
 
 def test_results_that_are_not_all_read(spark, tmp_path):

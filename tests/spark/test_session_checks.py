@@ -61,7 +61,7 @@ def test_an_environment_with_the_same_base_python_is_another_one(tmp_path):
     venv.create(tmp_path / "other", with_pip=False, symlinks=True)
     other = tmp_path / "other" / "bin" / "python"
     assert other.resolve() == Path(sys.executable).resolve()
-    with pytest.raises(ConfigurationError, match=f"workers run {other}, this program runs {sys.executable}"):
+    with pytest.raises(ConfigurationError, match=f"workers run {other}, this program runs {sys.executable}: put os.en"):
         session.check_python(str(other))
     session.check_python(sys.executable)
     alias = tmp_path / "python3"
@@ -74,7 +74,7 @@ def test_an_environment_with_the_same_base_python_is_another_one(tmp_path):
 
 def test_speculation_is_refused():
     with pytest.raises(ConfigurationError, match=r"spark\.speculation is on"):
-        session.check_session(FakeSession(spark__speculation="true"), streaming=True)  # type: ignore[arg-type]
+        session.check_session(FakeSession(spark__speculation="True"), streaming=True)  # type: ignore[arg-type]
 
 
 BY_CORES = "by the cluster's cores"
@@ -87,6 +87,26 @@ BY_CORES = "by the cluster's cores"
             {"spark__sql__shuffle__partitions": "7", "spark__master": "local[3]"},
             7,
             "as spark.sql.shuffle.partitions says",
+        ),
+        (
+            {"spark__sql__shuffle__partitions": "1000", "spark__master": "local[3]"},
+            128,
+            "the most by default, as spark.sql.shuffle.partitions is 1000",
+        ),
+        ({"spark__sql__shuffle__partitions": "auto", "spark__master": "local[3]"}, 3, BY_CORES),
+        (
+            {
+                "spark__dynamicAllocation__enabled": "true",
+                "spark__dynamicAllocation__maxExecutors": "3",
+                "spark__executor__cores": "4",
+            },
+            12,
+            BY_CORES,
+        ),
+        (
+            {"spark__dynamicAllocation__enabled": "True", "spark__default__parallelism": "2"},
+            16,
+            "as nobody knows the cluster's cores",
         ),
         ({"spark__sql__shuffle__partitions": "200", "spark__master": "local[3, 4]"}, 3, BY_CORES),
         ({"spark__master": "local[64]"}, 16, BY_CORES),

@@ -74,7 +74,7 @@ def run_without(blocked: set[str], code: str) -> list[str]:
 
 
 def test_a_keyed_program_runs_without_the_libraries_of_others():
-    said = run_without({"aiolimiter", "cachetools", "cloudpickle", "grpc", "uvloop", "zstandard"}, KEYED)
+    said = run_without({"cachetools", "cloudpickle", "grpc", "uvloop", "zstandard"}, KEYED)
     assert said == ["[(1, 1), (1, 2), (2, 1)]"]
 
 
@@ -87,7 +87,7 @@ def test_the_states_are_declared_where_pillarbox_is_not():
     assert error.startswith("No module named 'pillarbox") and "--py-files" in error
 
 
-@pytest.mark.parametrize(("name", "option"), [("aiolimiter", "rate_limit"), ("cachetools", "cache")])
+@pytest.mark.parametrize(("name", "option"), [("cachetools", "cache")])
 def test_a_library_that_an_option_needs_is_named(monkeypatch, name, option):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigurationError, match=f"^{option} of async I/O needs {name}, .*: pip install {name} where"):

@@ -223,7 +223,8 @@ class DataStream(CombinedStream[T1], Generic[T1]):
             batch_size: ``func`` gets a list of up to this many records, and returns a list with one result for each.
             batch_timeout: how long a smaller batch waits for more; by default until the epoch or event time goes on.
             rate_limit: the maximum number of requests per second of a subtask.
-            job_rate_limit: the maximum number of requests per second of all subtasks together: each gets its share.
+            job_rate_limit: the maximum number of requests per second of all subtasks together: each task that runs at
+                the same time has an equal share.
             cache: keeps results, by a key of the record.
             on_failure: the fate of a record whose last attempt failed: ``"fail"`` fails the task, ``"drop"`` drops it
                 (the task's metrics count it), the tag of a side output sends an :class:`AsyncFailure` there, and

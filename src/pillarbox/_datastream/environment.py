@@ -120,8 +120,8 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
     def get_parallelism(self) -> int:
         """Return how many subtasks behind a shuffle run at a time.
 
-        Where it was not set it is Spark's ``spark.sql.shuffle.partitions`` if that was set, otherwise the number of
-        cores of the cluster, at most 16; 1 without Spark. A checkpoint keeps the one of its first start.
+        Where it was not set it is Spark's ``spark.sql.shuffle.partitions`` if that was set, at most 128; otherwise the
+        number of cores of the cluster, at most 16; 1 without Spark. A checkpoint keeps the one of its first start.
 
         Example:
             >>> env.get_parallelism()

@@ -92,6 +92,7 @@ class Program:
         self.layout = layout
         for vertex in self.vertices:
             lay_out(vertex, layout)
+            vertex.partitions = self.parallelism
 
     @property
     def uses_processing_time(self) -> bool:

@@ -17,7 +17,7 @@ from pillarbox._operators.checkpointed import (
     no_operator_state,
 )
 from pillarbox._operators.collector import Collector, is_from_further_on
-from pillarbox._operators.functions import Function, RuntimeContext
+from pillarbox._operators.functions import Function, RuntimeContext, has_close
 from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import KeyedContext, OperatorContext, StreamOperator
 from pillarbox._operators.user_code import raise_at_record, with_context
@@ -117,6 +117,11 @@ class FunctionOperator(StreamOperator):
             self.keyed.backend.leave_key()
         if isinstance(self.function, Function):
             with_context(self.context, "close()", self.function.close)
+
+    @property
+    def has_close(self) -> bool:
+        """Whether the function has a ``close()``."""
+        return has_close(self.function)
 
     def flush(self) -> None:
         """Hand on what the function has emitted, as far as it is collected."""

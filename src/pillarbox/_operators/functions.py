@@ -35,6 +35,7 @@ __all__ = [
     "TimeDomain",
     "TimerService",
     "check_plain",
+    "has_close",
 ]
 
 
@@ -91,6 +92,9 @@ class TimeDomain(Enum):
 class Function:
     """Base class of functions: ``open`` and ``close`` run once for as long as a task lives in its worker.
 
+    In a batch DataFrame a task ends with its partition; only a function that has no ``close`` stays open in the worker
+    for the partitions that come next.
+
     Both may be ``async def`` in functions of async operators only.
 
     Attributes:
@@ -109,6 +113,11 @@ class Function:
     def close(self) -> Awaitable[None] | None:
         """Release what ``open`` acquired."""
         return None
+
+
+def has_close(function: object) -> bool:
+    """Return whether a function has a ``close()`` of the user's own."""
+    return isinstance(function, Function) and type(function).close is not Function.close
 
 
 class KeySelector(Function, ABC, Generic[In, Out]):

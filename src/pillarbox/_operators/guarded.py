@@ -220,6 +220,11 @@ class GuardedOperator(StreamOperator):
         """Close the guarded operator."""
         self._guarded.close()
 
+    @property
+    def has_close(self) -> bool:
+        """Whether the function of the guarded operator has a ``close()``."""
+        return self._guarded.has_close
+
     def process_watermark(self, timestamp: int) -> None:
         """Advance event time; timers that it fires are guarded one by one."""
         self._guarded.process_watermark(timestamp)

@@ -10,7 +10,7 @@ from itertools import repeat
 from typing import Any, NoReturn
 
 from pillarbox._elements import Records
-from pillarbox._errors import raise_from_user_code, shorten
+from pillarbox._errors import failed, raise_from_user_code, shorten
 from pillarbox._operators.collector import Collector
 from pillarbox._operators.function_operator import Pass
 from pillarbox._operators.functions import KeyedProcessFunction, OutputTag, TimeDomain, TimerService
@@ -142,9 +142,10 @@ class KeyedProcessOperator(KeyedOperator):
 
     def _timer_failed(self, timestamp: int, error: BaseException) -> NoReturn:
         key = self.backend.key
+        timer = f"the {self._ctx.domain.value} timer at {timestamp} of key {shorten(key)}"
         raise_from_user_code(
             error,
-            f"operator {self.name!r} failed in the {self._ctx.domain.value} timer at {timestamp} of key {shorten(key)}",
+            f"operator {self.name!r} {failed(error)} in {timer}",
             operator=self.name,
             subtask=self.context.subtask,
             key=key,

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from pillarbox._elements import Records
+from pillarbox._operators.async_io.rates import RateScope
 from pillarbox._operators.captured import Captured
 from pillarbox._operators.checkpointed import OperatorStateStore
 from pillarbox._operators.metric_group import UserMetrics
@@ -118,6 +119,7 @@ class OperatorContext:
         batch: whether it runs in batch mode.
         epoch_time: tells the processing time of the epoch (epoch ms), which is the same for all tasks, and when the
             epoch is run again; None: it is not known before a shuffle.
+        rate_scope: which rate limits the task shares with others.
     """
 
     name: str
@@ -142,6 +144,7 @@ class OperatorContext:
     operator_state: OperatorStateStore | None = None
     batch: bool = False
     epoch_time: Callable[[], int] | None = None
+    rate_scope: RateScope = field(default_factory=RateScope)
 
 
 class StreamOperator:
@@ -223,6 +226,11 @@ class StreamOperator:
         self.output.process_status(idle)
         for side in self.side_outputs.values():
             side.process_status(idle)
+
+    @property
+    def has_close(self) -> bool:
+        """Whether the user's function has a ``close()`` of its own, so that it holds what has to be released."""
+        return False
 
     @property
     def next_wake_up(self) -> int | None:

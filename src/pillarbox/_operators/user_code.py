@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from operator import length_hint
 from typing import Any, NoReturn
 
-from pillarbox._errors import raise_from_user_code, shorten_record
+from pillarbox._errors import failed, raise_from_user_code, shorten_record
 from pillarbox._operators.operator import OperatorContext
 
 __all__ = ["raise_at_record", "with_context"]
@@ -21,7 +21,7 @@ def raise_at_record(
         hint: what is to be said of the record.
     """
     position = len(values) - length_hint(pending) - 1
-    at = where + " failed"
+    at = f"{where} {failed(error)}"
     if 0 <= position < len(values):
         place["record"] = values[position]
         at += f" at the record {shorten_record(values[position])}{hint}"
@@ -33,6 +33,5 @@ def with_context(context: OperatorContext, what: str, function: Callable[..., An
     try:
         return function(*args)
     except BaseException as error:
-        raise_from_user_code(
-            error, f"operator {context.name!r} failed in {what}", operator=context.name, subtask=context.subtask
-        )
+        said = f"operator {context.name!r} {failed(error)} in {what}"
+        raise_from_user_code(error, said, operator=context.name, subtask=context.subtask)

@@ -17,6 +17,7 @@ import pyarrow as pa
 from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, decode
 from pillarbox._errors import CheckpointMismatchError, ProgramError
 from pillarbox._graph import CollectionSource, Program, output_target
+from pillarbox._operators.async_io.rates import RateScope
 from pillarbox._runtime.failures import failures_of
 from pillarbox._runtime.shipping import ship
 from pillarbox._state import MemoryChunkStore
@@ -127,6 +128,8 @@ class LocalJob:
                 f"the savepoint holds state of operator {uid!r}, subtask {subtask}, which the program does not have:"
                 " run the program that wrote it, with its parallelism, and set uid() of the operators to those in it"
             )
+        # All tasks run in this process, one after another.
+        self._rate_scope = RateScope()
         self._tasks: dict[tuple[int, ...], MultipleInputStreamTask] = {}
         self._sources: dict[tuple[int, ...], SourceStreamTask] = {}
 
@@ -287,10 +290,15 @@ class LocalJob:
         return self._stores.setdefault((uid, subtask), MemoryChunkStore())
 
     def _new_source(self, number: int) -> SourceStreamTask:
-        return SourceStreamTask(self._shipped[number].load(), 0, clock=self._clock)
+        return SourceStreamTask(self._vertex(number), 0, clock=self._clock)
 
     def _new_task(self, number: int, subtask: int) -> MultipleInputStreamTask:
-        return MultipleInputStreamTask(self._shipped[number].load(), subtask, clock=self._clock)
+        return MultipleInputStreamTask(self._vertex(number), subtask, clock=self._clock)
+
+    def _vertex(self, number: int) -> Vertex:
+        vertex = self._shipped[number].load()
+        vertex.rate_scope = self._rate_scope
+        return vertex
 
     def _source(self, number: int) -> SourceStreamTask:
         task = self._sources.get((number,))

@@ -8,6 +8,7 @@ from threading import Event
 from typing import Any
 
 from pillarbox._errors import CheckpointMismatchError
+from pillarbox._operators.async_io.rates import RateScope
 from pillarbox._operators.checkpointed import OperatorStateStore
 from pillarbox._operators.operator import (
     Discard,
@@ -92,6 +93,7 @@ class OperatorChain:
                 operator_state=None if own_state is None else OperatorStateStore(own_state, node.uid),
                 batch=vertex.batch,
                 epoch_time=epoch_time,
+                rate_scope=vertex.rate_scope or RateScope(),
             )
             wiring.add(index, node.factory.make(context))
         self.operators: list[StreamOperator] = [wiring.operators[index] for index in range(len(vertex.nodes))]

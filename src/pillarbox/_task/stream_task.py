@@ -18,6 +18,7 @@ from typing import Any
 
 from pillarbox._elements import Buffer, EndOfData, TaskReport
 from pillarbox._errors import TaskCanceledError, TaskStateError
+from pillarbox._operators.async_io.rates import RATE_LIMITED
 from pillarbox._state import KeyedStateBackend
 from pillarbox._task.checkpoint import SubtaskCheckpointCoordinator
 from pillarbox._task.collector import rare_collections
@@ -419,6 +420,11 @@ class StreamTask(ABC):
     def _report(self) -> TaskReport:
         counters: dict[str, int] = {}
         gauges: dict[str, float] = {}
+        limited = [
+            operator.context.counters[RATE_LIMITED]
+            for operator in self.chain.operators
+            if RATE_LIMITED in operator.context.counters
+        ]
         for operator in self.chain.operators:
             for name, count in operator.context.counters.items():
                 counters[f"{operator.uid}.{name}"] = count
@@ -437,5 +443,6 @@ class StreamTask(ABC):
             **self.metrics.times(),
             counters=counters,
             gauges=gauges,
+            rate_limited_ms=sum(limited) if limited else None,
             mailbox_latency_ms=None if latency is None else round(latency.maximum * 1000),
         )

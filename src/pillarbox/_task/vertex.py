@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count, islice
 
 from pillarbox._elements import channel_code
+from pillarbox._operators.async_io.rates import RateScope
 from pillarbox._operators.operator import OperatorFactory
 from pillarbox._state.key_note import KeyNote
 from pillarbox._state.log_head import LogIdentity
@@ -215,6 +216,8 @@ class Vertex:
         parallelisms: the numbers of subtasks of all vertices of the program, where they do not depend on its layout.
         batch: whether it runs in batch mode.
         moved: the classes that have moved, by the module and name that checkpoints have them by.
+        partitions: how many tasks of a vertex behind a shuffle run at a time, by the program.
+        rate_scope: which rate limits its task shares with others; None: none. The runtime sets it where the task runs.
     """
 
     number: int
@@ -238,6 +241,8 @@ class Vertex:
     batch: bool = False
     moved: Mapping[tuple[str, str], type] = field(default_factory=dict)
     parallelisms: tuple[int | None, ...] = ()
+    partitions: int = 1
+    rate_scope: RateScope | None = None
 
     @property
     def is_source(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pillarbox._operators.async_io.rates import RATE_LIMITED
 from pillarbox._operators.async_io.request import Request
 
 __all__ = ["Counters"]
@@ -44,11 +45,12 @@ class Counters:
             if request.error is None:
                 self._seconds.append(request.seconds)
 
-    def report(self, *, drops: bool, in_flight: int, in_flight_max: int) -> dict[str, int]:
+    def report(self, *, drops: bool, in_flight: int, in_flight_max: int, rate_limited: float | None) -> dict[str, int]:
         """Return the figures by name.
 
         Args:
             drops: whether failed records are dropped.
+            rate_limited: seconds in which the next request waited for a rate limit; None: there is none.
         """
         p50, p95, p99 = np.percentile(self._seconds, (50, 95, 99)) * 1e6 if self._seconds else (0, 0, 0)
         return {
@@ -64,4 +66,5 @@ class Counters:
             "latency_p50_us": int(p50),
             "latency_p95_us": int(p95),
             "latency_p99_us": int(p99),
+            **({} if rate_limited is None else {RATE_LIMITED: round(rate_limited * 1000)}),
         }

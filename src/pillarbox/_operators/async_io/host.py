@@ -16,6 +16,7 @@ from pillarbox._operators.async_io.event_loop import CallFailed, EventLoopThread
 from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
 from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.async_io.threads import DaemonThreads
+from pillarbox._operators.async_io.turns import Turns
 from pillarbox._operators.async_io.workers import RequestWorkers, most_stuck
 from pillarbox._operators.functions import Function, RuntimeContext
 from pillarbox._operators.operator import OperatorContext
@@ -60,7 +61,7 @@ class FunctionHost:
     Args:
         function: the user's function or object.
         context: of the operator.
-        rate_limit: the most attempts begun per second, or None.
+        turns: the order in which attempts begin under a rate limit, or None.
         notify: called in the loop's thread when completed requests are to be taken.
 
     Attributes:
@@ -77,7 +78,7 @@ class FunctionHost:
         options: AsyncOptions,
         context: OperatorContext,
         *,
-        rate_limit: float | None,
+        turns: Turns | None,
         notify: Callable[[], None],
     ) -> None:
         self._name = context.name
@@ -103,7 +104,7 @@ class FunctionHost:
                 batched=options.batch_size is not None,
                 capacity=options.capacity,
                 retry=options.retry_strategy,
-                rate_limit=rate_limit,
+                turns=turns,
                 clock=context.processing_time_service.relative_time_millis,
                 notify=notify,
                 cancellable=self._plain is None,

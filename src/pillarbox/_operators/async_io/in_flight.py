@@ -28,6 +28,7 @@ from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.async_io.queue import OrderedQueue, StreamElementQueue, UnorderedQueue
 from pillarbox._operators.async_io.request import NO_KEY, Event, Request, RequestState
 from pillarbox._operators.async_io.results import Results
+from pillarbox._operators.async_io.turns import Turns
 from pillarbox._operators.functions import OutputTag
 from pillarbox._operators.operator import OperatorContext
 from pillarbox.mailbox import RejectedExecutionError
@@ -44,7 +45,7 @@ class InFlight:
     Args:
         context: of the operator.
         function: the user's function or object.
-        subtasks: the number of subtasks that share the job's rate limit.
+        tasks: before the first shuffle, the number of tasks that run at the same time.
         emit_event: hands on a watermark or a change between idle and active.
 
     Raises:
@@ -57,7 +58,7 @@ class InFlight:
         function: Any,
         options: AsyncOptions,
         *,
-        subtasks: int,
+        tasks: int,
         emit_event: Callable[[Event], None],
     ) -> None:
         self._context = context
@@ -91,13 +92,18 @@ class InFlight:
         # Those whose time had run out before they could be asked here. It begins anew, and the epoch waits for them: so
         # there is an end, also where it is another worker in each epoch.
         self._last_chances: set[Request] = set()
-        self.host: FunctionHost = FunctionHost(
-            function,
-            options,
-            context,
-            rate_limit=options.rate_of_subtask(subtasks),
-            notify=self._notify,
-        )
+        self._turns: Turns | None = None
+        if options.has_rate_limit:
+            self._turns = Turns(
+                context.rate_scope,
+                context.uid,
+                context.subtask,
+                context.parallelism,
+                tasks,
+                rate=options.rate_limit,
+                job_rate=options.job_rate_limit,
+            )
+        self.host: FunctionHost = FunctionHost(function, options, context, turns=self._turns, notify=self._notify)
         self._workers = self.host.workers
 
     def _new_queue(self) -> StreamElementQueue:
@@ -108,7 +114,11 @@ class InFlight:
         self._deadlines.cancel()
         if self._batches is not None:
             self._batches.clear()
-        self.host.close()
+        try:
+            self.host.close()
+        finally:
+            if self._turns is not None:
+                self._turns.close()
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -121,6 +131,8 @@ class InFlight:
 
     def process_records(self, records: Records) -> None:
         """Ask about a run, as fast as there is room."""
+        if self._turns is not None:
+            self._turns.begin_epoch()
         values, stamps = records.values, records.timestamps
         keys = None if self._cache is None else self._cache.keys_of(records)
         size = self._options.batch_size or 1
@@ -372,6 +384,8 @@ class InFlight:
                 self._wait()
         else:
             self.drain()
+        if self._turns is not None:
+            self._turns.end_epoch()
         self._count()
 
     def snapshot(self) -> list[tuple[Any, ...]]:
@@ -464,6 +478,7 @@ class InFlight:
             drops=self._options.on_failure == "drop",
             in_flight=len(self._queue),
             in_flight_max=self._workers.take_most_active(),
+            rate_limited=None if self._turns is None else self._turns.take_waited(),
         )
         self._context.counters.update(figures)
         self._counters = Counters()

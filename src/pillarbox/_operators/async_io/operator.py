@@ -14,6 +14,7 @@ from pillarbox._elements import Records, Watermark, WatermarkStatus
 from pillarbox._operators.async_io.in_flight import InFlight
 from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.async_io.request import Event
+from pillarbox._operators.functions import has_close
 from pillarbox._operators.operator import OperatorContext, OperatorFactory, StreamOperator
 
 __all__ = ["AsyncWaitOperator"]
@@ -53,7 +54,7 @@ class AsyncWaitOperator(StreamOperator):
             self.context,
             self.function,
             self.options,
-            subtasks=self.context.parallelism or self._slots,
+            tasks=self._slots,
             emit_event=self._emit_event,
         )
 
@@ -62,6 +63,11 @@ class AsyncWaitOperator(StreamOperator):
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()
+
+    @property
+    def has_close(self) -> bool:
+        """Whether the function has a ``close()``."""
+        return has_close(self.function)
 
     def process_records(self, records: Records) -> None:
         """Ask about a run, as fast as there is room."""

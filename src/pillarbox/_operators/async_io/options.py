@@ -139,12 +139,10 @@ class AsyncOptions:
         """Whether requests are taken from one epoch into the next."""
         return self.on_barrier == "carry"
 
-    def rate_of_subtask(self, subtasks: int) -> float | None:
-        """Return the maximum number of requests per second of one of ``subtasks`` subtasks, or None."""
-        rates = [] if self.rate_limit is None else [self.rate_limit]
-        if self.job_rate_limit is not None:
-            rates.append(self.job_rate_limit / subtasks)
-        return min(rates, default=None)
+    @property
+    def has_rate_limit(self) -> bool:
+        """Whether requests wait for their turn."""
+        return self.rate_limit is not None or self.job_rate_limit is not None
 
     def _millis(self, name: str, duration: DurationLike | None) -> int | None:
         try:

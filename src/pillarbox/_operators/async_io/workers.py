@@ -18,9 +18,9 @@ from typing import Any
 
 from pillarbox._errors import OperatorError, shorten
 from pillarbox._operators.async_io.event_loop import GRACE, EventLoopThread
-from pillarbox._operators.async_io.libraries import import_library
 from pillarbox._operators.async_io.request import Request
 from pillarbox._operators.async_io.retry import AsyncRetryStrategy
+from pillarbox._operators.async_io.turns import Turns
 
 __all__ = ["RequestWorkers", "most_stuck"]
 
@@ -29,9 +29,6 @@ __all__ = ["RequestWorkers", "most_stuck"]
 # loop.
 _PATIENCE = 0.002
 _PLENTY = 16
-
-# A rate limit lets requests through that would be due within this time (seconds): a loop cannot wake up for each.
-_BURST = 0.05
 
 # How long a coroutine may take (seconds) to heed its cancellation, before another worker gets its place.
 _HEED = 1.0
@@ -57,7 +54,7 @@ class RequestWorkers:
         function: asks about one element, or where ``batched`` about a list of them.
         capacity: the most requests under way.
         retry: when to ask again.
-        rate_limit: the most attempts begun per second, or None.
+        turns: the order in which attempts begin under a rate limit, or None.
         clock: returns relative time (ms); called in the loop's thread.
         notify: called in the loop's thread when completed requests are to be taken; not again until they were.
         cancellable: whether calls can be cancelled; those of plain functions cannot.
@@ -72,7 +69,7 @@ class RequestWorkers:
         batched: bool,
         capacity: int,
         retry: AsyncRetryStrategy | None,
-        rate_limit: float | None,
+        turns: Turns | None,
         clock: Callable[[], int],
         notify: Callable[[], None],
         cancellable: bool = True,
@@ -84,10 +81,7 @@ class RequestWorkers:
         self._batched = batched
         self._capacity = capacity
         self._retry = retry
-        self._limiter: Any = None
-        if rate_limit is not None:
-            burst = max(1.0, rate_limit * _BURST)
-            self._limiter = import_library("aiolimiter", "rate_limit").AsyncLimiter(burst, burst / rate_limit)
+        self._turns = turns
         self._clock = clock
         self._notify = notify
         self._cancellable = cancellable
@@ -178,7 +172,7 @@ class RequestWorkers:
         waiting, active, stuck = self._waiting, self._active, self._stuck
         completed, plenty = self._completed, self._plenty
         function, clock, batched = self._function, self._clock, self._batched
-        simple = self._retry is None and self._limiter is None
+        simple = self._retry is None and self._turns is None
         clean = copy_context()
         try:
             while True:
@@ -236,8 +230,8 @@ class RequestWorkers:
         argument = request.values if self._batched else request.values[0]
         began = None
         while True:
-            if self._limiter is not None:
-                await self._limiter.acquire()
+            if self._turns is not None:
+                await self._turns.take()
             if began is None:
                 began = perf_counter()
             request.attempts += 1

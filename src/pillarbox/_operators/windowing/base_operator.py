@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._errors import raise_from_user_code, shorten
+from pillarbox._errors import failed, raise_from_user_code, shorten
 from pillarbox._operators.collector import Collector
 from pillarbox._operators.functions import Function, OutputTag, RuntimeContext
 from pillarbox._operators.keyed import KeyedOperator
@@ -195,9 +195,10 @@ class BaseWindowOperator(KeyedOperator):
 
     def _timer_failed(self, clock: str, timestamp: int, what: Any, error: BaseException) -> NoReturn:
         key = self.backend.key
+        timer = f"the {clock} timer at {timestamp} of {what} of key {shorten(key)}"
         raise_from_user_code(
             error,
-            f"operator {self.name!r} failed in the {clock} timer at {timestamp} of {what} of key {shorten(key)}",
+            f"operator {self.name!r} {failed(error)} in {timer}",
             operator=self.name,
             subtask=self.context.subtask,
             key=key,

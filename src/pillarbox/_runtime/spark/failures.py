@@ -64,8 +64,12 @@ def unwrapped_failures() -> Iterator[None]:
         raise kind(found[2].rstrip()) from None
 
 
-# An exception as Python prints it, up to where Spark goes on.
-_MESSAGE = re.compile(r"\bpillarbox(?:\.\w+)*\.(\w+): (.*?)(?=\s+SQLSTATE: |\n\tat |\n\nJVM stacktrace:|\Z)", re.DOTALL)
+# An exception as Python prints it, up to Spark's own text: its code of the error, and what may follow that. A user's
+# message may have such a code, too, as errors of databases do.
+_MESSAGE = re.compile(
+    r"\bpillarbox(?:\.\w+)*\.(\w+): (.*?)(?:\s+SQLSTATE: \w{5})?\s*(?:\n\tat |\n\nJVM stacktrace:|\n=== |\Z)",
+    re.DOTALL,
+)
 
 
 def _kinds() -> dict[str, type[PillarboxError]]:

@@ -12,7 +12,10 @@ from dataclasses import dataclass
 
 from pillarbox._graph import CODES, Layout, Parallelisms, Program, subtask_places
 
-__all__ = ["ProgramLayout", "layout_setting", "local_property"]
+__all__ = ["STATE_PARTITIONS", "ProgramLayout", "layout_setting", "local_property", "partition_id"]
+
+#: The setting for the number of state partitions, which is that of tasks of a level.
+STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
 
 
 def layout_setting(program: str, layout: Layout) -> tuple[str, str]:
@@ -26,6 +29,14 @@ def local_property(name: str) -> str | None:
 
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty(name)
+
+
+def partition_id() -> int:
+    """Return the partition of the task of Spark's that runs here; 0 where none runs."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return 0 if context is None else context.partitionId()
 
 
 def _name(program: str) -> str:

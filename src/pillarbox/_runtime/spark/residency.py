@@ -18,8 +18,9 @@ from functools import cache
 from typing import NoReturn, TypeVar
 
 from pillarbox._graph import Layout, lay_out
+from pillarbox._operators.async_io.rates import RateScope
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox._runtime.spark.layouts import local_property
+from pillarbox._runtime.spark.layouts import STATE_PARTITIONS, local_property, partition_id
 from pillarbox._state import ChunkStore
 from pillarbox._task import MultipleInputStreamTask, SourceStreamTask, StreamTask, TaskState
 from pillarbox._task.vertex import Vertex
@@ -70,7 +71,9 @@ class Residency:
         """Return the worker's task of a source: one serves all partitions, in turn."""
 
         def make() -> SourceStreamTask:
-            task = SourceStreamTask(loaded(shipped, layout), 0)
+            vertex = loaded(shipped, layout)
+            vertex.rate_scope = RateScope.of_worker(_query() or shipped.digest, 1, 0)
+            task = SourceStreamTask(vertex, 0)
             task.restore()
             return task
 
@@ -85,7 +88,10 @@ class Residency:
         place = (_query(), shipped.digest, layout, subtask)
 
         def make() -> MultipleInputStreamTask:
-            return MultipleInputStreamTask(loaded(shipped, layout), subtask)
+            vertex = loaded(shipped, layout)
+            partitions = int(local_property(STATE_PARTITIONS) or vertex.partitions)
+            vertex.rate_scope = RateScope.of_worker(_query() or shipped.digest, partitions, partition_id())
+            return MultipleInputStreamTask(vertex, subtask)
 
         task = self._resident(place, make)
         try:
@@ -125,14 +131,22 @@ class Residency:
         except Exception:
             _log.exception("closing the operators of %s failed", task.vertex.name)
 
+    def end(self, task: StreamTask) -> None:
+        """Close a task whose work is done; what ``close()`` raises is raised."""
+        self._forget(task)
+        task.close()
+
     def discard(self, task: StreamTask) -> None:
         """Drop a task that failed, or holds changes that were not committed."""
+        self._forget(task)
+        task.cancel()
+
+    def _forget(self, task: StreamTask) -> None:
         for place, resident in list(self._residents.items()):
             if resident is task:
                 del self._residents[place]
                 self._last_used.pop(place, None)
         self._collecting_took = 0.0
-        task.cancel()
 
     def close_query(self, query: str) -> int:
         """Close the residents of a query that has ended, and return how many there were."""

@@ -37,6 +37,8 @@ __all__ = [
 _PARTITIONS = "spark.sql.shuffle.partitions"
 # By default no program has a higher parallelism: its max parallelism is eight times as high, and at most 128.
 _MOST_BY_DEFAULT = 16
+# `spark.sql.shuffle.partitions` may be meant for the batch jobs of a whole cluster; each of ours has a state store.
+_MOST_PARTITIONS = 128
 
 
 def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: str) -> SparkSession:
@@ -133,7 +135,7 @@ def check_session(spark: SparkSession, *, streaming: bool) -> None:
         ConfigurationError: a package is missing, or a setting of the application stands in the way.
     """
     check_packages()
-    if streaming and spark.conf.get("spark.speculation", "false") == "true":
+    if streaming and (spark.conf.get("spark.speculation", None) or "").lower() == "true":
         raise ConfigurationError(
             "spark.speculation is on: two attempts of one task would work on the same state; set it to false"
         )
@@ -156,8 +158,8 @@ def check_python(worker: str) -> None:
     # The paths alone do not tell: two environments may share one base Python, one environment has several names for it.
     if found is None or (found != sys.executable and _prefix(found) != sys.prefix):
         raise ConfigurationError(
-            f"Spark's Python workers run {found or worker}, this program runs {sys.executable}: set"
-            " PYSPARK_PYTHON to it before the session is made"
+            f"Spark's Python workers run {found or worker}, this program runs {sys.executable}: put"
+            ' os.environ["PYSPARK_PYTHON"] = sys.executable before the session is made'
         )
 
 
@@ -169,29 +171,38 @@ def _prefix(python: str) -> str:
 
 
 def default_parallelism(spark: SparkSession) -> int:
-    """Return ``spark.sql.shuffle.partitions`` where it is not Spark's 200, else the cluster's cores, at most 16.
+    """Return ``spark.sql.shuffle.partitions`` where somebody has set it, at most 128; else the cores, at most 16.
 
     Each subtask costs an epoch some time, and how much there is to do nobody knows: more cores than that are used where
     the user says so. No job is run to find them out.
     """
-    return _partitions(spark) or min(_cores(spark) or _MOST_BY_DEFAULT, _MOST_BY_DEFAULT)
+    partitions = _partitions(spark)
+    if partitions is not None:
+        return min(partitions, _MOST_PARTITIONS)
+    return min(_cores(spark) or _MOST_BY_DEFAULT, _MOST_BY_DEFAULT)
 
 
 def reason_for_default(spark: SparkSession) -> str:
     """Return what the default parallelism is taken from, as the end of a sentence about it."""
-    if _partitions(spark):
-        return f"as {_PARTITIONS} says"
+    partitions = _partitions(spark)
+    if partitions is not None:
+        most = f", as {_PARTITIONS} is {partitions}" if partitions > _MOST_PARTITIONS else ""
+        return f"the most by default{most}" if most else f"as {_PARTITIONS} says"
     return "by the cluster's cores" if _cores(spark) else "as nobody knows the cluster's cores"
 
 
 def _partitions(spark: SparkSession) -> int | None:
-    """Return ``spark.sql.shuffle.partitions``; None: it is Spark's 200, which nobody has chosen."""
-    partitions = int(spark.conf.get(_PARTITIONS, "200") or 200)
-    return None if partitions == 200 else partitions
+    """Return ``spark.sql.shuffle.partitions``; None: nobody has chosen it: it is Spark's 200, or ``auto``."""
+    said = spark.conf.get(_PARTITIONS, None)
+    partitions = int(said) if said is not None and said.isdigit() else 0
+    return None if partitions in (0, 200) else partitions
 
 
 def _cores(spark: SparkSession) -> int | None:
     """Return how many tasks run at a time; None: nobody knows."""
+    if (spark.conf.get("spark.dynamicAllocation.enabled", None) or "").lower() == "true":
+        # Executors come when there is work: the present ones tell nothing.
+        return _cores_of(spark, spark.conf.get("spark.dynamicAllocation.maxExecutors", None))
     context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
     if context is not None:
         return int(context.defaultParallelism)
@@ -199,9 +210,14 @@ def _cores(spark: SparkSession) -> int | None:
     if said is not None:
         return int(said)
     executors = spark.conf.get("spark.executor.instances", None)
-    if executors is not None:
-        return int(executors) * int(spark.conf.get("spark.executor.cores", None) or 1)
-    return _local_cores(spark)
+    return _local_cores(spark) if executors is None else _cores_of(spark, executors)
+
+
+def _cores_of(spark: SparkSession, executors: str | None) -> int | None:
+    """Return the cores of a number of executors, or None."""
+    if executors is None or not executors.isdigit():
+        return None
+    return int(executors) * int(spark.conf.get("spark.executor.cores", None) or 1)
 
 
 def _local_cores(spark: SparkSession) -> int | None:

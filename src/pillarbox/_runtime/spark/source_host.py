@@ -68,6 +68,9 @@ class SourceHost:
                     if task.is_satisfied:
                         residency.here.discard(task)
                         return
+                if self._bounded and any(operator.has_close for operator in task.chain.operators):
+                    # A batch ends with its tasks. What has nothing to release serves the next partition, too.
+                    residency.here.end(task)
                 residency.here.spare_the_collector()
             except BaseException:
                 residency.here.discard(task)

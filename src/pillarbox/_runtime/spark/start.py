@@ -31,7 +31,7 @@ from pillarbox._runtime.spark.buffer_rows import batch_settings
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.facts import CHECKSUMS, STATE_FORMAT, is_classic
 from pillarbox._runtime.spark.interrupted_batch import finish_batch_in_sink, interrupted_batch_is_read
-from pillarbox._runtime.spark.layouts import layout_setting
+from pillarbox._runtime.spark.layouts import STATE_PARTITIONS, layout_setting
 from pillarbox._runtime.spark.residency import DRAIN_PROPERTY
 from pillarbox._runtime.spark.session import plans_now, reason_for_default, session_settings
 from pillarbox._runtime.spark.sink_log import complete_sink_log
@@ -220,7 +220,7 @@ def _needed(programs: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> di
     parallelism = wanted_parallelism(programs) or max(program.parallelism for program in programs)
     return {
         **dict(layout_setting(program.id, layout) for program, layout in zip(programs, layouts)),
-        "spark.sql.streaming.internal.stateStore.partitions": str(parallelism),
+        STATE_PARTITIONS: str(parallelism),
         _PROVIDER_KEY: _PROVIDER,
         # An epoch writes the changes of the state store, not its files.
         "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
@@ -438,11 +438,24 @@ def _noting_function(for_each_batch: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def _programs_to_start(writer: Any, spark: SparkSession) -> list[PlannedProgram]:
+    """Return the programs of a query that starts: none, if its plan cannot be read, and no program is to be started."""
+    try:
+        return programs_of(writer)
+    except Exception as error:
+        if _unstarted.get(spark):
+            raise  # one may be in this query, and would run without its settings
+        _log.warning(
+            "whether a query has programs of pillarbox is not known, so it starts as it is: %s", describe(error)
+        )
+        return []
+
+
 def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(start)
     def wrapper(writer: Any, *args: Any, **options: Any) -> Any:
         spark = session_of(writer)
-        programs = programs_of(writer)
+        programs = _programs_to_start(writer, spark)
         layouts: list[Layout] = []
         checkpoint: str | None = None
         settings: dict[str, str] = {}

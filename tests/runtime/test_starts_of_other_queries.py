@@ -1,0 +1,37 @@
+"""Queries without a program of pillarbox, which start through its wrapper as well."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pillarbox._runtime.spark import start
+
+
+class Session:
+    """A session, as far as a start without programs looks at it."""
+
+
+def unreadable(writer: Any) -> Any:
+    raise RuntimeError("the plan cannot be read")
+
+
+def test_a_query_starts_although_its_plan_cannot_be_read(monkeypatch, caplog):
+    monkeypatch.setattr(start, "programs_of", unreadable)
+    starts = start._with_settings(lambda writer, path: f"a query that writes to {path}")
+    with caplog.at_level(logging.WARNING, logger="pillarbox"):
+        assert starts(SimpleNamespace(_spark=Session()), "out") == "a query that writes to out"
+    assert "it starts as it is: RuntimeError: the plan cannot be read" in caplog.text
+
+
+def test_it_does_not_where_a_program_waits_for_its_start(monkeypatch):
+    monkeypatch.setattr(start, "programs_of", unreadable)
+    session: Any = Session()
+    planned: Any = SimpleNamespace(id="waits")
+    start.take_metrics_name(session, "pillarbox", planned)
+    starts = start._with_settings(lambda writer: pytest.fail("it was started"))
+    with pytest.raises(RuntimeError, match="the plan cannot be read"):
+        starts(SimpleNamespace(_spark=session))
