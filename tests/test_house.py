@@ -62,7 +62,7 @@ PUBLIC = {
     "TumblingProcessingTimeWindows", "TypeMismatchError", "Types", "ValueState", "ValueStateDescriptor",
     "WatermarkGenerator", "WatermarkStrategy", "Window", "WindowAssigner", "WindowFunction", "WindowedStream",
     "approx_count_distinct_", "avg_", "count_", "first_", "last_", "local_session", "max_", "metrics", "min_",
-    "read_state", "rescale", "savepoint", "start", "stop_with_savepoint", "sum_", "write_state",
+    "read_state", "rescale", "run", "savepoint", "start", "stop_with_savepoint", "sum_", "write_state",
 }  # fmt: skip
 
 

@@ -133,6 +133,7 @@ from pillarbox._runtime.local import LocalJob
 from pillarbox._runtime.spark.metrics import metrics
 from pillarbox._runtime.spark.query import start
 from pillarbox._runtime.spark.rescale import rescale
+from pillarbox._runtime.spark.run import run
 from pillarbox._runtime.spark.savepoint import savepoint
 from pillarbox._runtime.spark.session import local_session
 from pillarbox._runtime.spark.state_reader import read_state
@@ -302,6 +303,7 @@ __all__ = [
     "min_",
     "read_state",
     "rescale",
+    "run",
     "savepoint",
     "start",
     "stop_with_savepoint",

@@ -43,7 +43,7 @@ def no_spark(monkeypatch):
 def test_help_teaches():
     text = called("--help").output
     assert all(name in text for name in ("inspect", "state", "rescale", "Exit codes: 0, done; 1,", "Examples:"))
-    for name in ("inspect", "state", "rescale"):
+    for name in ("inspect", "state", "rescale", "savepoint", "stop"):
         text = called(name, "--help").output
         assert all(option in text for option in ("CHECKPOINT", "--json", "--master", "--conf KEY=VALUE", "--verbose"))
     assert called("--version").output.startswith("pillarbox, version ")
@@ -59,6 +59,7 @@ def test_help_teaches():
         (["inspect", "cp", "--epoch", "-1"], "-1 is not in the range x>=0"),
         (["inspect", ""], "Invalid value for 'CHECKPOINT': it is empty"),
         (["savepoint", "cp", ""], "Invalid value for 'DIRECTORY': it is empty"),
+        (["stop", "cp", "--timeout", "0"], "0.0 is not in the range x>0"),
         (["nothing"], "No such command 'nothing'"),
     ],
 )
@@ -353,6 +354,15 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
     result = called("savepoint", "cp", "bad", "--stop")
     assert (result.exit_code, result.stderr) == (1, "waiting\nError: nobody has taken the request\n")
     assert asked == [("cp", "/sp", True, 5.0), ("cp", "bad", False, 600.0)]
+
+    def not_seen(spark, directory):
+        raise CheckpointMismatchError(f"{directory} is no savepoint")
+
+    monkeypatch.setattr(savepoint_module, "open_savepoint", not_seen)
+    result = called("savepoint", "cp", "/sp", "--stop")  # the driver has said that it is there
+    assert result.exit_code == 0
+    assert result.stdout == "/sp: the driver has written the savepoint, at a place that is not seen from here\n"
+    assert json.loads(called("savepoint", "cp", "/sp", "--stop", "--json").stdout)["epoch"] is None
     for arguments, words in (
         (["--drain"], "--drain is for --stop"),
         (["--stop", "--epoch", "3"], "--epoch is not for --stop"),

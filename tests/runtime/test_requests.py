@@ -109,7 +109,7 @@ def savepoints(monkeypatch):
     return found
 
 
-def ask(folder, number="r", until=1060.0, directory="/sp", drain=False):
+def ask(folder, number="r", until=1060.0, directory: str | None = "/sp", drain=False):
     folder.content.append(
         {"request": number, "what": "stop", "directory": directory, "drain": drain, "until": int(until * 1000)}
     )
@@ -134,6 +134,53 @@ def test_what_went_wrong_is_the_answer(folder, watch, stopped, directory, words)
     ask(folder, directory=directory)
     watch.look()
     assert [(line["done"], line["error"]) for line in folder.of("answer")] == [(False, words)]
+
+
+@pytest.mark.parametrize(
+    ("ends", "failure", "answer"),
+    [
+        (True, None, {"done": True}),
+        (False, None, {"done": True}),
+        (
+            False,
+            RuntimeError("the disk is full"),
+            {"done": False, "error": "the query failed before it could be stopped: RuntimeError: the disk is full"},
+        ),
+        (OSError("no disk"), None, {"done": False, "error": "OSError: no disk"}),
+    ],
+    ids=["behind its epoch", "at once", "failed", "broken"],
+)
+def test_a_query_is_stopped_without_a_savepoint(folder, watch, clock, stopped, monkeypatch, ends, failure, answer):
+    def end(started, has_time):
+        assert started is watch._started and has_time()
+        clock.now = 1060.0
+        assert not has_time()
+        if isinstance(ends, Exception):
+            raise ends
+        return ends
+
+    monkeypatch.setattr(requests, "end_query", end)
+    watch._started.query.exception = lambda: failure
+    ask(folder, directory=None)
+    watch.look()
+    assert folder.of("answer") == [{"answer": "r", **answer}] and not stopped
+
+
+def test_the_same_stop_again_is_done_and_another_request_is_not(folder, clock):
+    told: list[str] = []
+    ask(folder, directory=None)
+    folder.content += [{"taken": "r"}]
+    with pytest.raises(
+        SavepointError, match=r"asked to stop the query, which is under way: nothing was asked\. 'pillarbox s"
+    ):
+        request_stop(NO_SPARK, "cp", "/sp", drain=False, timeout=30.0)
+    folder.content += [{"answer": "r", "done": True}]
+    request_stop(NO_SPARK, "cp", None, drain=False, timeout=30.0, tell=told.append)
+    assert told == ["an earlier call has asked for it, and it is done"]
+    folder.content += [{"over": ["r"]}]
+    with pytest.raises(SavepointError, match=r"or the clocks of both machines differ\Z"):
+        request_stop(NO_SPARK, "cp", None, drain=False, timeout=30.0)
+    assert folder.of("request")[1]["directory"] is None
 
 
 def test_requests_whose_time_has_run_out_or_that_are_withdrawn_or_taken_are_left_alone(folder, watch, stopped):
@@ -168,6 +215,19 @@ def test_a_folder_that_cannot_be_read_does_not_end_the_watch(folder, watch, stop
     assert stopped
 
 
+def test_nothing_is_said_of_requests_to_a_query_that_has_ended(folder, watch, monkeypatch, caplog):
+    """Its Spark may be gone as well."""
+
+    def broken():
+        raise OSError("this SparkContext was shut down")
+
+    watch._started.query.isActive = False
+    monkeypatch.setattr(folder, "files", broken)
+    with caplog.at_level(logging.WARNING, "pillarbox"):
+        watch.look()
+    assert not caplog.records
+
+
 def test_the_end_of_the_query_is_held_until_the_answer_is_written(folder, watch, stopped):
     started = watch._started
     ended: list[int] = []
@@ -176,7 +236,7 @@ def test_the_end_of_the_query_is_held_until_the_answer_is_written(folder, watch,
         ended.append(len(folder.of("answer")))
         return True
 
-    started.query.awaitTermination = await_termination
+    started.await_end = await_termination
     started.hold_its_end()
     ask(folder)
     held = []
@@ -184,6 +244,34 @@ def test_the_end_of_the_query_is_held_until_the_answer_is_written(folder, watch,
     watch.look()
     assert held == [1, 1] and started._holding == 0
     assert started.query.awaitTermination(5.0) is True and ended == [1]
+
+
+def test_whoever_waits_for_the_end_waits_until_functions_are_closed_but_not_at_an_interrupt(watch):
+    closed: list[str] = []
+    started = watch._started
+    started.hold_its_end(lambda: closed.append("closed"))
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    def failed(timeout: float) -> None:
+        raise RuntimeError("the query has failed")
+
+    started.await_end = lambda timeout: False
+    assert started.query.awaitTermination(1) is False and not closed
+    started.await_end = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        started.query.awaitTermination()
+    started.await_end = failed
+    with pytest.raises(RuntimeError):
+        started.query.awaitTermination(1)
+    assert not closed, "it still runs"
+    started.query.isActive = False
+    with pytest.raises(RuntimeError):
+        started.query.awaitTermination(1)
+    started.await_end = lambda: None
+    started.query.awaitTermination()
+    assert closed == ["closed"] * 2
 
 
 def test_the_command_waits_for_the_answer(folder, clock):

@@ -72,9 +72,20 @@ def test_an_environment_with_the_same_base_python_is_another_one(tmp_path):
         session.check_python("nothing")
 
 
-def test_speculation_is_refused():
+@pytest.mark.parametrize("said", ["true", "True"])
+def test_speculation_is_refused(said):
     with pytest.raises(ConfigurationError, match=r"spark\.speculation is on"):
-        session.check_session(FakeSession(spark__speculation="True"), streaming=True)  # type: ignore[arg-type]
+        session.check_session(FakeSession(spark__speculation=said), streaming=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("setting", ["worker__reuse", "use__daemon"])
+def test_a_new_process_for_each_task_is_warned_of(setting, caplog):
+    spark: Any = FakeSession(**{f"spark__python__{setting}": "false"})
+    session.check_session(spark, streaming=False)
+    assert not caplog.text
+    session.check_session(spark, streaming=True)
+    (record,) = caplog.records
+    assert record.getMessage().startswith(f"spark.python.{setting.replace('__', '.')} is off, so each task gets a new")
 
 
 BY_CORES = "by the cluster's cores"

@@ -20,7 +20,7 @@ import pillarbox as package
 from pillarbox._cli import show
 from pillarbox._cli.progress import progress
 from pillarbox._cli.session import session
-from pillarbox._errors import PillarboxError
+from pillarbox._errors import CheckpointMismatchError, PillarboxError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -34,6 +34,7 @@ Examples:
   pillarbox state /checkpoints/flights count --where "seen > 1000"
   pillarbox rescale /checkpoints/flights --parallelism 8
   pillarbox savepoint /checkpoints/flights /savepoints/flights-1
+  pillarbox stop /checkpoints/flights
 
 CHECKPOINT is the checkpointLocation of a query, wherever Spark reads: a path, hdfs://, s3a://, abfss://. What such a
 place needs is given to Spark as spark-submit has it: --conf spark.jars.packages=... --conf spark.hadoop....
@@ -333,7 +334,14 @@ def savepoint(
             )
         else:
             write(spark, checkpoint, directory, epoch=epoch)
-        manifest = open_savepoint(spark, directory).manifest
+        try:
+            manifest = open_savepoint(spark, directory).manifest
+        except CheckpointMismatchError:
+            if not stop:
+                raise
+            # The driver has answered that it is there.
+            _not_seen_here(directory, as_json=as_json)
+            return
     size = sum(each.length for each in manifest.files.values())
     if as_json:
         uids = [operator.uid for operator in manifest.operators]
@@ -344,3 +352,49 @@ def savepoint(
             f" {show.counted(len(manifest.operators), 'operator')}, {show.size(size)}"
             f"{'; drained' if manifest.drained else ''}"
         )
+
+
+def _not_seen_here(directory: str, *, as_json: bool) -> None:
+    """Print that the driver has written a savepoint, of which this machine cannot say more."""
+    if as_json:
+        click.echo(json.dumps({"savepoint": directory, "epoch": None, "operators": None, "bytes": None}))
+    else:
+        click.echo(f"{directory}: the driver has written the savepoint, at a place that is not seen from here")
+
+
+@pillarbox.command()
+@_CHECKPOINT
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    help="How long the epoch that runs may take to its end (seconds); then it is interrupted.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@_with_spark
+def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> None:
+    """Stop the running query of CHECKPOINT between two epochs, without a savepoint.
+
+    The epoch that runs comes to its end and is committed, so the next start runs nothing again, and 'pillarbox rescale'
+    takes the checkpoint. If it takes longer than --timeout, it is interrupted, and the next start runs it again.
+
+    The driver of the query does it, as that was started with pillarbox.start(...): a request is left for it beside the
+    checkpoint, and withdrawn if it is not taken in time. If the command is killed, the same one again waits for what it
+    has asked for. pillarbox.run(query), in the program, does the same at SIGTERM.
+    """
+    from pillarbox._runtime.spark.description import Description
+    from pillarbox._runtime.spark.requests import request_stop
+
+    with open_session(f"Stopping the query of {checkpoint}") as spark:
+        request_stop(
+            spark, checkpoint, None, drain=False, timeout=timeout, tell=functools.partial(click.echo, err=True)
+        )
+        description = Description(spark, checkpoint)
+        last = description.last_committed
+        begun = None if description.unfinished is None else last + 1
+    if as_json:
+        click.echo(json.dumps({"checkpoint": checkpoint, "last_epoch": last, "unfinished_epoch": begun}))
+        return
+    where = f"behind epoch {last}" if begun is None else f"in epoch {begun}, which the next start runs again"
+    click.echo(f"{checkpoint}: the query is stopped {where}")

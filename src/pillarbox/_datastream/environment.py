@@ -419,8 +419,8 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
 
         Args:
             function: called in the driver for each micro-batch, with the outputs' DataFrames by name and the batch id;
-                to be exactly-once, its writes must be idempotent per batch id. The outputs are computed once before
-                the call, and kept until it returns, so each may be read several times.
+                to be exactly-once, its writes must replace what it wrote for the same batch id. The outputs are
+                computed once before the call, and kept until it returns, so each may be read several times.
             outputs: the stream of each output, by name, or stream and columns, as in :meth:`DataStream.to_dataframe`.
 
         Raises:

@@ -7,12 +7,18 @@ starts: Spark keeps the session's settings for the query, and hands them to its 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from pillarbox._errors import CheckpointMismatchError
 from pillarbox._graph import CODES, Layout, Parallelisms, Program, subtask_places
 
-__all__ = ["STATE_PARTITIONS", "ProgramLayout", "layout_setting", "local_property", "partition_id"]
+if TYPE_CHECKING:
+    from pillarbox._runtime.spark.description import Description
+    from pillarbox._runtime.spark.start import PlannedProgram
+
+__all__ = ["STATE_PARTITIONS", "ProgramLayout", "check_compiled", "layout_setting", "local_property", "partition_id"]
 
 #: The setting for the number of state partitions, which is that of tasks of a level.
 STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
@@ -74,3 +80,21 @@ class ProgramLayout:
     def codes(self, layout: Layout) -> Iterable[int]:
         """Return the codes of all subtasks."""
         return subtask_places(self.parallelisms, layout).keys()
+
+
+def check_compiled(description: Description, planned: Sequence[PlannedProgram], layouts: Sequence[Layout]) -> None:
+    """Refuse a checkpoint that is laid out in another way than its programs, for tasks that cannot be told.
+
+    Raises:
+        CheckpointMismatchError: it is.
+    """
+    for one, layout in zip(planned, layouts):
+        if one.parallelism and layout != one.layout._replace(codes=CODES):
+            what, how = "is laid out in another way than the program", ""
+            if layout.subtasks != one.layout.subtasks:
+                what = f"has max parallelism {layout.subtasks}, and the program {one.layout.subtasks}"
+                how = f"call env.set_max_parallelism({layout.subtasks}), or "
+            raise CheckpointMismatchError(
+                f"checkpoint {description} {what}; under Spark Connect, tasks of foreachBatch and for_each_batch are"
+                f" not told of that: {how}start the query in a classic session"
+            )

@@ -7,6 +7,7 @@ time, and has the functions closed when the query has ended.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import socket
@@ -23,6 +24,7 @@ from pillarbox._elements import TaskReport
 from pillarbox._errors import ProgramError, describe, shorten
 from pillarbox._runtime.spark import residency
 from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.ending import end_query
 from pillarbox._runtime.spark.metrics import tasks_of
 from pillarbox._runtime.spark.requests import RequestWatch
 from pillarbox._runtime.spark.rescale import check_spark, rescale
@@ -46,6 +48,10 @@ _LOOK_EVERY = 0.2
 _REQUESTS_EVERY = 5.0
 # Rounds in which residents are looked for, at most.
 _CLOSING_ROUNDS = 8
+# How long whoever waits for the end of a query waits for its functions to be closed, and the end of the process for all
+# of those (seconds).
+_CLOSING = 60.0
+_LEAVING = 30.0
 
 
 def start(
@@ -61,10 +67,11 @@ def start(
       of the checkpoint, and a warning says so.
     - With ``trigger(availableNow=True)`` the query ends also where the program uses processing time: when all input is
       read, processing-time timers that were due by then have fired, and requests carried from epoch to epoch are
-      answered. Later timers stay in the checkpoint. The end is ``query.stop()``: ``awaitTermination()`` returns, and
-      ``exception()`` is None. It may come in the middle of a batch without input, which the next start runs again.
-    - ``pillarbox savepoint CHECKPOINT DIR --stop`` finds it, whichever machine it runs on.
-    - When the query has ended, the ``close()`` of its functions is called in the workers that are still there.
+      answered. Later timers stay in the checkpoint. The end comes between two epochs, and ``exception()`` is None.
+    - ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` find it, whichever machine it runs
+      on; :func:`pillarbox.run` waits for its end, and for signals.
+    - When the query has ended, the ``close()`` of its functions is called in the workers that are still there. Then
+      ``awaitTermination()`` returns.
 
     Args:
         writer: of a program's ``to_dataframe(...).writeStream``, or of ``for_each_batch``.
@@ -96,8 +103,9 @@ def start(
     timed = any(one.program is not None and one.program.uses_processing_time for one in planned)
     started = find(query)
     assert started is not None
-    _Watch(session_of(writer), started, ends=timed and is_available_now(writer)).start()
-    started.hold_its_end()
+    watch = _Watch(session_of(writer), started, ends=timed and is_available_now(writer))
+    started.hold_its_end(watch.wait_for_closing)
+    watch.start()
     return query
 
 
@@ -211,8 +219,20 @@ class _Watch(threading.Thread):
         self._end = EndOfWork() if ends else None
         self._requests = None if started.checkpoint is None else RequestWatch(spark, started)
 
+    def wait_for_closing(self) -> None:
+        """Wait until the functions of the query, which has ended, are closed. Any thread."""
+        if self is not threading.current_thread():
+            self.join(_CLOSING)
+
     def run(self) -> None:
         """Watch."""
+        _watches.add(self)
+        try:
+            self._watch()
+        finally:
+            _watches.discard(self)
+
+    def _watch(self) -> None:
         try:
             self._wait()
         except Exception as error:
@@ -229,7 +249,7 @@ class _Watch(threading.Thread):
         if self._requests is not None:
             self._requests.look()
         looked_for_requests = time.monotonic()
-        while not self._query.awaitTermination(_REQUESTS_EVERY if self._end is None else _LOOK_EVERY):
+        while not self._managed.has_ended(_REQUESTS_EVERY if self._end is None else _LOOK_EVERY):
             if self._requests is not None and time.monotonic() - looked_for_requests >= _REQUESTS_EVERY:
                 self._requests.look()
                 looked_for_requests = time.monotonic()
@@ -239,7 +259,27 @@ class _Watch(threading.Thread):
             for progress in reports.new():
                 is_reached = self._end.is_reached(progress)
             if is_reached:
-                self._query.stop()
+                end_query(self._managed, lambda: True)
+
+    def leave(self, seconds: float) -> None:
+        """Wait for the end of a query that has ended as far as its program knows: the process ends."""
+        if not self._query.isActive:
+            self.join(seconds)
+
+
+# Those that run.
+_watches: set[_Watch] = set()
+
+
+@atexit.register
+def _close_before_leaving() -> None:
+    """Let queries that have ended have their functions closed: Spark would tell of errors if this process just went."""
+    deadline = time.monotonic() + _LEAVING
+    for watch in list(_watches):
+        try:
+            watch.leave(max(0.0, deadline - time.monotonic()))
+        except Exception as error:  # Spark is gone
+            _log.debug("a query is left: %s", describe(error))
 
 
 def _millis(timestamp: str) -> int:

@@ -3,7 +3,8 @@
 There is no other way that is open wherever a query runs: both sides can read and write there. Each writes lines of
 JSON, by Spark, into files of their own; nothing is ever changed or removed. A request has an ``id``:
 
-- ``{"request": id, "what": "stop", "directory": ..., "drain": ..., "until": epoch ms}``, by the command;
+- ``{"request": id, "what": "stop", "directory": ..., "drain": ..., "until": epoch ms}``, by the command; without a
+  savepoint, the directory is null;
 - ``{"taken": id}``, by the driver, before it does anything;
 - ``{"withdrawn": id}``, by the command, when nobody has taken it in time. A driver that has taken it meanwhile looks
   for that once more, so one of the two always knows of the other;
@@ -29,6 +30,7 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import CheckpointMismatchError, PillarboxError, SavepointError, describe
 from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.ending import end_query
 from pillarbox._runtime.spark.facts import add_line, file_names, is_classic, json_object, read_lines
 from pillarbox._runtime.spark.savepoint import open_savepoint
 from pillarbox._runtime.spark.started import StartedQuery
@@ -93,6 +95,7 @@ class _Request:
     """A request to stop a query, and what became of it.
 
     Attributes:
+        directory: where the savepoint is to be; None: there is to be none.
         until: how long a driver may take it (epoch seconds).
         taken: whether one has.
         withdrawn: whether nobody waits for it any more.
@@ -101,7 +104,7 @@ class _Request:
     """
 
     number: str
-    directory: str
+    directory: str | None
     drain: bool
     until: float
     taken: bool = False
@@ -125,7 +128,20 @@ class _Request:
         return self.taken and self.answer is None
 
     def __str__(self) -> str:
-        return f"to {'drain' if self.drain else 'stop'} the query with a savepoint in {self.directory}"
+        where = "" if self.directory is None else f" with a savepoint in {self.directory}"
+        return f"to {'drain' if self.drain else 'stop'} the query{where}"
+
+    def command(self, checkpoint: str) -> str:
+        """Return the command that asks for it."""
+        if self.directory is None:
+            return f"pillarbox stop {checkpoint}"
+        return f"pillarbox savepoint {checkpoint} {self.directory} --stop{' --drain' if self.drain else ''}"
+
+    def outcome(self, checkpoint: str) -> str:
+        """Return the sentence that says how to find out whether it was done."""
+        if self.directory is None:
+            return f"If the query still runs, call 'pillarbox stop {checkpoint}' again"
+        return f"The savepoint is complete if there is {self.directory}/manifest; if not, call this again"
 
 
 def _requests_in(lines: Iterable[dict[str, Any]]) -> dict[str, _Request]:
@@ -185,7 +201,8 @@ class RequestWatch:
             request = self._open_request()
             self._seen = files
         except Exception as error:  # the query can do without; the next look may find it
-            (_log.debug if self._warned else _log.warning)("requests to query %s: %s", self._name, describe(error))
+            quiet = self._warned or not self._started.is_running
+            (_log.debug if quiet else _log.warning)("requests to query %s: %s", self._name, describe(error))
             self._warned = True
             return
         if request is not None:
@@ -234,15 +251,17 @@ class RequestWatch:
                 if any(line.get("withdrawn") == number for line in self._requests.lines()):
                     self._requests.write(answer=number, done=False, error="the request was withdrawn")
                     return
-                _log.info("query %s: stopping with a savepoint in %s", self._name, request.directory)
+                _log.info("query %s: somebody asks %s", self._name, request)
                 error = self._stop(request)
                 told = {} if error is None else {"error": error}
                 self._requests.write(answer=number, done=error is None, **told)
             except Exception as failure:
-                _log.exception("query %s: the request for a savepoint got no answer: %s", self._name, describe(failure))
+                _log.exception("query %s: the request %s got no answer: %s", self._name, request, describe(failure))
 
     def _stop(self, request: _Request) -> str | None:
         """Stop the query; return the sentence that says why not, or None."""
+        if request.directory is None:
+            return self._end(request)
         left = request.until - self._clock()
         try:
             stop_with_savepoint(self._started.query, request.directory, drain=request.drain, timeout=max(left, 0.001))
@@ -251,21 +270,36 @@ class RequestWatch:
             return str(error) if isinstance(error, PillarboxError) else describe(error)
         return None
 
+    def _end(self, request: _Request) -> str | None:
+        """End the query between two epochs, or when the time is over; return the sentence that says why not."""
+        query = self._started.query
+        try:
+            if not end_query(self._started, lambda: self._clock() < request.until):
+                failure = query.exception()
+                if failure is not None:
+                    return f"the query failed before it could be stopped: {describe(failure)}"
+                _log.warning("query %s: its epoch was interrupted, and the next start runs that one again", self._name)
+        except Exception as error:
+            _log.warning("query %s: it could not be stopped: %s", self._name, error)
+            return str(error) if isinstance(error, PillarboxError) else describe(error)
+        return None
+
 
 def request_stop(
     spark: SparkSession,
     checkpoint: str,
-    directory: str,
+    directory: str | None,
     *,
     drain: bool,
     timeout: float,
     tell: Callable[[str], None] = lambda progress: None,
 ) -> None:
-    """Ask the driver of a running query to stop it with a savepoint, and wait for that.
+    """Ask the driver of a running query to stop it, and wait for that.
 
     What an earlier call has asked for with the same arguments is waited for, or is done already.
 
     Args:
+        directory: where the driver is to write a savepoint; None: nowhere.
         timeout: how long to wait (seconds).
         tell: is called with what happens.
 
@@ -277,7 +311,8 @@ def request_stop(
         raise CheckpointMismatchError(
             f"{checkpoint} is no checkpoint of a query: give the checkpointLocation of the one that is to be stopped"
         )
-    mine = _Request(uuid.uuid4().hex, directory.rstrip("/") or directory, drain, time.time() + timeout)
+    place = None if directory is None else directory.rstrip("/") or directory
+    mine = _Request(uuid.uuid4().hex, place, drain, time.time() + timeout)
     asked = _Asked(spark, checkpoint, mine, timeout, tell)
     if asked.join_earlier():
         return
@@ -320,7 +355,7 @@ class _Asked:
             if request.over:
                 continue
             is_same = request.drain == self._mine.drain and request.directory == self._mine.directory
-            if is_same and request.taken and self._is_written():
+            if is_same and request.taken and (request.is_done if request.directory is None else self._is_written()):
                 # (Also if the driver has died behind the savepoint, and before its answer.)
                 self._tell("an earlier call has asked for it, and it is done")
                 return True
@@ -334,11 +369,10 @@ class _Asked:
             if not (request.is_under_way or request.is_open) or lasts < time.time():
                 continue
             if not is_same:
-                options = "--stop --drain" if request.drain else "--stop"
                 raise SavepointError(
                     f"checkpoint {self._checkpoint}: an earlier call has asked {request}, which is under way: nothing"
-                    f" was asked. 'pillarbox savepoint {self._checkpoint} {request.directory} {options}' waits for it,"
-                    " and withdraws it if interrupted before a driver takes it"
+                    f" was asked. '{request.command(self._checkpoint)}' waits for it, and withdraws it if interrupted"
+                    " before a driver takes it"
                 )
             self._request = request
         return False
@@ -377,8 +411,8 @@ class _Asked:
             if request.over and request.taken:
                 raise SavepointError(
                     f"checkpoint {self._checkpoint}: the query was started again before the driver that had taken the"
-                    " request has answered: that one has died, or is still writing. The savepoint is complete if there"
-                    f" is {request.directory}/manifest; if not, call this again"
+                    " request has answered: that one has died, or is still at it."
+                    f" {request.outcome(self._checkpoint)}"
                 )
             if request.over or (request.withdrawn and not self._is_withdrawn and not request.taken):
                 self._ask_again()
@@ -389,8 +423,7 @@ class _Asked:
                 if time.time() > request.until + self._writing:
                     raise SavepointError(
                         f"checkpoint {self._checkpoint}: the driver has taken the request, and does not answer: it has"
-                        " died, or is still writing; look at its log. The savepoint is complete if there is"
-                        f" {request.directory}/manifest"
+                        f" died, or is still at it; look at its log. {request.outcome(self._checkpoint)}"
                     )
                 time.sleep(_LOOK_EVERY)
             elif self._is_withdrawn:
@@ -408,11 +441,16 @@ class _Asked:
             raise SavepointError(
                 f"checkpoint {self._checkpoint}: nobody has taken the request within {self._timeout:g} seconds, and"
                 " it is withdrawn. The query does not run, was not started with pillarbox.start(...), or the clocks"
-                " of both machines differ; of a query that is stopped, 'pillarbox savepoint' without --stop writes"
-                " a savepoint"
+                f" of both machines differ{self._if_stopped}"
             )
         self._write()
         self._tell("the query's driver is asked once more")
+
+    @property
+    def _if_stopped(self) -> str:
+        if self._mine.directory is None:
+            return ""
+        return "; of a query that is stopped, 'pillarbox savepoint' without --stop writes a savepoint"
 
     @property
     def _writing(self) -> float:
@@ -421,6 +459,7 @@ class _Asked:
 
     def _is_written(self) -> bool:
         """Return whether there is a whole savepoint at the place."""
+        assert self._mine.directory is not None
         try:
             open_savepoint(self._spark, self._mine.directory)
         except CheckpointMismatchError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import re
 import shutil
@@ -34,7 +35,10 @@ __all__ = [
     "worker_pool",
 ]
 
+_log = logging.getLogger("pillarbox")
+
 _PARTITIONS = "spark.sql.shuffle.partitions"
+_NEEDED_FOR_SPEED = ("spark.python.worker.reuse", "spark.python.use.daemon")
 # By default no program has a higher parallelism: its max parallelism is eight times as high, and at most 128.
 _MOST_BY_DEFAULT = 16
 # `spark.sql.shuffle.partitions` may be meant for the batch jobs of a whole cluster; each of ours has a state store.
@@ -135,14 +139,27 @@ def check_session(spark: SparkSession, *, streaming: bool) -> None:
         ConfigurationError: a package is missing, or a setting of the application stands in the way.
     """
     check_packages()
-    if streaming and (spark.conf.get("spark.speculation", None) or "").lower() == "true":
+    if streaming and _is(spark, "spark.speculation", "false"):
         raise ConfigurationError(
             "spark.speculation is on: two attempts of one task would work on the same state; set it to false"
         )
+    if streaming:
+        for name in _NEEDED_FOR_SPEED:
+            if not _is(spark, name, "true"):
+                _log.warning(
+                    "%s is off, so each task gets a new Python process: every epoch reads all of its state again, and"
+                    " opens all functions; leave it on, as it is by default",
+                    name,
+                )
     # On this machine the workers can be compared with the driver; elsewhere the interpreter's path may well differ.
     context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
     if context is not None and re.match(r"local(\[|$)", spark.conf.get("spark.master", "") or ""):
         check_python(context.pythonExec)
+
+
+def _is(spark: SparkSession, name: str, default: str) -> bool:
+    """Return whether a setting of the application is on."""
+    return str(spark.conf.get(name, default)).strip().lower() == "true"
 
 
 def check_python(worker: str) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import logging
 import re
-import sys
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
@@ -31,12 +30,19 @@ from pillarbox._runtime.spark.buffer_rows import batch_settings
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.facts import CHECKSUMS, STATE_FORMAT, is_classic
 from pillarbox._runtime.spark.interrupted_batch import finish_batch_in_sink, interrupted_batch_is_read
-from pillarbox._runtime.spark.layouts import STATE_PARTITIONS, layout_setting
-from pillarbox._runtime.spark.residency import DRAIN_PROPERTY
+from pillarbox._runtime.spark.last_epoch import drain_setting
+from pillarbox._runtime.spark.layouts import STATE_PARTITIONS, check_compiled, layout_setting
 from pillarbox._runtime.spark.session import plans_now, reason_for_default, session_settings
 from pillarbox._runtime.spark.sink_log import complete_sink_log
 from pillarbox._runtime.spark.started import StartedQuery, remember
-from pillarbox._runtime.spark.writer import checkpoint_of, note_batch_function, runs_every_plan, session_of
+from pillarbox._runtime.spark.telling import tell
+from pillarbox._runtime.spark.writer import (
+    checkpoint_of,
+    note_batch_function,
+    runs_every_plan,
+    session_of,
+    tasks_are_told,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +51,6 @@ if TYPE_CHECKING:
 __all__ = [
     "PlannedProgram",
     "changes_refused",
-    "last_epoch",
     "program_settings",
     "programs_of",
     "register",
@@ -92,7 +97,6 @@ _log = logging.getLogger("pillarbox")
 _WRAPPED = "_pillarbox_wrapped"
 
 _refusing: ContextVar[bool] = ContextVar("pillarbox_refusing", default=False)
-_last_epoch: ContextVar[int | None] = ContextVar("pillarbox_last_epoch", default=None)
 
 
 class _TakenName(NamedTuple):
@@ -306,35 +310,6 @@ def changes_refused() -> Iterator[None]:
         _refusing.reset(token)
 
 
-@contextmanager
-def last_epoch(number: int) -> Iterator[None]:
-    """Let event time end in a micro-batch of the queries that this thread starts meanwhile."""
-    token = _last_epoch.set(number)
-    try:
-        yield
-    finally:
-        _last_epoch.reset(token)
-
-
-def _drained(description: Description) -> dict[str, str]:
-    """Return the setting that says which micro-batch is the last one, if one is, or is to be run again as such."""
-    number = _last_epoch.get()
-    try:
-        if number is None and description.last_epoch_begun is None:
-            description.forget_last_epoch()
-            if description.is_drained():
-                _log.warning(
-                    "checkpoint %s was drained: event time has come to its end in it, so all that comes now is late;"
-                    " start from a new checkpoint",
-                    description,
-                )
-            return {}
-        number = description.last_epoch_begun if number is None else number
-    except Exception as error:
-        _log.warning("checkpoint %s: whether it was drained is not known: %s", description, describe(error))
-    return {} if number is None else {DRAIN_PROPERTY: str(number)}
-
-
 def _layouts_in(spark: SparkSession, description: Description, planned: Sequence[PlannedProgram]) -> list[Layout]:
     """Return how the programs of a query are laid out in its checkpoint."""
     compiled = [one.layout for one in planned]
@@ -388,7 +363,7 @@ def _tell_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> No
     """Tell the numbers that the user has not set, as a checkpoint keeps them."""
     stateful = [one for one in planned if one.parallelism]
     if stateful and wanted_parallelism(stateful) is None:
-        _tell(
+        tell(
             f"the query begins with parallelism {max(one.parallelism for one in stateful)},"
             f" {reason_for_default(spark)}: env.set_parallelism() sets another one, and 'pillarbox rescale' changes it"
         )
@@ -399,17 +374,6 @@ def _tell_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> No
                 " another one at the first start",
                 one.layout.subtasks,
             )
-
-
-def _tell(text: str) -> None:
-    """Tell what is no warning, and what the user is to know all the same.
-
-    It is in the log, where that shows such messages. Else it is on standard error, as greetings of Spark's shells are.
-    """
-    if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
-        _log.info("%s", text)
-    else:
-        print(f"pillarbox: {text}", file=sys.stderr, flush=True)
 
 
 def _watch_starts(spark: SparkSession) -> None:
@@ -473,8 +437,10 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
             if checkpoint is not None:
                 description = Description(spark, checkpoint)
                 layouts = _layouts_in(spark, description, programs)
+                if not tasks_are_told(writer):
+                    check_compiled(description, programs, layouts)
                 _look_at_checkpoint(description, programs, layouts)
-                settings = _drained(description)
+                settings = drain_setting(description)
 
                 def finish() -> Any:
                     with (
@@ -485,7 +451,7 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
 
                 if finish_batch_in_sink(writer, description, finish, start.__get__(writer), *args, **options):
                     description = Description(spark, checkpoint)
-                    settings = _drained(description)
+                    settings = drain_setting(description)
                 complete_sink_log(writer, description, start.__get__(writer), *args, **options)
                 is_new = description.is_new
             if is_new:

@@ -28,6 +28,7 @@ class StartedQuery:
         writer: whose options it has.
         checkpoint: its checkpoint location; None: it has one of its own, which nobody could go on with.
         programs: those in its plan.
+        await_end: the query's own ``awaitTermination``.
     """
 
     def __init__(
@@ -46,6 +47,8 @@ class StartedQuery:
         # Guards the number; threads wait for it to be 0.
         self._changed = threading.Condition()
         self._holding = 0
+        # The query's own, which does not wait for those who are busy with it.
+        self.await_end: Any = getattr(query, "awaitTermination", None)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -59,23 +62,51 @@ class StartedQuery:
                 self._holding -= 1
                 self._changed.notify_all()
 
-    def wait_while_held(self) -> None:
-        """Wait until nobody is busy with the query that has ended. Any thread."""
+    def wait_while_held(self) -> bool:
+        """Wait until nobody is busy with the query that has ended; return whether somebody was. Any thread."""
         with self._changed:
+            was_held = bool(self._holding)
             self._changed.wait_for(lambda: not self._holding)
+            return was_held
 
-    def hold_its_end(self) -> None:
+    def has_ended(self, timeout: float) -> bool:
+        """Return whether the query has ended, or does within a time (seconds), and nobody is busy with it any more.
+
+        While somebody is, it seems to have ended, and it may go on afterwards.
+
+        Raises:
+            StreamingQueryException: it has failed.
+        """
+        return self.await_end(timeout) is not False and not (self.wait_while_held() and _is_active(self.query))
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the query runs, or somebody is busy with it."""
+        return bool(self._holding) or _is_active(self.query)
+
+    def hold_its_end(self, closing: Callable[[], None] = lambda: None) -> None:
         """Let ``awaitTermination()`` of the query return when nobody is busy with it any more.
 
         A program usually ends, and Spark with it, when that returns; but a query that is stopped with a savepoint
-        still has to be read then.
+        still has to be read then, and the functions of any query have to be closed.
+
+        Args:
+            closing: waits until the functions of the query that has ended are closed.
         """
-        await_termination: Any = self.query.awaitTermination
 
         def held_termination(timeout: float | None = None) -> bool | None:
-            ended: bool | None = await_termination() if timeout is None else await_termination(timeout)
+            try:
+                if timeout is None:
+                    ended: bool | None = self.await_end()
+                    self.wait_while_held()
+                else:
+                    ended = self.has_ended(timeout)
+            except Exception:
+                if not self.is_running:
+                    closing()
+                raise
             if ended is not False:
-                self.wait_while_held()
+                closing()
             return ended
 
         self.query.awaitTermination = held_termination  # type: ignore[method-assign]
@@ -86,16 +117,21 @@ _queries: dict[str, StartedQuery] = {}
 
 
 def remember(started: StartedQuery) -> None:
-    """Keep a query that has just been started; those that have ended are forgotten."""
+    """Keep a query that has just been started; those that have ended are forgotten, but for who has them at hand."""
+    query: Any = started.query
+    query._pillarbox_started = started
     with _lock:
         for number, other in list(_queries.items()):
-            if not _is_active(other.query):
+            if not other.is_running:
                 del _queries[number]
         _queries[str(started.query.id)] = started
 
 
 def find(query: StreamingQuery) -> StartedQuery | None:
     """Return how a query was started; None: another process did it, or it has no program of pillarbox."""
+    started: StartedQuery | None = getattr(query, "_pillarbox_started", None)
+    if started is not None:
+        return started
     with _lock:
         return _queries.get(str(query.id))
 
@@ -103,7 +139,7 @@ def find(query: StreamingQuery) -> StartedQuery | None:
 def running() -> list[str]:
     """Return the ids of queries that run, of all sessions of this process."""
     with _lock:
-        return [number for number, started in _queries.items() if _is_active(started.query)]
+        return [number for number, started in _queries.items() if started.is_running]
 
 
 def _is_active(query: StreamingQuery) -> bool:

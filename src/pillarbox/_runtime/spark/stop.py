@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from pillarbox._errors import PillarboxError, ProgramError, SavepointError, describe, shorten
 from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.ending import end_between_epochs, run_one_epoch
+from pillarbox._runtime.spark.last_epoch import last_epoch
 from pillarbox._runtime.spark.metrics import metrics
 from pillarbox._runtime.spark.places import place_of
 from pillarbox._runtime.spark.savepoint import check_new, savepoint
-from pillarbox._runtime.spark.start import changes_refused, last_epoch
 from pillarbox._runtime.spark.started import StartedQuery, find
-from pillarbox._runtime.spark.writer import one_batch, session_of
+from pillarbox._runtime.spark.writer import session_of, tasks_are_told
 from pillarbox._time.timestamps import MAX_WATERMARK
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ _log = logging.getLogger("pillarbox")
 
 # Seconds.
 DEFAULT_TIMEOUT = 600.0
-# How often a running query is looked at, and how often one without input is started.
-_LOOK_EVERY = 0.05
+# How often a query without input is started.
 _TRY_EVERY = 2.0
 
 
@@ -84,6 +84,12 @@ def stop_with_savepoint(
         raise SavepointError(
             f"query {query.id} has no checkpointLocation that it could be started with again: nothing was done"
         )
+    if drain and not tasks_are_told(started.writer):
+        raise SavepointError(
+            f"query {query.id} cannot be drained: under Spark Connect, the tasks of foreachBatch and for_each_batch are"
+            " not told which epoch is the last one. Nothing was done: stop it without drain, or drain it in a classic"
+            " session"
+        )
     twice = sorted(uid for uid, count in Counter(_uids(started)).items() if count > 1)
     if twice:
         raise SavepointError(
@@ -130,20 +136,17 @@ class _Stop:
 
     def _stop(self) -> None:
         query: Any = self._started.query
-        seen = _batch(query)
-        # An epoch that has ended just now leaves the least to be done again.
-        while query.isActive and query.status["isTriggerActive"] and _batch(query) == seen:
-            if time.monotonic() > self._deadline:
-                raise SavepointError(
-                    f"checkpoint {self._checkpoint}: the epoch under way did not end within the timeout; the query"
-                    " still runs, and nothing was done. Try again with a longer timeout"
-                )
-            time.sleep(_LOOK_EVERY)
-        if query.isActive:
-            query.stop()
+        if not end_between_epochs(query, self._has_time):
+            raise SavepointError(
+                f"checkpoint {self._checkpoint}: the epoch under way did not end within the timeout; the query still"
+                " runs, and nothing was done. Try again with a longer timeout"
+            )
         failure = query.exception()
         if failure is not None:
             raise self._aborted(f"the query failed before it could be stopped: {describe(failure)}", begun=True)
+
+    def _has_time(self) -> bool:
+        return time.monotonic() <= self._deadline
 
     def _finish(self) -> None:
         """Run an epoch that was begun, and not committed."""
@@ -194,10 +197,9 @@ class _Stop:
 
     def _run_one(self) -> Any:
         """Start the query for one epoch, and wait for its end; return what Spark tells of it, if there was one."""
-        with one_batch(self._started.writer), changes_refused():
-            query: Any = self._started.start()
-        if not query.awaitTermination(max(1.0, self._deadline - time.monotonic())):
-            query.stop()
+        least = time.monotonic() + 1.0
+        query = run_one_epoch(self._started, lambda: self._has_time() or time.monotonic() < least)
+        if query is None:
             raise self._aborted("an epoch did not end within the timeout", begun=True)
         return query.lastProgress
 
@@ -209,11 +211,6 @@ class _Stop:
             f" it {runs}; 'pillarbox savepoint {self._checkpoint} DIR' writes a savepoint of the last epoch that was"
             " committed"
         )
-
-
-def _batch(query: Any) -> int | None:
-    progress = query.lastProgress
-    return None if progress is None else int(progress["batchId"])
 
 
 def _uids(started: StartedQuery) -> list[str]:

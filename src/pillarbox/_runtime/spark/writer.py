@@ -22,6 +22,7 @@ __all__ = [
     "one_batch",
     "runs_every_plan",
     "session_of",
+    "tasks_are_told",
     "without_sink",
 ]
 
@@ -117,6 +118,14 @@ def _files_of_table(spark: SparkSession, table: str) -> str | None:
     rows = spark.sql(f"DESCRIBE EXTENDED {table}").collect()
     said = {row.col_name: row.data_type for row in rows}
     return said.get("Location") if str(said.get("Provider")).lower() in _FILE_FORMATS else None
+
+
+def tasks_are_told(writer: Any) -> bool:
+    """Return whether settings of the session at its start reach the tasks of the query.
+
+    A ``foreachBatch`` of Spark Connect runs each batch in the client's own session, as a query that is none.
+    """
+    return not (_is_connect(writer) and writer._write_proto.HasField("foreach_batch"))
 
 
 @contextmanager

@@ -1,0 +1,56 @@
+"""What ``foreachBatch`` under Spark Connect cannot do, as its tasks are not told of the query: said before it runs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.sql.connect import proto
+
+from pillarbox import CheckpointMismatchError, SavepointError, stop_with_savepoint
+from pillarbox._graph import CODES, Layout
+from pillarbox._runtime.spark.layouts import check_compiled
+from pillarbox._runtime.spark.start import PlannedProgram
+from pillarbox._runtime.spark.started import StartedQuery, remember
+from pillarbox._runtime.spark.writer import tasks_are_told
+
+
+def writer(*, foreach_batch: bool) -> Any:
+    found = SimpleNamespace(_write_proto=proto.WriteStreamOperationStart())
+    if foreach_batch:
+        found._write_proto.foreach_batch.python_function.python_ver = "3"
+    return found
+
+
+def planned(layout: Layout) -> PlannedProgram:
+    return PlannedProgram("p", 2, layout, False, False, None)
+
+
+def test_whose_tasks_are_told():
+    assert tasks_are_told(SimpleNamespace()), "a classic one"
+    assert tasks_are_told(writer(foreach_batch=False)) and not tasks_are_told(writer(foreach_batch=True))
+
+
+def test_a_checkpoint_of_another_layout_is_refused():
+    description: Any = "cp"
+    check_compiled(description, [planned(Layout(16, 16))], [Layout(16, 16, CODES)])
+    with pytest.raises(CheckpointMismatchError) as caught:
+        check_compiled(description, [planned(Layout(16, 16))], [Layout(8, 8, CODES)])
+    assert str(caught.value) == (
+        "checkpoint cp has max parallelism 8, and the program 16; under Spark Connect, tasks of foreachBatch and"
+        " for_each_batch are not told of that: call env.set_max_parallelism(8), or start the query in a classic session"
+    )
+    with pytest.raises(CheckpointMismatchError, match=r"another way than the .* of that: start the query in a classic"):
+        check_compiled(description, [planned(Layout(16, 16))], [Layout(16, 16, 1)])
+
+
+def test_a_query_that_is_to_be_drained_goes_on():
+    query: Any = SimpleNamespace(id="batches", isActive=True, awaitTermination=None)
+    remember(StartedQuery(query, writer(foreach_batch=True), lambda: query, "cp", []))
+    with pytest.raises(
+        SavepointError, match=r"query batches cannot be drained: under Spark Connect, .* Nothing was don"
+    ):
+        stop_with_savepoint(query, "/sp", drain=True)
+    assert query.isActive
+    query.isActive = False

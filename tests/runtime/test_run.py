@@ -1,0 +1,260 @@
+"""Ends of queries without Spark: signals, the time that an epoch has, and where no epoch begins any more."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import pillarbox
+from pillarbox import ProgramError
+from pillarbox._runtime.spark import ending
+from pillarbox._runtime.spark.started import StartedQuery, find, remember, running
+
+
+class Query:
+    """A query as Spark has it; ``looked`` is called with the number of each look at its status."""
+
+    id = "q"
+
+    def __init__(self, looked: Callable[[int], None] = lambda look: None) -> None:
+        self.isActive = True
+        self.lastProgress = None
+        self.at_work = True
+        self.stops = 0
+        self.looks = 0
+        self.waits = 0
+        self.looked = looked
+        self.waited: Callable[[int], None] = lambda wait: None
+        self.failure: Exception | None = None
+
+    @property
+    def status(self) -> dict[str, Any]:
+        self.looks += 1
+        self.looked(self.looks)
+        return {"isTriggerActive": self.at_work}
+
+    def stop(self) -> None:
+        self.isActive = False
+        self.stops += 1
+
+    def exception(self) -> Exception | None:
+        return self.failure
+
+    def awaitTermination(self, timeout: float | None = None) -> bool:
+        self.waits += 1
+        self.waited(self.waits)
+        if self.failure is not None:
+            raise self.failure
+        return not self.isActive
+
+
+@pytest.fixture
+def query(monkeypatch: pytest.MonkeyPatch) -> Query:
+    monkeypatch.setattr(ending, "_LOOK_EVERY", 0.0)
+    return started(Query())
+
+
+def started(query: Query) -> Query:
+    sparks: Any = query
+    remember(StartedQuery(sparks, None, lambda: sparks, None, []))
+    return query
+
+
+@pytest.fixture(autouse=True)
+def handlers() -> Iterator[list[str]]:
+    """The process' own handlers, and what they have got; they are there again in the end."""
+    got: list[str] = []
+
+    def handle(number: int, frame: object) -> None:
+        got.append(signal.Signals(number).name)
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    yield got
+    for number, handler in before.items():
+        assert signal.getsignal(number) is handle
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_query_behind_its_epoch(query, handlers, number, capsys):
+    def epoch_ends(look: int) -> None:
+        assert not query.stops
+        query.at_work = look < 5
+
+    query.waited = lambda wait: signal.raise_signal(number) if wait == 3 else None
+    query.looked = epoch_ends
+    pillarbox.run(query)
+    assert (query.stops, query.isActive, handlers) == (1, False, [])
+    assert query.looks > 4, "it did not wait for the end of the epoch"
+    assert f"{number.name}: query q ends behind the epoch that runs, within 30 seconds" in capsys.readouterr().err
+
+
+def test_another_signal_ends_it_at_once_and_a_third_one_is_not_pillarbox_s(query, handlers, caplog):
+    def look(number: int) -> None:
+        assert number < 4
+        if number == 3:
+            signal.raise_signal(signal.SIGINT)
+            signal.raise_signal(signal.SIGINT)
+
+    query.waited = lambda wait: signal.raise_signal(signal.SIGTERM) if wait == 1 else None
+    query.looked = look
+    with caplog.at_level(logging.WARNING, "pillarbox"):
+        pillarbox.run(query)
+    assert (query.stops, handlers) == (1, ["SIGINT"])
+    assert "query q: its epoch was interrupted, as SIGINT came again; the next start runs that one" in caplog.text
+
+
+def test_an_epoch_has_the_grace_period_and_no_more(query, caplog):
+    query.waited = lambda wait: signal.raise_signal(signal.SIGTERM) if wait == 1 else None
+    with caplog.at_level(logging.WARNING, "pillarbox"):
+        pillarbox.run(query, grace=0)
+    assert query.stops == 1 and "as it took longer than 0 seconds" in caplog.text
+
+
+def test_a_query_that_ends_by_itself_or_fails(query):
+    query.waited = lambda wait: setattr(query, "isActive", wait < 3)
+    pillarbox.run(query)
+    assert query.stops == 0
+    query.failure = RuntimeError("the disk is full")
+    with pytest.raises(RuntimeError, match="the disk is full"):
+        pillarbox.run(query)
+
+
+def test_signals_come_to_the_main_thread_alone(query):
+    seen: list[Any] = []
+
+    def look(wait: int) -> None:
+        seen.append(signal.getsignal(signal.SIGTERM))
+        query.isActive = wait < 2
+
+    query.waited = look
+    before = signal.getsignal(signal.SIGTERM)
+    other = threading.Thread(target=pillarbox.run, args=(query,))
+    other.start()
+    other.join()
+    assert seen == [before] * len(seen) and len(seen) > 1
+
+
+def test_a_query_that_has_ended_is_found_by_who_has_it_whoever_starts_another_one_meanwhile():
+    """As threads do that start short queries: each looks for its own when it has started."""
+    first: Any = Query()
+    started(first)
+    first.isActive = False
+    other: Any = Query()
+    other.id = "other"
+    started(other)
+    found, its = find(first), find(other)
+    assert found is not None and [found.query] == [first]
+    assert its is not None and [its.query] == [other] and running() == ["other"]
+    other.isActive = False
+    assert running() == []
+
+
+def test_wrong_arguments():
+    with pytest.raises(ProgramError, match=r"run\(\) takes a query, as start\(\) returned it, not 'q'"):
+        pillarbox.run("q")  # type: ignore[arg-type]
+    nobodys: Any = Query()
+    nobodys.id = "nobody's"
+    with pytest.raises(ProgramError, match="and query nobody's is none, or another process has started it"):
+        pillarbox.run(nobodys)
+    with pytest.raises(ProgramError, match=r"run\(\): grace: not a duration: 'soon'"):
+        pillarbox.run(started(Query()), grace="soon")  # type: ignore[arg-type]
+
+
+class Java:
+    """The objects of Spark's behind a classic query: its state, and a thread that looks at it before each epoch."""
+
+    def __init__(self, query: Query) -> None:
+        self.query = query
+        self.now: Any = self.kind("ACTIVE$")
+        self.is_alive = True
+
+    def kind(self, name: str) -> Any:
+        java, found = self, type(name, (), {})()
+        found.__dict__.update(
+            name=name,
+            getClass=lambda: found,
+            getName=lambda: "spark.runtime." + name,
+            getClassLoader=lambda: found,
+            loadClass=lambda other: java.kind(other.rsplit(".", 1)[1]),
+            getField=lambda field: found,
+        )
+        found.get = lambda nothing: found
+        return found
+
+    def streamingQuery(self) -> Java:
+        return self
+
+    def queryExecutionThread(self) -> Java:
+        return self
+
+    def isAlive(self) -> bool:
+        return self.is_alive
+
+    def state(self) -> Java:
+        return self
+
+    def get(self) -> Any:
+        return self.now
+
+    def compareAndSet(self, before: Any, after: Any) -> None:
+        if self.now.name == before.name:
+            self.set(after)
+
+    def set(self, state: Any) -> None:
+        self.now = state
+        self.query.isActive = state.name == "ACTIVE$"
+
+
+@pytest.fixture
+def java(query):
+    query._jsq = Java(query)
+    return query._jsq
+
+
+def test_no_epoch_begins_any_more_and_the_one_that_runs_is_not_interrupted(query, java):
+    def look(number: int) -> None:
+        assert not query.isActive, "another epoch may begin"
+        java.is_alive = number < 4
+
+    query.looked = look
+    assert ending.end_between_epochs(query, lambda: True)
+    assert (query.stops, java.now.name) == (0, "TERMINATED$")
+
+
+def test_a_query_between_two_triggers_does_not_wait_for_the_next_one(query, java):
+    query.at_work = False
+    assert ending.end_between_epochs(query, lambda: True)
+    assert query.stops == 1
+
+
+def test_a_query_that_has_not_ended_in_time_goes_on(query, java):
+    assert not ending.end_between_epochs(query, lambda: query.looks < 3)
+    assert (query.stops, query.isActive, java.now.name) == (0, True, "ACTIVE$")
+
+
+def test_a_query_that_ends_when_its_time_is_over_stays_ended(query, java):
+    def time_left() -> bool:
+        java.is_alive = False
+        return False
+
+    assert not ending.end_between_epochs(query, time_left)
+    assert not query.isActive and java.now.name == "TERMINATED$"
+
+
+def test_a_query_that_begins_is_held_back_when_it_has_begun(query, java):
+    java.now = java.kind("INITIALIZING$")
+
+    def look(number: int) -> None:
+        if number == 2:
+            java.now = java.kind("ACTIVE$")
+        java.is_alive = number < 5
+
+    query.looked = look
+    assert ending.end_between_epochs(query, lambda: True)
+    assert (query.stops, java.now.name) == (0, "TERMINATED$")

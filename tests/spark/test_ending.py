@@ -1,0 +1,227 @@
+"""The end of a query between two epochs: at a signal, at the command line's request, and of ``availableNow``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import pytest
+from click.testing import CliRunner
+
+import pillarbox
+from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor, WatermarkStrategy
+from pillarbox._cli import commands
+from pillarbox._runtime.spark import query as query_module
+from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.requests import request_stop
+
+pytestmark = pytest.mark.spark
+
+RESCALES = tuple(map(int, pyspark.__version__.split(".")[:2])) >= (4, 2)
+
+# A program that never ends by itself. Its second epoch goes on until there is a file "go"; files tell how far it is.
+SERVICE = """
+import signal, sys, time
+from pathlib import Path
+import pillarbox
+from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueStateDescriptor
+from pyspark.sql import SparkSession
+
+home = Path(sys.argv[1])
+
+class Count(KeyedProcessFunction):
+    def open(self, context):
+        self.seen = context.get_state(ValueStateDescriptor("seen", int))
+    def process_element(self, row, context):
+        self.seen.update((self.seen.value() or 0) + 1)
+        if self.seen.value() == 2:
+            (home / "begun").touch()
+            while not (home / "go").exists():
+                time.sleep(0.01)
+        yield row.value, self.seen.value()
+    def close(self):
+        (home / "closed").touch()
+
+builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+spark = builder.config("spark.driver.bindAddress", "127.0.0.1").config("spark.driver.host", "127.0.0.1").getOrCreate()
+spark.sparkContext.setLogLevel("WARN")
+rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load().selectExpr("value % 1 AS value")
+env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2).set_max_parallelism(2)
+out = env.from_dataframe(rows).key_by("value").process(Count()).uid("count").to_dataframe("value LONG, n LONG")
+writer = out.writeStream.format("noop").option("checkpointLocation", str(home / "checkpoint"))
+query = pillarbox.start({writer})
+{wait}
+print("ended", query.isActive, signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
+"""
+
+
+def epochs(checkpoint: Path) -> tuple[int, int]:
+    """The last epoch that was begun, and the last one that was committed."""
+    begun, committed = (
+        max(int(path.name) for path in (checkpoint / part).iterdir() if path.name.isdigit())
+        for part in ("offsets", "commits")
+    )
+    return begun, committed
+
+
+def wait_for(what: Path, process: subprocess.Popen[bytes]) -> None:
+    while not what.exists():
+        assert process.poll() is None, (what.parent / "err").read_text()
+        time.sleep(0.05)
+
+
+def service(folder: Path, wait: str, writer: str = "writer") -> subprocess.Popen[bytes]:
+    script = folder / "service.py"
+    script.write_text(SERVICE.replace("{wait}", wait).replace("{writer}", writer))
+    variables = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
+    command = [sys.executable, str(script), str(folder)]
+    with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+        return subprocess.Popen(command, env=variables, stdout=out, stderr=err)
+
+
+def said(folder: Path, process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
+    """Wait for the end of a process; return its code, its output and its standard error."""
+    code = process.wait()
+    return code, (folder / "out").read_text(), (folder / "err").read_text()
+
+
+def test_a_service_ends_in_good_order_at_a_signal(spark, tmp_path):
+    """Nothing is begun and not committed, functions are closed, and nothing is said of errors."""
+    process = service(tmp_path, "pillarbox.run(query, grace='5 minutes')")
+    wait_for(tmp_path / "begun", process)
+    process.send_signal(signal.SIGTERM)
+    (tmp_path / "go").touch()
+    code, out, err = said(tmp_path, process)
+    assert (code, out) == (0, "ended False True\n"), err
+    assert (tmp_path / "closed").exists()
+    begun, committed = epochs(tmp_path / "checkpoint")
+    assert begun == committed >= 1
+    assert "pillarbox: SIGTERM: query" in err and not any(
+        word in err for word in ("ERROR", "Traceback", "Exception")
+    ), err
+    if RESCALES:
+        assert pillarbox.rescale(spark, str(tmp_path / "checkpoint"), 1)
+
+
+def test_a_script_that_ends_with_its_query_says_nothing_of_errors(tmp_path):
+    """Also one that looks at the query by itself; its functions are closed before Spark goes."""
+    (tmp_path / "go").touch()
+    process = service(tmp_path, "while query.isActive: time.sleep(0.05)", "writer.trigger(availableNow=True)")
+    code, out, err = said(tmp_path, process)
+    assert (code, out) == (0, "ended False True\n"), err
+    assert (tmp_path / "closed").exists()
+    assert not any(word in err for word in ("ERROR", "Traceback")), err
+
+
+class Slow(KeyedProcessFunction):
+    """Counts a key's records; from the second one on, once there is a file."""
+
+    def __init__(self, go: Path) -> None:
+        self.go = go
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int))
+
+    def process_element(self, value, ctx):
+        self.seen.update((self.seen.value() or 0) + 1)
+        if self.seen.value() > 1:
+            self.go.with_name("begun").touch()
+            while not self.go.exists():
+                time.sleep(0.01)
+        yield value.id, self.seen.value()
+
+
+def add(spark: Any, folder: Path) -> None:
+    rows = spark.range(4).selectExpr("id", "timestamp_millis(id) AS at").coalesce(1)
+    rows.write.mode("append").parquet(str(folder / "in"))
+
+
+def start(spark: Any, folder: Path, *, idle: bool = False, **trigger: Any) -> Any:
+    read = spark.readStream.schema("id LONG, at TIMESTAMP").parquet(str(folder / "in"))
+    # A slow epoch leaves one of the session's two cores to others.
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(1).set_max_parallelism(2)
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner("at")
+    rows = env.from_dataframe(read).assign_timestamps_and_watermarks(times.with_idleness("1 second") if idle else times)
+    counted = rows.key_by("id").process(Slow(folder / "go")).uid("count").to_dataframe("id LONG, n LONG")
+    writer = counted.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
+    return pillarbox.start(writer.trigger(**trigger) if trigger else writer)
+
+
+def test_a_query_is_stopped_from_elsewhere_behind_the_epoch_that_runs(spark, tmp_path, monkeypatch):
+    monkeypatch.setattr(query_module, "_REQUESTS_EVERY", 0.2)
+    checkpoint = str(tmp_path / "checkpoint")
+    add(spark, tmp_path)
+    query = start(spark, tmp_path)
+    query.processAllAvailable()
+    add(spark, tmp_path)
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.05)
+    told: list[str] = []
+    asking = threading.Thread(
+        target=request_stop,
+        args=(spark, checkpoint, None),
+        kwargs={"drain": False, "timeout": 400, "tell": told.append},
+    )
+    asking.start()
+    while query.isActive and asking.is_alive():
+        time.sleep(0.05)
+    assert epochs(tmp_path / "checkpoint") == (1, 0), "it is to wait for the epoch that runs"
+    (tmp_path / "go").touch()
+    query.awaitTermination()
+    assert epochs(tmp_path / "checkpoint") == (1, 1)
+    asking.join()
+    assert told[0] == "waiting for the query's driver to take the request" and query.exception() is None
+    if RESCALES:
+        assert pillarbox.rescale(spark, checkpoint, 2)
+
+
+def test_what_the_command_prints_of_a_query_that_it_has_stopped(spark, tmp_path, monkeypatch):
+    """Of one whose epoch took too long as well: it is interrupted, and run again."""
+    monkeypatch.setattr(query_module, "_REQUESTS_EVERY", 0.2)
+
+    class Session:
+        def __enter__(self) -> Any:
+            return spark
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+    monkeypatch.setattr(commands, "session", lambda *args, **options: Session())
+    checkpoint = str(tmp_path / "checkpoint")
+    add(spark, tmp_path)
+    query = start(spark, tmp_path)
+    query.processAllAvailable()
+    result = CliRunner().invoke(commands.pillarbox, ["stop", checkpoint])
+    assert result.stdout == f"{checkpoint}: the query is stopped behind epoch 0\n", result.output
+    assert not query.isActive
+    result = CliRunner().invoke(commands.pillarbox, ["stop", checkpoint])
+    assert result.stderr == "an earlier call has asked for it, and it is done\n"
+    add(spark, tmp_path)
+    query = start(spark, tmp_path)
+    while not (tmp_path / "begun").exists():
+        time.sleep(0.05)
+    result = CliRunner().invoke(commands.pillarbox, ["stop", checkpoint, "--timeout", "3", "--json"])
+    assert result.exit_code == 0 and result.stdout.endswith('"last_epoch": 0, "unfinished_epoch": 1}\n'), result.output
+    query.awaitTermination()
+    assert query.exception() is None
+
+
+def test_available_now_ends_between_epochs_where_the_clock_counts(spark, tmp_path):
+    (tmp_path / "go").touch()
+    for _ in range(2):
+        add(spark, tmp_path)
+        query = start(spark, tmp_path, idle=True, availableNow=True)
+        query.awaitTermination()
+        assert query.exception() is None
+        begun, committed = epochs(tmp_path / "checkpoint")
+        assert begun == committed
+    assert Description(spark, str(tmp_path / "checkpoint")).unfinished is None
+    if RESCALES:
+        assert pillarbox.rescale(spark, str(tmp_path / "checkpoint"), 2)
