@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
+from pyspark.sql.functions import col
 
 from pillarbox import (
     CheckpointMismatchError,
     KeyedProcessFunction,
     ListStateDescriptor,
+    MapStateDescriptor,
     TypeMismatchError,
     Types,
     ValueStateDescriptor,
@@ -97,3 +100,65 @@ def test_state_of_a_table_and_a_part_of_it(spark, tmp_path, monkeypatch):
         arguments = {"df": history, "directory": new, "uid": "count", "key": "card", "states": STATES, **changes}
         with pytest.raises(error, match=words):
             write_state(**arguments)
+
+
+class Event(NamedTuple):
+    kind: str
+    amount: int
+
+
+@dataclass
+class Account:
+    owner: str
+    last: Event | None = None
+
+
+class Remember(KeyedProcessFunction):
+    """Keeps objects of classes."""
+
+    def open(self, runtime_context):
+        self.account = runtime_context.get_state(ValueStateDescriptor("account", Account))
+        self.pending = runtime_context.get_map_state(MapStateDescriptor("pending", str, list[Event]))
+
+    def process_element(self, value, ctx):
+        if self.account.value() is None:
+            self.account.update(Account("new"))
+        else:
+            yield value.card, self.account.value(), dict(self.pending.items())
+        self.account.value().last = Event("paid", value.at)
+        self.account.update(self.account.value())
+        self.pending.put("all", [Event("paid", value.at)])
+
+
+def test_state_of_classes_is_structs(spark, tmp_path):
+    begin, edited = f"{tmp_path}/begin", f"{tmp_path}/edited"
+
+    def build(env: Any, rows: Any) -> Any:
+        return rows.key_by(lambda value: value.card, key_type=Types.STRING()).process(Remember()).uid("remember")
+
+    with ProgramTestHarness(build, parallelism=2) as harness:
+        harness.push_all("rows", [row(card=card, at=at) for at, card in enumerate("abc")])
+        harness.run_epoch()
+        harness.write_savepoint(begin)
+    state = read_state(spark, begin, "remember")
+    assert [field.dataType.simpleString() for field in state.schema.fields if field.name in ("account", "pending")] == [
+        "struct<owner:string,last:struct<kind:string,amount:bigint>>",
+        "map<string,array<struct<kind:string,amount:bigint>>>",
+    ]
+    found = state.where("account.last.amount > 0 AND pending['all'][0].kind = 'paid'").select("key", "account.owner")
+    assert sorted(map(tuple, found.collect())) == [("b", "new"), ("c", "new")]
+    rows = spark.read.parquet(f"{begin}/state/remember")
+    assert rows.where("account.last.amount = 1").count() == 1 == rows.where("exact IS NULL").count() - 2
+    write_state(
+        state.withColumn("account", col("account").withField("owner", col("key"))), edited, "remember", like=begin
+    )
+
+    def again(env: Any, rows: Any) -> Any:
+        env.from_savepoint(edited)
+        return build(env, rows)
+
+    with ProgramTestHarness(again) as harness:
+        harness.push_all("rows", [row(card=card, at=9) for card in "abd"])
+        assert sorted(harness.end_input()["output"]) == [
+            (card, Account(card, Event("paid", at)), {"all": [Event("paid", at)]}) for at, card in enumerate("ab")
+        ]
