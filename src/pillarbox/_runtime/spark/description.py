@@ -67,22 +67,29 @@ class Description:
             return None
         return [(program["parallelism"], program["max_parallelism"]) for program in binding["programs"]]
 
-    def layouts(self, compiled: Sequence[Layout], find: Callable[[], list[tuple[int, int]]]) -> list[Layout]:
+    def layouts(self, compiled: Sequence[Layout], find: Callable[[], Sequence[Layout | None]]) -> list[Layout]:
         """Return how the programs of a query are laid out in the checkpoint; note it where it is not noted.
+
+        Only what is known is noted: a note that was guessed would hold for good.
 
         Args:
             compiled: the layouts that the programs were compiled with; a new checkpoint gets these.
-            find: looks for the numbers of subtasks and of key groups in the state; nothing noted them in the first
-                versions.
+            find: looks for the layout of each program in the state, for a checkpoint whose note is lost; None in the
+                place of one that has no state there.
         """
-        noted = self._noted
+        noted, is_known = self._noted, True
         if self.last_committed < 0:
             numbers, codes = [[each.subtasks, each.key_groups] for each in compiled], CODES
         else:
-            known = self.subtasks() or find()
-            # What was begun before they were noted has the first scheme of codes.
-            numbers, codes = [[*each] for each in known], 1 if noted is None else noted.codes
-        if noted is None or noted.layouts != numbers:
+            known = self.subtasks()
+            found = find() if noted is None or known is None else []
+            if known is None:
+                pairs = [each or own for each, own in zip_longest(found, compiled)]
+                known, is_known = [(each.subtasks, each.key_groups) for each in pairs], None not in found
+            schemes = [noted.codes] if noted is not None else [each.codes for each in found if each is not None]
+            is_known &= bool(schemes)
+            numbers, codes = [[*each] for each in known], next(iter(schemes), None) or CODES
+        if is_known and (noted is None or noted.layouts != numbers):
             self._write(LayoutsNote(1 if noted is None else noted.number + 1, codes, numbers).to_json())
         return [
             each._replace(codes=codes) if pair is None else Layout(pair[0], pair[1], codes)

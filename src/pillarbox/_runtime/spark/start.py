@@ -314,7 +314,7 @@ def _layouts_in(spark: SparkSession, description: Description, planned: Sequence
     """Return how the programs of a query are laid out in its checkpoint."""
     compiled = [one.layout for one in planned]
     try:
-        found = description.layouts(compiled, lambda: _subtasks_in_state(spark, description, planned))
+        found = description.layouts(compiled, lambda: _layouts_in_state(spark, description, planned))
     except Exception as error:  # if they are others, the tasks will notice
         _log.warning("checkpoint %s: the subtasks in it are not known: %s", description, describe(error))
         return [each._replace(codes=CODES) for each in compiled]
@@ -327,19 +327,22 @@ def _layouts_in(spark: SparkSession, description: Description, planned: Sequence
     ]
 
 
-def _subtasks_in_state(
+def _layouts_in_state(
     spark: SparkSession, description: Description, planned: Sequence[PlannedProgram]
-) -> list[tuple[int, int]]:
-    """Return the numbers of subtasks and of key groups of each program, from the heads of the logs."""
+) -> list[Layout | None]:
+    """Return the layout of each program, from the heads of the logs; None: it has none, or nobody knows which."""
     from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles  # it takes settings from this module
 
     heads = CheckpointFiles(spark, str(description)).every_head()
-    found = []
+    found: list[Layout | None] = []
     for one in planned:
         uids = None if one.program is None else {vertex.uid for vertex in one.program.vertices}
-        own = [head for head in heads if uids is None or head.operator in uids]
-        subtasks = max((head.parallelism for head in own), default=one.layout.subtasks)
-        found.append((subtasks, max((head.max_parallelism for head in own), default=one.layout.key_groups)))
+        own = [head for head in heads if (len(planned) == 1 if uids is None else head.operator in uids)]
+        if not own:
+            found.append(None)
+            continue
+        numbers = max(head.parallelism for head in own), max(head.max_parallelism for head in own)
+        found.append(Layout(*numbers, max(head.codes or 1 for head in own)))
     return found
 
 

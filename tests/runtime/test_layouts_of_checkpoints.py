@@ -1,0 +1,77 @@
+"""How a start finds out where the subtasks of a checkpoint lie, when notes in its folder are lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from pillarbox._graph import CODES, Layout
+from pillarbox._runtime.spark import description as module
+from pillarbox._runtime.spark.description import Description
+
+COMPILED = [Layout(16, 128)]
+NOTE = {"codes": CODES, "layouts": [[8, 64]], "number": 1}
+
+
+class Folder:
+    """The small files of a checkpoint with one committed epoch."""
+
+    def __init__(self, *notes: dict[str, Any]) -> None:
+        self.lines = [json.dumps(note, sort_keys=True) for note in notes]
+        self.epochs = ["0"]
+
+    def read_lines(self, spark: Any, folder: str, names: Sequence[str] = ()) -> list[tuple[str, str]]:
+        return [("part", line) for line in self.lines] if folder.endswith("/pillarbox") else []
+
+    def file_names(self, spark: Any, folder: str) -> list[str]:
+        return self.epochs
+
+    def add_line(self, spark: Any, folder: str, text: str) -> None:
+        self.lines.append(text)
+
+    def layouts(self, found: Sequence[Layout | None] | None) -> list[Layout]:
+        def find() -> Sequence[Layout | None]:
+            assert found is not None, "nobody need look"
+            return found
+
+        nobody: Any = None
+        return Description(nobody, "/checkpoint").layouts(COMPILED, find)
+
+
+@pytest.fixture
+def folder(monkeypatch):
+    def made(*notes: dict[str, Any]) -> Folder:
+        files = Folder(*notes)
+        for name in ("read_lines", "file_names", "add_line"):
+            monkeypatch.setattr(module, name, getattr(files, name))
+        return files
+
+    return made
+
+
+def test_what_is_noted_holds(folder):
+    files = folder(NOTE)
+    assert files.layouts(None) == [Layout(8, 64, CODES)] and len(files.lines) == 1
+
+
+def test_a_new_checkpoint_is_noted(folder):
+    files = folder()
+    files.epochs = []
+    assert files.layouts(None) == [Layout(16, 128, CODES)]
+    assert json.loads(files.lines[0]) == {**NOTE, "layouts": [[16, 128]]}
+
+
+def test_a_lost_note_is_written_again_from_the_heads_of_the_logs(folder):
+    files = folder()
+    assert files.layouts([Layout(8, 64, CODES)]) == [Layout(8, 64, CODES)]
+    assert list(map(json.loads, files.lines)) == [NOTE]
+    assert files.layouts(None) == [Layout(8, 64, CODES)]
+
+
+def test_nothing_is_noted_that_was_guessed(folder):
+    files = folder()
+    assert files.layouts([None]) == [Layout(16, 128, CODES)]
+    assert files.lines == []
