@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from pillarbox._datastream import AsyncCache, AsyncRetryStrategy, Function, RuntimeContext, StreamExecutionEnvironment
 from pillarbox._datastream.windowed_stream import Windowed
-from pillarbox._errors import OperatorError, ProgramError, describe, shorten
+from pillarbox._errors import OperatorError, ProgramError, describe, shorten, shorten_record
 from pillarbox._operators.async_io.function import CombiningFunction
 from pillarbox._operators.async_io.host import is_coroutine_function, is_generator_function
 from pillarbox._operators.async_io.options import AsyncOptions, OnBarrier
@@ -357,7 +357,7 @@ class _RowCall(CombiningFunction):
 
     def combine(self, value: Any, result: Any) -> Any:
         """Append the function's result to the row's columns."""
-        added = (result,) if len(self._names) == 1 else self._added(result)
+        added = (result,) if len(self._names) == 1 else self._added(value, result)
         return (*value, *added, None) if self.takes_failures else (*value, *added)
 
     def combine_failure(self, value: Any, error: BaseException, attempts: int) -> Any:
@@ -366,13 +366,13 @@ class _RowCall(CombiningFunction):
         message = describe(error).removeprefix(kind).removeprefix(": ")
         return (*value, *[None] * len(self._names), _Failure(kind, message, attempts))
 
-    def _added(self, result: Any) -> Sequence[Any]:
+    def _added(self, row: Any, result: Any) -> Sequence[Any]:
         """Return the values of the columns, by the rules of ``to_dataframe()``."""
         names = self._names
         if isinstance(result, dict):
             wrong = self._misnamed(result)
             if wrong is not None:
-                raise self._misfit(result, f"it {wrong}")
+                raise self._misfit(row, result, f"it {wrong}")
             return [result.get(name) for name in names]
         if isinstance(result, (tuple, list)):
             fields = getattr(result, "_fields", getattr(result, "__fields__", ()))
@@ -383,7 +383,7 @@ class _RowCall(CombiningFunction):
         elif _has_fields(result) and all(hasattr(result, name) for name in names):
             return [getattr(result, name) for name in names]
         raise self._misfit(
-            result, f"it has to return a tuple of {len(names)} values, or a dict or an object with these names"
+            row, result, f"it has to return a tuple of {len(names)} values, or a dict or an object with these names"
         )
 
     def _misnamed(self, result: dict[Any, Any]) -> str | None:
@@ -394,9 +394,10 @@ class _RowCall(CombiningFunction):
         missing = sorted(map(repr, self._required - result.keys()))
         return f"has no field {missing[0]}, which must not be null" if missing else None
 
-    def _misfit(self, result: Any, why: str) -> OperatorError:
+    def _misfit(self, row: Any, result: Any, why: str) -> OperatorError:
         return OperatorError(
-            f"async_map(): {self.__name__} returned {shorten(result)} for the columns {', '.join(self._names)}: {why}"
+            f"async_map(): {self.__name__} returned {shorten(result)} for the record {shorten_record(row)} and the"
+            f" columns {', '.join(self._names)}: {why}"
         )
 
 

@@ -564,3 +564,41 @@ def test_a_job_rate_limit_in_a_program():
     with ProgramTestHarness(build) as h:
         h.push("source", 1, 2)
         assert h.run_epoch() == {"output": [1, 2]}
+
+
+def test_what_heeds_no_cancellation_does_not_hang_the_process():
+    """As garbage, the coroutine would spin where it is collected; it is held for good, up to the process's end."""
+    program = """
+import asyncio, gc, threading
+from pillarbox._operators.async_io import event_loop
+event_loop.GRACE = 0.05
+begun = threading.Event()
+
+async def stubborn():
+    while True:
+        try:
+            begun.set()
+            await asyncio.sleep(1000)
+        except BaseException:
+            pass
+
+thread = event_loop.EventLoopThread("test")
+thread.loop.call_soon_threadsafe(lambda: thread.loop.create_task(stubborn()))
+begun.wait()
+thread.close()
+del thread
+gc.collect()
+print("collected", flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "collected\n"
+
+
+def test_a_result_of_none_is_told_how_to_emit_nothing():
+    class Nothing(AsyncFunction):
+        async def async_invoke(self, value):
+            return None
+
+    stream = StreamExecutionEnvironment().from_collection([7])
+    with pytest.raises(OperatorError, match=r"returned None for the record 7: .* the records to emit, \[\] for none"):
+        AsyncDataStream.ordered_wait(stream, Nothing(), "1 minute").execute_and_collect()

@@ -115,7 +115,7 @@ def test_dicts_go_by_the_rules_of_to_dataframe(numbers):
         (
             a_word,
             "count LONG, index LONG",
-            r"a_word returned 'count' for the columns count, index: it has to return a tuple",
+            r"a_word returned 'count' for the record Row\(id=\d, odd=\d\) and the columns count, index: it has to",
         ),
     ):
         with pytest.raises(Exception, match=words):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import inspect
 import os
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from pillarbox._operators.async_io.threads import DaemonThreads
@@ -65,6 +66,7 @@ class EventLoopThread:
                 task.cancel()
             if tasks:
                 self._run_guarded(self._complete, lambda: asyncio.wait(tasks, timeout=GRACE))
+                _hold_for_good([task for task in tasks if not task.done()])
             self._run_guarded(self._complete, lambda: asyncio.wait_for(self.loop.shutdown_asyncgens(), GRACE))
         finally:
             self.loop.close()
@@ -123,6 +125,16 @@ class EventLoopThread:
             except RuntimeError:
                 return  # the loop has just been closed
             self._thread.join(2 * GRACE)
+
+
+def _hold_for_good(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Keep tasks that heed no cancellation for as long as the process lives, its end included.
+
+    As garbage, such a coroutine would be told to end by an exception, in whatever thread the garbage is collected. Who
+    catches all exceptions, and waits again, would do so for ever there: nothing waits without a running loop.
+    """
+    for task in tasks:
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

@@ -100,8 +100,8 @@ class Results:
             return results
         if isinstance(results, tuple):
             return list(results)
+        example = "[] for none" if results is None else f"such as [{shorten(results, 20)}]"
         raise OperatorError(
             f"operator {self._context.name!r}: {method}() returned {shorten(results)} for the record"
-            f" {shorten_record(value)}: it has to return a list of the records to emit, such as"
-            f" [{shorten(results, 20)}]"
+            f" {shorten_record(value)}: it has to return a list of the records to emit, {example}"
         )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
@@ -11,7 +15,7 @@ from pillarbox._generics import Generic, In
 from pillarbox._time import Duration
 from pillarbox._time.duration import DurationLike, positive_millis
 
-__all__ = ["AsyncRetryPredicate", "AsyncRetryStrategy", "retry_strategy"]
+__all__ = ["AsyncRetryPredicate", "AsyncRetryStrategy", "retry_after_millis", "retry_strategy"]
 
 ResultPredicate = Callable[[Any], bool]
 ExceptionPredicate = Callable[[Exception], bool] | type[Exception] | tuple[type[Exception], ...]
@@ -43,7 +47,11 @@ class AsyncRetryStrategy(ABC, Generic[In]):
 
     @abstractmethod
     def get_backoff_time_millis(self, current_attempts: int) -> int:
-        """Return the pause after this number of attempts, in milliseconds."""
+        """Return the pause after this number of attempts, in milliseconds.
+
+        It is longer where the error says so: by its attribute ``retry_after`` (seconds), or by the header
+        ``Retry-After`` of the answer, as errors of HTTP clients have it.
+        """
 
     @abstractmethod
     def get_retry_predicate(self) -> AsyncRetryPredicate:
@@ -169,6 +177,34 @@ def retry_strategy(retry: AsyncRetryStrategy | int | None) -> AsyncRetryStrategy
             " AsyncRetryStrategy.fixed_delay(3, '100 ms')"
         )
     return AsyncRetryStrategy.exponential_backoff(retry, 100, Duration.of_seconds(10)) if retry else None
+
+
+def retry_after_millis(error: BaseException) -> int:
+    """Return how long a service asks to wait (ms): by ``retry_after`` of an error, or by a header of its answer.
+
+    The answer's headers are the error's own (aiohttp), or those of its ``response`` (httpx, requests).
+    """
+    said = getattr(error, "retry_after", None)
+    for holder in (error, getattr(error, "response", None)):
+        headers = getattr(holder, "headers", None)
+        if said is None and isinstance(headers, Mapping):
+            said = headers.get("Retry-After", headers.get("retry-after"))
+    try:
+        return _waits(said)
+    except (OverflowError, TypeError, ValueError):
+        return 0
+
+
+def _waits(said: Any) -> int:
+    if said is None or isinstance(said, bool):
+        return 0
+    if isinstance(said, timedelta):
+        return max(0, int(said.total_seconds() * 1000))
+    try:
+        seconds = float(said)
+    except ValueError:  # a date, the other form of the header
+        seconds = parsedate_to_datetime(said).timestamp() - time.time()
+    return max(0, math.ceil(seconds * 1000))
 
 
 def _attempts(value: int) -> int:

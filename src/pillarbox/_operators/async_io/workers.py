@@ -19,7 +19,7 @@ from typing import Any
 from pillarbox._errors import OperatorError, shorten
 from pillarbox._operators.async_io.event_loop import GRACE, EventLoopThread
 from pillarbox._operators.async_io.request import Request
-from pillarbox._operators.async_io.retry import AsyncRetryStrategy
+from pillarbox._operators.async_io.retry import AsyncRetryStrategy, retry_after_millis
 from pillarbox._operators.async_io.turns import Turns
 
 __all__ = ["RequestWorkers", "most_stuck"]
@@ -237,17 +237,20 @@ class RequestWorkers:
             request.attempts += 1
             if request.started is None:
                 request.started = self._clock()
+            asked_to_wait = 0
             try:
                 request.result = await self._function(argument)
             except Exception as error:
                 if not self._again(request, error):
                     raise
+                asked_to_wait = retry_after_millis(error)
             else:
                 if not self._again(request, None):
                     request.seconds = perf_counter() - began
                     return
             assert self._retry is not None
-            await asyncio.sleep(self._retry.get_backoff_time_millis(request.attempts) / 1000)
+            pause = max(self._retry.get_backoff_time_millis(request.attempts), asked_to_wait)
+            await asyncio.sleep(pause / 1000)
 
     def _again(self, request: Request, error: Exception | None) -> bool:
         if self._retry is None or request.given_up or not self._retry.can_retry(request.attempts):
