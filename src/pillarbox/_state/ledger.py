@@ -7,9 +7,10 @@ mailbox thread may touch it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import chain, repeat
+from itertools import accumulate, chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ import numpy.typing as npt
 
 from pillarbox._state.large_collection import Owner
 
-__all__ = ["ChunkOnFile", "Ledger"]
+__all__ = ["ChunkOnFile", "Ledger", "addresses_of"]
 
 # Of each byte that epochs change, cleaning may write this many again (CLEANED, of which the smallest rows' numbers in
 # the log take some), and one more where bytes only go; what is reckoned with beforehand is a little less.
@@ -30,7 +31,7 @@ class ChunkOnFile(NamedTuple):
 
     Attributes:
         start: the number of its first entry.
-        rows: the addresses of its rows, and the keys of format 1's removals.
+        rows: the addresses of its rows; None where the entry is out of date: whoever has it keeps its key alive.
         elements: of the entries behind these: address and slot of a map or list, and what its elements are found by.
         entries: how many it has.
         sizes: how many bytes each entry takes; None: all take the same.
@@ -38,7 +39,7 @@ class ChunkOnFile(NamedTuple):
 
     number: int
     start: int
-    rows: list[Any]
+    rows: npt.NDArray[np.object_]
     elements: list[tuple[Any, int, Sequence[Any]]]
     entries: int
     sizes: npt.NDArray[np.float32] | None
@@ -53,16 +54,28 @@ class ChunkOnFile(NamedTuple):
             start = max(0, start - len(names))
         return chain.from_iterable(parts)
 
-    def owner(self, index: int) -> Owner:
-        """Return what an entry holds, counted from the first one of the chunk."""
-        if index < len(self.rows):
-            return Owner(self.rows[index])
-        index -= len(self.rows)
-        for address, slot, names in self.elements:
-            if index < len(names):
-                return Owner(address, slot, names[index])
-            index -= len(names)
-        raise IndexError(index)
+    def owners_at(self, indices: list[int]) -> Iterator[Owner]:
+        """Return what some entries hold, each counted from the first one of the chunk."""
+        ends = list(accumulate((len(names) for *_, names in self.elements), initial=len(self.rows)))
+        for index in indices:
+            group = bisect_right(ends, index) - 1
+            if group < 0:
+                yield Owner(self.rows[index])
+            else:
+                address, slot, names = self.elements[group]
+                yield Owner(address, slot, names[index - ends[group]])
+
+    def forget(self, indices: npt.NDArray[np.int64]) -> None:
+        """Forget whose entries these are: they are out of date."""
+        self.rows[indices[indices < len(self.rows)]] = None
+
+
+def addresses_of(rows: Sequence[Any], current: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.object_]:
+    """Return addresses of rows as an array, whose elements may be tuples; None for those that are not current."""
+    found = np.fromiter(rows, np.object_, len(rows))
+    if current is not None:
+        found[~current[: len(rows)]] = None
+    return found
 
 
 class Ledger:
@@ -131,27 +144,33 @@ class Ledger:
         """Take note that entries have gone out of date; return how many bytes these take."""
         if not len(entries) or not len(self._starts):
             return 0.0
-        entries = entries[entries >= self._starts[0]]
+        entries = np.sort(entries[entries >= self._starts[0]])
         places = np.searchsorted(self._starts, entries, "right") - 1
         sizes = self._means[places]
-        for place in np.unique(places).tolist() if any(chunk.sizes is not None for chunk in self.chunks) else ():
-            chunk = self.chunks[place]
+        for chunk, part in self._by_chunk(entries):
+            indices = entries[part] - chunk.start
+            chunk.forget(indices)
             if chunk.sizes is not None:
-                here = places == place
-                sizes[here] = chunk.sizes[entries[here] - chunk.start]
+                sizes[part] = chunk.sizes[indices]
         count = len(self._starts)
         self._live -= np.bincount(places, sizes, count)
         self._rows -= np.bincount(places, minlength=count)
         return float(sizes.sum())
 
     def owners_of(self, entries: npt.NDArray[np.int64]) -> Iterator[tuple[int, Owner]]:
-        """Return those of the entries that are in the log, each with what it holds."""
+        """Return those of the entries that are in the log, each with what it holds, in their order."""
         if len(self._starts):
-            entries = entries[entries >= self._starts[0]]
-            places = np.searchsorted(self._starts, entries, "right") - 1
-            chunks = list(self.chunks)
-            for entry, place in zip(entries.tolist(), places.tolist()):
-                yield entry, chunks[place].owner(entry - chunks[place].start)
+            entries = np.sort(entries[entries >= self._starts[0]])
+            for chunk, part in self._by_chunk(entries):
+                numbers = entries[part]
+                yield from zip(numbers.tolist(), chunk.owners_at((numbers - chunk.start).tolist()))
+
+    def _by_chunk(self, entries: npt.NDArray[np.int64]) -> Iterator[tuple[ChunkOnFile, slice]]:
+        """Return the chunks that have some of the entries, which are sorted, and which of them each has."""
+        bounds = np.searchsorted(entries, self._starts).tolist()
+        for chunk, start, stop in zip(self.chunks, bounds, [*bounds[1:], len(entries)]):
+            if start < stop:
+                yield chunk, slice(start, stop)
 
     def size_of(self, entry: int) -> float:
         """Return how many bytes an entry of the oldest chunk takes."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from pillarbox._elements import dumps_by_name
 from pillarbox._state.backend import LoggedStateBackend
 from pillarbox._state.class_names import Classes
 from pillarbox._state.large_collections import LargeCollections
-from pillarbox._state.ledger import ChunkOnFile, Ledger
+from pillarbox._state.ledger import ChunkOnFile, Ledger, addresses_of
 from pillarbox._state.log_chunk import Chunk
 from pillarbox._state.log_head import META, LogHead, LogIdentity, Mark
 from pillarbox._state.log_layouts import Layouts
@@ -130,8 +133,9 @@ class LogContents:
         return loads_allowed(payload, self.allowed)
 
 
-def filed(number: int, start: int, chunk: Chunk, own: float) -> ChunkOnFile:
-    """Return what the ledger keeps of a chunk whose current entries take ``own`` bytes."""
+def filed(
+    number: int, start: int, chunk: Chunk, own: float, current: npt.NDArray[np.bool_] | None = None
+) -> ChunkOnFile:
+    """Return what the ledger keeps of a chunk whose entries take ``own`` bytes; of which these are current, or all."""
     elements = [(found.address, found.slot, found.names()) for found in chunk.elements]
-    rows = chunk.keys + chunk.removed if chunk.removed else chunk.keys
-    return ChunkOnFile(number, start, rows, elements, chunk.count, chunk.sizes(own))
+    return ChunkOnFile(number, start, addresses_of(chunk.keys, current), elements, chunk.count, chunk.sizes(own))

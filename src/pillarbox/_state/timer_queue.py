@@ -27,7 +27,7 @@ _PORTION = 1024
 # The run is swept when it has passed, or lost, more than this many and a share of those that are left: so a timer costs
 # a few looks at most.
 _SWEPT = 1024
-_SHARE = 4
+_SHARE = 2
 
 
 class _Missing:
