@@ -93,8 +93,9 @@ class Evolution:
         """
         mine = self._identity
         kinds: set[type] = set(map(type, keys)) if mine.parallelism > 1 else set()
-        if kinds == {tuple}:
-            kinds = set(map(type, chain.from_iterable(keys)))
+        if tuple in kinds:
+            kinds.remove(tuple)
+            kinds.update(map(type, chain.from_iterable([key for key in keys if type(key) is tuple])))
         for key in () if kinds <= _WITHOUT_CLASS else keys:
             right = subtask_of(key_group(key, mine.max_parallelism), mine.max_parallelism, mine.parallelism)
             if right != mine.subtask:
