@@ -281,7 +281,7 @@ def dumps_by_name(value: Any) -> bytes:
     """
     try:
         return pickle.dumps(value, protocol=5)
-    except Exception as error:
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
         try:
             cloudpickle.dumps(value, protocol=5)  # type: ignore[no-untyped-call]
         except Exception:

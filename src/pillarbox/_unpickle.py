@@ -2,7 +2,7 @@
 
 Checkpoints outlive versions: a class that is pickled by its place in the sources could never move again. So values of
 pillarbox's own classes are pickled as a call of a function in here, with plain data: this module stays where it is, and
-what it calls may move. Where values of versions before lay is known here, too. See docs/checkpoint-format.md.
+what it calls may move. See docs/checkpoint-format.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from typing import Any
 
 __all__ = [
     "Allowed",
-    "Fields",
     "MissingGlobalError",
     "RefusedGlobalError",
     "find_global",
@@ -43,23 +42,6 @@ _HOMES = {
     "TimestampedValue": "pillarbox._operators.windowing.evictors:TimestampedValue",
 }
 
-# The names in pickles of format 1, and of values that were pickled by their places later; and their places now.
-_FORMER = {
-    ("pillarbox.elements", "Watermark"): "pillarbox._elements:Watermark",
-    ("pillarbox.elements", "WatermarkStatus"): "pillarbox._elements:WatermarkStatus",
-    ("pillarbox.operators.async_io.function", "AsyncFailure"): _HOMES["AsyncFailure"],
-    ("pillarbox.operators.functions", "OutputTag"): _HOMES["OutputTag"],
-    ("pillarbox.operators.functions", "TimeDomain"): _HOMES["TimeDomain"],
-    ("pillarbox.operators.windowing.evictors", "TimestampedValue"): _HOMES["TimestampedValue"],
-    ("pillarbox.operators.windowing.windows", "CountWindow"): _HOMES["CountWindow"],
-    ("pillarbox.operators.windowing.windows", "GlobalWindow"): _HOMES["GlobalWindow"],
-    ("pillarbox.operators.windowing.windows", "TimeWindow"): _HOMES["TimeWindow"],
-    ("pillarbox.rows", "row_class"): "pillarbox._unpickle:row_class",
-    ("pillarbox.state.state_log", "_Meta"): "pillarbox._unpickle:Fields",
-    ("pillarbox.time.duration", "Duration"): _HOMES["Duration"],
-    ("pillarbox.time.duration", "Time"): _HOMES["Time"],
-}
-
 
 def row_class(fields: tuple[str, ...]) -> Any:
     """Return the class of the rows with these columns: pickled rows are calls of it."""
@@ -79,10 +61,6 @@ def make_error(name: str, args: tuple[Any, ...]) -> Any:
 def _at(home: str) -> Any:
     module, _, name = home.partition(":")
     return getattr(import_module(module), name)
-
-
-class Fields:
-    """An object of a class that is no more, as its attributes."""
 
 
 class MissingGlobalError(Exception):
@@ -108,9 +86,6 @@ Allowed = dict[tuple[str, str], Callable[[], Any]]
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        former = _FORMER.get((module, name))
-        if former is not None:
-            return _at(former)
         try:
             return super().find_class(module, name)
         except (ImportError, AttributeError) as error:
@@ -149,7 +124,7 @@ def loads(payload: bytes | memoryview) -> Any:
     try:
         return pickle.loads(payload)
     except (ImportError, AttributeError):
-        # This one knows moved names. It costs a call for each name, so it is the second.
+        # This one says which name it is. It costs a call for each name, so it is the second.
         return _Unpickler(io.BytesIO(payload)).load()
 
 
@@ -159,9 +134,6 @@ def find_global(module: str, name: str) -> Any:
     Raises:
         MissingGlobalError: there is no such thing.
     """
-    former = _FORMER.get((module, name))
-    if former is not None:
-        return _at(former)
     sys.audit("pickle.find_class", module, name)
     try:
         return reduce(getattr, name.split("."), import_module(module))

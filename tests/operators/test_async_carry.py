@@ -333,12 +333,12 @@ def carrying(function: Any, **options: Any) -> ChainNode:
     return node(AsyncWaitOperator, "ask", function, AsyncOptions("ask", on_barrier="carry", **options))
 
 
-OLD = [
-    ("request", [1], [10]),
-    ("event", Watermark(15)),
-    ("request", [2, 3, 4], [20, None, 40]),
-    ("request", [5, 6], None),
-    ("request", [7], None),
+REQUESTS: list[tuple[Any, ...]] = [
+    ("request", [1], [10], 1, None),
+    ("watermark", 15),
+    ("request", [2, 3, 4], [20, None, 40], 2, None),
+    ("request", [5, 6], None, 3, None),
+    ("request", [7], None, 4, None),
 ]
 
 
@@ -353,11 +353,11 @@ OLD = [
         (squares, 100, [1, 1, 2, 3]),
     ],
 )
-def test_requests_of_old_snapshots_and_of_other_batch_sizes(function, size, sizes):
-    """Without number and time of the first ask; in batches of whatever size."""
+def test_requests_of_other_batch_sizes(function, size, sizes):
+    """In batches of whatever size, and without the time of the first ask."""
     SIZES.clear()
     with Harness(carrying(function, batch_size=size)) as h:
-        h.operator.restore_state(OLD)
+        h.operator.restore_state(REQUESTS)
         h.drain()
         assert h.get_output() == [value * value for value in range(1, 8)]
         assert [record.timestamp for record in h.get_records()] == [10, 20, None, 40, None, None, None]

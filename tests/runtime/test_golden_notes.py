@@ -14,7 +14,7 @@ from pillarbox import CheckpointMismatchError, SlidingEventTimeWindows, Tumbling
 from pillarbox._state.log_head import META
 from pillarbox._state.unread import AnyNames
 from pillarbox._unpickle import loads_allowed
-from tests.data import make_columns, make_join, make_noted, make_own
+from tests.data import make_noted
 from tests.data.make_checkpoint import load
 from tests.state.test_log_view import restored
 
@@ -66,13 +66,6 @@ def test_the_golden_checkpoint_has_them():
         ("left", "left"): {},
         ("left", "right"): {},
     }
-
-
-def test_older_ones_that_go_on_have_none():
-    """That they go on is tested where windows and joins of columns are, and operators' own state."""
-    for path in (make_columns.PATH, make_join.PATH):
-        assert {said for _, _, said in notes(path)} == {()}
-    assert heard(make_own.PATH) == {}
 
 
 def test_it_goes_on_as_if_nothing_had_been():

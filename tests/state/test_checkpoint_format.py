@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 import pickletools
 import re
@@ -33,7 +32,6 @@ from pillarbox import (
     TimestampedValue,
     TimeWindow,
     TypeMismatchError,
-    _unpickle,
 )
 from pillarbox._state import (
     HeapKeyedStateBackend,
@@ -60,14 +58,6 @@ NAMED = {
     "datetime.timezone",
     "datetime.timedelta",
     "decimal.Decimal",
-}
-NAMED_1 = {
-    "pillarbox.elements.Watermark",
-    "pillarbox.operators.async_io.function.AsyncFailure",
-    "pillarbox.operators.functions.OutputTag",
-    "pillarbox.operators.functions.TimeDomain",
-    "pillarbox.rows.row_class",
-    "pillarbox.state.state_log._Meta",
 }
 
 
@@ -97,8 +87,7 @@ def names_in(payload):
 def pickles_of(store):
     """What is pickled in a log."""
     for number, payload in store.chunks.items():
-        written = int.from_bytes(payload[9:11], "little")
-        yield payload if number != META else payload[11 if written == 1 else 15 :]
+        yield payload if number != META else payload[15:]
 
 
 def pickles_of_all(path):
@@ -112,7 +101,7 @@ def names_in_savepoint(savepoint):
 
 def test_there_is_a_golden_checkpoint_of_each_format_and_kind():
     kinds = {f"checkpoint-format-{FORMAT}-{kind}" for kind in golden.KINDS if kind}
-    assert {path.stem for path in GOLDEN} == {f"checkpoint-format-{n + 1}" for n in range(FORMAT)} | kinds
+    assert {path.stem for path in GOLDEN} == {f"checkpoint-format-{FORMAT}"} | kinds
 
 
 def test_the_golden_checkpoint_of_elements_has_some():
@@ -136,7 +125,7 @@ def test_every_golden_checkpoint_is_read(path):
         for epoch in range(2):
             running.reset()  # each is a cold start: the second one of what this version has made of it
             out = golden.push(running, [(key, "ask", None, 50_000 + epoch) for key in keys], bounded=epoch == 1)
-            assert names_in_savepoint(running.savepoint()) <= NAMED | NAMED_1
+            assert names_in_savepoint(running.savepoint()) <= NAMED
             out_of_all += out
     # The answers come behind those of the requests that are carried: in the first epoch, or in the last.
     answers = [(key, answer) for what, key, answer in out_of_all if what == "state"]
@@ -161,16 +150,8 @@ def test_a_checkpoint_names_nothing_of_pillarbox_but_what_stays():
 
 def test_the_names_of_golden_checkpoints_are_these():
     """The list tells what must be there for ever."""
-    assert names_in_savepoint(golden.load(golden.HERE / "checkpoint-format-1.zip")) <= NAMED_1 | NAMED
-    for path in GOLDEN[1:]:
+    for path in GOLDEN:
         assert names_in_savepoint(golden.load(path)) <= NAMED
-
-
-def test_what_format_1_names_is_found_wherever_it_lies_now():
-    for module, name in sorted(_unpickle._FORMER):
-        payload = b"c" + f"{module}\n{name}\n.".encode()
-        assert callable(_unpickle._Unpickler(io.BytesIO(payload)).load())
-    assert {".".join(former) for former in _unpickle._FORMER} >= NAMED_1
 
 
 VALUES = [
@@ -220,19 +201,6 @@ def test_these_are_all_public_classes_of_values():
         if not issubclass(each, Exception)
     }
     assert values == {type(value).__name__ for value in VALUES} | OF_PROGRAMS
-
-
-@pytest.mark.parametrize(
-    "value", [TimeWindow(0, 10), CountWindow(3), GlobalWindow(), TimestampedValue("x", 5)], ids=repr
-)
-def test_values_that_were_pickled_by_their_place_are_read(value):
-    kind = type(value)
-    place = kind.__module__.replace("pillarbox._", "pillarbox.")
-    payload = b"".join(
-        [b"\x80\x05c", f"{place}\n{kind.__name__}\n".encode(), pickle.dumps(tuple(value), 5)[2:-1], b"\x81."]
-    )
-    assert (place, kind.__name__) in _unpickle._FORMER
-    assert type(_unpickle.loads(payload)) is kind and _unpickle.loads(payload) == value
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda value: type(value).__name__)

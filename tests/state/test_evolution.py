@@ -98,7 +98,7 @@ def values(name, declared=None):
 
 def all_bytes(store):
     """All that is written, but for what the program says of names that are no more."""
-    head = open_head(store.chunks[META], LogIdentity("op", 0, 1, 128), pickle.loads)
+    head = open_head(store.chunks[META], LogIdentity("op", 0, 1, 128))
     return b"".join({**store.chunks, META: write_head(replace(head, former={}))}.values())
 
 
@@ -922,7 +922,7 @@ def test_golden_logs_go_on_with_a_changed_program(plain, monkeypatch, shop):
 
 
 def head_of(task):
-    return open_head(task.store.chunks[META], LogIdentity("op", 0, 1, 128), pickle.loads)
+    return open_head(task.store.chunks[META], LogIdentity("op", 0, 1, 128))
 
 
 def test_what_another_program_would_change_is_told_from_heads(shop):

@@ -22,7 +22,7 @@ from pillarbox._time.internal_timer_service import InternalTimerService
 from tests.data import make_checkpoint as golden
 
 
-@pytest.mark.parametrize("name", ["checkpoint-format-1", "checkpoint-format-2", "checkpoint-format-2-elements"])
+@pytest.mark.parametrize("name", ["checkpoint-format-2", "checkpoint-format-2-elements"])
 def test_the_summary_of_a_golden_checkpoint(name):
     total = LogSummary()
     stores = golden.load(golden.HERE / f"{name}.zip").values()

@@ -353,4 +353,4 @@ class LoggedStateBackend(LoggedRows, Protocol):
         ...
 
     def end_loading(self) -> None:
-        """Index the timers."""
+        """Take note that all rows are there."""

@@ -390,9 +390,7 @@ class HeapKeyedStateBackend(HeapRows):
             timers.load(keys, rows)
 
     def end_loading(self) -> None:
-        """Index the timers."""
-        for timers in (*self.timers, *self.spaces.timers):
-            timers.end_loading()
+        """Take note that all rows are there."""
         unused = [
             place
             for place, slot in enumerate(self.slots, self._lead)

@@ -53,11 +53,10 @@ class Chunk:
         replaced: how far before the chunk's first entry those entries are that are out of date now: older values of
             its rows, and the rows of keys that were removed.
         epoch: the epoch that wrote it.
-        before: size and digest of the chunk before it; None where that is not known.
+        before: size and digest of the chunk before it; None: it is the first one of its log.
         weights: about how many bytes each entry takes, for their proportions; None: all take the same.
         large: which entries lie in values of their own, and where: number, and mark.
         beside: how many bytes of the chunk are no entries: the list of those that it replaces, and ordinals.
-        removed: in format 1, keys that were removed: they are entries, too, behind the rows.
     """
 
     keys: list[Any]
@@ -68,7 +67,6 @@ class Chunk:
     weights: npt.NDArray[np.uint32] | None = None
     large: dict[int, tuple[int, Mark]] = field(default_factory=dict)
     beside: int = 0
-    removed: list[Any] = field(default_factory=list)
     spaces: int = 0
     elements: list[Elements] = field(default_factory=list)
     apart: dict[int, dict[int, int]] = field(default_factory=dict)
@@ -83,14 +81,9 @@ class Chunk:
         return index >= self.own_keys
 
     @property
-    def current(self) -> int:
-        """The number of entries that hold something."""
-        return len(self.keys) + sum(len(group.values) for group in self.elements)
-
-    @property
     def count(self) -> int:
-        """The number of all entries."""
-        return self.current + len(self.removed)
+        """The number of entries."""
+        return len(self.keys) + sum(len(group.values) for group in self.elements)
 
     def put(self, index: int, value: Any) -> None:
         """Replace the row or element of an entry."""
@@ -146,7 +139,7 @@ class Chunk:
 
     def own(self, size: int) -> float:
         """Return how many of the bytes of the chunk are its entries: what a new log would take for them."""
-        return float(size - self.beside) if self.current else 0.0
+        return float(size - self.beside) if self.count else 0.0
 
     def sizes(self, own: float) -> npt.NDArray[np.float32] | None:
         """Return how many bytes each entry takes; None: all take the same."""
@@ -271,15 +264,15 @@ def _unpacked_ordinals(packed: tuple[int, int, bytes], count: int) -> npt.NDArra
 def read_chunk(
     store: ChunkStore,
     number: int,
-    mark: Mark | None,
+    mark: Mark,
     identity: LogIdentity,
     layouts: tuple[Layout, Layout],
     allowed: Allowed,
-) -> tuple[Chunk, Mark]:
-    """Return a chunk, and its mark.
+) -> Chunk:
+    """Return a chunk.
 
     Args:
-        mark: the size and digest that it must have; None where that is not known: in logs of format 1.
+        mark: the size and digest that it must have.
         layouts: what the slots of rows hold, of those of keys and of those of namespaces, for people.
         allowed: what it may name.
 
@@ -290,10 +283,6 @@ def read_chunk(
     if payload is None:
         raise _missing(identity, f"chunk {number} of the state", mark)
     content = _checked(payload, mark, identity, f"chunk {number} of the state", layouts, allowed)
-    mark = mark or Mark.of(payload, 0)
-    if type(content) is tuple:  # format 1
-        keys, rows, removed, replaced = content
-        return Chunk(keys, rows, np.array(replaced, np.int64), removed=removed), mark
     if not isinstance(content, dict):
         raise damaged(identity, f"chunk {number} of the state", "it is no dictionary")
     unknown = sorted(content.keys() - _KNOWN)
@@ -325,9 +314,9 @@ def read_chunk(
     if of_elements is not None:
         chunk.beside += len(of_elements)
         each = np.frombuffer(of_elements, "<u4")
-        elements = np.broadcast_to(each, chunk.current - len(chunk.keys)) if len(each) == 1 else each
+        elements = np.broadcast_to(each, chunk.count - len(chunk.keys)) if len(each) == 1 else each
         chunk.weights = np.concatenate([np.zeros(0, "<u4") if chunk.weights is None else chunk.weights, elements])
-    return chunk, mark
+    return chunk
 
 
 def read_large(store: ChunkStore, number: int, mark: Mark, identity: LogIdentity, allowed: Allowed) -> dict[str, Any]:
@@ -383,13 +372,13 @@ def large_element(value: Any, dump: Callable[[Any], bytes] = dumps_by_name) -> b
 
 def _checked(
     payload: bytes,
-    mark: Mark | None,
+    mark: Mark,
     identity: LogIdentity,
     what: str,
     layouts: tuple[Layout, Layout],
     allowed: Allowed,
 ) -> Any:
-    if mark is not None and not mark.fits(payload):
+    if not mark.fits(payload):
         length = f", {len(payload)} bytes where {mark.size} were" if len(payload) != mark.size else ""
         raise damaged(identity, f"{what}, of epoch {mark.epoch},", f"its digest does not fit{length}")
     try:
@@ -406,8 +395,6 @@ def _checked(
         names = names or [(error.record.__module__, error.record.__qualname__)]
         raise cannot_become(identity, _where(payload, *layouts, _names(*names)), str(error)) from error
     except Exception as error:
-        if mark is None:
-            raise damaged(identity, what, describe(error)) from error
         where = _found(payload, *layouts, allowed.is_misfit) if isinstance(allowed, Classes) else ""
         raise CheckpointMismatchError(
             f"{identity}: {what}, of epoch {mark.epoch}, cannot be read{where and f' (in {where})'}: {describe(error)};"
@@ -416,11 +403,10 @@ def _checked(
         ) from error
 
 
-def _missing(identity: LogIdentity, what: str, mark: Mark | None) -> CheckpointMismatchError:
-    of = "" if mark is None else f", of epoch {mark.epoch} and {mark.size} bytes,"
+def _missing(identity: LogIdentity, what: str, mark: Mark) -> CheckpointMismatchError:
     return CheckpointMismatchError(
-        f"{identity}: {what}{of} is missing in the checkpoint: it is damaged; start from an older copy of it, or from a"
-        " new one"
+        f"{identity}: {what}, of epoch {mark.epoch} and {mark.size} bytes, is missing in the checkpoint: it is damaged;"
+        " start from an older copy of it, or from a new one"
     )
 
 

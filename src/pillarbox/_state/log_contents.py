@@ -86,7 +86,7 @@ class LogContents:
     def add(self, number: int, chunk: Chunk, size: int) -> None:
         """Take account of a new chunk, which takes ``size`` bytes."""
         own = chunk.own(size)
-        self.ledger.add(filed(number, self.entry, chunk, own), size, chunk.current, own)
+        self.ledger.add(filed(number, self.entry, chunk, own), size, chunk.count, own)
         self.entries += chunk.count
         self.entry += chunk.count
 

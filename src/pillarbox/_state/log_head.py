@@ -9,15 +9,13 @@ from __future__ import annotations
 import logging
 import pickle
 import zlib
-from collections.abc import Callable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NamedTuple
 
-from pillarbox._elements import dumps
 from pillarbox._errors import CheckpointMismatchError, describe
 from pillarbox._state.key_note import KeyNote, key_change
 from pillarbox._state.state_note import StateNote, state_change
-from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError, loads, loads_plain
+from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError, loads_plain
 
 __all__ = [
     "FORMAT",
@@ -38,7 +36,7 @@ __all__ = [
 
 _log = logging.getLogger("pillarbox")
 
-# Of the head and the chunks. A newer one is refused, an older one is read.
+# Of the head and the chunks. Another one is refused.
 FORMAT = 2
 META = 0
 _MAGIC = b"pillarbox"
@@ -116,7 +114,7 @@ class LogHead:
         entry: the number of the next entry.
         entries: how many there are in the log.
         cleaned: how many of them, from the oldest on, cleaning has looked at.
-        newest: what the newest chunk has to be; None where it is of format 1, or there is none.
+        newest: what the newest chunk has to be; None where there is none.
         large: how many large rows have been written: they have the numbers -1, -2, ...
         task: the task's own state besides the rows, pickled.
         types: the declared types of states, by name of slot, where the operator's are all plain.
@@ -149,7 +147,7 @@ class LogHead:
     depends_on: StateNote = field(default_factory=dict)
 
 
-# Fields that are written only if they say something: earlier versions do not know them.
+# Fields that are written only if they say something.
 _OPTIONAL = frozenset({"types", "codes", "space_layouts", "former", "depends_on"})
 _FIELDS = frozenset(each.name for each in fields(LogHead))
 _NEEDED = frozenset(each.name for each in fields(LogHead) if each.default is each.default_factory is MISSING)
@@ -166,29 +164,25 @@ def write_head(head: LogHead) -> bytes:
     return _MAGIC + FORMAT.to_bytes(2, "little") + zlib.crc32(body).to_bytes(4, "little") + body
 
 
-def read_head(payload: bytes, identity: LogIdentity, load: Callable[[bytes], Any] = loads) -> LogHead:
+def read_head(payload: bytes, identity: LogIdentity) -> LogHead:
     """Return the head of the log of ``identity``.
 
     Raises:
-        CheckpointMismatchError: it is another's, of a newer version, or not as it was written.
+        CheckpointMismatchError: it is another's, of another format, or not as it was written.
     """
-    head = open_head(payload, identity, load)
+    head = open_head(payload, identity)
     _check_identity(head, identity)
     return head
 
 
-def open_head(
-    payload: bytes, identity: LogIdentity, load: Callable[[bytes], Any], dump: Callable[[Any], bytes] = dumps
-) -> LogHead:
+def open_head(payload: bytes, identity: LogIdentity) -> LogHead:
     """Return the head of any log.
 
     Args:
         identity: for people: what is known of it before it is read.
-        load: unpickles a head of format 1.
-        dump: pickles what the task keeps beside the rows, which lies open in a head of format 1.
 
     Raises:
-        CheckpointMismatchError: it is of a newer version, or not as it was written.
+        CheckpointMismatchError: it is of another format, or not as it was written.
     """
     if not payload.startswith(_MAGIC[: len(payload)]):
         raise CheckpointMismatchError(
@@ -198,19 +192,16 @@ def open_head(
     if len(payload) < _CHECKED:
         raise damaged(identity, "the head of the state", f"only {len(payload)} bytes are left of it")
     written = int.from_bytes(payload[len(_MAGIC) : _VERSIONED], "little")
-    if written > FORMAT:
+    if written != FORMAT:
+        what = "update pillarbox" if written > FORMAT else "run the version of pillarbox that wrote it"
         raise CheckpointMismatchError(
-            f"{identity}: the checkpoint has format {written}, this version of pillarbox reads up to {FORMAT}: update"
-            " pillarbox, or start from a new checkpoint"
+            f"{identity}: the checkpoint has format {written}, this version of pillarbox reads format {FORMAT}: {what},"
+            " or start from a new checkpoint"
         )
     try:
-        content = _content_1(payload, load, dump) if written == 1 else _content(payload)
+        content = _content(payload)
     except _DamagedError as error:
         raise damaged(identity, "the head of the state", str(error)) from error
-    except MissingGlobalError as error:
-        raise unreadable(identity, "state of the operators in its task", error) from error
-    except RefusedGlobalError as error:
-        raise refused(identity, "its head", error) from error
     unknown = sorted(content.keys() - _FIELDS)
     if unknown:
         raise newer(identity, unknown[0])
@@ -234,18 +225,6 @@ def _content(payload: bytes) -> dict[str, Any]:
             content["newest"] = Mark(*content["newest"])
     except Exception as error:
         raise _DamagedError(describe(error)) from error
-    return content
-
-
-def _content_1(payload: bytes, load: Callable[[bytes], Any], dump: Callable[[Any], bytes]) -> dict[str, Any]:
-    """Return the content of a head of format 1: a pickled object of a private class."""
-    try:
-        content = dict(vars(load(payload[_VERSIONED:])))
-    except (MissingGlobalError, RefusedGlobalError):
-        raise
-    except Exception as error:
-        raise _DamagedError(describe(error)) from error
-    content["task"] = dump(content.pop("task_state", {}))
     return content
 
 

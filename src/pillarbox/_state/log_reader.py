@@ -106,10 +106,12 @@ class LogReader:
         mark = head.newest
         layouts.take_over(head)
         for number in reversed(range(contents.following, head.following)):
-            chunk, written = self._read(number, mark)
+            if mark is None:
+                raise damaged(identity, f"chunk {number} of the state", "nothing says what it has to be")
+            chunk = read_chunk(self._store, number, mark, identity, layouts.at(number), self._allowed)
+            chunks.append((number, chunk, mark))
             mark = chunk.before
-            chunks.append((number, chunk, written))
-        if mark is not None and chunks and contents.newest is not None and mark != contents.newest:
+        if chunks and mark != contents.newest:
             raise damaged(identity, f"chunk {contents.following} of the state", "it is another log's")
         start = contents.entry
         current = np.ones(sum(chunk.count for _, chunk, _ in chunks), np.bool_)
@@ -126,7 +128,7 @@ class LogReader:
         for number, chunk, written in reversed(chunks):
             entry = contents.entry
             ledger.replace(entry - chunk.replaced)
-            chosen = current[entry - start : entry - start + chunk.current]
+            chosen = current[entry - start : entry - start + chunk.count]
             if chosen.any():
                 layouts.fit(chunk, number)
             self._read_large(chunk, entry, chosen)
@@ -135,7 +137,6 @@ class LogReader:
             for rows, addresses, found in layouts.of_each_kind(chunk, chosen):
                 rows.apply(addresses, found, [])
                 applied += addresses
-            backend.apply([], [], chunk.removed)
         # Entries that were replaced, and not written anew, are gone.
         find = backend.find
         gone = [
@@ -153,10 +154,6 @@ class LogReader:
         while ledger.chunks and ledger.chunks[0].number < head.first:
             contents.drop_oldest()
         contents.take_over(head)
-
-    def _read(self, number: int, mark: Mark | None) -> tuple[Chunk, Mark]:
-        contents = self._contents
-        return read_chunk(self._store, number, mark, contents.identity, contents.layouts.at(number), self._allowed)
 
     def _read_large(self, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:
         """Put the large rows and elements of a chunk, so far as they are current, into their places."""

@@ -61,13 +61,16 @@ def scan(
     oldest = head.entry - head.entries
     mark = head.newest
     for number in reversed(range(head.first, head.following)):
-        chunk, written = read_chunk(store, number, mark, identity, layouts(number), allowed)
+        if mark is None:
+            raise damaged(identity, f"chunk {number} of the state", "nothing says what it has to be")
+        written = mark
+        chunk = read_chunk(store, number, mark, identity, layouts(number), allowed)
         mark = chunk.before
         place -= chunk.count
         if place < 0:
             raise damaged(identity, "the state", f"it has more than its {head.entries} entries")
         older = place - chunk.replaced
         current[older[older >= 0]] = False  # others are in chunks that are gone
-        yield Scanned(number, chunk, written, oldest + place, current[place : place + chunk.current])
+        yield Scanned(number, chunk, written, oldest + place, current[place : place + chunk.count])
     if place:
         raise damaged(identity, "the state", f"{place} of its {head.entries} entries are missing")

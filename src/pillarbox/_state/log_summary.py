@@ -86,8 +86,7 @@ class LogSummary:
     def _add_task(self, task: dict[str, Any]) -> None:
         gate = task.get("gate")
         if gate:
-            valve = gate["valve"] if isinstance(gate, dict) else gate[0]  # format 1
-            self.watermark = valve["watermark"]
+            self.watermark = gate["valve"]["watermark"]
         for uid, requests in (task.get("operators") or {}).items():
             if isinstance(requests, list):
                 self.carried[uid] = sum(type(each) is tuple and each[:1] == ("request",) for each in requests)

@@ -21,7 +21,7 @@ from pillarbox._state.log_chunk import Chunk, read_large
 from pillarbox._state.log_head import META, Layout, LogHead, LogIdentity, damaged, open_head
 from pillarbox._state.log_layouts import layout_at
 from pillarbox._state.log_scan import Scanned, scan
-from pillarbox._state.unread import AnyNames, pickled
+from pillarbox._state.unread import AnyNames
 from pillarbox._unpickle import loads_allowed
 
 __all__ = ["LogView", "ViewedRows"]
@@ -75,7 +75,7 @@ class LogView:
         payload = store.get(META)
         if payload is None:
             raise damaged(unknown, "the head of the state", "it is missing")
-        self.head: LogHead = open_head(payload, unknown, self._loads, pickled)
+        self.head: LogHead = open_head(payload, unknown)
         self._identity = LogIdentity(
             self.head.operator, self.head.subtask, self.head.parallelism, self.head.max_parallelism
         )
@@ -185,7 +185,7 @@ def _sizes(scanned: Scanned) -> npt.NDArray[np.float64]:
     chunk = scanned.chunk
     own = chunk.own(scanned.mark.size)
     sizes = chunk.sizes(own)
-    return np.full(chunk.count, own / max(1, chunk.current)) if sizes is None else sizes.astype(np.float64)
+    return np.full(chunk.count, own / max(1, chunk.count)) if sizes is None else sizes.astype(np.float64)
 
 
 def _of_each_kind(

@@ -18,12 +18,9 @@ from pillarbox._state.key_note import KeyNote
 from pillarbox._state.large_collection import Elements
 from pillarbox._state.log_layouts import state_name
 from pillarbox._state.plain_types import ListOf, MapOf, NotPlainError, PlainKey, PlainType, Readable, plain_type
-from pillarbox._unpickle import Allowed, Fields, loads_allowed
+from pillarbox._unpickle import Allowed, loads_allowed
 
-__all__ = ["HEAD_1", "PlainStates", "head_1", "reason_for_pickles", "slot_name"]
-
-# The name of heads of format 1.
-HEAD_1 = ("pillarbox.state.state_log", "_Meta")
+__all__ = ["PlainStates", "reason_for_pickles", "slot_name"]
 
 
 class PlainStates:
@@ -41,7 +38,7 @@ class PlainStates:
         self._types: dict[str, PlainType] = {}
         self._specs: dict[str, SlotSpec] = {}
         self.records: dict[tuple[str, str], type] = {}
-        self.allowed: Allowed = {**self._key.allowed, HEAD_1: head_1}
+        self.allowed: Allowed = {**self._key.allowed}
         for name, spec, declared in _declared(backend):
             self._types[name] = found = _type_of(spec, declared)
             self._specs[name] = spec
@@ -155,11 +152,6 @@ class PlainStates:
                     f"operator {self._backend.operator!r}: the key {said(key)} ({type(key).__name__}) is no plain"
                     " value, as the type of the key says: let the key function return one"
                 )
-
-
-def head_1() -> type:
-    """Return the class of heads of format 1."""
-    return type("Fields", (Fields,), {})
 
 
 def reason_for_pickles(key: KeyNote | None, backend: LoggedStateBackend) -> str | None:

@@ -101,7 +101,7 @@ class StateLog:
         payload = store.get(META)
         if payload is not None and payload == self._head_as_known:
             return Sync.IN_STEP
-        head = None if payload is None else read_head(payload, contents.identity, contents.loads)
+        head = None if payload is None else read_head(payload, contents.identity)
         stamp = head.stamps[-1] if head is not None and head.stamps else None
         mine = self._stamps[-1] if self._stamps else None
         if mine == stamp:
@@ -129,8 +129,7 @@ class StateLog:
         except RefusedGlobalError as error:
             raise refused(contents.identity, "records that an operator had not finished", error) from error
         program = [(uid, number, level) for uid, number, level in head.program]
-        # (The first logs do not say it.)
-        self.former_program = None if program in ([], [*contents.identity.program]) else program
+        self.former_program = None if program == [*contents.identity.program] else program
         self.version = head.version
         self._stamps = head.stamps
         self._head_as_known = payload

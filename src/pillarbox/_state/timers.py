@@ -5,7 +5,6 @@ A queue for each time domain of a timer service is an index over the rows.
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from pillarbox._errors import ProgramError, shorten
+from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
 from pillarbox._state.addresses import said
 from pillarbox._state.heap_rows import NEW, stale_entries, stale_entry
 from pillarbox._state.timer_queue import TimerQueue
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HeapTimers", "NamespaceTimers"]
 
-_log = logging.getLogger("pillarbox")
-
 
 class HeapTimers:
     """One time domain of a timer service: the queue, and the slot of the keys' rows that it indexes.
@@ -35,13 +32,11 @@ class HeapTimers:
     A row's slot holds None, one timestamp, or a set of them: most keys have one timer, and a set costs 200 bytes.
     """
 
-    __slots__ = ("_backend", "_dropped", "_name", "queue", "slot")
+    __slots__ = ("_backend", "_name", "queue", "slot")
 
     def __init__(self, name: str, backend: HeapKeyedStateBackend, slot: int) -> None:
         self._name = name
         self._backend = backend
-        # How many restored timers were no timers, and the address of the first.
-        self._dropped: tuple[int, Any] = (0, None)
         self.queue: TimerQueue = TimerQueue()
         self.slot: int = slot
 
@@ -194,7 +189,7 @@ class HeapTimers:
     # -- restoring --
 
     def load(self, addresses: list[Any], rows: list[Row]) -> None:
-        """Index the timers of restored rows; :meth:`end_loading` ends it."""
+        """Index the timers of restored rows."""
         slot = self.slot
         # Mostly each row has one timer, or none has any, and there are millions of them at a cold start.
         stamps: list[Any] = [stamp for row in rows if (stamp := row[slot]) is not None]
@@ -210,45 +205,24 @@ class HeapTimers:
         self.queue.load(timestamps, owners)
 
     def _unpacked(self, addresses: list[Any], rows: list[Row]) -> tuple[list[Any], list[int]]:
-        """Return owners and timestamps of the timers in restored rows, and take out of the rows what is none.
+        """Return owners and timestamps of the timers in restored rows.
 
-        Checkpoints of versions that did not check timers may hold any object in the place of a timestamp.
+        Raises:
+            CheckpointMismatchError: what is in the place of a timer is none.
         """
         owners: list[Any] = []
         timestamps: list[int] = []
         for address, row in zip(addresses, rows):
-            for timestamp in list(_stamps_in(row[self.slot])):
-                if _is_integer(timestamp) and MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
-                    timestamps.append(timestamp)
-                    owners.append(address)
-                else:
-                    self._take_out(address, row, timestamp)
-                    count, first = self._dropped
-                    self._dropped = (count + 1, first if count else address)
+            for timestamp in _stamps_in(row[self.slot]):
+                if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+                    raise CheckpointMismatchError(
+                        f"operator {self._backend.operator!r}: the checkpoint holds a timer of key {said(address)} at"
+                        f" {shorten(timestamp)} ({type(timestamp).__name__}), which is no 64-bit integer: it is"
+                        " damaged; start from an older copy of it, or from a new one"
+                    )
+                timestamps.append(timestamp)
+                owners.append(address)
         return owners, timestamps
-
-    def _take_out(self, address: Any, row: Row, stamp: Any) -> None:
-        """Take out of a row what is no timer."""
-        # By identity: NaN equals nothing, not even itself; and arrays do not compare to a bool.
-        present = row[self.slot]
-        rest = {other for other in present if other is not stamp} if type(present) is set else set()
-        row[self.slot] = rest if len(rest) > 1 else rest.pop() if rest else None
-        if row[0] >= 0:
-            self._backend.set_current_key(address)
-            self._backend.touch()
-
-    def end_loading(self) -> None:
-        """Report entries in the place of restored timers that are none."""
-        count, address = self._dropped
-        if count:
-            self._dropped = (0, None)
-            _log.warning(
-                "operator %r: the checkpoint holds %d timers whose timestamps are no 64-bit integers, the first of them"
-                " of key %s; they could never fire, and are dropped",
-                self._backend.operator,
-                count,
-                said(address),
-            )
 
     def replace(self, address: Any, old: Any, new: Any) -> None:
         """Take note that a row's slot was overwritten from outside."""
@@ -313,9 +287,6 @@ class NamespaceTimers(HeapTimers):
     def _touch(self, row: Row) -> None:
         self._backend.spaces.touch_row(row)
 
-    def _take_out(self, address: Any, row: Row, stamp: Any) -> None:
-        raise AssertionError("timers of namespaces were checked from the first version on")
-
 
 def _packed(stamps: list[Any]) -> npt.NDArray[np.int64] | None:
     """Return timestamps as an array; None: one of them is no timestamp, or a set of them."""
@@ -324,12 +295,8 @@ def _packed(stamps: list[Any]) -> npt.NDArray[np.int64] | None:
         packed = np.frombuffer(struct.pack(f"{len(stamps)}q", *stamps), np.int64)
     except (struct.error, TypeError):
         return None
-    # It takes booleans, too.
-    return packed if not (packed >> 1 == 0).any() or all(map(_is_integer, stamps)) else None
-
-
-def _is_integer(stamp: Any) -> bool:
-    return isinstance(stamp, (int, np.integer)) and not isinstance(stamp, bool)
+    # It takes booleans and numbers of numpy, too.
+    return packed if set(map(type, stamps)) == {int} else None
 
 
 def _stamps_in(present: Any) -> Iterable[Any]:

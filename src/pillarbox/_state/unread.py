@@ -15,7 +15,6 @@ from collections.abc import Callable
 from copyreg import __newobj__, __newobj_ex__  # type: ignore[attr-defined]
 from typing import Any
 
-from pillarbox._state.plain_states import HEAD_1, head_1
 from pillarbox._state.plain_types import PlainKey
 from pillarbox._unpickle import Allowed
 
@@ -150,7 +149,6 @@ class AnyNames(Allowed):
 
     def __init__(self) -> None:
         super().__init__(PlainKey().allowed)
-        self[HEAD_1] = head_1
         self[_UUID] = lambda: uuid.UUID
         self._made: dict[tuple[str, str], Any] = {}
 
@@ -171,7 +169,7 @@ class AnyNames(Allowed):
         if where not in self._made:
             plain = self[where]() if where in self else None
             # (The pickle of a UUID makes one and sets its number, where those of the others are calls.)
-            self._made[where] = plain if where in (HEAD_1, _UUID) else _name(where, plain)
+            self._made[where] = plain if where == _UUID else _name(where, plain)
         return self._made[where]
 
 

@@ -278,11 +278,9 @@ class InputGate:
         Args:
             say_anew: whether there may be those who have not heard that the input is idle.
         """
-        if not isinstance(state, dict):  # format 1
-            state = dict(zip(("valve", "last_active"), state))
         self._valve.restore(state["valve"], say_anew=say_anew)
         self._last_active = dict(state["last_active"])
-        self._last_said = dict(state.get("last_said", {}))
+        self._last_said = dict(state["last_said"])
 
     # -- buffers that came too early --
 

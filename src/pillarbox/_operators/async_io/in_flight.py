@@ -429,8 +429,6 @@ class InFlight:
                 self.put_event(Watermark(content[0]))
             elif what == "idle":
                 self.put_event(WatermarkStatus(content[0]))
-            elif what == "event":  # of format 1
-                self.put_event(content[0])
             else:
                 self._take_back(kept, *content)
         self._workers.start()
@@ -442,13 +440,13 @@ class InFlight:
         kept: dict[int, Request],
         values: list[Any],
         stamps: list[int | None] | None,
-        number: int | None = None,
-        started: int | None = None,
+        number: int,
+        started: int | None,
     ) -> None:
-        """Take a request of a snapshot back into the queue; those of old snapshots have no number."""
+        """Take a request of a snapshot back into the queue."""
         if started is not None:
             started = self._deadlines.from_wall_clock(started)
-        if number is not None and number in kept:
+        if number in kept:
             request = kept[number]
             if started is not None and (request.started is None or started < request.started):
                 request.started = started

@@ -364,8 +364,8 @@ class Partials:
             CheckpointMismatchError: they are of other windows, aggregates or keys.
         """
         batch = pa.ipc.open_stream(pa.py_buffer(kept)).read_next_batch()
-        noted = (batch.schema.metadata or {}).get(_WINDOWS)  # (The first ones do not say it.)
-        windows = self._windows if noted is None else noted.decode()
+        noted = (batch.schema.metadata or {}).get(_WINDOWS)
+        windows = None if noted is None else noted.decode()
         if windows != self._windows:
             raise self._others("windows of another kind", windows, self._windows)
         if not batch.schema.equals(self.schema):

@@ -46,7 +46,7 @@ def task_row(view: LogView) -> dict[str, Any]:
         "uid": head.operator,
         "subtask": head.subtask,
         "parallelism": head.parallelism,
-        "watermark": _gate(gate)["valve"]["watermark"] if gate else None,
+        "watermark": gate["valve"]["watermark"] if gate else None,
         "task": head.task,
     }
 
@@ -124,14 +124,13 @@ def own_states(
     return states
 
 
-def gate_with_edges(kept: Any, edge: Callable[[int], int | None]) -> dict[str, Any]:
+def gate_with_edges(gate: dict[str, Any], edge: Callable[[int], int | None]) -> dict[str, Any]:
     """Return what a gate keeps in a program where its edges have other numbers.
 
     Args:
         edge: returns the number of an edge in the new program, by that in the former one; None: it is no more, and so
             is what was known of it.
     """
-    gate = _gate(kept)
 
     def channel(name: Hashable) -> Hashable | None:
         if isinstance(name, int):
@@ -142,7 +141,7 @@ def gate_with_edges(kept: Any, edge: Callable[[int], int | None]) -> dict[str, A
             return None if number is None else (source, number)
         return name
 
-    numbers = {what: _with_names(gate.get(what, {}), edge) for what in ("last_active", "last_said")}
+    numbers = {what: _with_names(gate[what], edge) for what in ("last_active", "last_said")}
     valve = {**gate["valve"], "channels": _with_names(gate["valve"]["channels"], channel)}
     return {**gate, **numbers, "valve": valve}
 
@@ -185,11 +184,11 @@ def redistribute(
         CheckpointMismatchError: an operator keeps something that cannot be dealt out.
     """
     rows = redistribute_operator_state([state.row for state in states], parallelism)
-    gates = [_gate(state.task["gate"]) for state in states if state.task.get("gate")]
+    gates = [state.task["gate"] for state in states if state.task.get("gate")]
     gate = _merged(gates, channels) if gates else None
     owns = [gate] * parallelism
     if keys_stay and len(states) == parallelism:
-        owns = [_merged([_gate(state.task["gate"])], channels) if state.task.get("gate") else gate for state in states]
+        owns = [_merged([state.task["gate"]], channels) if state.task.get("gate") else gate for state in states]
     shares = _shares(uid, [state.task.get("operators") or {} for state in states], parallelism)
     known = [state.task.get("event_time") or {} for state in states]
     times = known if len(states) == parallelism else [_event_time(known)] * parallelism
@@ -198,11 +197,6 @@ def redistribute(
         for own, operators, time in zip(owns, shares, times)
     ]
     return [OwnState(task if any(task.values()) else {}, row) for task, row in zip(tasks, rows)]
-
-
-def _gate(state: Any) -> dict[str, Any]:
-    """Return what a gate keeps, also as format 1 has it."""
-    return state if isinstance(state, dict) else dict(zip(("valve", "last_active"), state))
 
 
 def _event_time(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
