@@ -57,6 +57,7 @@ TAKEN = {
     "scored": "DataStream[Any]",
     "scores": "DataStream[Any]",
     "spark": "SparkSession",
+    "unpaid": "DataStream[Any]",
 }
 
 

@@ -82,15 +82,20 @@ def class_of_the_first_program() -> Any:
     return found
 
 
-def first_program(env, payments):
-    strategy = WatermarkStrategy.for_bounded_out_of_orderness("5 seconds").with_timestamp_assigner("at")
-    return payments.assign_timestamps_and_watermarks(strategy).key_by("card").process(class_of_the_first_program()())
+def first_program(env, orders):
+    strategy = WatermarkStrategy.for_bounded_out_of_orderness("1 minute").with_timestamp_assigner("at")
+    function = class_of_the_first_program()()
+    return orders.assign_timestamps_and_watermarks(strategy).key_by("order_id").process(function)
 
 
-def some_payments(rng: random.Random) -> list[Any]:
-    # No two at one time: which of them the state has last is nobody's promise.
-    times = sorted(rng.sample(range(200), rng.randrange(40)))
-    return [row(card=rng.choice(["ann", "bob", "cy"]), at=1000 * at, amount=float(rng.randrange(9))) for at in times]
+def some_orders(rng: random.Random) -> list[Any]:
+    events = []
+    for number in range(rng.randrange(30)):
+        at = 1000 * rng.randrange(3000)
+        events.append(row(order_id=f"A{number}", what="ordered", at=at))
+        if rng.random() < 0.7:
+            events.append(row(order_id=f"A{number}", what="paid", at=at + 1000 * rng.randrange(1200)))
+    return sorted(events, key=lambda event: event.at)
 
 
 PROGRAMS: dict[str, SimulatedProgram] = {
@@ -108,7 +113,7 @@ PROGRAMS: dict[str, SimulatedProgram] = {
     ),
     "first-program": SimulatedProgram(
         first_program,
-        lambda rng: {"payments": some_payments(rng)},
-        last={"payments": [row(card="z", at=FAR, amount=0.0)]},
+        lambda rng: {"orders": some_orders(rng)},
+        last={"orders": [row(order_id="Z", what="paid", at=FAR)]},
     ),
 }
