@@ -33,6 +33,7 @@ from pillarbox._time import (
     as_timestamp_assigner,
     to_timestamp,
 )
+from pillarbox._time.timestamps import to_millisecond
 
 UTC = datetime.timezone.utc
 
@@ -274,3 +275,28 @@ class TestTimestamps:
     def test_64_bits(self, value):
         with pytest.raises(ValueError, match="does not fit in 64 bits"):
             extract(lambda record: value, "record")
+
+
+class TestPointsInTimeThatAreNumbers:
+    @pytest.mark.parametrize("value", [5, -5, np.int64(7), MIN_TIMESTAMP, MAX_WATERMARK])
+    def test_accepted(self, value):
+        assert to_millisecond(value) == value
+        assert type(to_millisecond(value)) is int
+
+    @pytest.mark.parametrize(
+        ("value", "says"),
+        [
+            (datetime.datetime(2026, 1, 1), r"a datetime is not converted here: int\(x.timestamp\(\) \* 1000\) are"),
+            (pd.Timestamp("2026-01-01"), "a datetime is not converted here"),
+            (pd.NaT, "milliseconds since the epoch are expected, as int"),
+            (None, "milliseconds since the epoch are expected, as int"),
+            (1.0, "milliseconds since the epoch are expected, as int"),
+            (True, "True and False are no points in time"),
+            (np.False_, "True and False are no points in time"),
+            (MAX_WATERMARK + 1, "have to fit in 64 bits"),
+            (MIN_TIMESTAMP - 1, "have to fit in 64 bits"),
+        ],
+    )
+    def test_refused(self, value, says):
+        with pytest.raises(ValueError, match=says):
+            to_millisecond(value)
