@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import subprocess
 import time
 from pathlib import Path
@@ -31,6 +32,7 @@ from tests.faults.test_driver import START_SECONDS, kill, start_python
 
 pytestmark = pytest.mark.fault
 DIE_AT = 30  # requests in flight or done before the service goes
+REFUSED = 10  # connections until another one comes
 
 
 class Run:
@@ -83,15 +85,18 @@ class Run:
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_service_goes_away(spark: SparkSession, tmp_path: Path, seed: int, mode: Mode) -> None:
-    """It fails, hangs and cuts connections; then it is killed, and another one comes two seconds later."""
+    """It fails, hangs and cuts connections; then it is killed, and another one comes when that has been noticed."""
     run = Run(spark, tmp_path, seed, mode, epochs=4)
     with running_service(seed=seed, latency=20, errors=0.1, hangs=0.01) as service:
         service.control(die_after=DIE_AT, dead_seconds=0.5)
         query = run.start(service.url)
         wait_for(lambda: service.stats()["requests"] > 4 * DIE_AT, query)
         print("the service goes; it did", service.stats()["outcomes"])
-    time.sleep(2)
-    with running_service(port=urlsplit(service.url).port or 0, seed=seed, latency=20) as service:
+    port = urlsplit(service.url).port or 0
+    with socket.create_server(("127.0.0.1", port)) as nobody:
+        for _ in range(REFUSED):
+            nobody.accept()[0].close()
+    with running_service(port=port, seed=seed, latency=20) as service:
         run.end(query)
     if mode == "carry":
         assert run.carried() > 0
