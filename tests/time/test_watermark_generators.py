@@ -201,6 +201,17 @@ class TestIdleness:
         self.emit_at(101)
         assert self.output.said == ["idle"]
 
+    def test_it_tells_when_its_time_will_be_up(self):
+        assert self.generator.idle_at is None
+        self.generator.on_event("a", 10, self.output)
+        self.emit_at(1000)
+        assert self.generator.idle_at is None
+        self.emit_at(5000)
+        assert self.generator.idle_at == 5101
+        self.emit_at(5101)
+        assert self.generator.idle_at is None
+        assert self.output.said[-1] == "idle"
+
     def test_the_generator_sees_all_events(self):
         self.generator.on_event("a", 10, self.output)
         self.generator.on_batch(20, self.output)
