@@ -73,6 +73,7 @@ from pillarbox._errors import (
     TypeMismatchError,
 )
 from pillarbox._graph import Program
+from pillarbox._operator_report import OperatorReport
 from pillarbox._operators.columnar.aggregates import (
     ArrowAggregateFunction,
     ColumnAggregate,
@@ -241,6 +242,7 @@ __all__ = [
     "MetricGroup",
     "NeverTrigger",
     "OperatorError",
+    "OperatorReport",
     "OperatorStateStore",
     "OutputTag",
     "Partitioner",

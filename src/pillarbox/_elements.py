@@ -200,6 +200,7 @@ class TaskReport:
         gauges: the other metrics of the user's functions, by ``uid.name``.
         rate_limited_ms: time in which the next request of an async function waited for a rate limit; None: there is no
             rate limit.
+        broadcast_in: those of ``records_in`` that were broadcast: each subtask gets all of them.
     """
 
     vertex: str
@@ -232,6 +233,16 @@ class TaskReport:
     mailbox_latency_ms: int | None = None
     gauges: dict[str, float] = field(default_factory=dict)
     rate_limited_ms: int | None = None
+    broadcast_in: int | None = None
+
+    def __repr__(self) -> str:
+        return told(self, vars(self))
+
+
+def told(report: Any, values: dict[str, Any]) -> str:
+    """Return the text of metrics, without those that are None, 0, False or empty."""
+    shown = ", ".join(f"{name}={value!r}" for name, value in values.items() if value or name in ("subtask", "epoch"))
+    return f"{type(report).__name__}({shown})"
 
 
 Element = Records | Watermark | WatermarkStatus | Barrier | EndOfData | TaskReport

@@ -51,6 +51,7 @@ class TaskMetrics:
 
     Attributes:
         records_in: records that reached the head of the chain.
+        broadcast_in: those of them that were broadcast.
         back_pressured: time in which the output was not taken.
         idle: time in which there was no input.
         state: time spent bringing the state to the store's version, and writing it.
@@ -60,6 +61,7 @@ class TaskMetrics:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.records_in: int = 0
+        self.broadcast_in: int = 0
         self.buffers_in: int = 0
         self.back_pressured: Stopwatch = Stopwatch(clock)
         self.idle: Stopwatch = Stopwatch(clock)
@@ -70,6 +72,7 @@ class TaskMetrics:
     def begin_epoch(self) -> None:
         """Start counting anew."""
         self.records_in = 0
+        self.broadcast_in = 0
         self.buffers_in = 0
         for stopwatch in (self.back_pressured, self.idle, self.state, self.alignment, self.epoch):
             stopwatch.reset()

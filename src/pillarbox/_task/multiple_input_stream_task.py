@@ -220,6 +220,8 @@ class MultipleInputStreamTask(StreamTask):
             for channel, element in gate.receive(buffer):
                 if isinstance(element, Records):
                     self.metrics.records_in += len(element)
+                    if gate.edge_of(channel).is_broadcast:
+                        self.metrics.broadcast_in += len(element)
                     if not batch.takes(gate.edge_of(channel), element, len(buffer.payload)):
                         inputs[gate.input_of(channel)].process_records(element)
 
@@ -240,7 +242,10 @@ class MultipleInputStreamTask(StreamTask):
             for channel, element in gate.receive(buffer):
                 if isinstance(element, Records):
                     self.metrics.records_in += len(element)
-                    inputs[gate.input_of(channel)].process_records(element)
+                    edge = gate.edge_of(channel)
+                    if edge.is_broadcast:
+                        self.metrics.broadcast_in += len(element)
+                    inputs[edge.index].process_records(element)
                 elif isinstance(element, Watermark):
                     gate.watermark(channel, element.timestamp, self.chain)
                 elif isinstance(element, WatermarkStatus):
@@ -331,6 +336,7 @@ class MultipleInputStreamTask(StreamTask):
         return replace(
             super()._report(),
             buffers_in=self.metrics.buffers_in,
+            broadcast_in=self.metrics.broadcast_in,
             watermark=self.gate.current_watermark,
             keys=self.backend.num_keys,
             event_time_timers=sum(service.num_event_time_timers() for service in services),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count, islice
 
 from pillarbox._elements import channel_code
@@ -12,7 +13,7 @@ from pillarbox._operators.operator import OperatorFactory
 from pillarbox._state.key_note import KeyNote
 from pillarbox._state.log_head import LogIdentity
 from pillarbox._state.state_note import StateNote
-from pillarbox._task.partitioner import Partitioner
+from pillarbox._task.partitioner import BroadcastPartitioner, Partitioner
 
 __all__ = [
     "REPORT_TARGET",
@@ -178,6 +179,11 @@ class InputEdge:
     def id(self) -> int:
         """The number by which the vertex knows the edge."""
         return edge_id(self.vertex, self.ordinal)
+
+    @cached_property
+    def is_broadcast(self) -> bool:
+        """Whether each subtask gets all records."""
+        return isinstance(self.partitioner, BroadcastPartitioner)
 
     @property
     def is_source(self) -> bool:

@@ -1,0 +1,156 @@
+"""The metrics of all tasks of an operator, added up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from pillarbox._elements import TaskReport, told
+
+__all__ = ["OperatorReport", "OperatorReports", "by_operator"]
+
+# Counters of which the largest counts: those of different tasks are no parts of a sum.
+_LARGEST = ("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms")
+
+
+@dataclass(frozen=True)
+class OperatorReport:
+    """The metrics of the tasks of a vertex that ran in an epoch, added up. Times are in milliseconds.
+
+    Attributes:
+        vertex: names of the vertex's operators.
+        uid: the uid of its first operator; empty for a source.
+        level: how many shuffles it is away from the sources.
+        epoch: number of the epoch.
+        tasks: how many of its tasks ran: without input, those that had something to do.
+        records_in: records that came in. A record that was broadcast counts once, although each task got it.
+        records_out: records that were sent: to each task that gets a record that is broadcast.
+        bytes_out: bytes of the buffers that were sent.
+        busy_ms: time in none of the next three states, of all tasks together.
+        idle_ms: time without input.
+        back_pressured_ms: time in which the output was not taken.
+        state_ms: time for bringing the state to the store's version, and for writing it.
+        busiest: the subtask with the largest ``busy_ms``; of a source, the partition.
+        busiest_ms: its ``busy_ms``.
+        counters: the operators' own counts, and those of the user's functions, by ``uid.name``; of latencies, of
+            ``in_flight_max`` and of ``rate_limited_ms`` the largest.
+        watermark: the lowest event time of a task, epoch milliseconds. This and what follows: None for a source.
+        keys: keys with state or timers, in the tasks that ran.
+        timers: timers of all keys, of both clocks.
+        next_wake_up: when a task has something to do even without input (epoch milliseconds); None: never.
+        unfinished: the subtasks that carry requests into the next epoch.
+        state_bytes: the approximate size of the state when it is written.
+        state_bytes_written: what this epoch wrote of it.
+        rate_limited_ms: the longest time in which the next request of a task waited for a rate limit; None: there is no
+            rate limit.
+    """
+
+    vertex: str
+    uid: str
+    level: int
+    epoch: int
+    tasks: int
+    records_in: int
+    records_out: int
+    bytes_out: int
+    busy_ms: int
+    idle_ms: int
+    back_pressured_ms: int
+    state_ms: int
+    busiest: int
+    busiest_ms: int
+    counters: dict[str, int] = field(default_factory=dict)
+    watermark: int | None = None
+    keys: int | None = None
+    timers: int | None = None
+    next_wake_up: int | None = None
+    unfinished: list[int] = field(default_factory=list)
+    state_bytes: int | None = None
+    state_bytes_written: int | None = None
+    rate_limited_ms: int | None = None
+
+    def __repr__(self) -> str:
+        return told(self, {each.name: getattr(self, each.name) for each in fields(self)})
+
+
+class OperatorReports(list[OperatorReport]):
+    """A list of reports, which is a table when it is printed."""
+
+    def __str__(self) -> str:
+        head = ("operator", "tasks", "in", "out", "busy ms", "busiest", "state ms", "keys", "state", "limited ms")
+        rows = [head, *map(_row, self)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
+        lines = (
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:]))] for row in rows
+        )
+        return "\n".join("  ".join(line).rstrip() for line in lines)
+
+
+def _row(report: OperatorReport) -> tuple[str, ...]:
+    busiest = f"{report.busiest_ms:,} ({report.busiest})"
+    numbers = (report.tasks, report.records_in, report.records_out, report.busy_ms)
+    rest = (report.state_ms, report.keys, report.state_bytes, report.rate_limited_ms)
+    return (report.uid or report.vertex, *map(_shown, numbers), busiest, *map(_shown, rest))
+
+
+def _shown(number: int | None) -> str:
+    return "" if number is None else f"{number:,}"
+
+
+def by_operator(tasks: Iterable[tuple[str, TaskReport]]) -> OperatorReports:
+    """Add up the metrics of tasks, each of which comes with the name of its program's and level's metrics."""
+    # A task whose output was lost with its executor has run twice, and counts once.
+    last = {(name, task.level, task.uid, task.vertex, task.subtask): task for name, task in tasks}
+    groups: dict[tuple[str, int, str, str], list[TaskReport]] = {}
+    for (*group, _), task in last.items():
+        groups.setdefault(tuple(group), []).append(task)  # type: ignore[arg-type]
+    return OperatorReports(map(_added_up, sorted(groups.values(), key=lambda group: group[0].level)))
+
+
+def _added_up(tasks: Sequence[TaskReport]) -> OperatorReport:
+    first = tasks[0]
+
+    def total(name: str) -> Any:
+        return sum(getattr(task, name) or 0 for task in tasks)
+
+    def of_all(name: str, choose: Any) -> Any:
+        return choose((value for task in tasks if (value := getattr(task, name)) is not None), default=None)
+
+    behind_shuffle = first.level > 0
+    busiest = max(tasks, key=lambda task: task.busy_ms)
+    copies = [task.broadcast_in or 0 for task in tasks]
+    return OperatorReport(
+        vertex=first.vertex,
+        uid=first.uid,
+        level=first.level,
+        epoch=max(task.epoch for task in tasks),
+        tasks=len(tasks),
+        records_in=total("records_in") - sum(copies) + max(copies),
+        records_out=total("records_out"),
+        bytes_out=total("bytes_out"),
+        busy_ms=total("busy_ms"),
+        idle_ms=total("idle_ms"),
+        back_pressured_ms=total("back_pressured_ms"),
+        state_ms=total("state_ms"),
+        busiest=busiest.subtask,
+        busiest_ms=busiest.busy_ms,
+        counters=_counters(tasks),
+        watermark=of_all("watermark", min),
+        keys=total("keys") if behind_shuffle else None,
+        timers=total("event_time_timers") + total("processing_time_timers") if behind_shuffle else None,
+        next_wake_up=of_all("next_wake_up", min),
+        unfinished=sorted(task.subtask for task in tasks if task.unfinished),
+        state_bytes=total("state_bytes") if behind_shuffle else None,
+        state_bytes_written=total("state_bytes_written") if behind_shuffle else None,
+        rate_limited_ms=of_all("rate_limited_ms", max),
+    )
+
+
+def _counters(tasks: Sequence[TaskReport]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for task in tasks:
+        for name, count in task.counters.items():
+            largest = name.rpartition(".")[2] in _LARGEST
+            found[name] = max(found.get(name, 0), count) if largest else found.get(name, 0) + count
+    return found

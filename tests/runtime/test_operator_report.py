@@ -1,0 +1,102 @@
+"""The metrics of an operator's tasks, added up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pillarbox import (
+    BroadcastProcessFunction,
+    LocalJob,
+    MapStateDescriptor,
+    OperatorReport,
+    ProgramError,
+    StreamExecutionEnvironment,
+    TaskReport,
+    metrics,
+)
+from pillarbox._operator_report import by_operator
+
+SOURCE = {"vertex": "in", "uid": "", "level": 0, "epoch": 3, "mails": 1, "alignment_ms": 0}
+COUNT = {**SOURCE, "vertex": "count -> out", "uid": "count", "level": 1}
+TIMES = {"bytes_out": 10, "idle_ms": 1, "back_pressured_ms": 2, "state_ms": 3}
+
+
+def task(subtask: int, records: int, **values: Any) -> TaskReport:
+    """A task's metrics."""
+    given = {**COUNT, **TIMES, "records_in": records, "records_out": 2 * records, "busy_ms": 10 * records, **values}
+    return TaskReport(subtask=subtask, **{"counters": {}, **given})
+
+
+def progress(*tasks: TaskReport, name: str = "pillarbox") -> dict[str, Any]:
+    return {"observedMetrics": {name: {"tasks": [vars(one) for one in tasks]}}}
+
+
+def test_sums_the_busiest_task_and_what_is_lowest() -> None:
+    one = task(0, 5, watermark=70, keys=2, state_bytes=100, event_time_timers=1, next_wake_up=900, unfinished=True)
+    two = task(3, 7, watermark=60, keys=1, state_bytes=30, processing_time_timers=4, unfinished=False)
+    (report,) = metrics(progress(one, two), by="operator")
+    assert report == OperatorReport(
+        "count -> out", "count", 1, 3, 2, 12, 24, 20, 120, 2, 4, 6, busiest=3, busiest_ms=70, watermark=60, keys=3,
+        timers=5, next_wake_up=900, unfinished=[0], state_bytes=130, state_bytes_written=0,
+    )  # fmt: skip
+
+
+def test_counts_add_up_and_of_latencies_the_largest_counts() -> None:
+    counters = [{"ask.requests": n, "ask.latency_p99_us": 1000 - n, "ask.in_flight_max": n, "mine": 1} for n in (3, 5)]
+    reports = [
+        task(n, 1, counters=each, rate_limited_ms=limited) for n, each, limited in zip((0, 1), counters, (40, 20))
+    ]
+    (report,) = metrics(progress(*reports), by="operator")
+    assert report.counters == {"ask.requests": 8, "ask.latency_p99_us": 997, "ask.in_flight_max": 5, "mine": 2}
+    assert report.rate_limited_ms == 40
+
+
+def test_a_task_that_ran_twice_counts_once_and_programs_are_apart() -> None:
+    (once,) = metrics(progress(task(0, 5), task(0, 5)), by="operator")
+    assert (once.tasks, once.records_in) == (1, 5)
+    both = by_operator([("pillarbox", task(0, 5)), ("pillarbox 2", task(0, 7))])
+    assert [report.records_in for report in both] == [5, 7]
+
+
+class Rules(BroadcastProcessFunction):
+    """Counts rules."""
+
+    def process_element(self, value, ctx):
+        yield value
+
+    def process_broadcast_element(self, value, ctx):
+        yield value
+
+
+def test_records_that_are_broadcast_count_once() -> None:
+    env = StreamExecutionEnvironment().set_parallelism(4)
+    numbers, rules = env.from_collection(range(100)).rebalance(), env.from_collection([1, 2, 3])
+    state: MapStateDescriptor[Any, Any] = MapStateDescriptor("rules")
+    stream = numbers.connect(rules.broadcast(state)).process(Rules()).uid("rules")
+    from pillarbox._graph import SinkTransformation
+
+    sink = SinkTransformation(env._next(), "out", [stream._plain_step()], output="out", uid="out")
+    with LocalJob(env._compile("test", [sink])) as job:
+        job.run()
+        (report,) = by_operator(("", each) for each in job.reports if each.uid == "rules")
+    assert report.tasks == 4
+    assert report.records_in == 103
+
+
+def test_what_is_printed_is_short() -> None:
+    said = repr(task(0, 5))
+    assert said.startswith("TaskReport(vertex='count -> out', uid='count', level=1, subtask=0, epoch=3, records_in=5")
+    assert "None" not in said and "alignment_ms" not in said and "counters" not in said
+    table = str(metrics(progress(task(0, 5_000, keys=2), task(1, 7, keys=1)), by="operator"))
+    head, row = table.splitlines()
+    assert head.split()[:4] == ["operator", "tasks", "in", "out"]
+    assert row.split()[:5] == ["count", "2", "5,007", "10,014", "50,070"]
+    assert "None" not in repr(metrics(progress(task(0, 5)), by="operator"))
+
+
+def test_by_something_else() -> None:
+    with pytest.raises(ProgramError, match='by is "task" or "operator", not \'uid\''):
+        metrics(None, by="uid")  # type: ignore[call-overload]
+    assert metrics(None, by="operator") == []
