@@ -22,8 +22,14 @@ from pillarbox._state.log_view import LogView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 __all__ = ["CheckpointFiles", "Stateful", "each_log"]
+
+
+# The map state with the logs of a level's subtasks, and the columns that Spark's reader shows of it.
+_LOG = "log"
+_COLUMNS = {"key": "target", "user_map_key": "chunk", "user_map_value": "payload"}
 
 
 class Stateful(NamedTuple):
@@ -97,8 +103,12 @@ class CheckpointFiles:
         found = []
         for row in read.collect():
             variables = json.loads(row["operatorProperties"] or "{}").get("stateVariables", [])
-            if any(variable.get("stateName") == "log" for variable in variables):
-                found.append(Stateful(row["operatorId"], row["numPartitions"], row["minBatchId"]))
+            operator = Stateful(row["operatorId"], row["numPartitions"], row["minBatchId"])
+            if not any(variable.get("stateName") == _LOG for variable in variables):
+                continue
+            # State that Spark has purged cannot be looked at, and is refused below.
+            if self.epoch < operator.first or _is_log(self._read(operator).schema):
+                found.append(operator)
         self._check_whole(found)
         for operator in found:
             if self.epoch < operator.first:
@@ -128,20 +138,23 @@ class CheckpointFiles:
 
         Those of a subtask are in one partition, one after the other.
         """
+        return self._read(operator).selectExpr(
+            "key.target AS code", "user_map_key.chunk AS number", "user_map_value.payload AS payload"
+        )
+
+    def _read(self, operator: Stateful) -> DataFrame:
         with state_settings(self.spark, self.description.state_format):
             rows = (
                 self.spark.read.format("statestore")
                 .option("operatorId", operator.id)
                 .option("batchId", self.epoch)
-                .option("stateVarName", "log")
+                .option("stateVarName", _LOG)
                 .load(str(self))
             )
             if not hasattr(self.spark, "_jsparkSession"):
                 # Spark Connect looks at a plan when it runs: this has it done now, and read when it is asked for.
                 rows = rows.localCheckpoint(eager=False)
-        return rows.selectExpr(
-            "key.target AS code", "user_map_key.chunk AS number", "user_map_value.payload AS payload"
-        )
+        return rows
 
     def heads(self, operator: Stateful) -> dict[int, LogHead]:
         """Return the heads of the logs of a stateful operator, by the subtask's code.
@@ -171,6 +184,12 @@ class CheckpointFiles:
             CheckpointMismatchError: one cannot be read.
         """
         return [head for operator in self.stateful for head in self.heads(operator).values()]
+
+
+def _is_log(schema: StructType) -> bool:
+    """Return whether state has the columns of logs. A ``StatefulProcessor`` of the user's may call one so, too."""
+    fields = {field.name: getattr(field.dataType, "names", None) for field in schema.fields}
+    return all(fields.get(column) == [field] for column, field in _COLUMNS.items())
 
 
 def each_log(
