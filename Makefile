@@ -152,6 +152,10 @@ bench-stateless: setup ## Measure a stateless chain beside mapInArrow by hand
 bench-epoch: setup ## Measure what an epoch costs by itself, with and without data
 	@$(RUN) $(BIN)/python benchmarks/bench_epoch.py $(ARGS)
 
+.PHONY: bench-start
+bench-start: setup ## Measure what a start costs, and count an epoch's requests to an object store
+	@$(RUN) $(BIN)/python benchmarks/bench_start.py $(ARGS)
+
 .PHONY: bench-latency
 bench-latency: setup ## Measure the time of a record from source to sink
 	@$(RUN) $(BIN)/python benchmarks/bench_latency.py $(ARGS)
