@@ -22,6 +22,7 @@ TABLES: dict[str, Block] = {
     "join": (tables.join, ("join",)),
     "stateless": (tables.stateless, ("stateless",)),
     "epoch": (tables.epoch, ("epoch",)),
+    "start": (tables.start, ("start",)),
     "latency": (tables.latency, ("latency",)),
     "async": (tables.asynchronous, ("async",)),
     "recovery": (tables.recovery, ("recovery",)),

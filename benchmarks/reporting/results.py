@@ -23,6 +23,7 @@ RUNS: dict[str, tuple[str, str]] = {
     "join": ("bench-join", ""),
     "stateless": ("bench-stateless", ""),
     "epoch": ("bench-epoch", ""),
+    "start": ("bench-start", ""),
     "latency": ("bench-latency", ""),
     "async": ("bench-async", ""),
     "recovery": ("bench-recovery", "--large"),

@@ -157,6 +157,20 @@ def epoch(report: Report) -> str:
     return f"{table(head, rows)}\n\n{usual}"
 
 
+def start(report: Report) -> str:
+    from benchmarks.bench_start import SIDES
+
+    said = report["start"]
+    requests = said["requests"] or {}
+    rows = [
+        [SIDES[side], f"{said['start_ms'][side]:,}", f"{said['first_ms'][side]:,}", f"{requests.get(side, '-'):}"]
+        for side in SIDES
+    ]
+    ratios = [said["ratio"], said["first_ratio"], said["requests_ratio"]]
+    rows.append(["pillarbox over it", *("-" if ratio is None else f"{ratio:.2f}" for ratio in ratios)])
+    return table(["", "ms from start to first rows", "the first in a JVM", "requests of an epoch"], rows)
+
+
 def subtasks(report: Report) -> str:
     from benchmarks.bench_epoch import SUBTASKS
 
