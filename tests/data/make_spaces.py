@@ -78,6 +78,9 @@ class Windows:
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         self.fired.append((timestamp, self.backend.key, namespace))
 
+    def flush(self) -> None:
+        pass
+
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
         raise AssertionError("no such timer is set")
 

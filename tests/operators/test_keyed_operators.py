@@ -6,6 +6,7 @@ import collections
 import math
 import pathlib
 import sys
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +22,11 @@ from pillarbox import (
     OperatorError,
     OutputTag,
     ProcessFunction,
+    ProcessWindowFunction,
     ProgramError,
     StreamExecutionEnvironment,
     TimeDomain,
+    TumblingProcessingTimeWindows,
     ValueStateDescriptor,
 )
 from pillarbox._elements import ArrowRecords, Records, Watermark
@@ -31,6 +34,7 @@ from pillarbox._errors import KeyTypeError
 from pillarbox._operators.keyed_process import KeyedProcessOperator
 from pillarbox._operators.keys import Keying
 from pillarbox._operators.map import MapOperator
+from pillarbox._operators.operator import Discard
 from pillarbox._operators.reduce import ReduceOperator
 from pillarbox.testing import (
     KeyedOneInputStreamOperatorTestHarness as Keyed,
@@ -44,6 +48,7 @@ from pillarbox.testing import (
     row,
 )
 from tests.nodes import node
+from tests.windowing.windows import open_windows
 
 SIDE = OutputTag("side")
 
@@ -251,6 +256,64 @@ def test_nan_is_no_key(key):
     stream = StreamExecutionEnvironment.get_execution_environment().from_collection([1])
     with pytest.raises(KeyTypeError, match=r"the record 1 has the key .* NaN equals nothing, .* give None for it"):
         stream.key_by(lambda value: key).reduce(max).execute_and_collect()
+
+
+class Rings(KeyedProcessFunction):
+    """Emits each key at one time of the clock."""
+
+    def process_element(self, value, ctx):
+        ctx.timer_service().register_processing_time_timer(100)
+
+    def on_timer(self, timestamp, ctx):
+        if ctx.get_current_key() == 7:
+            raise ValueError("seven")
+        yield ctx.get_current_key()
+
+
+class Windows(ProcessWindowFunction):
+    def process(self, key, context, elements):
+        if key == 7:
+            raise ValueError("seven")
+        yield key
+
+
+class Noting(Discard):
+    """Notes the runs that reach it."""
+
+    def __init__(self):
+        self.runs: list[list[Any]] = []
+
+    def process_records(self, records):
+        self.runs.append(records.values)
+
+
+def ringing(on_error):
+    options = {"on_error": on_error, "processing_time": 1}
+    yield harness_for(Rings(), key_by=lambda value: value, **options)
+
+    def windows(stream):
+        windowed = stream.window(TumblingProcessingTimeWindows.of(100))
+        return (windowed if on_error == "fail" else windowed.side_output_errors(on_error)).process(Windows())
+
+    yield open_windows(windows, processing_time=1)
+
+
+@pytest.mark.parametrize("on_error", ["fail", SIDE])
+def test_processing_time_timers_that_are_due_together_emit_one_run(on_error):
+    for harness in ringing(on_error):
+        output = Noting()
+        with harness:
+            context = harness.operator.context
+            if on_error == "fail":
+                context.output = output
+            else:
+                context.output._output = output
+            keys = [*range(10, 510)] if on_error == "fail" else [7, *range(10, 510)]
+            harness.push_all([(key, key) for key in keys] if harness.operator.name != "Rings" else keys)
+            harness.set_processing_time(101)
+            assert len(output.runs) == 1 and sorted(output.runs[0]) == [*range(10, 510)]
+            if on_error != "fail":
+                assert len(harness.get_side_output(SIDE)) == 1
 
 
 # -- keyed state in map, flat_map and filter --

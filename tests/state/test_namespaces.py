@@ -84,6 +84,9 @@ class Windows:
     def on_event_time(self, timestamp, namespace):
         self.fired.append((timestamp, self.backend.key, namespace, self.contents.get()))
 
+    def flush(self):
+        pass
+
     def on_processing_time(self, timestamp, namespace):
         raise AssertionError("no such timer is set")
 

@@ -84,6 +84,9 @@ class Worker:
         self.fired.append((timestamp, namespace, [(key, list(folded)) for key, folded in self.state.each(namespace)]))
         self.state.end(namespace)
 
+    def flush(self):
+        pass
+
     def on_processing_time(self, timestamp, namespace):
         raise AssertionError("no such timer is set")
 

@@ -138,6 +138,9 @@ class Resident:
         held = None if namespace is None else self.space_states["reducing"].get()
         self.fired.append((timestamp, self.backend.key, namespace, held))
 
+    def flush(self):
+        pass
+
     def on_processing_time(self, timestamp, namespace):
         raise AssertionError("the clock stands still")
 

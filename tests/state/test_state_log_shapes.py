@@ -92,6 +92,9 @@ class Operator:
         if namespace is not None:
             self.contents.clear()
 
+    def flush(self):
+        pass
+
     def on_processing_time(self, timestamp, namespace):
         raise AssertionError("the clock stands still")
 

@@ -38,6 +38,9 @@ class Timers:
         self.fired.append(("event", timestamp, self.backend.key, namespace))
         self.meanwhile(timestamp, namespace)
 
+    def flush(self):
+        pass
+
     def on_processing_time(self, timestamp, namespace):
         self.fired.append(("processing", timestamp, self.backend.key, namespace))
         self.meanwhile(timestamp, namespace)
@@ -276,6 +279,9 @@ def test_t2_services_of_one_operator_do_not_mix():
 
         def on_event_time(self, timestamp, namespace):
             seen.append((self.name, timestamp, namespace))
+
+        def flush(self):
+            pass
 
         def on_processing_time(self, timestamp, namespace):
             raise AssertionError

@@ -166,11 +166,11 @@ class GuardedOperator(StreamOperator):
             self._letters.write(cause, None, key, timestamp, timer)
         if self._undo is not None:
             self._undo.end()
-        self.hand_on_timers(timer)
+        self.hand_on_timers()
 
-    def hand_on_timers(self, timer: TimeDomain) -> None:
-        """Let go what a timer has emitted, so far as that does not leave with the watermark that fired it."""
-        if timer is TimeDomain.PROCESSING_TIME or len(self._main) >= RUN_LIMIT:
+    def hand_on_timers(self) -> None:
+        """Let go what timers have emitted if that is much: the rest leaves with those that fire together."""
+        if len(self._main) >= RUN_LIMIT:
             self.hand_on()
 
     def _marks(self) -> list[tuple[_Held, int]]:
@@ -310,6 +310,9 @@ class _GuardedTimers:
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
         self._guard.fire(self._triggerable.on_processing_time, timestamp, namespace, TimeDomain.PROCESSING_TIME)
+
+    def flush(self) -> None:
+        self._guard.hand_on()
 
 
 class _Held:

@@ -138,7 +138,6 @@ class KeyedProcessOperator(KeyedOperator):
                 self._collector.collect(results, None)
         except BaseException as error:
             self._timer_failed(timestamp, error)
-        self._collector.flush()
 
     def _timer_failed(self, timestamp: int, error: BaseException) -> NoReturn:
         key = self.backend.key

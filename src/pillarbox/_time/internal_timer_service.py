@@ -66,6 +66,9 @@ class Triggerable(Protocol):
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None: ...
 
+    def flush(self) -> None:
+        """Hand on what the processing-time timers have emitted that were due together."""
+
 
 class InternalTimerService:
     """The timers of one operator under one name. Only the mailbox thread may touch it.
@@ -171,7 +174,11 @@ class InternalTimerService:
     def fire_due_processing_time_timers(self, now: int) -> None:
         """Fire all processing-time timers up to ``now``, in order, then schedule the next."""
         self._scheduled_at = None
-        self.processing_timers.fire(now, self.triggerable.on_processing_time)
+        first = self.processing_timers.next_timestamp()
+        if first is not None and first <= now:
+            self.processing_timers.fire(now, self.triggerable.on_processing_time)
+            # Once for all of them: they may be those of many keys.
+            self.triggerable.flush()
         self.schedule()
 
     def next_processing_time_timer(self) -> int | None:

@@ -157,7 +157,7 @@ class BaseWindowOperator(KeyedOperator):
         raise NotImplementedError
 
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
-        """Handle a timer of processing time, and hand on what it has emitted."""
+        """Handle a timer of processing time."""
         raise NotImplementedError
 
     # -- late elements --

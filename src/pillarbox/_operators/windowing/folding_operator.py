@@ -72,7 +72,6 @@ class FoldingWindowOperator(BaseWindowOperator):
             self._on_timer(timestamp)
         except BaseException as error:
             self._timer_failed("processing time", timestamp, "the windows", error)
-        self._collector.flush()
 
     @abstractmethod
     def _on_timer(self, timestamp: int) -> None:

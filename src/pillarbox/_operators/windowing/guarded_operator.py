@@ -50,7 +50,7 @@ class GuardedWindowOperator(GuardedOperator):
         call(timestamp, namespace)
         self._guarded.flush()
         self._undo.end()
-        self.hand_on_timers(timer)
+        self.hand_on_timers()
 
     def _guard_firing(self, fire: Callable[[], None], timestamp: int) -> None:
         """Call the window function of the current key and window."""

@@ -169,7 +169,6 @@ class WindowOperator(BaseWindowOperator):
         self._on_timer(
             timestamp, namespace, self._trigger.on_processing_time, not self._is_event_time, "processing time"
         )
-        self._collector.flush()
 
     def _on_timer(self, timestamp: int, namespace: Any, ask: Any, ends_windows: bool, clock: str) -> None:
         window = self._assigner.window_type(*namespace)

@@ -183,7 +183,6 @@ class TumblingWindowOperator(BaseWindowOperator):
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
         """Fire the window of all keys, and remove it."""
         self._on_timer("processing time", timestamp, namespace)
-        self._collector.flush()
 
     def _on_timer(self, clock: str, timestamp: int, namespace: Any) -> None:
         window = TimeWindow(*namespace)
