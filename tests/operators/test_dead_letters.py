@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -46,6 +47,7 @@ from pillarbox import (
     count_,
 )
 from pillarbox._elements import ArrowRecords, Records
+from pillarbox._operators.dead_letter import sort_out
 from pillarbox.testing import ProgramTestHarness, harness_for
 
 BAD = OutputTag[DeadLetter]("bad")
@@ -934,3 +936,24 @@ def test_a_keyed_stream_has_a_side_output_only_with_on_error():
     stream = StreamExecutionEnvironment().from_collection(["a"]).map(str)
     with pytest.raises(ProgramError, match="'key_by' has no side outputs"):
         stream.key_by(len).get_side_output(BAD)
+
+
+@pytest.mark.parametrize("bad", [[], [4_999], [0, 9_999], [*range(100, 110)], [*range(10_000)]])
+def test_bad_rows_are_found_in_halves(bad):
+    """What is looked at for a bad row among many: a few parts, and each good row in order."""
+    looks = []
+    columns = ArrowRecords(pa.RecordBatch.from_pydict({"n": np.arange(10_000)}))
+
+    def look(part):
+        looks.append(len(part))
+        found = part.batch.column(0).to_pylist()
+        if set(found) & set(bad):
+            raise OperatorError("bad")
+        return found
+
+    refused: list[int] = []
+    parts = [*sort_out(columns, look, (OperatorError,), lambda at, error: refused.append(at), in_halves=True)]
+    good = [n for n in range(10_000) if n not in set(bad)]
+    assert [n for _, found in parts for n in found] == [n for part, _ in parts for n in part] == good
+    assert refused == bad
+    assert len(looks) <= min(1 + 2 * 14 * len(bad), 2 * 10_000)

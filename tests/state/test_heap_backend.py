@@ -19,8 +19,9 @@ from pillarbox._state import (
     StateDescriptor,
     StateTtlConfig,
     ValueStateDescriptor,
+    heap_backend,
 )
-from pillarbox._state.key_groups import key_group, subtask_of
+from pillarbox._state.key_groups import key_group, stable_hash, subtask_of
 
 
 @pytest.fixture
@@ -307,3 +308,33 @@ def test_a_key_of_another_subtask_is_refused():
             ):
                 backend.set_current_key(key)
     assert list(backend.rows) == mine
+
+
+def test_the_order_of_keys_is_found_once(monkeypatch):
+    """Broadcast records that look at the state of all keys ask for it again and again."""
+    hashed: list[Any] = []
+
+    def counting(key: Any) -> int:
+        hashed.append(key)
+        return stable_hash(key) % 5  # some share a hash
+
+    monkeypatch.setattr(heap_backend, "stable_hash", counting)
+    backend = heap_backend.HeapKeyedStateBackend("op")
+    descriptor = ValueStateDescriptor("value")
+    state = backend.get_state(descriptor)
+    backend.seal()
+    keys = [f"key {number}" for number in range(50)]
+    for key in keys:
+        backend.set_current_key(key)
+        state.update(1)
+    ordered = sorted(sorted(keys, key=repr), key=lambda key: stable_hash(key) % 5)
+    hashed.clear()
+    assert [backend.keys_with(descriptor) for _ in range(3)] == [ordered] * 3
+    assert len(hashed) == 50
+    backend.set_current_key("key 7")
+    state.clear()
+    assert backend.keys_with(descriptor) == [key for key in ordered if key != "key 7"]
+    backend.set_current_key("key 99")
+    state.update(1)
+    expected = [*(key for key in keys if key != "key 7"), "key 99"]
+    assert backend.keys_with(descriptor) == sorted(sorted(expected, key=repr), key=lambda key: stable_hash(key) % 5)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, describe, shorten
@@ -15,12 +15,14 @@ from pillarbox._operators.operator import Input, OperatorContext
 from pillarbox._tracebacks import formatted
 from pillarbox._unpickle import make
 
-__all__ = ["DEAD_LETTERS", "DeadLetter", "DeadLetters", "OnError", "check_on_error"]
+__all__ = ["DEAD_LETTERS", "DeadLetter", "DeadLetters", "OnError", "check_on_error", "sort_out"]
 
 DEAD_LETTERS = "dead_letters"
 """The counter of an operator's dead letters in the epoch."""
 
 _log = logging.getLogger("pillarbox")
+
+T = TypeVar("T")
 
 OnError = Literal["fail"] | OutputTag[Any]
 """The fate of a record whose function raises: the task fails, or a :class:`DeadLetter` goes to a side output."""
@@ -119,6 +121,37 @@ class DeadLetters:
                 type(cause).__name__,
                 self._tag_id,
             )
+
+
+def sort_out(
+    records: Records,
+    look: Callable[[Records], T],
+    errors: tuple[type[Exception], ...],
+    refuse: Callable[[int, Exception], None],
+    *,
+    in_halves: bool,
+) -> Iterator[tuple[range, T]]:
+    """Yield the parts of a run in which no record is bad, in their order: positions, and what ``look`` returned.
+
+    Args:
+        look: looks at some records, and raises one of ``errors`` where one of them is bad.
+        refuse: is told the position of each bad record, and its error.
+        in_halves: whether to look at many at once, which is for columns; else at one by one, so that a function of the
+            program's is called once for each.
+    """
+    pending = [range(len(records))] if in_halves else [range(at, at + 1) for at in reversed(range(len(records)))]
+    while pending:
+        part = pending.pop()
+        try:
+            found = look(records.slice(part.start, part.stop))
+        except errors as error:
+            if len(part) == 1:
+                refuse(part.start, error)
+            else:
+                middle = len(part) // 2
+                pending += (part[middle:], part[:middle])
+        else:
+            yield part, found
 
 
 def check_on_error(on_error: Any, method: str) -> None:

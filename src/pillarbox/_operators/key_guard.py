@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from pillarbox._elements import ArrowRecords, Records
-from pillarbox._errors import KeyTypeError, OperatorError, PillarboxError, ProgramError, TypeMismatchError
+from pillarbox._errors import KeyTypeError, OperatorError, PillarboxError, TypeMismatchError
 from pillarbox._operators.collector import settled
-from pillarbox._operators.dead_letter import DeadLetters
+from pillarbox._operators.dead_letter import DeadLetters, sort_out
 from pillarbox._operators.functions import OutputTag
 from pillarbox._operators.keys import Keying, Router
 from pillarbox._operators.operator import OperatorContext, StreamOperator
@@ -29,11 +29,12 @@ class KeyGuardOperator(StreamOperator):
 
     def __init__(self, context: OperatorContext, keying: Keying, tag: OutputTag[Any]) -> None:
         super().__init__(context)
+        self._keying = keying
         self._router = Router(keying, 1, 1)
         self._letters = DeadLetters(context, tag, context.side_outputs)
 
     def process_records(self, records: Records) -> None:
-        """Look for the keys of a run; one by one, where that fails."""
+        """Look for the keys of a run; where that fails, of smaller and smaller parts, or one by one."""
         try:
             self._router.subtasks_of(records)
         except (OperatorError, KeyTypeError, TypeMismatchError):
@@ -44,17 +45,17 @@ class KeyGuardOperator(StreamOperator):
     def _with_keys(self, records: Records) -> Records:
         """Return the records that have a key, and write the letters of the others."""
         good: list[int] = []
-        for position in range(len(records)):
-            one = records.slice(position, position + 1)
-            try:
-                self._router.subtasks_of(one)
-            except ProgramError:
-                raise  # there is no such column: no record has a key
-            except (OperatorError, KeyTypeError, TypeMismatchError) as error:
-                stamp = None if records.timestamps is None else records.timestamps[position]
-                self._letters.write(_cause(error), settled(records.values[position]), None, stamp)
-            else:
-                good.append(position)
+
+        def refuse(position: int, error: Exception) -> None:
+            assert isinstance(error, PillarboxError)
+            stamp = None if records.timestamps is None else records.timestamps[position]
+            self._letters.write(_cause(error), settled(records.values[position]), None, stamp)
+
+        # (That there is no such column is no record's fault.)
+        errors = (OperatorError, KeyTypeError, TypeMismatchError)
+        in_halves = self._keying.keeps_keys(records)
+        for part, _ in sort_out(records, self._router.subtasks_of, errors, refuse, in_halves=in_halves):
+            good += part
         if isinstance(records, ArrowRecords):
             return records.take(np.array(good, np.int64))
         stamps = records.timestamps

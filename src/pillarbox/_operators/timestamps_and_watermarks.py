@@ -20,7 +20,7 @@ import numpy.typing as npt
 from pillarbox._elements import ArrowRecords, Records
 from pillarbox._errors import OperatorError, PillarboxError, ProgramError, describe, shorten_record
 from pillarbox._operators.collector import settled
-from pillarbox._operators.dead_letter import DeadLetters
+from pillarbox._operators.dead_letter import DeadLetters, sort_out
 from pillarbox._operators.functions import OutputTag
 from pillarbox._operators.operator import Input, OperatorContext, StreamOperator
 from pillarbox._operators.user_code import raise_at_record, with_context
@@ -178,30 +178,33 @@ class TimestampsAndWatermarksOperator(StreamOperator):
 
     def _sorted_out(self, records: Records, letters: DeadLetters) -> tuple[Records, int] | None:
         """Return the same without the records that have none, whose letters are written; None: no record is left."""
-        if self.strategy.timestamp_column is not None:
+        has_column = self.strategy.timestamp_column is not None
+        if has_column:
             try:
                 return self._stamp(records)
             except OperatorError:
-                pass  # one by one; a function of the program's is called once for each record
+                pass  # in parts
         good: list[int] = []
-        stamps: list[int] = []
-        for position in range(len(records)):
-            one = records.slice(position, position + 1)
-            try:
-                stamps.append(self._stamp(one)[1])
-                good.append(position)
-            except OperatorError as error:
-                cause = error.__cause__
-                if not isinstance(cause, Exception) or isinstance(cause, (PillarboxError, MemoryError)):
-                    raise
-                before = None if records.timestamps is None else records.timestamps[position]
-                letters.write(cause, settled(records.values[position]), None, before)
+        stamps: list[int | None] = []
+        latest = MIN_TIMESTAMP
+
+        def refuse(position: int, error: Exception) -> None:
+            cause = error.__cause__
+            if not isinstance(cause, Exception) or isinstance(cause, (PillarboxError, MemoryError)):
+                raise error
+            before = None if records.timestamps is None else records.timestamps[position]
+            letters.write(cause, settled(records.values[position]), None, before)
+
+        for part, (stamped, last) in sort_out(records, self._stamp, (OperatorError,), refuse, in_halves=has_column):
+            assert stamped.timestamps is not None
+            good += part
+            stamps += stamped.timestamps
+            latest = max(latest, last)
         if not good:
             return None
-        if isinstance(records, ArrowRecords) and self.strategy.timestamp_column is not None:
-            batch = records.take(np.array(good, np.int64)).batch
-            return ArrowRecords(batch, np.array(stamps, np.int64)), max(stamps)
-        return Records([records.values[position] for position in good], stamps), max(stamps)
+        if isinstance(records, ArrowRecords) and has_column:
+            return ArrowRecords(records.take(np.array(good, np.int64)).batch, np.array(stamps, np.int64)), latest
+        return Records([records.values[position] for position in good], stamps), latest
 
     def _column(self, records: ArrowRecords, column: str) -> npt.NDArray[np.int64]:
         position = records.batch.schema.get_field_index(column)

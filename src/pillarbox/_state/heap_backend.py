@@ -8,6 +8,7 @@ row.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import groupby
 from operator import is_
 from typing import Any, NamedTuple
 
@@ -77,6 +78,8 @@ class HeapKeyedStateBackend(HeapRows):
         self.key: Any = None
         self.dirty: dict[Any, Row] = {}
         self.spaces: HeapSpaces = HeapSpaces(self)
+        # The keys that were asked for last, and in their order: most often there are the same ones again.
+        self._ordered_keys: tuple[list[Any], list[Any]] = ([], [])
         # In an operator that goes on when its function raises: where its states and timers note what is to be undone.
         self._undo: Undo | None = None
         self.now: int = 0
@@ -327,7 +330,11 @@ class HeapKeyedStateBackend(HeapRows):
         """Return the keys that have something in a state of keys, in an order that depends on the keys alone."""
         state = self.declare(descriptor)
         keys = [key for key, row in self.rows.items() if state.is_readable(row)]
-        return sorted(sorted(keys, key=repr), key=stable_hash)
+        known, ordered = self._ordered_keys
+        if keys != known:
+            ordered = _in_order(keys)
+            self._ordered_keys = (keys, ordered)
+        return ordered
 
     def contents(self, key: Any, namespace: Any = None) -> dict[str, Any]:
         """Return the contents of states that are not empty, by name: the very objects, to be looked at only."""
@@ -415,3 +422,14 @@ class HeapKeyedStateBackend(HeapRows):
             gone = live.pop(key, blank)
             for timers in self.timers:
                 timers.replace(key, gone[timers.slot], None)
+
+
+def _in_order(keys: list[Any]) -> list[Any]:
+    """Return keys by their hashes; those of equal hashes, which are few, by what they look like."""
+    hashes = list(map(stable_hash, keys))
+    found: list[Any] = []
+    together = groupby(sorted(range(len(keys)), key=hashes.__getitem__), hashes.__getitem__)
+    for _, positions in together:
+        same = [keys[position] for position in positions]
+        found += sorted(same, key=repr) if len(same) > 1 else same
+    return found
