@@ -64,6 +64,8 @@ class _NoTimers:
 
     on_processing_time = on_event_time
 
+    def flush(self) -> None: ...
+
 
 def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -100,6 +100,9 @@ class Record:
     def on_event_time(self, timestamp: int, namespace: Any) -> None:
         self.fired.append((timestamp, self.backend.key))
 
+    def flush(self) -> None:
+        pass
+
     def on_processing_time(self, timestamp: int, namespace: Any) -> None:
         raise AssertionError("no such timers")
 
