@@ -97,7 +97,7 @@ class ValueStateDescriptor(StateDescriptor, Generic[V]):
     @property
     def declared_types(self) -> tuple[Any, ...]:
         """The declared types of values."""
-        return (self.value_type_info,)
+        return (self.value_type_info or self._type_argument(0),)
 
 
 def _is_hashable(value: object) -> bool:
@@ -125,7 +125,7 @@ class ListStateDescriptor(StateDescriptor, Generic[V]):
     @property
     def declared_types(self) -> tuple[Any, ...]:
         """The declared types of values."""
-        return (self.elem_type_info,)
+        return (self.elem_type_info or self._type_argument(0),)
 
 
 class MapStateDescriptor(StateDescriptor, Generic[K, V]):
@@ -152,7 +152,7 @@ class MapStateDescriptor(StateDescriptor, Generic[K, V]):
     @property
     def declared_types(self) -> tuple[Any, ...]:
         """The declared types of values."""
-        return (self.key_type_info, self.value_type_info)
+        return (self.key_type_info or self._type_argument(0), self.value_type_info or self._type_argument(1))
 
 
 class ReducingStateDescriptor(StateDescriptor, Generic[V]):
@@ -185,7 +185,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[V]):
     @property
     def declared_types(self) -> tuple[Any, ...]:
         """The declared types of values."""
-        return (self.type_info,)
+        return (self.type_info or self._type_argument(0),)
 
 
 class Reduces(Protocol[T]):
@@ -271,7 +271,7 @@ class AggregatingStateDescriptor(StateDescriptor, Generic[T, Acc, U]):
     @property
     def declared_types(self) -> tuple[Any, ...]:
         """The declared types of values."""
-        return (self.state_type_info,)
+        return (self.state_type_info or self._type_argument(1),)
 
 
 class ValueState(ABC, Generic[V]):
@@ -417,6 +417,9 @@ class MapState(ABC, Generic[K, V]):
 
     def __iter__(self) -> Iterator[K]:
         return iter(self.keys())
+
+    def __len__(self) -> int:
+        return len(self.keys())
 
 
 class ReducingState(ABC, Generic[V]):

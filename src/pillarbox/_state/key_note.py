@@ -6,15 +6,17 @@ silence. So the state log, and the description of a program beside a checkpoint,
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from functools import partial
 from operator import itemgetter
 from types import CodeType
 from typing import Any, TypedDict
 
-__all__ = ["KeyNote", "are_other_types", "function_note", "key_change", "note_of_inputs"]
+__all__ = ["KeyNote", "are_other_types", "classes_of_keys", "function_note", "key_change", "note_of_inputs"]
 
 
 class KeyNote(TypedDict, total=False):
@@ -91,6 +93,25 @@ def are_other_types(then: list[str] | None, now: list[str] | None) -> bool:
         if one is not None and other is not None and one != other:
             return True
     return False
+
+
+# What keys of a type are in Python. Rows of a key that is a tuple are those of several columns.
+_IN_PYTHON: dict[str, tuple[type, ...]] = {
+    "number": (int, float, Decimal),
+    "text": (str,),
+    "bytes": (bytes,),
+    "timestamp": (datetime.datetime,),
+    "date": (datetime.date,),
+    "time": (datetime.time,),
+}
+
+
+def classes_of_keys(then: KeyNote | None, now: KeyNote | None) -> tuple[type, ...]:
+    """Return the classes that keys must be of, where those in a checkpoint are, and the program's are not declared."""
+    types = (then or {}).get("types") or []
+    if len(types) != 1 or now is None or now.get("types") or "inputs" in now:
+        return ()
+    return _IN_PYTHON.get(_CLASSES.get(types[0].partition("(")[0].partition("<")[0], ""), ())
 
 
 def _other_code(then: KeyNote, now: KeyNote) -> bool:

@@ -48,6 +48,7 @@ class LogContents:
         rewrites: whether the next epoch writes all of it anew, since it has become other than it was written.
         orphans: the numbers of large elements of states that are deleted: they go then.
         dump: pickles what is written.
+        classes_of_keys: the classes of which keys have to be, as in the checkpoint; empty: they may be of any.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class LogContents:
         self.scale: float = 1.0
         self.rewrites: bool = False
         self.orphans: list[int] = []
+        self.classes_of_keys: tuple[type, ...] = ()
         self.dump: Callable[[Any], bytes] = dumps_by_name
 
     def take_over(self, head: LogHead) -> None:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import pickle
 import zlib
+from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NamedTuple
 
-from pillarbox._errors import CheckpointMismatchError, describe
+from pillarbox._errors import CheckpointMismatchError, describe, shorten
 from pillarbox._state.key_note import KeyNote, key_change
 from pillarbox._state.state_note import StateNote, state_change
 from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError, loads_plain
@@ -25,6 +26,7 @@ __all__ = [
     "LogIdentity",
     "Mark",
     "cannot_become",
+    "check_classes_of_keys",
     "check_dependence",
     "check_key",
     "damaged",
@@ -329,7 +331,21 @@ def check_key(head: LogHead, mine: LogIdentity) -> None:
             f"{operator}: old and new keys would mix in one state; key by what the checkpoint was written with, or"
             " start from a new one"
         )
-    _log.warning("%s: if it gives other keys, they mix with those in the checkpoint", operator)
+    if mine.subtask == 0:  # (It is the same for all.)
+        _log.warning("%s: if it gives other keys, they mix with those in the checkpoint", operator)
+
+
+def check_classes_of_keys(keys: Iterable[Any], classes: tuple[type, ...], mine: LogIdentity) -> None:
+    """Refuse keys of other classes than those in the checkpoint, where these are known."""
+    if all(issubclass(kind, (*classes, type(None))) for kind in set(map(type, keys))):
+        return
+    for key in keys:
+        if not isinstance(key, (*classes, type(None))):
+            raise CheckpointMismatchError(
+                f"operator {mine.operator!r}: the key {shorten(key)} ({type(key).__name__}) is none of the type of"
+                f" those in the checkpoint, which are {classes[0].__name__}: old and new keys would mix in one state;"
+                " let the key function return such keys, or start from a new checkpoint"
+            )
 
 
 def check_dependence(head: LogHead, mine: LogIdentity) -> None:
@@ -344,4 +360,5 @@ def check_dependence(head: LogHead, mine: LogIdentity) -> None:
             " operator another uid() and start from a savepoint with allow_non_restored_state=True, or start from a"
             " new checkpoint"
         )
-    _log.warning("operator %r: %s", mine.operator, what)
+    if mine.subtask == 0:
+        _log.warning("operator %r: %s", mine.operator, what)

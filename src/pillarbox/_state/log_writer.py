@@ -17,14 +17,14 @@ import numpy.typing as npt
 from pillarbox._elements import ByValueError
 from pillarbox._errors import OperatorError, describe
 from pillarbox._state import log_limits
-from pillarbox._state.addresses import is_space, whose
+from pillarbox._state.addresses import OPERATOR, is_space, whose
 from pillarbox._state.chunk_store import ChunkStore
 from pillarbox._state.heap_rows import stale_entries
 from pillarbox._state.large_collections import batch_of
 from pillarbox._state.log_chunk import Chunk, Entries, large_element, large_row
 from pillarbox._state.log_cleaner import clean, drop_stale
 from pillarbox._state.log_contents import LogContents
-from pillarbox._state.log_head import Mark
+from pillarbox._state.log_head import Mark, check_classes_of_keys
 from pillarbox._state.log_layouts import as_written
 from pillarbox._state.sizes import sizes_of
 
@@ -68,6 +68,9 @@ class EpochWriter:
         backend, collections, ledger = contents.backend, contents.collections, contents.ledger
         plain, scale = contents.plain, contents.scale
         changed, removed = backend.take_changes()
+        if contents.classes_of_keys:
+            keys = [address[0] if is_space(address) else address for address in changed if address != OPERATOR]
+            check_classes_of_keys(keys, contents.classes_of_keys, contents.identity)
         contents.layouts.note(contents.following)
         elements_gone, batches = collections.take_changes(changed, removed, scale)
         sizes = self._sizes_of(changed)

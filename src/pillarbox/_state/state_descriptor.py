@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_origin
 
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._state.ttl import StateTtlConfig
@@ -19,7 +19,8 @@ _NO_TYPES = (str, bytes, int, float, list, tuple, dict, set)
 class StateDescriptor:
     """Name and kind of a state. ``type_info`` arguments may be left out, as in PyFlink.
 
-    They are ``Types``, or a class: a dataclass, a ``typing.NamedTuple``, ``int`` and so on. Where the types of the key
+    They are ``Types``, or a class: a dataclass, a ``typing.NamedTuple``, ``int`` and so on; a class in brackets, as in
+    ``ValueStateDescriptor[float]("total")``, is as good. Where the types of the key
     and of all states of an operator are declared and plain, its state is plain data in the checkpoint
     (docs/security.md), and a value of another type is refused in the epoch that writes it.
     """
@@ -85,6 +86,13 @@ class StateDescriptor:
     def declared_types(self) -> tuple[Any, ...]:
         """The declared types of values: of a map two; None where none is declared."""
         return (None,)
+
+    def _type_argument(self, place: int) -> Any:
+        """Return a type in brackets, as in ``ValueStateDescriptor[float]("total")``; None: there is none."""
+        given = getattr(getattr(self, "__orig_class__", None), "__args__", ())
+        found = given[place] if place < len(given) else None
+        is_type = isinstance(found, type) or get_origin(found) is not None
+        return found if is_type and found is not Any else None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"

@@ -22,6 +22,7 @@ from pillarbox._state import log_limits
 from pillarbox._state.backend import LoggedStateBackend
 from pillarbox._state.chunk_store import ChunkStore
 from pillarbox._state.evolution import evolution_of
+from pillarbox._state.key_note import KeyNote, classes_of_keys
 from pillarbox._state.log_contents import LogContents
 from pillarbox._state.log_head import (
     META,
@@ -83,6 +84,7 @@ class StateLog:
         self.version: int = 0
         self.task_state: dict[str, Any] = {}
         self.former_program: list[tuple[str, int, int]] | None = None
+        self._types_of_key: list[str] = []
         self.bytes_written: int = 0
 
     def sync(self, store: ChunkStore) -> Sync:
@@ -108,6 +110,8 @@ class StateLog:
             return Sync.IN_STEP
         if mine is None and head is not None:
             check_key(head, contents.identity)
+            contents.classes_of_keys = classes_of_keys(head.key, contents.identity.key)
+            self._types_of_key = (head.key or {}).get("types", []) if contents.classes_of_keys else []
             check_dependence(head, contents.identity)
             evolution = evolution_of(contents, head)
             LogReader(contents, store, head, evolution).load()
@@ -164,7 +168,7 @@ class StateLog:
             max_parallelism=mine.max_parallelism,
             subtask=mine.subtask,
             program=mine.program,
-            key=mine.key,
+            key=self._written_key(),
             depends_on=mine.depends_on,
             layouts=contents.layouts.keys.written(first),
             space_layouts=contents.layouts.spaces.written(first),
@@ -182,6 +186,11 @@ class StateLog:
             types={} if contents.plain is None else contents.plain.types,
             former=contents.layouts.former,
         )
+
+    def _written_key(self) -> KeyNote | None:
+        """Return the description of the key; the type that all keys turn out to have stays known."""
+        mine, types = self.contents.identity.key, self._types_of_key
+        return mine if mine is None or not types else {**mine, "types": types}
 
     def _dump_task(self) -> bytes:
         try:
