@@ -138,18 +138,6 @@ def test_the_clock_never_ends_event_time():
     assert run(100) == [MAX_WATERMARK - 1]
 
 
-def test_state_of_former_versions():
-    run = Sources(source(progress=100))
-    run(1000, 5)
-    run(1050)
-    state = run.gate.snapshot()
-    del state["last_said"]
-    for former in (state, (state["valve"], state["last_active"])):
-        again = Sources(source(progress=100))
-        again.gate.restore(former)
-        assert again(1110) == [15]
-
-
 @dataclass
 class Source:
     """The model of one source without idleness."""
