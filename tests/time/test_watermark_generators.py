@@ -232,6 +232,13 @@ class TestMonotoneOutput:
             output.emit_watermark(timestamp)
         assert sink.got == [5, 6]
 
+    @pytest.mark.parametrize("timestamp", [MIN_TIMESTAMP - 1, MAX_WATERMARK + 1, True, 1.0, None])
+    def test_what_is_no_watermark(self, timestamp):
+        sink = Sink()
+        with pytest.raises(ValueError, match=f"{timestamp} .* is no watermark: "):
+            MonotoneWatermarkOutput(sink).emit_watermark(timestamp)
+        assert sink.got == []
+
     def test_statuses_are_said_when_they_change_and_a_watermark_ends_idleness(self):
         sink = Sink()
         output = MonotoneWatermarkOutput(sink)

@@ -167,12 +167,13 @@ PROGRAMS: dict[str, SimulatedProgram] = {
     "tumbling-windows": to_the_end(tumbling, cut_free=True),
     "sliding-windows": to_the_end(sliding, cut_free=True),
     "merging-sessions": to_the_end(merging_sessions, cut_free=True),
-    "late-sessions": to_the_end(late_sessions),
-    "late-panes": to_the_end(late_panes),
+    # Each late record fires its window, so that a key's order shows.
+    "late-sessions": to_the_end(late_sessions, together={"events": first}),
+    "late-panes": to_the_end(late_panes, together={"events": first}),
     "cumulating-windows": to_the_end(cumulating, cut_free=True),
-    "late-folded-sessions": to_the_end(late_folded_sessions),
-    "firing-again": to_the_end(fired_again),
-    "late-totals": to_the_end(late_totals),
+    "late-folded-sessions": to_the_end(late_folded_sessions, together={"events": first}),
+    "firing-again": to_the_end(fired_again, together={"events": first}),
+    "late-totals": to_the_end(late_totals, together={"events": first}),
     "count-windows": to_the_end(counted, together={"events": first}),
     "count-triggers": to_the_end(counted_again, together={"events": first}),
     # When it fires first is counted from the first record that comes, so their order matters.
