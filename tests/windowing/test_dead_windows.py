@@ -148,6 +148,34 @@ def test_a_window_whose_function_raised_is_purged_and_cleaned_up():
         assert [key for key, *_ in harness.get_output()] == ["j", "j"]
 
 
+class Spoils(ProcessWindowFunction):
+    """Changes the elements of a window before it fails, the first time."""
+
+    def process(self, key, context, elements):
+        for element in elements:
+            element["seen"] += 1
+        if len(elements) == 1:
+            raise ValueError("one is too few")
+        yield [element["seen"] for element in elements]
+
+
+def test_elements_that_a_function_changed_in_place_are_as_they_were():
+    def build(env, events):
+        timed = events.assign_timestamps_and_watermarks(
+            WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda event: event["at"])
+        )
+        windows = timed.key_by(lambda event: "k").window(TumblingEventTimeWindows.of(10)).allowed_lateness(100)
+        return with_letters(windows.side_output_errors(BAD).process(Spoils()))
+
+    with ProgramTestHarness(build) as harness:
+        harness.push("events", {"at": 1, "seen": 0}, {"at": 20, "seen": 0})
+        first = harness.run_epoch()
+        harness.push("events", {"at": 2, "seen": 0})
+        second = harness.run_epoch()
+    assert first["output"] == [] and [letter[0] for letter in first["bad"]] == [({"at": 1, "seen": 0},)]
+    assert second["output"] == [[1, 1]]
+
+
 class AllJoins(ProcessAllWindowFunction):
     def process(self, context, elements):
         yield from elements

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from pillarbox._errors import PillarboxError
+from pillarbox._operators.collector import settled
 from pillarbox._operators.functions import OutputTag, TimeDomain
 from pillarbox._operators.guarded import GuardedOperator
 from pillarbox._operators.operator import OperatorContext, StreamOperator
-from pillarbox._operators.windowing.contents import CONTENTS
 from pillarbox._operators.windowing.operator import WindowOperator
 
 __all__ = ["GuardedWindowOperator"]
@@ -27,8 +27,6 @@ class GuardedWindowOperator(GuardedOperator):
         tag: the side output for dead letters.
         has_key: whether the windows are those of keys; else of the whole stream.
     """
-
-    appended: Sequence[str] = (CONTENTS,)
 
     def __init__(
         self,
@@ -52,14 +50,13 @@ class GuardedWindowOperator(GuardedOperator):
         self._undo.end()
         self.hand_on_timers()
 
-    def _guard_firing(self, fire: Callable[[], None], timestamp: int) -> None:
+    def _guard_firing(self, fire: Callable[[], None], timestamp: int, place: Any) -> None:
         """Call the window function of the current key and window."""
         assert self._backend is not None and self._undo is not None
         key = self._backend.key
         self._guarded.flush()
         # A record may fire a window, and go on.
         marks, mark = self._marks(), self._undo.mark()
-        kept = self._windows.kept()
         try:
             fire()
             self._guarded.flush()
@@ -67,4 +64,6 @@ class GuardedWindowOperator(GuardedOperator):
             raise
         except Exception as error:
             self._take_back(marks, mark)
-            self._letters.write(error, kept, key, timestamp)
+            # What the window keeps is now as it was before, also where the function changed it in place.
+            self._backend.set_current_namespace(place)
+            self._letters.write(error, settled(self._windows.kept()), key, timestamp)

@@ -30,11 +30,11 @@ class WindowOperator(BaseWindowOperator):
     """Adds each record to its windows, and calls the window function when their trigger says so.
 
     Attributes:
-        guard: makes the calls of the window function, if it is to go on when that raises: it gets the call, and the
-            last timestamp of the window, which is the current namespace.
+        guard: makes the calls of the window function, if it is to go on when that raises: it gets the call, the
+            last timestamp of the window, and the namespace that has its elements.
     """
 
-    guard: Callable[[Callable[[], None], int], None] | None = None
+    guard: Callable[[Callable[[], None], int, Any], None] | None = None
 
     def __init__(self, context: OperatorContext, keying: Keying, program: WindowProgram) -> None:
         merging = isinstance(program.assigner, MergingWindowAssigner)
@@ -136,7 +136,7 @@ class WindowOperator(BaseWindowOperator):
             if self.guard is None:
                 self._fire(window, place)
             else:
-                self.guard(partial(self._fire, window, place), window.max_timestamp())
+                self.guard(partial(self._fire, window, place), window.max_timestamp(), tuple(place))
         if result.is_purge():
             self.backend.set_current_namespace(tuple(place))
             self._state.clear()
