@@ -16,7 +16,7 @@ from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, encod
 from pillarbox._errors import ExchangeError
 from pillarbox._graph import DataFrameSource, output_target
 from pillarbox._runtime.spark import buffer_rows
-from pillarbox._runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows, as_rows, batch_settings
+from pillarbox._runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows, as_rows, batch_settings, has_narrow_rows
 from pillarbox._runtime.spark.output import REPORT_TYPES, BufferOutput, ColumnOutput
 from pillarbox._task import REPORT_TARGET
 
@@ -132,13 +132,14 @@ KINDS: dict[str, spark.DataType] = {
 
 def settings_for(schema: str | None, **user: str) -> dict[str, str]:
     session: Any = SimpleNamespace(conf=SimpleNamespace(get={RECORDS: "10000", **user}.get, getAll=user))
-    program: Any = None
+    are_narrow = False
     if schema is not None:
         fields = [spark.StructField(f"c{place}", KINDS[kind]) for place, kind in enumerate(schema.split(", "))]
         source: Any = object.__new__(DataFrameSource)
         source.dataframe = SimpleNamespace(schema=spark.StructType(fields))
-        program = SimpleNamespace(sources={0: source})
-    return batch_settings(session, [program])
+        program: Any = SimpleNamespace(sources={0: source})
+        are_narrow = has_narrow_rows(program)
+    return batch_settings(session, are_narrow=are_narrow)
 
 
 def test_bytes_are_bounded_by_spark_only_where_a_row_may_be_large():

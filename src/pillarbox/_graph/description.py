@@ -7,7 +7,7 @@ anything runs what Spark would find out in the middle of a batch, and what it ne
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from pillarbox._state.state_note import state_change
 __all__ = [
     "Comparison",
     "LayoutsNote",
+    "ProgramDescription",
     "compare",
     "compare_sources",
     "describe_programs",
@@ -32,7 +33,9 @@ __all__ = [
 FORMAT = 1
 
 
-def describe_programs(programs: Sequence[Program], layouts: Sequence[Layout] | None = None) -> dict[str, Any]:
+def describe_programs(
+    programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout] | None = None
+) -> dict[str, Any]:
     """Return what describes the programs of one query, to be written as JSON.
 
     Who writes it adds a running ``number``, and the ``batch`` from which on it holds.
@@ -40,36 +43,69 @@ def describe_programs(programs: Sequence[Program], layouts: Sequence[Layout] | N
     Args:
         layouts: those that the programs run with; None: those that they were compiled with.
     """
-    every = [program.layout for program in programs] if layouts is None else layouts
-    return {"format": FORMAT, "programs": [_describe(*each) for each in zip(programs, every)]}
+    every = [each if isinstance(each, ProgramDescription) else ProgramDescription.of(each) for each in programs]
+    of = [each.layout for each in every] if layouts is None else layouts
+    return {"format": FORMAT, "programs": [each.with_layout(layout) for each, layout in zip(every, of)]}
 
 
-def _describe(program: Program, layout: Layout) -> dict[str, Any]:
-    begun = {} if program.savepoint is None else {"savepoint": program.savepoint.directory}
-    return {
-        **begun,
-        # The words are those of the first version: the number of subtasks, and that of key groups.
-        "parallelism": layout.subtasks,
-        "max_parallelism": layout.key_groups,
-        "max_parallelism_is_set": program.sets_max_parallelism,
-        "processing_time": program.uses_processing_time,
-        "sources": [{"name": source.name, "columns": _columns(source)} for source in program.sources.values()],
-        "operators": [
-            {
-                "uid": vertex.uid,
-                "number": vertex.number,
-                "level": vertex.level,
-                "kind": vertex.kind,
-                "name": vertex.nodes[0].name,
-                "key": vertex.key,
-                **({"depends_on": vertex.depends_on} if vertex.depends_on else {}),
-                "parallelism": layout.count(program.parallelisms[vertex.number]),
-                "chain": [node.uid for node in vertex.nodes[1:]],
-            }
-            for vertex in program.vertices
-            if not vertex.is_source
-        ],
-    }
+@dataclass(frozen=True)
+class ProgramDescription:
+    """What describes a program. It holds nothing of the program itself, which may be large.
+
+    Attributes:
+        layout: the one that it was compiled with.
+        content: its description but for the numbers of the layout.
+        parallelisms: of each operator, as ``Layout.count`` takes it.
+    """
+
+    layout: Layout
+    content: Mapping[str, Any]
+    parallelisms: tuple[int | None, ...]
+
+    @staticmethod
+    def of(program: Program) -> ProgramDescription:
+        """Return the description of a program."""
+        begun = {} if program.savepoint is None else {"savepoint": program.savepoint.directory}
+        operators = [vertex for vertex in program.vertices if not vertex.is_source]
+        content = {
+            **begun,
+            "max_parallelism_is_set": program.sets_max_parallelism,
+            "processing_time": program.uses_processing_time,
+            "sources": [{"name": source.name, "columns": _columns(source)} for source in program.sources.values()],
+            "operators": [
+                {
+                    "uid": vertex.uid,
+                    "number": vertex.number,
+                    "level": vertex.level,
+                    "kind": vertex.kind,
+                    "name": vertex.nodes[0].name,
+                    "key": vertex.key,
+                    **({"depends_on": vertex.depends_on} if vertex.depends_on else {}),
+                    "chain": [node.uid for node in vertex.nodes[1:]],
+                }
+                for vertex in operators
+            ],
+        }
+        parallelisms = tuple(program.parallelisms[vertex.number] for vertex in operators)
+        return ProgramDescription(program.layout, content, parallelisms)
+
+    @property
+    def uids(self) -> list[str]:
+        """The uids of its operators with state."""
+        return [operator["uid"] for operator in self.content["operators"]]
+
+    def with_layout(self, layout: Layout) -> dict[str, Any]:
+        """Return the description of the program as it runs with a layout."""
+        return {
+            **self.content,
+            # The words are those of the first version: the number of subtasks, and that of key groups.
+            "parallelism": layout.subtasks,
+            "max_parallelism": layout.key_groups,
+            "operators": [
+                {**operator, "parallelism": layout.count(parallelism)}
+                for operator, parallelism in zip(self.content["operators"], self.parallelisms)
+            ],
+        }
 
 
 def _columns(source: SourceTransformation) -> list[str] | None:

@@ -20,7 +20,7 @@ from pillarbox._graph import DataFrameSource, Program
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["BUFFER_COLUMNS", "BUFFER_SCHEMA", "BufferRows", "as_rows", "batch_settings"]
+__all__ = ["BUFFER_COLUMNS", "BUFFER_SCHEMA", "BufferRows", "as_rows", "batch_settings", "has_narrow_rows"]
 
 BUFFER_SCHEMA = "target LONG, channel LONG, seq LONG, part LONG, parts LONG, payload BINARY"
 _NUMBERS = ("target", "channel", "seq", "part", "parts")
@@ -93,20 +93,22 @@ class BufferRows:
             raise ExchangeError(f"of buffer {seq} of channel {channel} only {len(pieces)} of {parts} rows have come")
 
 
-def batch_settings(spark: SparkSession, programs: Sequence[Program | None]) -> dict[str, str]:
+def batch_settings(spark: SparkSession, *, are_narrow: bool) -> dict[str, str]:
     """Return the settings of Arrow batches that the query of some programs needs.
 
-    Where no row of their sources can be large, the bytes of batches are not bounded, unless the user has done it.
+    Args:
+        are_narrow: whether no row of their sources can be large: then the bytes of batches are not bounded, unless the
+            user has done it.
     """
     needed: dict[str, str] = {}
     if not 0 < int(spark.conf.get(_RECORDS) or 0) <= _BATCH_ROWS:
         needed[_RECORDS] = str(_BATCH_ROWS)
-    if _BYTES not in spark.conf.getAll and all(program is not None and _is_narrow(program) for program in programs):
+    if _BYTES not in spark.conf.getAll and are_narrow:
         needed[_BYTES] = _UNBOUNDED
     return needed
 
 
-def _is_narrow(program: Program) -> bool:
+def has_narrow_rows(program: Program) -> bool:
     """Return whether the rows of all sources of a program have few columns, all of fixed width."""
     from pyspark.sql.types import BooleanType, DateType, NumericType, TimestampNTZType, TimestampType
 

@@ -16,6 +16,7 @@ from pillarbox._graph import CODES, Layout, Program
 from pillarbox._graph.description import (
     Comparison,
     LayoutsNote,
+    ProgramDescription,
     compare,
     describe_programs,
     read_description,
@@ -96,7 +97,7 @@ class Description:
             for each, pair in zip_longest(compiled, numbers[: len(compiled)])
         ]
 
-    def check(self, programs: Sequence[Program], layouts: Sequence[Layout]) -> None:
+    def check(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
         """Compare with the programs that the checkpoint belongs to; note what there is now.
 
         Args:
@@ -111,7 +112,7 @@ class Description:
             self._compare(binding, now)
         self._note(self._read(), now, self.last_committed)
 
-    def follow(self, programs: Sequence[Program], layouts: Sequence[Layout]) -> None:
+    def follow(self, programs: Sequence[Program | ProgramDescription], layouts: Sequence[Layout]) -> None:
         """Note what there is now, if anything has been noted before; refuse nothing.
 
         Without this, batches that these programs commit would seem to be those of the ones before.

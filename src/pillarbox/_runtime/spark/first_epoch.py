@@ -75,9 +75,7 @@ def begin_from_savepoint(
         ConfigurationError: the session is one of Spark Connect.
         ProgramError: the query cannot start from a savepoint.
     """
-    asked = next(
-        (one.program for one in planned if one.program is not None and one.program.savepoint is not None), None
-    )
+    asked = next((one.facts.begins for one in planned if one.facts is not None and one.facts.begins is not None), None)
     if checkpoint is None:
         if asked is not None:
             raise ProgramError(

@@ -100,7 +100,7 @@ def start(
     _adapt(writer, planned, path, table, options)
     with changes_refused():
         query = writer.toTable(table, **options) if table is not None else writer.start(path, **options)
-    timed = any(one.program is not None and one.program.uses_processing_time for one in planned)
+    timed = any(one.facts is not None and one.facts.uses_processing_time for one in planned)
     started = find(query)
     assert started is not None
     watch = _Watch(session_of(writer), started, ends=timed and is_available_now(writer))
@@ -121,7 +121,7 @@ def _adapt(
 ) -> None:
     """Give the checkpoint the parallelism of the programs, if they ask for that."""
     wanted = wanted_parallelism(planned)
-    if wanted is None or not any(one.program is not None and one.program.auto_rescale for one in planned):
+    if wanted is None or not any(one.facts is not None and one.facts.auto_rescale for one in planned):
         return
     run = partial(writer.start, path, **options) if table is None else partial(writer.toTable, table, **options)
     checkpoint = checkpoint_of(writer, run.func, *run.args, **options)

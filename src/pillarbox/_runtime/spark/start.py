@@ -32,6 +32,7 @@ from pillarbox._runtime.spark.facts import CHECKSUMS, STATE_FORMAT, is_classic
 from pillarbox._runtime.spark.interrupted_batch import finish_batch_in_sink, interrupted_batch_is_read
 from pillarbox._runtime.spark.last_epoch import drain_setting
 from pillarbox._runtime.spark.layouts import STATE_PARTITIONS, check_compiled, layout_setting
+from pillarbox._runtime.spark.program_facts import ProgramFacts
 from pillarbox._runtime.spark.session import plans_now, reason_for_default, session_settings
 from pillarbox._runtime.spark.sink_log import complete_sink_log
 from pillarbox._runtime.spark.started import StartedQuery, remember
@@ -84,7 +85,7 @@ _unstarted: WeakKeyDictionary[SparkSession, list[_TakenName]] = WeakKeyDictionar
 _taking = threading.Lock()  # held by whoever reads or changes them
 
 _REMEMBERED = 256
-_programs: OrderedDict[str, tuple[Program, tuple[str, ...]]] = OrderedDict()
+_programs: OrderedDict[str, tuple[ProgramFacts, tuple[str, ...]]] = OrderedDict()
 
 # A query's settings are on the session while it starts: meanwhile no other query may start. Whoever has the lock of
 # pools does not wait for this one.
@@ -115,7 +116,7 @@ class PlannedProgram:
         layout: the one that it was compiled with.
         sets_parallelism: whether the user has set the parallelism.
         sets_max_parallelism: whether the user has set the max parallelism.
-        program: the program itself; None where it was planned by another process, or very many ago.
+        facts: what a start takes of it; None where it was planned by another process, or very many ago.
         pools: the workers that are the program's own.
     """
 
@@ -124,7 +125,7 @@ class PlannedProgram:
     layout: Layout
     sets_parallelism: bool
     sets_max_parallelism: bool
-    program: Program | None
+    facts: ProgramFacts | None
     pools: tuple[str, ...] = ()
 
     @staticmethod
@@ -132,16 +133,17 @@ class PlannedProgram:
         """Return a program as it is found in a plan."""
         parallelism = program.parallelism if len(program.levels) > 1 else 0
         sets = program.sets_parallelism, program.sets_max_parallelism
-        return PlannedProgram(program.id, parallelism, program.layout, *sets, program)
+        return PlannedProgram(program.id, parallelism, program.layout, *sets, ProgramFacts.of(program))
 
 
 def register(program: Program, spark: SparkSession, pools: Sequence[str]) -> str:
     """Return the alias for a program's rows in a streaming plan, and have queries that hold it start as it needs."""
-    _programs[program.id] = (program, tuple(pools))
+    planned = PlannedProgram.of(program)
+    assert planned.facts is not None
+    _programs[program.id] = (planned.facts, tuple(pools))
     while len(_programs) > _REMEMBERED:
         _programs.popitem(last=False)
     _watch_starts(spark)
-    planned = PlannedProgram.of(program)
     subtasks, key_groups, _ = planned.layout
     sets = f"{int(planned.sets_parallelism)}{int(planned.sets_max_parallelism)}"
     return f"pillarbox_{planned.id}_{planned.parallelism}_{subtasks}_{key_groups}_{sets}"
@@ -255,7 +257,9 @@ def program_settings(
         if not needed:
             yield
             return
-        needed |= batch_settings(spark, [program.program for program in programs])
+        needed |= batch_settings(
+            spark, are_narrow=all(one.facts is not None and one.facts.has_narrow_rows for one in programs)
+        )
         # What the user has set holds.
         for key, value in _STATE_FILES[runs_every_plan].items():
             if key not in spark.conf.getAll and (key != STATE_FORMAT or spark_version(spark) >= _FORMAT_KEPT_SINCE):
@@ -336,7 +340,7 @@ def _layouts_in_state(
     heads = CheckpointFiles(spark, str(description)).every_head()
     found: list[Layout | None] = []
     for one in planned:
-        uids = None if one.program is None else {vertex.uid for vertex in one.program.vertices}
+        uids = None if one.facts is None else one.facts.description.uids
         own = [head for head in heads if (len(planned) == 1 if uids is None else head.operator in uids)]
         if not own:
             found.append(None)
@@ -350,7 +354,7 @@ def _look_at_checkpoint(description: Description, planned: Sequence[PlannedProgr
     stateful = [(one, layout) for one, layout in zip(planned, layouts) if one.parallelism]
     if _refusing.get() and stateful:
         description.check_parallelism(wanted_parallelism(planned), min(layout.subtasks for _, layout in stateful))
-    programs = [one.program for one in planned if one.program is not None]
+    programs = [one.facts.description for one in planned if one.facts is not None]
     if len(programs) < len(planned):
         return
     if _refusing.get():

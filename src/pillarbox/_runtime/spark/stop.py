@@ -215,8 +215,7 @@ class _Stop:
 
 def _uids(started: StartedQuery) -> list[str]:
     """Return the uids of all operators with state, of all programs in the query."""
-    programs = [one.program for one in started.programs if one.program is not None]
-    return [vertex.uid for program in programs for vertex in program.vertices if not vertex.is_source]
+    return [uid for one in started.programs if one.facts is not None for uid in one.facts.description.uids]
 
 
 def _sentence(error: Exception) -> str:

@@ -1,0 +1,47 @@
+"""What the driver remembers of programs that were planned."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+from pillarbox import MapFunction
+from pillarbox._graph import Layout
+from pillarbox._graph.description import describe_programs
+from pillarbox._runtime.spark import start
+from pillarbox.testing import ProgramTestHarness
+
+
+class Model(MapFunction):
+    """A function with much in it."""
+
+    def __init__(self) -> None:
+        self.weights = bytes(1_000)
+
+    def map(self, value):
+        return value
+
+
+def test_a_planned_program_is_not_kept(monkeypatch):
+    monkeypatch.setattr(start, "_watch_starts", lambda spark: None)
+    monkeypatch.setattr(start, "_programs", start._programs.copy())
+    model = Model()
+
+    def build(env: Any, rows: Any) -> Any:
+        return rows.map(model).key_by(lambda value: value).sum(1).uid("sum")
+
+    nobody: Any = None
+    with ProgramTestHarness(build) as harness:
+        program = harness._program
+        layout = Layout(8, 64)
+        described = describe_programs([program], [layout])
+        start.register(program, nobody, ["pool"])
+        number, kept = program.id, weakref.ref(program)
+    del harness, program
+    gc.collect()
+    assert kept() is None
+    facts, pools = start._programs[number]
+    assert pools == ("pool",) and facts.description.uids == ["sum"] and facts.begins is None
+    assert describe_programs([facts.description], [layout]) == described
+    assert described["programs"][0]["parallelism"] == 8 == described["programs"][0]["operators"][0]["parallelism"]
