@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["plan_steps"]
+__all__ = ["aliases_of", "plan_steps"]
 
 
 def plan_steps(df: Any) -> list[Any]:
@@ -21,3 +21,20 @@ def plan_steps(df: Any) -> list[Any]:
         children = step.children()
         pending += [children.apply(index) for index in reversed(range(children.size()))]
     return steps
+
+
+def aliases_of(query: Any) -> str:
+    """Return the aliases in the plan of a DataFrame, or of a writer, as text; views are resolved."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter as ClassicWriter
+
+    df: Any = query._df if isinstance(query, ClassicWriter) else query
+    if not isinstance(df, ClassicDataFrame):  # Spark Connect: only the server knows what views stand for
+        if not isinstance(df, DataFrame):
+            from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
+
+            df = ConnectDataFrame(df._write_stream._child, df._session)
+        return str(df._explain_string(mode="extended"))
+    # Not the plan's own text: a setting cuts that.
+    return "\n".join(step.simpleString(1) for step in plan_steps(df) if step.nodeName() == "SubqueryAlias")

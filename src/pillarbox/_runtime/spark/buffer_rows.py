@@ -20,7 +20,15 @@ from pillarbox._graph import DataFrameSource, Program
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["BUFFER_COLUMNS", "BUFFER_SCHEMA", "BufferRows", "as_rows", "batch_settings", "has_narrow_rows"]
+__all__ = [
+    "BATCH_BYTES",
+    "BUFFER_COLUMNS",
+    "BUFFER_SCHEMA",
+    "BufferRows",
+    "as_rows",
+    "batch_settings",
+    "has_narrow_rows",
+]
 
 BUFFER_SCHEMA = "target LONG, channel LONG, seq LONG, part LONG, parts LONG, payload BINARY"
 _NUMBERS = ("target", "channel", "seq", "part", "parts")
@@ -33,7 +41,7 @@ _BATCH_ROWS = 10_000
 _NARROW = 400
 
 _RECORDS = "spark.sql.execution.arrow.maxRecordsPerBatch"
-_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+BATCH_BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
 _UNBOUNDED = str(2**31 - 1)
 
 
@@ -103,8 +111,8 @@ def batch_settings(spark: SparkSession, *, are_narrow: bool) -> dict[str, str]:
     needed: dict[str, str] = {}
     if not 0 < int(spark.conf.get(_RECORDS) or 0) <= _BATCH_ROWS:
         needed[_RECORDS] = str(_BATCH_ROWS)
-    if _BYTES not in spark.conf.getAll and are_narrow:
-        needed[_BYTES] = _UNBOUNDED
+    if BATCH_BYTES not in spark.conf.getAll and are_narrow:
+        needed[BATCH_BYTES] = _UNBOUNDED
     return needed
 
 

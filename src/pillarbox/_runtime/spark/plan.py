@@ -16,9 +16,10 @@ from pillarbox._errors import ProgramError, raise_from_user_code
 from pillarbox._graph import CollectionSource, DataFrameSource, Program, SourceTransformation, output_target
 from pillarbox._runtime.shipping import ShippedVertex, ship
 from pillarbox._runtime.spark.batch_host import BatchTaskHost
-from pillarbox._runtime.spark.buffer_rows import BUFFER_SCHEMA, BufferRows
+from pillarbox._runtime.spark.buffer_rows import BATCH_BYTES, BUFFER_SCHEMA, BufferRows
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.layouts import ProgramLayout
+from pillarbox._runtime.spark.other_python import without_setting
 from pillarbox._runtime.spark.output import (
     BATCH_TIMESTAMP,
     REPORT_TYPES,
@@ -266,7 +267,9 @@ def plan_for_each_batch(
         # what was read to the end, whatever the function reads.
         batch.persist().count()
         try:
-            function({name: batch if len(schemas) == 1 else _rows_of(batch, name) for name in schemas}, batch_id)
+            frames = {name: batch if len(schemas) == 1 else _rows_of(batch, name) for name in schemas}
+            with without_setting(batch, BATCH_BYTES):  # which is for the program's own rows
+                function(frames, batch_id)
         except Exception as error:
             keep_user_frames(error)
             failed = f"for_each_batch(): {named}() failed at batch {batch_id} of the outputs {outputs}"

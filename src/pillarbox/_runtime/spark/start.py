@@ -25,13 +25,14 @@ from weakref import WeakKeyDictionary
 
 from pillarbox._errors import ConfigurationError, ProgramError, describe
 from pillarbox._graph import CODES, Layout, Program
-from pillarbox._runtime.spark.analyzed_plan import plan_steps
+from pillarbox._runtime.spark.analyzed_plan import aliases_of
 from pillarbox._runtime.spark.buffer_rows import batch_settings
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.facts import CHECKSUMS, STATE_FORMAT, is_classic
 from pillarbox._runtime.spark.interrupted_batch import finish_batch_in_sink, interrupted_batch_is_read
 from pillarbox._runtime.spark.last_epoch import drain_setting
 from pillarbox._runtime.spark.layouts import STATE_PARTITIONS, check_compiled, layout_setting
+from pillarbox._runtime.spark.other_python import runs_other_python
 from pillarbox._runtime.spark.program_facts import ProgramFacts
 from pillarbox._runtime.spark.session import plans_now, reason_for_default, session_settings
 from pillarbox._runtime.spark.sink_log import complete_sink_log
@@ -174,7 +175,7 @@ def _free_metrics_names(spark: SparkSession, programs: Sequence[PlannedProgram])
 
 def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
     """Return the programs in the plan of a DataFrame, or of one that is about to be written, in no certain order."""
-    found = {each[0]: each for each in _ALIAS.findall(_plan_text(query))}
+    found = {each[0]: each for each in _ALIAS.findall(aliases_of(query))}
     return [
         PlannedProgram(
             number,
@@ -186,23 +187,6 @@ def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
         )
         for number, parallelism, subtasks, key_groups, sets, sets_max in found.values()
     ]
-
-
-def _plan_text(query: Any) -> str:
-    """Return the aliases in the plan, views resolved, as text."""
-    from pyspark.sql import DataFrame
-    from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
-    from pyspark.sql.streaming.readwriter import DataStreamWriter as ClassicWriter
-
-    df: Any = query._df if isinstance(query, ClassicWriter) else query
-    if not isinstance(df, ClassicDataFrame):  # Spark Connect: only the server knows what views stand for
-        if not isinstance(df, DataFrame):
-            from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
-
-            df = ConnectDataFrame(df._write_stream._child, df._session)
-        return str(df._explain_string(mode="extended"))
-    # Not the plan's own text: a setting cuts that.
-    return "\n".join(step.simpleString(1) for step in plan_steps(df) if step.nodeName() == "SubqueryAlias")
 
 
 def wanted_parallelism(programs: Sequence[PlannedProgram]) -> int | None:
@@ -240,13 +224,19 @@ def spark_version(spark: SparkSession) -> tuple[int, ...]:
 
 @contextmanager
 def program_settings(
-    spark: SparkSession, programs: Sequence[PlannedProgram], layouts: Sequence[Layout] = (), *, runs_every_plan: bool
+    spark: SparkSession,
+    programs: Sequence[PlannedProgram],
+    layouts: Sequence[Layout] = (),
+    *,
+    runs_every_plan: bool,
+    other_python: bool = False,
 ) -> Iterator[None]:
     """Set the settings that ``programs`` need on the session meanwhile; no other query starts in this time.
 
     Args:
         layouts: those of the programs in the query's checkpoint; none: it is a new one that Spark finds a place for.
         runs_every_plan: whether the query's sink reads the rows of each batch, also of one that it has already.
+        other_python: whether the query may hand rows to other Python functions, too.
 
     Raises:
         ProgramError: they cannot run in one query.
@@ -257,9 +247,8 @@ def program_settings(
         if not needed:
             yield
             return
-        needed |= batch_settings(
-            spark, are_narrow=all(one.facts is not None and one.facts.has_narrow_rows for one in programs)
-        )
+        are_narrow = all(one.facts is not None and one.facts.has_narrow_rows for one in programs)
+        needed |= batch_settings(spark, are_narrow=are_narrow and not other_python)
         # What the user has set holds.
         for key, value in _STATE_FILES[runs_every_plan].items():
             if key not in spark.conf.getAll and (key != STATE_FORMAT or spark_version(spark) >= _FORMAT_KEPT_SINCE):
@@ -432,7 +421,7 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
         settings: dict[str, str] = {}
         is_new = True
         description: Description | None = None
-        reads = True
+        reads, other_python = True, False
         if programs:
             from pillarbox._runtime.spark.first_epoch import begin_from_savepoint
 
@@ -440,6 +429,7 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
             _free_metrics_names(spark, programs)
             checkpoint = checkpoint_of(writer, start.__get__(writer), *args, **options)
             reads = runs_every_plan(writer, start.__get__(writer), *args, **options)
+            other_python = runs_other_python(writer)
             begin_from_savepoint(writer, programs, checkpoint, start.__get__(writer), *args, **options)
             if checkpoint is not None:
                 description = Description(spark, checkpoint)
@@ -451,7 +441,7 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
 
                 def finish() -> Any:
                     with (
-                        program_settings(spark, programs, layouts, runs_every_plan=False),
+                        program_settings(spark, programs, layouts, runs_every_plan=False, other_python=other_python),
                         session_settings(spark, settings),
                     ):
                         return type(writer).start.__wrapped__(writer, checkpointLocation=checkpoint)
@@ -465,7 +455,7 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
                 _tell_defaults(spark, programs)
         with (
             interrupted_batch_is_read(writer, description),
-            program_settings(spark, programs, layouts, runs_every_plan=reads),
+            program_settings(spark, programs, layouts, runs_every_plan=reads, other_python=other_python),
             session_settings(spark, settings),
         ):
             query = start(writer, *args, **options)

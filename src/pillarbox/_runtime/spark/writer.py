@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "batch_function",
+    "calls_function",
     "checkpoint_of",
     "files_of",
     "is_available_now",
@@ -44,6 +45,13 @@ def is_available_now(writer: Any) -> bool:
     if _is_connect(writer):
         return bool(writer._write_proto.available_now)
     return str(_field(writer, "trigger").toString()) == "AvailableNowTrigger"
+
+
+def calls_function(writer: Any) -> bool:
+    """Return whether it hands its micro-batches to a function of the user's: ``foreachBatch``."""
+    if _is_connect(writer):
+        return bool(writer._write_proto.HasField("foreach_batch"))
+    return str(_field(writer, "source")).lower() == "foreachbatch"
 
 
 def checkpoint_of(writer: Any, start: Callable[..., Any], *args: Any, **options: Any) -> str | None:
@@ -84,11 +92,7 @@ def note_batch_function(writer: Any, function: Callable[..., Any]) -> None:
 
 def batch_function(writer: Any) -> Callable[..., Any] | None:
     """Return the function of ``foreachBatch``; None: the writer has another sink."""
-    if _is_connect(writer):
-        is_given = bool(writer._write_proto.HasField("foreach_batch"))
-    else:
-        is_given = _field(writer, "source").lower() == "foreachbatch"
-    found: Callable[..., Any] | None = getattr(writer, _FUNCTION, None) if is_given else None
+    found: Callable[..., Any] | None = getattr(writer, _FUNCTION, None) if calls_function(writer) else None
     return found
 
 
