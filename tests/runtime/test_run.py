@@ -175,7 +175,8 @@ class Java:
         self.is_alive = True
 
     def kind(self, name: str) -> Any:
-        java, found = self, type(name, (), {})()
+        java = self
+        found: Any = type(name, (), {})()
         found.__dict__.update(
             name=name,
             getClass=lambda: found,
