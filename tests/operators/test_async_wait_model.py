@@ -227,7 +227,7 @@ class AsyncWaitMachine(RuleBasedStateMachine):
         if in_place:
             service = self.harness.operator.function
             log_state = [
-                ("event", _watermark(e.value)) if e.watermark else ("request", [e.value], _stamps(e.stamp))
+                ("watermark", e.value) if e.watermark else ("request", [e.value], _stamps(e.stamp), None, None)
                 for e in self.model.held
             ]
             self.harness.operator.restore_state(log_state)
@@ -264,12 +264,6 @@ class AsyncWaitMachine(RuleBasedStateMachine):
             assert self.log.elements[:-1] == self.model.emitted
         finally:
             self.harness.close()
-
-
-def _watermark(timestamp: int) -> Any:
-    from pillarbox._elements import Watermark
-
-    return Watermark(timestamp)
 
 
 def _stamps(stamp: int | None) -> list[int | None] | None:
