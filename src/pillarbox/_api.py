@@ -73,7 +73,6 @@ from pillarbox._errors import (
     TypeMismatchError,
 )
 from pillarbox._graph import Program
-from pillarbox._operator_report import OperatorReport
 from pillarbox._operators.columnar.aggregates import (
     ArrowAggregateFunction,
     ColumnAggregate,
@@ -131,6 +130,7 @@ from pillarbox._operators.windowing import (
 )
 from pillarbox._rows import Row
 from pillarbox._runtime.local import LocalJob
+from pillarbox._runtime.operator_report import OperatorReport
 from pillarbox._runtime.spark.metrics import metrics
 from pillarbox._runtime.spark.query import start
 from pillarbox._runtime.spark.rescale import rescale

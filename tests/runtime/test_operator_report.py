@@ -16,7 +16,7 @@ from pillarbox import (
     TaskReport,
     metrics,
 )
-from pillarbox._operator_report import by_operator
+from pillarbox._runtime.operator_report import by_operator
 
 SOURCE = {"vertex": "in", "uid": "", "level": 0, "epoch": 3, "mails": 1, "alignment_ms": 0}
 COUNT = {**SOURCE, "vertex": "count -> out", "uid": "count", "level": 1}

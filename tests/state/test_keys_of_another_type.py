@@ -54,7 +54,7 @@ def test_keys_of_another_type_are_refused_with_the_first_of_them():
 def test_keys_of_a_type_that_is_not_known_are_let_in():
     for types in (["struct<a:int>"], ["int", "int"]):
         store = Task(MemoryChunkStore(), KeyNote(columns=["a"], types=types)).write("ann")
-        Task(store, LENGTHS).write(3)
+        assert Task(store, LENGTHS).write(3) is store
 
 
 def test_a_program_is_warned_once_of_another_key(caplog):

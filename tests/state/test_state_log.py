@@ -401,6 +401,25 @@ def test_catching_up_reads_only_what_is_new():
     assert late.get("a")[0] == -1
 
 
+def test_a_resident_catches_up_with_a_log_that_was_empty_when_another_one_read_it(monkeypatch):
+    """All chunks were removed meanwhile, so the next one is the first of the store, and not of the log."""
+    monkeypatch.setattr(log_limits, "SLACK_BYTES", 0)
+    monkeypatch.setattr(log_limits, "SPARE_CHUNKS", 0)
+    store = written(count=1)
+    late = Task(store, a="value")
+    late.put(0, a=None)
+    late.commit()
+    late.put(1, a=1)
+    late.put(1, a=None)
+    late.commit()
+    assert [number for number in store.chunks if number > 0] == []
+    other = Task(store, a="value")
+    other.put(1, a=1)
+    other.commit()
+    assert late.log.sync(store) is Sync.CAUGHT_UP
+    assert late.get("a") == {1: 1}
+
+
 def test_a_resident_whose_chunks_are_gone_is_made_anew(monkeypatch):
     """It knows where it stands, but what it missed has been cleaned away."""
     monkeypatch.setattr(log_limits, "CHUNK_ROWS", 2)

@@ -52,11 +52,8 @@ class LogReader:
         if layouts.take_over(head) and evolution is not None:
             evolution.note()
         with many_new_objects():
-            newest: Mark | None = None
             loaded = 0
             for number, chunk, written, start, chosen in scan(self._store, head, identity, layouts.at, self._allowed):
-                if newest is None:
-                    newest = written
                 own = chunk.own(written.size)
                 if chosen.any():
                     layouts.fit(chunk, number)
@@ -93,7 +90,6 @@ class LogReader:
                 contents.rewrite()
         contents.entries = head.entries
         contents.take_over(head)
-        contents.newest = newest
 
     def catch_up(self) -> None:
         """Read the chunks that were added since, into rows and timers that are live.

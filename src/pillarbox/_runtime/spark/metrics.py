@@ -8,7 +8,7 @@ from typing import Any, Literal, overload
 
 from pillarbox._elements import TaskReport
 from pillarbox._errors import ProgramError, shorten
-from pillarbox._operator_report import OperatorReports, by_operator
+from pillarbox._runtime.operator_report import OperatorReports, by_operator
 from pillarbox._runtime.spark.output import REPORT_TYPES
 
 __all__ = ["metrics", "tasks_of"]
