@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CHECKSUMS",
     "STATE_FORMAT",
+    "add_file",
     "add_line",
     "file_names",
     "is_classic",
@@ -119,6 +120,18 @@ def add_line(spark: SparkSession, folder: str, text: str) -> None:
     line.coalesce(1).write.mode("append").option("compression", "none").text(folder)
 
 
+def add_file(spark: SparkSession, folder: str, name: str, text: str) -> None:
+    """Write a file of a certain name into a folder: all of it, or nothing. The session is a classic one.
+
+    Raises:
+        PillarboxError: there is such a file.
+    """
+    files = _Folder(spark, folder)
+    if files.has(name):
+        raise PillarboxError(f"{folder}/{name} exists")
+    files.add(name, text)
+
+
 def _texts(spark: SparkSession, folder: str, **options: str) -> Any:
     # A query that runs removes old files of its logs while they are read.
     read = reader(spark).options(ignoreMissingFiles="true", **options)
@@ -155,6 +168,10 @@ class _Folder:
 
         content = self._unless_missing(read)
         return None if content is None else content.decode()
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a file."""
+        return bool(self._files.exists(self._path_class(self._folder, name)))
 
     def add(self, name: str, text: str) -> None:
         """Write a file under a hidden name, then rename it: nobody reads half of it.

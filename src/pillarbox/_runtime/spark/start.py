@@ -38,6 +38,7 @@ from pillarbox._runtime.spark.session import plans_now, reason_for_default, sess
 from pillarbox._runtime.spark.sink_log import complete_sink_log
 from pillarbox._runtime.spark.started import StartedQuery, remember
 from pillarbox._runtime.spark.telling import tell
+from pillarbox._runtime.spark.waking import begin_batch_without_input
 from pillarbox._runtime.spark.writer import (
     checkpoint_of,
     note_batch_function,
@@ -451,6 +452,8 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
                     settings = drain_setting(description)
                 complete_sink_log(writer, description, start.__get__(writer), *args, **options)
                 is_new = description.is_new
+                if not settings:
+                    begin_batch_without_input(writer, description, programs)
             if is_new:
                 _tell_defaults(spark, programs)
         with (

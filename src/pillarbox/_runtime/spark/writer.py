@@ -19,6 +19,7 @@ __all__ = [
     "checkpoint_of",
     "files_of",
     "is_available_now",
+    "is_once",
     "note_batch_function",
     "one_batch",
     "runs_every_plan",
@@ -52,6 +53,13 @@ def calls_function(writer: Any) -> bool:
     if _is_connect(writer):
         return bool(writer._write_proto.HasField("foreach_batch"))
     return str(_field(writer, "source")).lower() == "foreachbatch"
+
+
+def is_once(writer: Any) -> bool:
+    """Return whether its trigger is ``once``."""
+    if _is_connect(writer):
+        return bool(writer._write_proto.once)
+    return str(_field(writer, "trigger").toString()) == "OneTimeTrigger"
 
 
 def checkpoint_of(writer: Any, start: Callable[..., Any], *args: Any, **options: Any) -> str | None:
