@@ -16,7 +16,7 @@ from tests.faults import async_job, second_job
 from tests.faults.chaos_cluster import Driver, reason, spark_home
 from tests.faults.chaos_sinks import SINKS
 from tests.faults.clock import is_seen, set_clock
-from tests.faults.job import HEARTBEAT, TOO_BUSY, Event, FileSink, make_events, write_events, write_fixed_epochs
+from tests.faults.job import TOO_BUSY, FileSink, make_events, write_events, write_fixed_epochs
 from tests.faults.join_job import BOUNDS, Joined
 from tests.faults.oracle import answer
 from tests.faults.outcome import Outcome
@@ -111,7 +111,6 @@ class ChaosRun:
         }
         # Batches of the first program's checkpoints that have no input of the program's.
         self.without_input: set[tuple[str, int]] = set()
-        self.woken = 0  # epochs of input that it was given only to run
         self.given = 0  # epochs of input that the second program has, where it is given them by and by
         # The orders to the stopped first program that are not carried out yet, and what to do then.
         self.pending: list[tuple[str, Callable[[], None]]] = []
@@ -195,20 +194,6 @@ class ChaosRun:
             write_events(self.epochs[self.given : self.given + 1], self.home / "squares in", first=self.given)
             self.given += 1
 
-    def _wake(self) -> None:
-        """Let the second program run an epoch as soon as it is started, where its input makes it wait for none.
-
-        A query that was stopped between two batches runs none when it is started again, until there is input: that is
-        Spark's rule, whatever is due. The heartbeat is dropped.
-        """
-        checkpoint = self.place / "squares checkpoint"
-        last = self._newest("commits", checkpoint)
-        if self.mode in WAITING and last >= 0 and self._newest("offsets", checkpoint) == last:
-            self.woken += 1
-            write_events(
-                [[[Event(0, HEARTBEAT, 0)], []]], self.home / "squares in", first=len(self.epochs) + self.woken
-            )
-
     def go_on(self, batches: int) -> bool:
         """Wait for so many batches more; tell whether there is more to do."""
         wanted = self.batches() + batches
@@ -246,7 +231,6 @@ class ChaosRun:
             self.driver.end()
             self.driver = self._new_driver()
         if self._carry_out():  # else it is looked at why not, before it is begun anew
-            self._wake()
             self.order(f"start {self.place}")
             if self.driver.is_running() and self.shape["crossing"] is not None:
                 self.crossed += 1
