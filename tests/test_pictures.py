@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-import runpy
+import sys
+from typing import Any
 
 import pytest
 
 from pillarbox import StreamExecutionEnvironment
 from tests.docs import HOME
 
-DRAWING = runpy.run_path(str(HOME / "scripts" / "draw_windows.py"))
+
+def module_of(name: str) -> dict[str, Any]:
+    """Import a script, so that state can hold its classes: they are pickled by the name of their module."""
+    sys.path.insert(0, str(HOME / "scripts"))
+    try:
+        return vars(importlib.import_module(name))
+    finally:
+        sys.path.remove(str(HOME / "scripts"))
+
+
+DRAWING = module_of("draw_windows")
 PICTURES = {picture.name: picture for picture in DRAWING["PICTURES"]}
-JOINS = runpy.run_path(str(HOME / "scripts" / "draw_joins.py"))
+JOINS = module_of("draw_joins")
 PAGE = (HOME / "docs" / "windows.md").read_text()
 
 

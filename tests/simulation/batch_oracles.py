@@ -70,11 +70,10 @@ def orders_and_payments(inputs: Inputs) -> dict[str, Values]:
     return {"paid": paid, "unpaid": orders - {number for number, _ in paid}}
 
 
-def three_within_a_minute(card: Any, payments: list[Any]) -> Values:
-    for now in sorted(payment.at for payment in payments):
-        seen = [payment.amount for payment in payments if now - 60_000 < payment.at <= now]
-        if len(seen) >= 3:
-            yield card, now, len(seen), float(sum(seen))
+def unpaid_orders(order: Any, events: list[Any]) -> Values:
+    due = [event.at + 600_000 for event in events if event.what == "ordered"]
+    paid = [event.at for event in events if event.what == "paid"]
+    return [(order, now) for now in due if not any(at <= now for at in paid)]
 
 
 # --- state ---
@@ -434,7 +433,7 @@ ORACLES: dict[str, Oracle] = {
     "silent-source": sums_of("events"),
     "silent-sources": sums_of("fast", "slow"),
     "sessions": each_key(visits),
-    "first-program": each_key(three_within_a_minute),
+    "first-program": each_key(unpaid_orders),
     "history": each_key(history, modulo_5),
     "two-levels": two_levels,
     "two-sources": two_sources,

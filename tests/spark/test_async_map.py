@@ -83,7 +83,8 @@ def test_a_result_that_does_not_fit_is_named(numbers):
         return (number,)
 
     with pytest.raises(
-        Exception, match=r"async_map\(\): wrong returned \(\d,\) for the columns half, name: it has to return"
+        Exception,
+        match=r"async_map\(\): wrong returned \((\d),\) for the record Row\(id=\1, odd=\d\) and the columns half, name",
     ):
         PF.async_map(numbers, wrong, "half DOUBLE, name STRING", columns="id").collect()
 

@@ -62,8 +62,8 @@ def query(spark: SparkSession, tmp_path: Path) -> Query:
 
 
 def test_a_timer_fires_in_a_run_without_input(query: Query) -> None:
-    at = int(1000 * time.time()) + 60_000
-    query.put(a=at - 3_600_000, b=at)  # one is due at once, the other in a minute
+    at = int(1000 * time.time()) + 25_000
+    query.put(a=at - 3_600_000, b=at)  # one is due at once, the other later
     pillarbox.start(query.writer().trigger(availableNow=True)).awaitTermination()
     assert query.found == [("a", 0), ("a", at - 3_600_000), ("b", 0)]
     assert query.numbers("offsets") == query.numbers("commits")

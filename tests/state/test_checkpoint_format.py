@@ -173,6 +173,7 @@ OF_PROGRAMS = {
     "Program",
     "AsyncFallback",
     "RuntimeExecutionMode",
+    "OperatorReport",
     "TaskReport",
     "TriggerResult",
     "TypeInformation",

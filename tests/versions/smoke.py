@@ -22,13 +22,13 @@ from typing import Any
 import pillarbox
 
 FIRST_PROGRAM = Path(__file__).resolve().parents[2] / "examples" / "first_program.py"
-COLUMNS = "card STRING, at LONG, amount DOUBLE"
+COLUMNS = "order_id STRING, what STRING, at LONG"
 
-# By file, in the order in which they are read; each is an epoch. A timer at 42000 waits for 47000 to have been seen.
-FIRST = [[("ann", 1000, 5.0), ("bob", 2000, 7.5)], [("ann", 9000, 80.0), ("ann", 42000, 95.0)]]
-SECOND = [[("bob", 70000, 7.5), ("bob", 71000, 8.0)], [("ann", 99000, 3.0), ("ann", 99500, 4.0), ("bob", 200000, 1.0)]]
+# By file, in the order in which they are read; each is an epoch. A timer waits until one minute more has been seen.
+FIRST = [[("A1", "ordered", 0), ("A2", "ordered", 60_000)], [("A1", "paid", 300_000)]]
+SECOND = [[("A4", "ordered", 700_000)], [("A5", "ordered", 2_000_000)]]
 
-# What each alert has besides: values of types that have ways of their own from Python to Spark.
+# What each result has besides: values of types that have ways of their own from Python to Spark.
 TYPES = """
     more STRUCT<price: DECIMAL(10, 2), day: DATE>, by MAP<STRING, ARRAY<TIMESTAMP_NTZ>>, took INTERVAL DAY TO SECOND,
     sent TIMESTAMP, sents ARRAY<TIMESTAMP>, raw BINARY
@@ -57,32 +57,32 @@ def main(home: Path, *more: str) -> None:
     program = runpy.run_path(str(FIRST_PROGRAM), run_name="__main__")
     spark = program["spark"]
     spark.sparkContext.setLogLevel("ERROR")
-    batch = [tuple(row) for row in program["found"].collect()]
+    batch = [tuple(row) for row in program["unpaid"].to_dataframe("order_id STRING, at LONG").collect()]
 
     restarted = (home / "in").exists()
     for rows in SECOND if restarted else FIRST:
         file = spark.createDataFrame(rows, COLUMNS).coalesce(1)
         file.write.mode("append").parquet(str(home / "in"))
-    payments = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(home / "in"))
+    events = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1).parquet(str(home / "in"))
     env = pillarbox.StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(2)
-    alerts = (
-        env.from_dataframe(payments)
-        .assign_timestamps_and_watermarks(program["late_by"])
-        .key_by("card")
-        .process(program["ThreeWithinAMinute"]())
-        .uid("three-within-a-minute")
-        .map(lambda alert: (*alert, *MORE))
-        .to_dataframe("card STRING, at LONG, payments INT, total DOUBLE, " + TYPES)
+    unpaid = (
+        env.from_dataframe(events)
+        .assign_timestamps_and_watermarks(program["in_order"])
+        .key_by("order_id")
+        .process(program["UnpaidOrders"]())
+        .uid("unpaid-orders")
+        .map(lambda order: (*order, *MORE))
+        .to_dataframe("order_id STRING, at LONG, " + TYPES)
     )
     found: list[Any] = []
 
     def take(rows: Any, epoch: int) -> None:
         for row in rows.collect():
-            assert tuple(row[4:]) == MORE, row
-            found.append(tuple(row[:4]))
+            assert tuple(row[2:]) == MORE, row
+            found.append(tuple(row[:2]))
 
     query = (
-        alerts.writeStream.foreachBatch(take)
+        unpaid.writeStream.foreachBatch(take)
         .option("checkpointLocation", str(home / "checkpoint"))
         .trigger(availableNow=True)
         .start()
@@ -90,7 +90,7 @@ def main(home: Path, *more: str) -> None:
     query.awaitTermination()
     epochs = [progress["batchId"] for progress in query.recentProgress]
     metrics = sorted({name for progress in query.recentProgress for name in progress["observedMetrics"]})
-    state = pillarbox.read_state(spark, str(home / "checkpoint"), "three-within-a-minute")
+    state = pillarbox.read_state(spark, str(home / "checkpoint"), "unpaid-orders")
     keys = sorted(row.key for row in state.collect())
     if more == ("everything",):
         everything(spark, home).run(2)
@@ -98,7 +98,7 @@ def main(home: Path, *more: str) -> None:
     answer = {
         "spark": sys.modules["pyspark"].__version__,
         "batch": batch,
-        "streaming": found,
+        "streaming": sorted(found),
         "epochs": epochs,
         "keys": keys,
         "metrics": metrics,

@@ -31,9 +31,9 @@ LONG = "PILLARBOX_LONG" in os.environ
 SMOKE = Path(__file__).with_name("smoke.py")
 
 METRICS = ["pillarbox", "pillarbox level 0"]
-ALERT = ["ann", 42000, 3, 180.0]
-FIRST = {"batch": [ALERT], "streaming": [], "epochs": [0, 1], "keys": ["ann", "bob"], "metrics": METRICS}
-SECOND = {**FIRST, "streaming": [ALERT, ["ann", 99500, 3, 102.0]], "epochs": [2, 3]}
+UNPAID = ["A2", 660_000]
+FIRST = {"batch": [UNPAID], "streaming": [], "epochs": [0, 1], "keys": ["A1", "A2"], "metrics": METRICS}
+SECOND = {**FIRST, "streaming": [UNPAID, ["A4", 1_300_000]], "epochs": [2, 3], "keys": ["A5"]}
 
 
 def versions() -> list[str]:
