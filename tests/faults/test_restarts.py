@@ -21,7 +21,7 @@ pytestmark = pytest.mark.fault
 
 def test_the_sink_raises_after_the_tasks_have_committed(make_run: MakeRun, seed: int) -> None:
     rng = random.Random(seed)
-    failing = set(rng.sample(range(5), 2))
+    failing = set(rng.sample(range(5), 4))  # several, as each may be run again by other workers
     print("the sink raises in batches", sorted(failing))
     hosts: dict[int, set[tuple[int, int, int]]] = {}
 
