@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from benchmarks.reporting.charts import draw_bars, draw_groups, draw_lines
 from benchmarks.reporting.results import Report
@@ -52,6 +53,22 @@ def sessions(report: Report) -> str:
     return _keyed(report, "sessions")
 
 
+def _contest(titles: Mapping[str, str], said: Mapping[str, Any]) -> str:
+    """Return the table of a contest: each contender's rates, and how many times those are ours."""
+    rows = [
+        [
+            titles[name].strip("()"),
+            f"{rate:,}",
+            f"{min(said['rounds'][name]):,} to {max(said['rounds'][name]):,}",
+            f"{said['cpu_s_per_1m_rows'][name]:.1f}" if name in said["cpu_s_per_1m_rows"] else "",
+            *(f"{over[name]:.2f}" if name in over else "1.00" for over in said["over"].values()),
+        ]
+        for name, rate in said["rows_per_s"].items()
+    ]
+    head = ["rows per second", "median", "rounds", "CPU s per 1M rows"]
+    return table(head + [f"{titles[ours]} over it" for ours in said["over"]], rows)
+
+
 def windows(report: Report) -> str:
     from benchmarks.bench_windows import CONTENDERS
     from benchmarks.window_work import WORKS
@@ -62,18 +79,7 @@ def windows(report: Report) -> str:
         limits = [title for title in rates if title.startswith("identity")]
         title = f"{WORKS[work].title}, {said['keys']:,} keys"
         chart = draw_bars(report.charts, f"windows-{work}", title, rates, "rows per second", limits=limits)
-        rows = [
-            [
-                CONTENDERS[name].title.strip("()"),
-                f"{rate:,}",
-                f"{min(said['rounds'][name]):,} to {max(said['rounds'][name]):,}",
-                f"{said['cpu_s_per_1m_rows'][name]:.1f}" if name in said["cpu_s_per_1m_rows"] else "",
-                *(f"{over[name]:.2f}" if name in over else "1.00" for over in said["over"].values()),
-            ]
-            for name, rate in said["rows_per_s"].items()
-        ]
-        head = ["rows per second", "median", "rounds", "CPU s per 1M rows"]
-        parts += [chart, table(head + [f"{CONTENDERS[ours].title} over it" for ours in said["over"]], rows)]
+        parts += [chart, _contest({name: each.title for name, each in CONTENDERS.items()}, said)]
     for name, why in report["windows"]["left_out"].items():
         parts.append(f"{CONTENDERS[name].title} is left out: {why}")
     wrong = sorted({line.rpartition(", number")[0] for line in report["windows"]["known_to_be_wrong"]})
@@ -95,18 +101,7 @@ def join(report: Report) -> str:
         "rows per second",
         limits=limits,
     )
-    rows = [
-        [
-            CONTENDERS[name].title.strip("()"),
-            f"{rate:,}",
-            f"{min(said['rounds'][name]):,} to {max(said['rounds'][name]):,}",
-            f"{said['cpu_s_per_1m_rows'][name]:.1f}" if name in said["cpu_s_per_1m_rows"] else "",
-            *(f"{over[name]:.2f}" if name in over else "1.00" for over in said["over"].values()),
-        ]
-        for name, rate in said["rows_per_s"].items()
-    ]
-    head = ["rows per second", "median", "rounds", "CPU s per 1M rows"]
-    parts = [chart, table(head + [f"{CONTENDERS[ours].title} over it" for ours in said["over"]], rows)]
+    parts = [chart, _contest({name: each.title for name, each in CONTENDERS.items()}, said)]
     parts += [f"Spark's state format and store: {said['store']}."] if said["store"] else []
     parts += [f"{CONTENDERS[name].title} is left out: {why}" for name, why in said["left_out"].items()]
     return "\n\n".join(parts)
