@@ -1,7 +1,7 @@
 """Requests from the command line to the driver of a running query, in a folder beside its checkpoint.
 
 There is no other way that is open wherever a query runs: both sides can read and write there. Each writes lines of
-JSON, by Spark, into files of their own; nothing is ever changed or removed. A request has an ``id``:
+JSON into files of their own; nothing is ever changed or removed. A request has an ``id``:
 
 - ``{"request": id, "what": "stop", "directory": ..., "drain": ..., "until": epoch ms}``, by the command; without a
   savepoint, the directory is null;
