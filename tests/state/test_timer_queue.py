@@ -61,6 +61,22 @@ def test_owners_of_one_timestamp_come_in_the_order_in_which_they_were_added():
     assert take(queue, 7) == []
 
 
+@pytest.mark.parametrize("loads", [False, True])
+@pytest.mark.parametrize("old", ["", "z", "zyx"])
+def test_owners_of_before_the_epoch_come_first_in_an_order_of_their_own(loads, old):
+    """Whether they were loaded or have been there, and whether there is one or there are several."""
+    queue = TimerQueue()
+    if loads:
+        load(queue, [7] * len(old), list(old))
+    else:
+        for owner in old:
+            queue.add(7, owner)
+        queue.end_epoch()
+    for owner in "cab":
+        queue.add(7, owner)
+    assert list(queue.pop(7, sorted)) == [*sorted(old), "c", "a", "b"]
+
+
 def test_timers_that_move_leave_nothing_behind():
     """A timer that is put off with every record, as of a session, must not fill the heap."""
     queue = TimerQueue()

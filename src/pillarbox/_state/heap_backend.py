@@ -383,6 +383,7 @@ class HeapKeyedStateBackend(HeapRows):
         self.spaces.take_changes(changed, removed)
         if self._undo is not None:
             self._undo.end_epoch()
+        self._timers_are_written()
         return changed, removed
 
     def count_rows(self) -> int:
@@ -422,6 +423,11 @@ class HeapKeyedStateBackend(HeapRows):
             gone = live.pop(key, blank)
             for timers in self.timers:
                 timers.replace(key, gone[timers.slot], None)
+        self._timers_are_written()
+
+    def _timers_are_written(self) -> None:
+        for timers in (*self.timers, *self.spaces.timers):
+            timers.queue.end_epoch()
 
 
 def _in_order(keys: list[Any]) -> list[Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import is_
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,10 @@ from pillarbox._state.operator_state import LIST, UNION
 if TYPE_CHECKING:
     from pillarbox._state.timers import HeapTimers
 
-__all__ = ["NEW", "STAMPS", "CurrentRow", "HeapRows", "Row", "stale_entries", "stale_entry"]
+__all__ = ["NEW", "STAMPS", "CurrentRow", "HeapRows", "Row", "stale_entry"]
 
 Row = list[Any]
+_Marks = TypeVar("_Marks", int, npt.NDArray[np.int64])
 
 # Marks of a row. At least 0: unchanged since the entry of that number was written to the log.
 NEW = -1  # changed; the log does not have it
@@ -37,17 +38,12 @@ STAMPS = "ttl/"
 _KEPT = (_LATE, STAMPS, LIST, UNION)
 
 
-def stale_entry(mark: int) -> int:
+def stale_entry(mark: _Marks) -> _Marks:
     """Return the number of the entry that holds an older value of a row, from its mark; negative: there is none.
 
-    It is its own inverse: a row that is being changed has the stale entry of its mark so far as its mark.
+    It takes the marks of many rows in an array, too. It is its own inverse: a row that is being changed has the stale entry of its mark so far as its mark.
     """
     return -2 - mark
-
-
-def stale_entries(marks: list[int]) -> npt.NDArray[np.int64]:
-    """Return the same of the marks of many rows."""
-    return -2 - np.array(marks, np.int64)
 
 
 class NoRow(list[Any]):

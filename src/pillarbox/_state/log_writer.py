@@ -19,7 +19,7 @@ from pillarbox._errors import OperatorError, describe
 from pillarbox._state import log_limits
 from pillarbox._state.addresses import OPERATOR, is_space, whose
 from pillarbox._state.chunk_store import ChunkStore
-from pillarbox._state.heap_rows import stale_entries
+from pillarbox._state.heap_rows import stale_entry
 from pillarbox._state.large_collections import batch_of
 from pillarbox._state.log_chunk import Chunk, Entries, large_element, large_row
 from pillarbox._state.log_cleaner import clean, drop_stale
@@ -81,7 +81,7 @@ class EpochWriter:
             plain.check(changed, collections.slim(changed, changed.values()))
             for batch in batches:
                 plain.check_elements(collections.spec(batch.elements.address, batch.elements.slot), batch.elements)
-        older = stale_entries([row[0] for row in changed.values()])
+        older = stale_entry(np.array([row[0] for row in changed.values()], np.int64))
         gone = np.array([*removed.values(), *elements_gone], np.int64)
         stale = np.concatenate([older, gone, *(batch.older for batch in batches)])
         stale = stale[stale >= 0]

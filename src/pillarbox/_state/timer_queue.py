@@ -48,7 +48,20 @@ class TimerQueue:
         overtaken: whether a timer was added that comes before those which :meth:`pop` returned last.
     """
 
-    __slots__ = ("_begun", "_buckets", "_deleted", "_firing", "_head", "_heap", "_loaded", "_run", "overtaken", "size")
+    __slots__ = (
+        "_alone_now",
+        "_begun",
+        "_buckets",
+        "_deleted",
+        "_epoch",
+        "_firing",
+        "_head",
+        "_heap",
+        "_loaded",
+        "_run",
+        "overtaken",
+        "size",
+    )
 
     def __init__(self) -> None:
         # Every timestamp that has a bucket is in the heap at least once; the heap may hold more: those whose
@@ -66,6 +79,9 @@ class TimerQueue:
         # timer that fires adds one that comes before the rest of its own timestamp.
         self._begun: list[tuple[int, Iterator[Any]]] = []
         self._firing = MIN_TIMESTAMP
+        # Owners in a bucket have the number of the epoch that added them; of those that are alone it is known here.
+        self._epoch = 0
+        self._alone_now: set[int] = set()
         self.overtaken: bool = False
         self.size: int = 0
 
@@ -76,14 +92,16 @@ class TimerQueue:
         """Add a timer."""
         bucket = self._buckets.get(timestamp, _MISSING)
         if type(bucket) is dict:
-            bucket[owner] = None
+            bucket[owner] = self._epoch
         elif bucket is _MISSING:
             self._buckets[timestamp] = owner
+            self._alone_now.add(timestamp)
             heappush(self._heap, timestamp)
             if timestamp < self._firing:
                 self.overtaken = True
         else:
-            self._buckets[timestamp] = {bucket: None, owner: None}
+            epoch = self._epoch
+            self._buckets[timestamp] = {bucket: epoch - (timestamp not in self._alone_now), owner: epoch}
         self.size += 1
 
     def discard(self, timestamp: int, owner: Hashable) -> None:
@@ -127,12 +145,12 @@ class TimerQueue:
         return earliest
 
     def pop(self, timestamp: int, in_order: Callable[[list[Any]], list[Any]] | None = None) -> Iterator[Any]:
-        """Return the owners at the earliest timestamp: loaded ones, then others as they were added.
+        """Return the owners at the earliest timestamp: those of before the epoch, then its own as they were added.
 
         They leave the queue one by one; those that are not taken are returned by the next call.
 
         Args:
-            in_order: returns several owners in another order.
+            in_order: returns those of before the epoch in an order that does not depend on whether they were loaded.
         """
         if self._loaded[0]:
             self._sort()
@@ -145,13 +163,25 @@ class TimerQueue:
         while self._head is not None and self._head[0] == timestamp:
             owners.append(self._head[1])
             self._advance()
+        added: list[Any] = []
         if type(bucket) is dict:
-            owners.extend(bucket)
+            if bucket[next(iter(bucket))] == self._epoch:
+                added = list(bucket)
+            else:
+                owners += [owner for owner, epoch in bucket.items() if epoch != self._epoch]
+                added = [owner for owner, epoch in bucket.items() if epoch == self._epoch]
         elif bucket is not _MISSING:
-            owners.append(bucket)
-        rest = iter(owners if in_order is None or len(owners) < 2 else in_order(owners))
+            (added if timestamp in self._alone_now else owners).append(bucket)
+        if in_order is not None and len(owners) > 1:
+            owners = in_order(owners)
+        rest = iter(owners + added)
         self._begun.append((timestamp, rest))
         return rest
+
+    def end_epoch(self) -> None:
+        """Take note that what was added so far is in the log."""
+        self._epoch += 1
+        self._alone_now.clear()
 
     def load(self, timestamps: npt.NDArray[np.int64], owners: list[Hashable]) -> None:
         """Add restored timers to a queue to which nothing else has been done."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
 from pillarbox._state.addresses import said
-from pillarbox._state.heap_rows import NEW, stale_entries, stale_entry
+from pillarbox._state.heap_rows import NEW, stale_entry
 from pillarbox._state.timer_queue import TimerQueue
 from pillarbox._time.internal_timer_service import VOID_NAMESPACE
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
@@ -116,10 +116,13 @@ class HeapTimers:
 
         So a task that was restored fires them in the same order as one that was resident.
         """
-        marks = [NEW if row is None else row[0] for row in self._rows_of(owners)]
-        entries = stale_entries([mark if mark < 0 else stale_entry(mark) for mark in marks])
+        # Of a row that is being changed, the entry with its older value: where the log has it.
+        marks = np.array([NEW if row is None else row[0] for row in self._rows_of(owners)])
+        entries = np.where(marks < 0, stale_entry(marks), marks)
         entries[entries < 0] = np.iinfo(np.int64).max
-        return [owners[place] for place in np.argsort(entries, kind="stable").tolist()]
+        if (entries[1:] >= entries[:-1]).all():
+            return owners
+        return list(map(owners.__getitem__, np.argsort(entries, kind="stable").tolist()))
 
     def _rows_of(self, owners: list[Any]) -> Iterable[Row | None]:
         return map(self._backend.rows.get, owners)
