@@ -3,7 +3,8 @@
 
 Both sides are driven by this checkout's benchmarks; only the ``pillarbox`` package that they import differs. For each
 work there are two processes, one for each side, which take turns: a pair is a micro-batch (or a job, or a start) of
-each, and every other pair goes the other way round. The figure is the median over the pairs of this checkout's cost
+each, and every other pair goes the other way round. Some processes are slower than others from their start to their
+end, so both are started anew several times. The figure is the median over the pairs of this checkout's cost
 over that of the revision: below 1.0 this checkout is faster. Where the quartiles of the pairs lie on both sides of
 1.0, the pairs show no difference.
 
@@ -253,7 +254,7 @@ WORKS: dict[str, Callable[[Path, Path], Turns]] = {
 
 
 def measure(name: str, places: dict[str, Path], pairs: int) -> list[float]:
-    """Return this checkout's cost over the revision's, for each pair."""
+    """Return this checkout's cost over the revision's, for some pairs of two new processes."""
     sides: dict[str, Turns] = {}
     ratios: list[float] = []
     with tempfile.TemporaryDirectory(prefix="bench-against-") as directory:
@@ -266,7 +267,7 @@ def measure(name: str, places: dict[str, Path], pairs: int) -> list[float]:
                 costs = {side: sides[side].turn() for side in order}
                 if index >= 0:
                     ratios.append(costs["this"] / costs["revision"])
-                    print(f"  {name:28}{index + 1:4}  {costs['this']:10.3f} over {costs['revision']:10.3f}", flush=True)
+                    print(f"  {name:28}  {costs['this']:10.3f} over {costs['revision']:10.3f}", flush=True)
         finally:
             for each in sides.values():
                 each.close()
@@ -277,7 +278,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--revision", required=True, help="a commit, branch or tag of this repository")
     parser.add_argument("--works", type=lambda text: text.split(","), default=list(WORKS), help=", ".join(WORKS))
-    parser.add_argument("--pairs", type=int, default=9)
+    parser.add_argument("--starts", type=int, default=3, help="how often both processes are started anew")
+    parser.add_argument("--pairs", type=int, default=3, help="of two processes")
     arguments = parser.parse_args()
     if unknown := set(arguments.works) - set(WORKS):
         parser.error(f"{', '.join(sorted(unknown))}: known are {', '.join(WORKS)}")
@@ -288,7 +290,11 @@ def main() -> None:
         if tree.returncode:
             raise SystemExit(f"git knows no revision {arguments.revision!r}")
         places = {"this": SOURCE, "revision": Path(directory) / "src"}
-        found = {name: measure(name, places, arguments.pairs) for name in arguments.works}
+        orders = [dict(sorted(places.items(), reverse=bool(number % 2))) for number in range(arguments.starts)]
+        found = {
+            name: [ratio for order in orders for ratio in measure(name, order, arguments.pairs)]
+            for name in arguments.works
+        }
     quartiles = {name: statistics.quantiles(ratios, n=4, method="inclusive") for name, ratios in found.items()}
     print_table(
         [f"this checkout over {arguments.revision}", "median", "quartile", "quartile"],

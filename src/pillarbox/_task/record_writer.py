@@ -20,7 +20,7 @@ __all__ = ["RecordWriter"]
 
 # A buffer is packed at about this many bytes. Smaller ones cost more per record, larger ones more memory.
 _BUFFER_BYTES = 512 * 1024
-_BUFFER_RECORDS = 32768
+_BUFFER_RECORDS = 2048
 # How large records are is known from one of so many (a prime, as kinds of records may take turns); from the first one
 # when so many have come.
 _LOOK_EACH = 61
