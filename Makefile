@@ -176,6 +176,10 @@ bench-timers: setup ## Measure timers beside asyncio's
 bench-growth: setup ## Measure what a row costs as rows and keys grow
 	@$(RUN) $(BIN)/python benchmarks/bench_growth.py $(ARGS)
 
+.PHONY: bench-against
+bench-against: setup ## Measure this checkout against REVISION=... (a commit, branch or tag), in pairs (less with --works)
+	@$(RUN) $(BIN)/python benchmarks/bench_against.py $(if $(REVISION),--revision $(REVISION)) $(ARGS)
+
 .PHONY: bench-all
 bench-all: setup ## Run all benchmarks, or those in ARGS, and write their figures into the pages (three hours)
 	@$(BIN)/python benchmarks/report.py run $(ARGS)

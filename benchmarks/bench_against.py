@@ -4,11 +4,11 @@
 Both sides are driven by this checkout's benchmarks; only the ``pillarbox`` package that they import differs. For each
 work there are two processes, one for each side, which take turns: a pair is a micro-batch (or a job, or a start) of
 each, and every other pair goes the other way round. Some processes are slower than others from their start to their
-end, so both are started anew several times. The figure is the median over the pairs of this checkout's cost
-over that of the revision: below 1.0 this checkout is faster. Where the quartiles of the pairs lie on both sides of
-1.0, the pairs show no difference.
+end, so both are started several times. Each pair gives a ratio: the cost of this checkout over the cost of the
+revision. The figure is the median of these ratios: below 1.0 this checkout is faster. If one quartile is below 1.0
+and the other above it, the pairs show no difference.
 
-The works are those of the other benchmarks, each with pillarbox's side alone:
+The works come from the other benchmarks, each with pillarbox's side alone:
 
   keyed, sessions   a micro-batch of 1,000,000 rows
   windows-*, join-* the same, 500,000 rows of each stream for the join; as Python functions and by columns
@@ -46,7 +46,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks import bench_epoch, bench_join, bench_keyed, bench_recovery, bench_sessions, bench_windows, keyed_work
+from benchmarks import bench_join, bench_keyed, bench_sessions, bench_windows, keyed_work
 from benchmarks.contest_sides import SparkRunner
 
 MEMORY = "2g"
@@ -278,7 +278,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--revision", required=True, help="a commit, branch or tag of this repository")
     parser.add_argument("--works", type=lambda text: text.split(","), default=list(WORKS), help=", ".join(WORKS))
-    parser.add_argument("--starts", type=int, default=3, help="how often both processes are started anew")
+    parser.add_argument("--starts", type=int, default=3, help="how often both processes are started")
     parser.add_argument("--pairs", type=int, default=3, help="of two processes")
     arguments = parser.parse_args()
     if unknown := set(arguments.works) - set(WORKS):
@@ -298,10 +298,7 @@ def main() -> None:
     quartiles = {name: statistics.quantiles(ratios, n=4, method="inclusive") for name, ratios in found.items()}
     print_table(
         [f"this checkout over {arguments.revision}", "median", "quartile", "quartile"],
-        [
-            [name, f"{median:.3f}", f"{low:.3f}", f"{high:.3f}"]
-            for name, (low, median, high) in quartiles.items()
-        ],
+        [[name, f"{median:.3f}", f"{low:.3f}", f"{high:.3f}"] for name, (low, median, high) in quartiles.items()],
     )
     finish(
         "against",

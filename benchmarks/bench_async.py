@@ -35,7 +35,7 @@ HTTP at most ``--http-records``, as two cores that serve and ask at once are far
 everywhere (most of an hour).
 
 Run it with ``make bench-async`` or ``python benchmarks/bench_async.py``. The last line of the output is one JSON
-object; ``ratio`` is records per second of pillarbox over those of the best of the four, the lowest of all settings;
+object; ``ratio`` is pillarbox's records per second over the rate of the best of the four, the lowest of all settings;
 ``share_of_ideal`` is pillarbox's at 10 ms and capacity 100 with a sleep.
 """
 

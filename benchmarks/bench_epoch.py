@@ -16,8 +16,8 @@ and the Python workers take for an epoch, which depends less on other work of th
 Spark's side is its row flavour. The results are checked: every micro-batch must give exactly the counts of its keys.
 
 Run it with ``make bench-epoch`` or ``python benchmarks/bench_epoch.py``. The last line of the output is one JSON
-object; ``ratio`` is the time of pillarbox's epoch over that of Spark's, without data or with, the larger;
-``over_two_subtasks`` the processor time of an epoch with 16 and 64 subtasks over that with 2.
+object; ``ratio`` is the time of pillarbox's epoch over the time of Spark's epoch, without data or with, the larger;
+``over_two_subtasks`` the processor time of an epoch with 16 and 64 subtasks over its processor time with 2.
 """
 
 from __future__ import annotations

@@ -29,9 +29,10 @@ and minute must be exact, and the count of a key's last minute, which fires at t
 the rows up to the minute's end and all of the key's rows.
 
 Run it with ``make bench-keyed`` or ``python benchmarks/bench_keyed.py``. The last line of the output is one JSON
-object; ``ratio`` is rows per second of pillarbox over those of the fastest of Spark's three, ``ratio_flink`` over
-those of PyFlink's faster mode, ``of_identity`` the share of the limit, ``bare_loop`` rows per second of the bare loop,
-``of_few_subtasks`` the rows per second over those with two subtasks.
+object; ``ratio`` is pillarbox's rows per second over the rate of the fastest of Spark's three, ``ratio_flink`` over
+the rate of PyFlink's faster mode,
+``of_identity`` the share of the limit, ``bare_loop`` rows per second of the bare loop,
+``of_few_subtasks`` the rows per second over the rate with two subtasks.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ set, and list and value state are written once; sessions that begin and end with
 Wherever they run, the same sessions come out: those of a micro-batch, or of PyFlink's whole job, are checked exactly.
 
 Run it with ``make bench-sessions`` or ``python benchmarks/bench_sessions.py``. The last line of the output is one JSON
-object; ``ratio`` is rows per second of pillarbox over those of the fastest of Spark's three, ``ratio_flink`` over
-those of PyFlink's faster mode, ``of_identity`` the share of that limit, ``bare_loop`` rows per second of the bare loop.
+object; ``ratio`` is pillarbox's rows per second over the rate of the fastest of Spark's three, ``ratio_flink`` over
+the rate of PyFlink's faster mode,
+``of_identity`` the share of that limit, ``bare_loop`` rows per second of the bare loop.
 """
 
 from __future__ import annotations

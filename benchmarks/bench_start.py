@@ -14,8 +14,8 @@ The object store and the jars for it are installed where they are missing (170 M
 are left out.
 
 Run it with ``make bench-start`` or ``python benchmarks/bench_start.py``. The last line of the output is one JSON
-object; ``ratio`` is the time of a start over that of ``transformWithStateInPandas``, and ``requests_ratio`` the
-requests of an epoch over its.
+object; ``ratio`` is the time of a start over the time of a start of ``transformWithStateInPandas``, and
+``requests_ratio`` the requests of an epoch over the requests of its epoch.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ is what a user sees: from building the query to the end of the job. Each run's r
 two sums over them, against the functions called in plain Python.
 
 Run it with ``make bench-stateless`` or ``python benchmarks/bench_stateless.py``. The last line of the output is one
-JSON object; ``ratio`` is rows per second of pillarbox over those of the faster of the first two ways by hand,
+JSON object; ``ratio`` is pillarbox's rows per second over the rate of the faster of the first two ways by hand,
 ``tuned_ratio`` over the third.
 """
 

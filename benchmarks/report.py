@@ -4,7 +4,7 @@
 ``run`` runs them one after the other, all or those that are named, and keeps the JSON that each ends with, its command
 and a description of the machine in ``docs/benchmarks/NAME.json``. Nothing else should run meanwhile: three hours.
 
-``write`` draws the charts of ``docs/benchmarks`` anew from these files, and fills in the blocks of README.md and of the
+``write`` draws the charts of ``docs/benchmarks`` from these files, and fills in the blocks of README.md and of the
 pages of ``docs``: what stands between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` is written here, all else is by
 hand. Every figure that was measured stands in such a block, so the pages show what the last run said.
 

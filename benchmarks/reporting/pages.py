@@ -85,7 +85,7 @@ def filled(report: Report, home: Path = ROOT, notes: list[str] | None = None) ->
 
 
 def write() -> None:
-    """Draw the charts, and fill in the blocks whose results are there."""
+    """Draw the charts, and fill in the blocks whose results exist."""
     notes: list[str] = []
     for page, text in filled(Report.read(), notes=notes).items():
         page.write_text(text)

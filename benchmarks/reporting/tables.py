@@ -324,7 +324,7 @@ def memory(report: Report) -> str:
     for name, what in (("memory", "keyed count"), ("memory-async", "async requests")):
         said = report[name]
         few, many = said["rows"]
-        rows.append([f"{what}: {many:,} rows in a micro-batch beside {few:,}", f"{said['ratio']:.2f}"])
+        rows.append([f"{what}: {many:,} rows in a micro-batch compared with {few:,}", f"{said['ratio']:.2f}"])
     return table(["growth of a Python worker's memory", "ratio"], rows)
 
 

@@ -41,7 +41,8 @@ _KEPT = (_LATE, STAMPS, LIST, UNION)
 def stale_entry(mark: _Marks) -> _Marks:
     """Return the number of the entry that holds an older value of a row, from its mark; negative: there is none.
 
-    It takes the marks of many rows in an array, too. It is its own inverse: a row that is being changed has the stale entry of its mark so far as its mark.
+    It takes the marks of many rows in an array, too. It is its own inverse: a row that is being changed has the stale
+    entry of its mark so far as its mark.
     """
     return -2 - mark
 
