@@ -48,6 +48,7 @@ import pyarrow.parquet as pq
 
 from benchmarks import bench_join, bench_keyed, bench_sessions, bench_windows, keyed_work
 from benchmarks.contest_sides import SparkRunner
+from benchmarks.window_work import WORKS as WINDOWS
 
 MEMORY = "2g"
 
@@ -190,7 +191,7 @@ class Latency(Turns):
         said = self.side.ask(rate=500, seconds=5, keys=1_000)
         if not said["agrees"]:
             raise SystemExit("wrong results")
-        return statistics.median(said["latencies"])
+        return float(statistics.median(said["latencies"]))
 
     def close(self) -> None:
         self.side.close()
@@ -239,7 +240,7 @@ WORKS: dict[str, Callable[[Path, Path], Turns]] = {
     "sessions": partial(Keyed, script="bench_sessions.py", work=bench_sessions.SessionsWork()),
     **{
         f"windows-{side}-{work}": partial(Contest, module=bench_windows, work=work, side=side)
-        for work in bench_windows.WORKS
+        for work in WINDOWS
         for side in bench_windows.OURS
     },
     **{
