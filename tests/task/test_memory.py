@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from pillarbox import KeyedProcessFunction, ListStateDescriptor, OperatorError
@@ -61,6 +64,23 @@ def test_a_task_fails_with_a_sentence_before_the_commit():
     assert not store.chunks
 
 
+def test_a_task_names_its_share_of_a_full_container(caplog):
+    memory = [Memory(899 * MIB, 1000 * MIB, 100 * MIB)]
+    task, store = task_with(lambda: memory[0]), MemoryChunkStore()
+    run_shuffled(task, store, Records([("a", 1)]))
+    assert caplog.messages == []
+    # What others have is theirs to give back: the task does not fail for it.
+    memory[0] = Memory(999 * MIB, 1000 * MIB, 100 * MIB)
+    for _ in range(2):
+        run_shuffled(task, store, Records([("b", 1)]))
+    (warning,) = caplog.messages
+    assert "the processes of the container use 999 MiB of its 1000 MiB of memory" in warning
+    assert "of which this worker has 100 MiB" in warning and "spark.executor.memoryOverhead" in warning
+    memory[0] = Memory(1000 * MIB, 1000 * MIB, 990 * MIB)
+    with pytest.raises(OperatorError, match=r"\(990 MiB of 1000 MiB are used\).* raise spark.executor.memoryOverhead"):
+        run_shuffled(task, store, Records([("c", 1)]))
+
+
 def test_a_memory_error_is_told_as_what_it_is():
     task = task_with(lambda: None)
     with pytest.raises(OperatorError, match=r"the worker has no memory left; .* the largest keys are 'k'") as failure:
@@ -85,6 +105,87 @@ def test_the_limit_of_this_process():
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
     assert memory is not None and memory.limit == 1 << 46 and MIB < memory.used < memory.limit
+
+
+class Machine:
+    """What the kernel says of a process and its control groups, in files of a test."""
+
+    def __init__(self, folder: Path, resident: int) -> None:
+        self.root, self.process = folder / "cgroup", folder / "process"
+        page = os.sysconf("SC_PAGE_SIZE")
+        self.write(self.process / "statm", f"{10 * resident // page} {resident // page} 1 1 0 1 0")
+
+    def write(self, file: Path, says: object) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"{says}\n")
+
+    def group(self, version: int, path: str, used: int, limit: object, **statistics: int) -> None:
+        folder = self.root / ("" if version == 2 else "memory") / path
+        self.write(folder / ("memory.current" if version == 2 else "memory.usage_in_bytes"), used)
+        self.write(folder / ("memory.max" if version == 2 else "memory.limit_in_bytes"), limit)
+        told = {"pgfault": 1, **statistics}
+        self.write(folder / "memory.stat", "\n".join(f"{name} {amount}" for name, amount in told.items()))
+
+    def memory(self) -> Memory | None:
+        return process_memory(str(self.root), str(self.process))
+
+
+@pytest.fixture
+def machine(tmp_path):
+    return Machine(tmp_path, 100 * MIB)
+
+
+def test_all_processes_of_a_container_share_its_limit(machine):
+    machine.write(machine.process / "cgroup", "0::/")
+    machine.group(2, "", 950 * MIB, 1000 * MIB, anon=900 * MIB)
+    assert machine.memory() == Memory(950 * MIB, 1000 * MIB, 100 * MIB)
+    # Kubernetes can change the resources of a pod that runs.
+    machine.group(2, "", 950 * MIB, 2000 * MIB)
+    assert machine.memory() == Memory(950 * MIB, 2000 * MIB, 100 * MIB)
+    machine.group(2, "", 950 * MIB, "max")
+    assert machine.memory() is None
+
+
+def test_files_that_the_kernel_keeps_at_hand_are_no_use_of_memory(machine):
+    cached = {"inactive_file": 300 * MIB, "active_file": 80 * MIB, "slab_reclaimable": 20 * MIB}
+    machine.group(2, "", 990 * MIB, 1000 * MIB, anon=500 * MIB, **cached)
+    memory = machine.memory()
+    assert memory == Memory(590 * MIB, 1000 * MIB, 100 * MIB) and not memory.is_scarce
+
+
+def test_a_container_of_the_first_version(machine):
+    # Without a namespace of its own, a container's path is the machine's, and its files are at the root.
+    machine.write(machine.process / "cgroup", "12:cpu,cpuacct:/docker/1\n4:memory:/docker/1\n0::/system.slice")
+    machine.group(1, "", 990 * MIB, 1000 * MIB, total_inactive_file=50 * MIB, inactive_file=1, total_active_file=MIB)
+    assert machine.memory() == Memory(939 * MIB, 1000 * MIB, 100 * MIB)
+
+
+def test_the_fullest_of_several_groups_counts(machine):
+    machine.write(machine.process / "cgroup", "0::/yarn/container_1")
+    machine.group(2, "yarn/container_1", 400 * MIB, 1000 * MIB)
+    machine.group(2, "yarn", 3900 * MIB, 4000 * MIB)
+    machine.group(2, "", 5000 * MIB, "max")
+    assert machine.memory() == Memory(3900 * MIB, 4000 * MIB, 100 * MIB)
+
+
+@pytest.mark.parametrize("limit", [1 << 63, "max"])
+def test_a_group_without_a_limit(machine, limit):
+    machine.group(2 if limit == "max" else 1, "", 900 * MIB, limit)
+    assert machine.memory() is None
+
+
+@pytest.mark.parametrize(("used", "shared"), [(950 * MIB, True), (500 * MIB, False)])
+def test_of_two_limits_the_scarce_one_counts(machine, used, shared):
+    resource = pytest.importorskip("resource")
+    machine.group(2, "", used, 1000 * MIB)
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 46, before[1]))
+    try:
+        memory = machine.memory()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    expected = Memory(used, 1000 * MIB, 100 * MIB) if shared else Memory(1000 * MIB, 1 << 46)
+    assert memory == expected
 
 
 def test_large_values_are_found_without_a_copy():

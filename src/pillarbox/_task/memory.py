@@ -1,59 +1,161 @@
-"""How near a worker's process is to its memory limit.
+"""How near a worker is to its memory limit.
 
 State is live Python objects, so it has to fit in the memory of the worker: of all residents of the process together.
-The limit is what ``spark.executor.pyspark.memory`` sets for Python workers (an RLIMIT_AS, which counts address space),
-or that of the container (a cgroup's, which counts resident memory). Without either there is nothing to compare with.
+Two limits may be there. ``spark.executor.pyspark.memory`` sets one for each Python worker (an RLIMIT_AS, which counts
+address space). A container (a control group) has one for all that runs in it: the executor's JVM and every worker, of
+each level behind a shuffle as many as there are cores. So it is compared with what they all use together. Without
+either there is nothing to compare with.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import cache
 from typing import NamedTuple
 
 __all__ = ["Memory", "MemoryProbe", "process_memory", "readable"]
 
-# More than any machine has: so a cgroup of the first version says that there is no limit.
+# More than any machine has: so a control group of the first version says that there is no limit.
 _NO_LIMIT = 1 << 50
+# From these shares of a limit on memory is scarce. A JVM is given most of its container on purpose, and takes all of
+# its heap in time: so there the share is larger.
+_SCARCE = 0.7
+_SCARCE_IN_CONTAINER = 0.9
 
 
 class Memory(NamedTuple):
-    """Bytes in use, and the most there may be."""
+    """Bytes in use, and the most there may be.
+
+    Attributes:
+        used: by all that share the limit.
+        limit: the most that they may use.
+        share: what this process has of a container's memory; None: the limit is of this process alone.
+    """
 
     used: int
     limit: int
+    share: int | None = None
+
+    @property
+    def is_scarce(self) -> bool:
+        """Whether so little is left that the user should know."""
+        return self.used >= (_SCARCE if self.share is None else _SCARCE_IN_CONTAINER) * self.limit
+
+    @property
+    def left(self) -> int:
+        """How much this process could still take if all the others gave theirs back."""
+        return self.limit - (self.used if self.share is None else self.share)
 
 
 MemoryProbe = Callable[[], Memory | None]
 
 
-def process_memory() -> Memory | None:
-    """Return the memory of this process against its limit; None where there is no limit, or no way to know."""
+class _Group(NamedTuple):
+    """The files of a control group that say what its processes use together, and may use."""
+
+    used: str
+    limit: str
+    statistics: str
+    #: Parts of what is used that the kernel takes back before it ends a process: files that it keeps at hand.
+    given_back: frozenset[bytes]
+
+
+def process_memory(root: str = "/sys/fs/cgroup", process: str = "/proc/self") -> Memory | None:
+    """Return the memory of this process against its limit, or the container's against that one if it is the scarce one.
+
+    Args:
+        root: where the control groups are.
+        process: the folder in which the kernel tells of this process.
+
+    Returns:
+        None where there is no limit, or no way to know.
+    """
     try:
-        size, resident, *_ = map(int, _read("/proc/self/statm").split())
+        size, resident, *_ = map(int, _read(f"{process}/statm").split())
     except (OSError, ValueError):
         return None
     import resource  # only where there is /proc
 
     page = os.sysconf("SC_PAGE_SIZE")
     address_space = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if address_space != resource.RLIM_INFINITY:
-        return Memory(size * page, address_space)
-    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            limit = int(_read(path))
-        except (OSError, ValueError):  # no such cgroup, or it says "max"
-            continue
-        if limit < _NO_LIMIT:
-            return Memory(resident * page, limit)
-    return None
+    own = Memory(size * page, address_space) if address_space != resource.RLIM_INFINITY else None
+    if own is not None and own.is_scarce:
+        return own
+    shared = _container_memory(root, process, resident * page)
+    return shared if shared is not None and (own is None or shared.is_scarce) else own
+
+
+def _container_memory(root: str, process: str, share: int) -> Memory | None:
+    """Return what the processes of a container use of its limit: of several around each other, the fullest one's."""
+    found = [memory for group in _groups(root, process) if (memory := _group_memory(group, share)) is not None]
+    return max(found, key=lambda memory: memory.used / memory.limit, default=None)
+
+
+def _group_memory(group: _Group, share: int) -> Memory | None:
+    try:
+        used, limit = int(_read(group.used)), int(_read(group.limit))
+        # To count them the kernel goes through the groups of all processors, which there is a reason for when it is
+        # near the limit.
+        if Memory(used, limit, share).is_scarce:
+            named = (line.split() for line in _read(group.statistics).splitlines())
+            used -= sum(int(amount) for name, amount in named if name in group.given_back)
+    except (OSError, ValueError):  # it is gone, or has no limit any more
+        return None
+    # The kernel counts them at different times.
+    return Memory(max(used, share), limit, share)
+
+
+@cache
+def _groups(root: str, process: str) -> tuple[_Group, ...]:
+    """Return the control groups around this process that have a limit. They are those of its executor, for its life."""
+    try:
+        lines = _read(f"{process}/cgroup").decode().splitlines()
+    except OSError:
+        lines = []
+    paths = {kind: path for _, kind, path in (line.split(":", 2) for line in lines if line.count(":") >= 2)}
+    first = next((path for kinds, path in paths.items() if "memory" in kinds.split(",")), "/")
+    found = [
+        *(
+            _Group(
+                f"{folder}/memory.current",
+                f"{folder}/memory.max",
+                f"{folder}/memory.stat",
+                frozenset({b"inactive_file", b"active_file", b"slab_reclaimable"}),
+            )
+            for folder in _upwards(root, paths.get("", "/"))
+        ),
+        *(
+            _Group(
+                f"{folder}/memory.usage_in_bytes",
+                f"{folder}/memory.limit_in_bytes",
+                f"{folder}/memory.stat",
+                frozenset({b"total_inactive_file", b"total_active_file"}),
+            )
+            for folder in _upwards(f"{root}/memory", first)
+        ),
+    ]
+    return tuple(group for group in found if _is_limited(group))
+
+
+def _upwards(root: str, path: str) -> list[str]:
+    """Return the folders from a group's own up to the root, which in a container is that of the container itself."""
+    names = [name for name in path.split("/") if name not in ("", "..")]
+    return ["/".join([root, *names[:length]]) for length in range(len(names), -1, -1)]
+
+
+def _is_limited(group: _Group) -> bool:
+    try:
+        return int(_read(group.limit)) < _NO_LIMIT
+    except (OSError, ValueError):  # no such group, or it says "max"
+        return False
 
 
 def _read(path: str) -> bytes:
     """Return what the kernel says in a small file. Each epoch asks, and Python's text files take five times as long."""
     file = os.open(path, os.O_RDONLY)
     try:
-        return os.read(file, 4096)
+        return os.read(file, 1 << 14)
     finally:
         os.close(file)
 

@@ -28,8 +28,6 @@ __all__ = ["MultipleInputStreamTask"]
 
 _log = logging.getLogger("pillarbox")
 
-# From this share of the limit on a task warns, once for as long as it lives in its worker.
-_WARNED_SHARE = 0.7
 # Writing the state takes this much: the chunks of a large epoch, and what Arrow makes of the output.
 _HEADROOM = 16 * 1024 * 1024
 
@@ -38,7 +36,7 @@ class MultipleInputStreamTask(StreamTask):
     """The operators of a vertex behind a shuffle, with the state of all of them, keyed or not, in a log.
 
     Args:
-        memory: tells how much memory the process uses, and may use.
+        memory: tells how much memory the process, or its container, uses, and may use.
     """
 
     def __init__(
@@ -305,30 +303,40 @@ class MultipleInputStreamTask(StreamTask):
         memory = self._memory()
         if memory is None:
             return
-        if memory.limit - memory.used < _HEADROOM:
+        if memory.left < _HEADROOM:
             raise self._out_of_memory(memory)
-        if not self._warned and memory.used >= _WARNED_SHARE * memory.limit:
-            self._warned = True
-            _log.warning(
-                "operator %r, subtask %d: the worker uses %s of the %s of memory that it may use; the state of %d keys"
-                " takes about %s when it is written, and several times that in memory: raise"
-                " spark.executor.pyspark.memory, or keep less for each key",
-                self.chain.head.name,
-                self.subtask,
-                readable(memory.used),
-                readable(memory.limit),
-                self.backend.num_keys,
-                readable(self.log.state_bytes),
+        if self._warned or not memory.is_scarce:
+            return
+        self._warned = True  # for as long as it lives in its worker
+        used, limit = readable(memory.used), readable(memory.limit)
+        if memory.share is None:
+            told = f"the worker uses {used} of the {limit} of memory that it may use"
+        else:
+            told = (
+                f"the processes of the container use {used} of its {limit} of memory, of which this worker has"
+                f" {readable(memory.share)}"
             )
+        _log.warning(
+            "operator %r, subtask %d: %s; the state of %d keys takes about %s when it is written, and several times"
+            " that in memory: raise %s, or keep less for each key",
+            self.chain.head.name,
+            self.subtask,
+            told,
+            self.backend.num_keys,
+            readable(self.log.state_bytes),
+            _setting_of(memory),
+        )
 
     def _out_of_memory(self, memory: Memory | None) -> OperatorError:
-        used = "" if memory is None else f" ({readable(memory.used)} of {readable(memory.limit)} are used)"
+        used = (
+            "" if memory is None else f" ({readable(memory.limit - memory.left)} of {readable(memory.limit)} are used)"
+        )
         largest = ", ".join(f"{shorten(key)} (about {readable(size)})" for key, size in self.backend.largest_keys())
         return OperatorError(
             f"operator {self.chain.head.name!r}, subtask {self.subtask}: the worker has no memory left{used}; the state"
             f" of {self.backend.num_keys} keys took about {readable(self.log.state_bytes)} when it was last written,"
             f" and takes several times that in memory; the largest keys are {largest or 'none'}: raise"
-            " spark.executor.pyspark.memory, keep less for each key, or raise the parallelism (pillarbox rescale)"
+            f" {_setting_of(memory)}, keep less for each key, or raise the parallelism (pillarbox rescale)"
         )
 
     def _report(self) -> TaskReport:
@@ -349,6 +357,12 @@ class MultipleInputStreamTask(StreamTask):
             state_sync=self._sync.value,
             state_format=self._state_format,
         )
+
+
+def _setting_of(memory: Memory | None) -> str:
+    """Return the name of Spark's setting that gives workers more memory."""
+    of_container = memory is not None and memory.share is not None
+    return "spark.executor.memoryOverhead" if of_container else "spark.executor.pyspark.memory"
 
 
 def _ran_out_of_memory(error: BaseException) -> bool:
