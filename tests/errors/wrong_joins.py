@@ -47,8 +47,8 @@ JOIN_BUILDS = [
     Build("columns by a function", lambda env: near(env, lambda record: record.card).columns(), ("columns() needs keys that are named columns", "the left side has another", "give process() a ProcessJoinFunction")),
     Build("columns by a missing one", lambda env: near(env, "card", "cart").columns(), ("there is no column 'cart'",)),
     Build("columns by a list", lambda env: near(env, "list", "list").columns(), ("key_by() of the left side: columns() cannot join by 'list', which is array<bigint>",)),
-    Build("columns by text and number", lambda env: near(env, "card", "shop").columns(), ("the key 'card' of the left side is string, and 'shop' of the right side int: cast one of them",)),
-    Build("columns by more on one side", lambda env: near(env, ["card", "shop"], "card").columns(), ("the left side is keyed by card, shop, the right one by card: key both by as many columns",)),
+    Build("columns by text and number", lambda env: near(env, "card", "shop").columns(), ("the keys of the first are STRING, those of the second INT: they are never equal, so no records would meet",)),
+    Build("columns by more on one side", lambda env: near(env, ["card", "shop"], "card").columns(), ("the keys of the first are STRING, INT, those of the second STRING: they are never equal",)),
     Build("a join of a list", lambda env: interval_join([], [], on="card", time="at", lower=0, upper=5), ("interval_join() takes Spark DataFrames, and left is []",)),
 ]
 # fmt: on

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from pillarbox import (
@@ -11,6 +13,7 @@ from pillarbox import (
     BroadcastProcessFunction,
     CountTrigger,
     EventTimeSessionWindows,
+    KeyedProcessFunction,
     MapStateDescriptor,
     ProcessWindowFunction,
     ProgramError,
@@ -19,6 +22,7 @@ from pillarbox import (
     TumblingEventTimeWindows,
     TypeMismatchError,
     Types,
+    ValueStateDescriptor,
     WatermarkStrategy,
 )
 from pillarbox._elements import Records
@@ -128,7 +132,8 @@ def test_operators_whose_types_are_known_are_plain(name):
     with start(TYPED[name], savepoint, None) as job:
         assert push(job, *then) == expected
         assert formats(job) == {
-            "pickle: the type of its key is not known: key by columns of a DataFrame, or declare key_type"
+            "pickle: the type of its key is not known: key by columns of a DataFrame or an output_type, or declare"
+            " key_type"
         }
         savepoint = job.savepoint()
     assert not types_in_head(savepoint)
@@ -187,3 +192,70 @@ def test_broadcast_state_without_keys_says_that_there_are_none():
         job.run_epoch({source: [] for source in job.program.sources})
         (said,) = formats(job)
     assert said is not None and said.startswith("pickle: it works without keys")
+
+
+class Classified(NamedTuple):
+    conversation: str
+    label: int | None
+
+
+class Labels(KeyedProcessFunction[str, Classified, int]):
+    def open(self, runtime_context):
+        self.last = runtime_context.get_state(ValueStateDescriptor("last", Types.LONG()))
+
+    def process_element(self, value, ctx):
+        self.last.update(value[1])
+        yield value[1]
+
+
+CLASSIFIED = Types.ROW_NAMED(["conversation", "label"], [Types.STRING(), Types.LONG()])
+
+
+async def classify(value: int) -> Classified:
+    return Classified("a" if value % 2 else "b", value)
+
+
+DECLARED: dict[str, Any] = {
+    "map": lambda numbers: numbers.map(lambda value: Classified("a", value), Classified),
+    "flat_map": lambda numbers: numbers.flat_map(lambda value: [("a", value)], CLASSIFIED),
+    "map_async": lambda numbers: numbers.map_async(classify, Classified),
+    "map_async and a filter": lambda numbers: numbers.map_async(classify, CLASSIFIED).filter(bool),
+    "a union": lambda numbers: numbers.map_async(classify, CLASSIFIED).union(
+        numbers.map(lambda value: ("a", value), CLASSIFIED)
+    ),
+    "a union with itself": lambda numbers: (labels := numbers.map_async(classify, Classified)).union(labels),
+}
+
+
+@pytest.mark.parametrize("name", DECLARED)
+def test_a_key_is_known_behind_a_function_that_declares_its_columns(name):
+    env = StreamExecutionEnvironment.get_execution_environment()
+    out = DECLARED[name](env.from_collection([])).key_by("conversation").process(Labels()).uid("op")
+    with env.local_job(out=out) as job:
+        assert set(push(job, 1, 3)) == {1, 3}
+        assert formats(job) == {"plain"}
+
+
+@pytest.mark.parametrize("declared", [None, Types.PICKLED_BYTE_ARRAY(), Types.TUPLE([Types.STRING(), Types.LONG()])])
+def test_a_key_is_not_known_behind_a_function_that_does_not_declare_its_column(declared):
+    env = StreamExecutionEnvironment.get_execution_environment()
+    labels = env.from_collection([]).map(lambda value: Classified("a", value), declared)
+    keyed = labels.key_by("conversation") if declared is None else labels.key_by(lambda value: value[0])
+    with env.local_job(out=keyed.process(Labels()).uid("op")) as job:
+        assert push(job, 1) == [1]
+        (said,) = formats(job)
+    assert said is not None and said.startswith("pickle: the type of its key is not known")
+
+
+def test_a_key_that_is_not_what_its_declared_column_says_is_refused_by_name():
+    env = StreamExecutionEnvironment.get_execution_environment()
+    labels = env.from_collection([]).map(lambda value: Classified(np.int64(value), value), Classified)
+    out = labels.key_by("conversation").process(Labels()).uid("op")
+    with (
+        env.local_job(out=out) as job,
+        pytest.raises(
+            TypeMismatchError,
+            match=r"operator 'process: Labels': the key (np\.int64\(1\)|1) \(int64\) is no plain value, .* such as int",
+        ),
+    ):
+        push(job, 1)

@@ -117,8 +117,17 @@ REFUSED = {
         "need a key that is one column or several",
     ),
     "key type": (
-        lambda: payments().key_by("card", key_type=Types.STRING()).window(MINUTE).aggregate(n=count_()),
-        "leave out the key_type",
+        lambda: payments().key_by("card", key_type=Types.LONG()).window(MINUTE).aggregate(n=count_()),
+        r"the key_type LONG is another type than that of the key's columns \('card' STRING\): leave out",
+    ),
+    "key types": (
+        lambda: (
+            payments()
+            .key_by(["card", "at"], key_type=Types.TUPLE([Types.STRING(), Types.INT()]))
+            .window(MINUTE)
+            .aggregate(n=count_())
+        ),
+        r"another type than that of the key's columns \('card' STRING, 'at' BIGINT\)",
     ),
     "unknown columns": (
         lambda: payments().map(lambda row: row).key_by("card").window(MINUTE).aggregate(n=count_()),
@@ -409,6 +418,21 @@ def test_hashes_of_texts_do_not_depend_on_their_neighbours():
     for index in (0, 1, 5, 6, 8, 30_000):
         assert sketch.hashes(pa.array(["other", texts[index]]))[1] == together[index]
     assert sketch.hashes(pa.array(["ab"]))[0] == 5424007190230049033
+
+
+@pytest.mark.parametrize(
+    ("columns", "key_type"),
+    [("card", Types.STRING()), (["card", "at"], Types.TUPLE([Types.STRING(), Types.LONG()]))],
+)
+def test_the_type_of_a_key_may_be_declared_where_it_is_that_of_the_columns(columns, key_type):
+    rows = [("a", 1, 5, None, None), ("b", 2, 6, None, None), ("a", 1, 7, None, None)]
+
+    def totals(**declared):
+        windows = payments(*rows).key_by(columns, **declared).window(MINUTE)
+        return windows.aggregate(total=sum_("amount"), n=count_()).execute_and_collect()
+
+    assert totals(key_type=key_type) == totals()
+    assert [(row.card, row.total, row.n) for row in totals()] == [("a", 12, 2), ("b", 6, 1)]
 
 
 def test_columnar_runs_need_no_python_objects(monkeypatch):

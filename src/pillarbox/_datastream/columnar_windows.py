@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.types as spark
 
-from pillarbox._datastream.columns import check_column_names, encoder_of, known_schema
+from pillarbox._datastream.columns import check_column_names, check_key_type, encoder_of, known_schema
 from pillarbox._datastream.data_stream import DataStream
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._graph import EventTimeUse
@@ -155,8 +155,6 @@ def _key_columns(stream: KeyedStream[Any, Any], schema: spark.StructType) -> tup
             "aggregates of columns need a key that is one column or several: key_by('card') or key_by('card', 'shop'),"
             " not a function"
         )
-    if keying.key_type is not None:
-        raise ProgramError("aggregates of columns take keys as they are: leave out the key_type of key_by()")
     for name in keying.columns:
         if name not in schema.names:
             raise ProgramError(f"key_by(): there is no column {name!r}; the columns are {', '.join(schema.names)}")
@@ -166,6 +164,7 @@ def _key_columns(stream: KeyedStream[Any, Any], schema: spark.StructType) -> tup
                 f"key_by(): aggregates of columns cannot group by {name!r}, which is {kind.simpleString()}: key by"
                 " columns that are made of its parts, or cast it, such as to STRING"
             )
+    check_key_type(keying, schema)
     return keying.columns
 
 

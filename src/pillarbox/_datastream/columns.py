@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pillarbox._errors import ProgramError
+from pillarbox._errors import ConfigurationError, ProgramError
 from pillarbox._graph import (
     DataFrameSource,
     OperatorTransformation,
@@ -27,6 +27,7 @@ __all__ = [
     "check_column_names",
     "check_field",
     "check_key_columns",
+    "check_key_type",
     "check_readable",
     "check_timestamp_column",
     "declared_type",
@@ -148,15 +149,39 @@ def _can_be_key(kind: DataType) -> bool:
 
 
 def key_types(step: Transformation, keying: Keying) -> list[str] | None:
-    """Return the types of a key where they are declared, or are those of a DataFrame's columns."""
+    """Return the types of a key where they are declared, or are those of columns that are known."""
     if keying.key_type is not None:
         return keying.declared_types
     columns = keying.columns
-    step = _source_of(step)
-    if columns is None or not isinstance(step, DataFrameSource):
+    if columns is None:
         return None
-    schema = step.dataframe.schema
-    return [schema[column].dataType.simpleString() for column in columns] if set(columns) <= set(schema.names) else None
+    try:
+        schema = known_schema(step)
+    except (ProgramError, ConfigurationError):
+        return None  # a type that is no columns, or columns in Spark's words while there is no session to parse them
+    if schema is None or not set(columns) <= set(schema.names):
+        return None
+    return [schema[column].dataType.simpleString() for column in columns]
+
+
+def check_key_type(keying: Keying, schema: StructType) -> None:
+    """Check that the declared type of a key is that of its columns, so that no key has to be converted.
+
+    Raises:
+        ProgramError: it is another one.
+    """
+    columns = keying.columns
+    if keying.key_type is None or columns is None:
+        return
+    wanted = keying.key_type.data_type if len(columns) == 1 else keying.declared_types
+    kinds = [schema[column].dataType for column in columns]
+    if wanted == (kinds[0] if len(kinds) == 1 else [kind.simpleString() for kind in kinds]):
+        return
+    said = ", ".join(f"{column!r} {kind.simpleString().upper()}" for column, kind in zip(columns, kinds))
+    raise ProgramError(
+        f"key_by(): aggregates of columns take keys as they are, and the key_type {keying.key_type} is another type"
+        f" than that of the key's columns ({said}): leave out the key_type, or cast the columns to it before"
+    )
 
 
 def declared_type(step: Transformation) -> TypeInformation[Any] | None:
@@ -168,9 +193,12 @@ def declared_type(step: Transformation) -> TypeInformation[Any] | None:
 def known_schema(step: Transformation) -> StructType | None:
     """Return the columns of a step's records: a DataFrame's, or those that are declared; None: they are not known."""
     found: list[StructType | None] = []
-    pending = [step]
+    pending, seen = [step], set[int]()
     while pending:
         step = _source_of(pending.pop())
+        if id(step) in seen:
+            continue  # a union may have the same stream in many ways
+        seen.add(id(step))
         if isinstance(step, DataFrameSource):
             found.append(step.dataframe.schema)
         elif isinstance(step, UnionTransformation):

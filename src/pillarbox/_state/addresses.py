@@ -35,7 +35,7 @@ def is_space(address: Any) -> bool:
 
 def said(address: Any) -> str:
     """Return an address for people."""
-    if address == OPERATOR:
+    if _is_operators(address):
         return "the operator itself"
     if is_space(address):
         return f"{shorten(address[0])} in namespace {shorten(address[1])}"
@@ -44,7 +44,12 @@ def said(address: Any) -> str:
 
 def whose(address: Any) -> str:
     """Return whose the row at an address is, for people."""
-    return said(address) if address == OPERATOR else f"key {said(address)}"
+    return said(address) if _is_operators(address) else f"key {said(address)}"
+
+
+def _is_operators(address: Any) -> bool:
+    """Return whether an address is the operator's own; a key may compare in a way of its own, as numpy's values do."""
+    return is_space(address) and address == OPERATOR
 
 
 def check_namespace(namespace: Any, operator: str) -> None:

@@ -150,7 +150,8 @@ class PlainStates:
             if not self._key.fits([key]):
                 raise TypeMismatchError(
                     f"operator {self._backend.operator!r}: the key {said(key)} ({type(key).__name__}) is no plain"
-                    " value, as the type of the key says: let the key function return one"
+                    " value, as the type of the key says: let the key function, or what makes the column, return one of"
+                    " Python's own classes, such as int(...) or str(...) of it"
                 )
 
 
@@ -159,7 +160,7 @@ def reason_for_pickles(key: KeyNote | None, backend: LoggedStateBackend) -> str 
     if key is None:
         return "it works without keys, and only state under keys of a known type is plain"
     if not _key_is_known(key):
-        return "the type of its key is not known: key by columns of a DataFrame, or declare key_type"
+        return "the type of its key is not known: key by columns of a DataFrame or an output_type, or declare key_type"
     for _, spec, declared in _declared(backend):
         try:
             _type_of(spec, declared)
