@@ -9,6 +9,7 @@ import pytest
 
 from pillarbox import CheckpointMismatchError
 from pillarbox._graph.savepoint_start import SavepointStart
+from pillarbox._runtime.spark import seen_files
 from pillarbox._runtime.spark.seen_files import glob_of, paths_seen
 from pillarbox._runtime.spark.source_positions import FoundPositions, PlannedSource, SeenFiles
 from pillarbox._runtime.spark.source_positions import find_positions as find
@@ -36,15 +37,23 @@ def noted(*lines: str, **seen: list[str]) -> Sources:
     ("paths", "glob"),
     [
         (["file:///in/a.json"], "file:///{in/a.json}"),
-        (["file:///data/in/b", "file:///data/in/a"], "file:///data/{in/a,in/b}"),
+        (["file:///data/in/b", "file:///data/in/a"], "file:///data/{in/{a,b}}"),
+        (["/in/x/a", "/in/b", "/in/x/c", "/in/x/a/c"], "/{in/b,in/x/{a,c},in/x/a/c}"),
         (["s3a://bucket/x/day=1/a", "s3a://bucket/x/day=2/a"], "s3a://bucket/{x/day=1/a,x/day=2/a}"),
         (["/x/y [1]/a{b,c}*?\\d"], r"/x/{y \\\[1\\\]/a\\\{b\\\,c\\\}\\\*\\\?\\\\d}"),
         (["/a[b]/in/c"], r"/a\[b\]/{in/c}"),
         (["/a"], "/{a}"),
+        (["/b", "/a*"], r"/{{a\*,b}}"),
+        (["/b", "/a*", "/x/c"], r"/{{a\\\*,b},x/c}"),
     ],
 )
 def test_a_path_that_matches_these_files_alone(paths: list[str], glob: str) -> None:
     assert glob_of(paths) == glob
+
+
+def test_very_many_files_of_a_folder_are_looked_for_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seen_files, "_TOGETHER", 2)
+    assert glob_of([f"/in/{name}" for name in "edcba"]) == "/{in/{a,b},in/{c,d},in/e}"
 
 
 @pytest.mark.parametrize("paths", [["file:///a/b", "s3a://c/d"], ["no/full/path"], ["s3a://b/10:00", "s3a://b/x"]])

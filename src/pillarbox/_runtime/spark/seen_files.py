@@ -6,6 +6,8 @@ import json
 import os.path
 import re
 from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 from urllib.parse import unquote
 
 from pillarbox._errors import CheckpointMismatchError
@@ -16,6 +18,9 @@ __all__ = ["glob_of", "paths_seen"]
 _SPECIAL = re.compile(r"([{}\[\]*?,\\])")
 # Scheme and authority before a path.
 _PLACE = re.compile(r"((?:[A-Za-z][A-Za-z0-9+.-]*:)?(?://[^/]*)?)(/.*)", re.DOTALL)
+# So many files of a folder are looked for at once. Hadoop makes an automaton of their names, whose size is that of all
+# names together.
+_TOGETHER = 10_000
 
 
 def paths_seen(lines: Iterable[str], last: int) -> list[str]:
@@ -31,7 +36,9 @@ def paths_seen(lines: Iterable[str], last: int) -> list[str]:
 def glob_of(paths: Iterable[str]) -> str:
     """Return a path with wildcards that matches exactly these files.
 
-    Alternatives with a slash in them are looked up one by one, so it takes one look at each file and no listing.
+    Hadoop looks up alternatives with a slash in them one by one, and finds those without one by listing their folder.
+    So there is an alternative for each folder, and those of its files are within it: it takes one look at each folder,
+    or a few where it has very many files.
 
     Raises:
         CheckpointMismatchError: they lie in several file systems, or in none.
@@ -51,9 +58,28 @@ def glob_of(paths: Iterable[str]) -> str:
         found.add(match[2])
     if len(places) != 1:
         raise CheckpointMismatchError(f"the files that one source has read lie in {' and '.join(sorted(places))}")
-    # One level above all of them, so that each alternative has a slash.
-    above = os.path.dirname(os.path.commonpath([os.path.dirname(path) for path in found]))
-    above = above.rstrip("/")
-    # (Hadoop takes one backslash away when it goes through alternatives, another one when it looks for the path.)
-    alternatives = ",".join(_SPECIAL.sub(r"\\\\\\\1", path[len(above) + 1 :]) for path in sorted(found))
-    return f"{places.pop()}" + _SPECIAL.sub(r"\\\1", above) + f"/{{{alternatives}}}"
+    # One level above all of them, so that each alternative has a slash; but nothing is above the root.
+    folders = {os.path.dirname(path) for path in found}
+    above = os.path.dirname(os.path.commonpath(folders)).rstrip("/")
+    escaped = _escaped if folders == {"/"} else _twice_escaped
+    alternatives: list[str] = []
+    for folder, members in groupby(sorted(map(os.path.split, found)), key=itemgetter(0)):
+        inside = escaped(folder[len(above) + 1 :])
+        names = [escaped(name) for _, name in members]
+        for start in range(0, len(names), _TOGETHER):
+            some = names[start : start + _TOGETHER]
+            which = some[0] if len(some) == 1 else f"{{{','.join(some)}}}"
+            alternatives.append(f"{inside}/{which}" if inside else which)
+    return f"{places.pop()}{_escaped(above)}/{{{','.join(alternatives)}}}"
+
+
+def _escaped(path: str) -> str:
+    return _SPECIAL.sub(r"\\\1", path)
+
+
+def _twice_escaped(path: str) -> str:
+    """Return a path as it is within alternatives.
+
+    Hadoop takes one backslash away when it goes through those with a slash, another one when it looks for the path.
+    """
+    return _SPECIAL.sub(r"\\\\\\\1", path)
