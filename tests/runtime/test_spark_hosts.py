@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import weakref
 from collections.abc import Callable
 
 import pyarrow as pa
@@ -254,6 +255,22 @@ def test_what_a_source_has_loaded_is_left_out_of_collections(worker):
     gc.unfreeze()
     assert query.run_batch([1, 2]) == [1, 2]
     assert gc.get_freeze_count() > 10_000
+
+
+def test_a_task_that_ends_is_freed_without_a_look_at_what_was_there_before(worker, monkeypatch):
+    """A full collection takes longer than the job of a batch with few rows."""
+    env = StreamExecutionEnvironment().set_parallelism(1)
+    query = Query(env, env.from_collection([]).map(Closes()))
+    worker.spare_the_collector()
+    task = worker.source_task(query.shipped[0], query.program.layout)
+    ended = weakref.ref(task)
+    gc.collect()  # as happens while a task has much to do: what it has made counts as old from then on
+    worker.end(task)
+    del task
+    with monkeypatch.context() as patch:
+        patch.setattr(gc, "unfreeze", lambda: pytest.fail("the worker looks at everything"))
+        worker.spare_the_collector()
+    assert ended() is None
 
 
 def test_an_error_in_close_is_logged(worker, caplog):

@@ -66,6 +66,8 @@ class Residency:
         # cold start has read has no cycles, and looking at it would take as long as that did.
         self._collected_at = worked()
         self._collecting_took = 1.0
+        # Whether a task has ended since the last collection of any kind.
+        self._has_ended = False
 
     def source_task(self, shipped: ShippedVertex, layout: Layout) -> SourceStreamTask:
         """Return the worker's task of a source: one serves all partitions, in turn."""
@@ -134,11 +136,13 @@ class Residency:
     def end(self, task: StreamTask) -> None:
         """Close a task whose work is done; what ``close()`` raises is raised."""
         self._forget(task)
+        self._has_ended = True
         task.close()
 
     def discard(self, task: StreamTask) -> None:
         """Drop a task that failed, or holds changes that were not committed."""
         self._forget(task)
+        self._collecting_took = 0.0
         task.cancel()
 
     def _forget(self, task: StreamTask) -> None:
@@ -146,7 +150,6 @@ class Residency:
             if resident is task:
                 del self._residents[place]
                 self._last_used.pop(place, None)
-        self._collecting_took = 0.0
 
     def close_query(self, query: str) -> int:
         """Close the residents of a query that has ended, and return how many there were."""
@@ -179,8 +182,10 @@ class Residency:
             self._collected_at = self._worked()
             self._collecting_took = self._collected_at - now
         else:
-            # Objects that the epoch left behind are young, and need not be kept until then.
-            gc.collect(1)
+            # Objects that the epoch left behind are young, and need not be kept until then. A task that has ended was
+            # made after the last of these calls, so that it can be collected without a look at what was there before.
+            gc.collect(2 if self._has_ended else 1)
+        self._has_ended = False
         gc.freeze()
 
 
