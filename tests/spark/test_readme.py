@@ -80,7 +80,7 @@ def test_readme_programs_do_what_readme_says(spark: SparkSession, service: str, 
 # The programs of these pages have tests of their own.
 ELSEWHERE = ("README.md", "docs/pyflink.md")
 PAYMENTS = [("ann", 1_000, 5.0), ("bob", 2_000, 150.0), ("ann", 62_000, 7.0)]
-WHERE = 'File "docs/errors.md, program 0", line 12, in process_element'
+WHERE = 'File "docs/errors.md, program 0", line 13, in process_element'
 LETTER = f"Traceback (most recent call last):\n  {WHERE}\nKeyError: 'ann'"
 
 
