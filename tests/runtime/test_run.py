@@ -6,6 +6,7 @@ import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from pillarbox._runtime.spark.started import StartedQuery, find, remember, runni
 
 
 class Query:
-    """A query as Spark has it; ``looked`` is called with the number of each look at its status."""
+    """A query as Spark has it; ``looked`` is called with the number of each look at what it does."""
 
     id = "q"
 
@@ -34,9 +35,12 @@ class Query:
 
     @property
     def status(self) -> dict[str, Any]:
+        self.look()
+        return {"isTriggerActive": self.at_work}
+
+    def look(self) -> None:
         self.looks += 1
         self.looked(self.looks)
-        return {"isTriggerActive": self.at_work}
 
     def stop(self) -> None:
         self.isActive = False
@@ -173,6 +177,7 @@ class Java:
         self.query = query
         self.now: Any = self.kind("ACTIVE$")
         self.is_alive = True
+        self.is_asleep = False
 
     def kind(self, name: str) -> Any:
         java = self
@@ -196,6 +201,12 @@ class Java:
 
     def isAlive(self) -> bool:
         return self.is_alive
+
+    def getStackTrace(self) -> list[Any]:
+        """One that has ended a trigger and does not wait for the next one looks at its state next, and ends."""
+        self.query.look()
+        names = ["sleep", "waitTillTime", "runStream"] if self.is_asleep else ["runBatch", "runStream"]
+        return [SimpleNamespace(getMethodName=lambda name=name: name) for name in names]
 
     def state(self) -> Java:
         return self
@@ -229,9 +240,22 @@ def test_no_epoch_begins_any_more_and_the_one_that_runs_is_not_interrupted(query
 
 
 def test_a_query_between_two_triggers_does_not_wait_for_the_next_one(query, java):
-    query.at_work = False
+    java.is_asleep = True
     assert ending.end_between_epochs(query, lambda: True)
     assert query.stops == 1
+
+
+def test_a_query_that_has_taken_on_another_epoch_is_not_stopped_in_it(query, java):
+    """Spark says that it is idle, until it has begun that epoch."""
+    query.at_work = False
+    looks = iter(range(20))
+
+    def time_left() -> bool:
+        java.is_alive = next(looks) < 10
+        return True
+
+    assert ending.end_between_epochs(query, time_left)
+    assert query.stops == 0
 
 
 def test_a_query_that_has_not_ended_in_time_goes_on(query, java):

@@ -196,8 +196,9 @@ def test_what_the_command_prints_of_a_query_that_it_has_stopped(spark, tmp_path,
     monkeypatch.setattr(commands, "session", lambda *args, **options: Session())
     checkpoint = str(tmp_path / "checkpoint")
     add(spark, tmp_path)
-    query = start(spark, tmp_path)
-    query.processAllAvailable()
+    query = start(spark, tmp_path, processingTime="1 hour")  # it waits for the next trigger
+    while query.lastProgress is None:
+        time.sleep(0.05)
     result = CliRunner().invoke(commands.pillarbox, ["stop", checkpoint])
     assert result.stdout == f"{checkpoint}: the query is stopped behind epoch 0\n", result.output
     assert not query.isActive

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pillarbox._errors import describe
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.start import changes_refused
 from pillarbox._runtime.spark.writer import one_batch, session_of
@@ -26,12 +27,12 @@ _log = logging.getLogger("pillarbox")
 
 # How often a query that is to end is looked at (seconds).
 _LOOK_EVERY = 0.05
-# A query is between two triggers if so many looks in a row find no epoch.
-_IDLE_LOOKS = 3
+# Spark's method in which the thread of a query waits for the time of its next trigger.
+_WAITS_FOR_TRIGGER = "waitTillTime"
 
 
 def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
-    """End a query behind the epoch that runs, or, where there is no time for that, at once. Any thread.
+    """End a query after the running epoch, or, where there is no time for that, at once. Any thread.
 
     Args:
         has_time: whether there still is time.
@@ -57,14 +58,12 @@ def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
 
 
 def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
-    """End a query behind the epoch that runs; return whether there was time for that. If not, it goes on."""
-    gate, seen, idle = _Gate(query), _batch(query), 0
+    """End a query after the running epoch; return whether there was time for that. If not, the query continues."""
+    gate, seen = _Gate(query), _batch(query)
     while gate.is_running:
-        is_closed = gate.close()
-        is_at_work = query.status["isTriggerActive"]
-        idle = 0 if is_at_work else idle + 1
-        # One that is not held back: an epoch that has ended just now leaves the least to be done again.
-        if idle >= _IDLE_LOOKS or (not is_closed and (idle or _batch(query) != seen)):
+        # Where the gate is closed, the query's thread ends by itself, unless it sleeps until its next trigger. Where it
+        # cannot be closed, an epoch that has just ended leaves the least to be done again.
+        if gate.is_asleep if gate.close() else not query.status["isTriggerActive"] or _batch(query) != seen:
             query.stop()
             return True
         if not has_time():
@@ -102,12 +101,16 @@ class _Gate:
         self._query = query
         self._open: Any = None
         self._closed: Any = None
+        self._execution: Any = None
+        if not hasattr(query, "_jsq"):  # Spark Connect
+            return
         try:
-            self._execution = query._jsq.streamingQuery()
-            self._execution.queryExecutionThread().isAlive()
-            self._state = self._execution.state()
-        except Exception:  # Spark Connect, or another Spark than those that are known
-            self._execution = None
+            execution = query._jsq.streamingQuery()
+            execution.queryExecutionThread().isAlive()
+            self._state = execution.state()
+            self._execution = execution
+        except Exception as error:  # another Spark than those that are known
+            _log.warning("query %s cannot be held between two epochs: %s", query.id, describe(error))
 
     @property
     def is_running(self) -> bool:
@@ -115,6 +118,12 @@ class _Gate:
         if self._execution is None:
             return bool(self._query.isActive)
         return bool(self._execution.queryExecutionThread().isAlive())
+
+    @property
+    def is_asleep(self) -> bool:
+        """Whether the query's thread waits for the time of its next trigger. The session is a classic one."""
+        frames = self._execution.queryExecutionThread().getStackTrace()
+        return any(str(frame.getMethodName()) == _WAITS_FOR_TRIGGER for frame in frames)
 
     def close(self) -> bool:
         """Let no other epoch begin; return whether none will."""
