@@ -144,6 +144,10 @@ bench-key-cost: setup ## Measure the memory of a key, and the bytes that are wri
 bench-async: setup ## Measure async I/O beside what is written by hand (10 minutes)
 	@$(RUN) $(BIN)/python benchmarks/bench_async.py $(ARGS)
 
+.PHONY: bench-rate
+bench-rate: setup ## Measure how much of a rate limit a query uses, with two task slots and with eight
+	@$(RUN) $(BIN)/python benchmarks/bench_rate.py $(ARGS)
+
 .PHONY: bench-stateless
 bench-stateless: setup ## Measure a stateless chain beside mapInArrow by hand
 	@$(RUN) $(BIN)/python benchmarks/bench_stateless.py $(ARGS)
