@@ -18,10 +18,25 @@ from benchmarks.environments import Environment
 
 __all__ = ["BUCKET", "Gateway", "requests_in", "s3_settings"]
 
-MOTO = Environment("moto", "moto", ("moto[server,s3]==5.2.5",), "150 MB")
+# Waitress, as moto's own server answers "Expect: 100-continue" in a way that Amazon's client does not take.
+MOTO = Environment("moto", "moto", ("moto[server,s3]==5.2.5", "waitress==3.0.2"), "150 MB")
 BUCKET = "checkpoints"
 START_SECONDS = 60
-_REQUEST = re.compile(rb'"(?:\x1b\[[0-9;]*m)*(?:GET|PUT|POST|HEAD|DELETE) ')
+_REQUEST = re.compile(rb"^(?:GET|PUT|POST|HEAD|DELETE) ", re.MULTILINE)
+
+_SERVER = """
+import sys
+import waitress
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+
+store = DomainDispatcherApplication(create_backend_app)
+
+def counted(environ, start_response):
+    print(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"], flush=True)
+    return store(environ, start_response)
+
+waitress.serve(counted, listen=f"127.0.0.1:{sys.argv[1]}", threads=8)
+"""
 
 # The versions that the Hadoop of each PySpark names in its own build.
 _HADOOP = {"3.5.0": "2.35.4", "3.4.2": "2.29.52", "3.4.1": "2.24.6"}
@@ -46,8 +61,7 @@ class Gateway:
         self.url = f"http://127.0.0.1:{port}"
         self.log = home / "requests.log"
         with self.log.open("wb") as output:
-            command = [str(python.with_name("moto_server")), "-H", "127.0.0.1", "-p", str(port)]
-            self._process = subprocess.Popen(command, stdout=output, stderr=output)
+            self._process = subprocess.Popen([str(python), "-c", _SERVER, str(port)], stdout=output, stderr=output)
         patience = time.monotonic() + START_SECONDS
         while True:
             try:
