@@ -1,4 +1,4 @@
-"""The ledger of a log: what its entries hold, and that outdated ones keep no key alive."""
+"""The ledger of a log: what its entries hold, and that they keep no key objects of their own."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pytest
 
 from pillarbox._state import (
     HeapKeyedStateBackend,
     LogIdentity,
     MapStateDescriptor,
     MemoryChunkStore,
+    ReducingStateDescriptor,
     StateLog,
     Sync,
     ValueStateDescriptor,
@@ -50,20 +52,68 @@ def keys_alive() -> int:
     return sum(isinstance(each, Key) for each in gc.get_objects())
 
 
-def test_outdated_entries_keep_no_key_alive():
-    """Each epoch brings key objects of its own: those of a row's older entries go when the row is written anew."""
+def test_there_is_one_key_object_for_each_row():
+    """Each epoch brings key objects of its own, which go with it: the log's entries share that of the row."""
     count = 1000
     task = Task(MemoryChunkStore())
     for epoch in range(5):
         task.write(epoch, count)
     assert len(task.log.contents.ledger.chunks) >= 2
-    assert keys_alive() <= 2 * count + 10
+    assert keys_alive() <= count + 10
     again = Task(task.store)
     del task
     assert again.found is Sync.LOADED
     assert keys_alive() <= count + 10
     again.write(9, count)
-    assert keys_alive() <= 2 * count + 10
+    assert keys_alive() <= count + 10
+    for number in range(count // 2):
+        again.backend.set_current_key(Key(number))
+        again.value.clear()
+    again.commit()
+    assert keys_alive() <= count // 2 + 10
+
+
+def test_a_task_that_catches_up_keeps_its_key_objects():
+    count = 1000
+    task = Task(MemoryChunkStore())
+    task.write(0, count)
+    other = Task(task.store)
+    for epoch in range(3):
+        task.write(epoch, count + 200)
+    assert other.log.sync(task.store) is Sync.CAUGHT_UP
+    assert [row[1] for row in other.backend.rows.values()] == [2] * (count + 200)
+    del task
+    assert keys_alive() <= count + 200 + 10
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_rows_of_namespaces_have_one_key_object_each(shared):
+    store = MemoryChunkStore()
+
+    def written(values: list[int]) -> Any:
+        backend = HeapKeyedStateBackend("op")
+        if shared:
+            backend.share_namespaces()
+            windows: Any = backend.get_state(ReducingStateDescriptor("v", max), namespaced=True)
+        else:
+            windows = backend.get_state(ValueStateDescriptor("v"), namespaced=True)
+        backend.seal()
+        log = StateLog(LogIdentity("op", 0, 1, 128), backend, own_state=False)
+        log.sync(store)
+        for value in values:
+            for number in range(0 if shared else 500):
+                backend.set_current(Key(number), 7)
+                windows.update(value)
+            if shared:
+                window = windows.find(7) or windows.begin(7)
+                windows.fold([value] * 500, [*map(Key, range(500))], [window] * 500, None)
+            log.commit(store, {})
+        return backend, log
+
+    for values in [1, 2, 3], [4, 5]:
+        kept = written(values)
+        assert keys_alive() <= 500 + 10
+        del kept
 
 
 def test_owners_of_entries_in_many_groups_of_elements_are_found_in_a_few_steps():

@@ -312,7 +312,8 @@ class HeapWindows(HeapSpaces):
                         removed[row[1]] = stale_entry(row[0])
                     continue
                 self._fill(window, key, row, folded)
-                changed[row[1]] = kept[key] = row
+                # (By the key object that the row has, and not that of a record.)
+                changed[row[1]] = kept[row[1][0]] = row
             if not kept:
                 del self.by_namespace[namespace]
         self.row = self.nowhere

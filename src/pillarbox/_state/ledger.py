@@ -31,7 +31,8 @@ class ChunkOnFile(NamedTuple):
 
     Attributes:
         start: the number of its first entry.
-        rows: the addresses of its rows; None where the entry is out of date: whoever has it keeps its key alive.
+        rows: the addresses of its rows, with the key objects that the rows themselves have; None where the entry is out
+            of date: whoever has it keeps its key alive.
         elements: of the entries behind these: address and slot of a map or list, and what its elements are found by.
         entries: how many it has.
         sizes: how many bytes each entry takes; None: all take the same.
@@ -156,6 +157,23 @@ class Ledger:
         self._live -= np.bincount(places, sizes, count)
         self._rows -= np.bincount(places, minlength=count)
         return float(sizes.sum())
+
+    def as_kept(self, addresses: Sequence[Any], entries: npt.NDArray[np.int64]) -> list[Any]:
+        """Return addresses of rows with the key objects that the rows have, by which the log has them so far.
+
+        Those of an epoch's records equal them, and go with the epoch.
+
+        Args:
+            entries: the entry of each row so far; negative: it has none.
+        """
+        found = addresses_of(addresses)
+        order = np.argsort(entries, kind="stable")
+        order = order[np.searchsorted(entries[order], 0) :]
+        written = entries[order]
+        for chunk, part in self._by_chunk(written):
+            found[order[part]] = chunk.rows[written[part] - chunk.start]
+        kept: list[Any] = found.tolist()
+        return kept
 
     def owners_of(self, entries: npt.NDArray[np.int64]) -> Iterator[tuple[int, Owner]]:
         """Return those of the entries that are in the log, each with what it holds, in their order."""

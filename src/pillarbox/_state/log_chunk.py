@@ -163,15 +163,16 @@ class Entries:
 
     def __init__(
         self,
-        changed: dict[Any, list[Any]],
+        keys: list[Any],
+        rows: list[list[Any]],
         stale: npt.NDArray[np.int64],
         sizes: npt.NDArray[np.float64],
         batches: list[Batch],
         *,
         spaces: bool,
     ) -> None:
-        self.keys: list[Any] = list(changed)
-        self.rows: list[list[Any]] = list(changed.values())
+        self.keys: list[Any] = keys
+        self.rows: list[list[Any]] = rows
         self.own_keys: int = len(self.keys)
         if spaces:
             of_spaces = np.fromiter(map(is_space, self.keys), np.bool_, len(self.keys))

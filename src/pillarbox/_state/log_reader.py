@@ -119,12 +119,15 @@ class LogReader:
             current[older[older >= 0]] = False
             replaced += ledger.owners_of(start + older[older < 0])
             at += chunk.count
+        known = {address: address for _, (address, slot, _) in replaced if not slot}
         for entry, _ in replaced if contents.large else ():
             contents.forget_large(entry)
         applied: list[Any] = []
         for number, chunk, written in reversed(chunks):
             entry = contents.entry
             ledger.replace(entry - chunk.replaced)
+            # Rows that are live keep their key objects: those of the chunk equal them, and go.
+            chunk.keys = [known.get(address, address) for address in chunk.keys]
             chosen = current[entry - start : entry - start + chunk.count]
             if chosen.any():
                 layouts.fit(chunk, number)

@@ -82,6 +82,7 @@ class EpochWriter:
             for batch in batches:
                 plain.check_elements(collections.spec(batch.elements.address, batch.elements.slot), batch.elements)
         older = stale_entry(np.array([row[0] for row in changed.values()], np.int64))
+        addresses = ledger.as_kept([*changed], older)
         gone = np.array([*removed.values(), *elements_gone], np.int64)
         stale = np.concatenate([older, gone, *(batch.older for batch in batches)])
         stale = stale[stale >= 0]
@@ -104,11 +105,14 @@ class EpochWriter:
             older = np.concatenate([older, entries])
             sizes = np.concatenate([sizes, self._sizes_of(moved)])
             changed.update(moved)
+            addresses += moved
         for collection, places in elements.items():
             order = collection.in_order(places)
             batches.append(batch_of(collection, order, [collection.entries[place] for place in order], scale))
             ledger.replace(batches[-1].older)
-        self._append(Entries(changed, older, sizes, batches, spaces=bool(backend.spaces.slots)), gone)
+        self._append(
+            Entries(addresses, [*changed.values()], older, sizes, batches, spaces=bool(backend.spaces.slots)), gone
+        )
 
     def _sizes_of(self, rows: dict[Any, list[Any]]) -> npt.NDArray[np.float64]:
         """Return about how many bytes each row takes in the log."""
