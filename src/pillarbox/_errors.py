@@ -26,6 +26,7 @@ __all__ = [
     "TaskCanceledError",
     "TaskStateError",
     "TypeMismatchError",
+    "advice_on_version",
     "causes_of",
     "check_kind",
     "check_text",
@@ -196,6 +197,11 @@ def _shown(value: Any, limit: int) -> str:
 def shorten_record(record: object) -> str:
     """Return ``repr(record)``, cut short where it is longer than records are that one reads at a glance."""
     return shorten(record, 200)
+
+
+def advice_on_version(written: int, known: int) -> str:
+    """Return what to do about a file of a format, or by a scheme, with another number than this version knows."""
+    return "update pillarbox" if written > known else "run the version of pillarbox that wrote it"
 
 
 def describe(error: BaseException) -> str:

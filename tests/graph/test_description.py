@@ -239,10 +239,11 @@ def test_several_programs_of_one_query():
     assert not compare(two, two).refused
 
 
-def test_a_newer_description_is_refused():
-    newer = json.dumps({**describe_programs([program()]), "number": 1, "batch": 0, "format": FORMAT + 1})
-    with pytest.raises(CheckpointMismatchError, match=f"has format {FORMAT + 1}.* reads up to {FORMAT}: update"):
-        read_description(newer)
+@pytest.mark.parametrize(("step", "advice"), [(1, "update"), (-1, "run the version of pillarbox that wrote it")])
+def test_a_description_of_another_format_is_refused(step, advice):
+    other = json.dumps({**describe_programs([program()]), "number": 1, "batch": 0, "format": FORMAT + step})
+    with pytest.raises(CheckpointMismatchError, match=f"has format {FORMAT + step}.* reads format {FORMAT}: {advice}"):
+        read_description(other)
 
 
 MALFORMED = [

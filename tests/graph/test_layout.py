@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql.types import LongType, StructField, StructType
 
-from pillarbox import ProgramError, StreamExecutionEnvironment
-from pillarbox._graph import Layout, SinkTransformation, lay_out, subtask_places
+from pillarbox import CheckpointMismatchError, ProgramError, StreamExecutionEnvironment
+from pillarbox._graph import CODES, Layout, SinkTransformation, lay_out, subtask_places
 from pillarbox._graph.description import compare, describe_programs, read_layouts
-from pillarbox._graph.targets import FormerCodes, spark_hash, subtask_codes
+from pillarbox._graph.targets import subtask_codes
 from pillarbox._runtime.spark.layouts import ProgramLayout
 
 
@@ -70,21 +70,19 @@ def test_an_operator_of_a_parallelism_of_its_own():
 
 
 def test_a_program_takes_the_layout_of_a_checkpoint():
-    """Of one that an older version began: four subtasks, 128 key groups, and the first scheme of codes."""
-    program, older = compiled(2, report=1), Layout(4, 128, 1)
+    program, layout = compiled(2, report=1), Layout(4, 128, CODES)
     for vertex in program.vertices:
-        lay_out(vertex, older)
+        lay_out(vertex, layout)
     assert numbers(program) == [(0, 4, 128, 4), (4, 4, 128, 1), (1, 4, 128, 1)]
-    codes = FormerCodes(4)
-    assert program.vertices[0].edges[0].targets == codes.take(1) == [1, 65536, 65537, 65538]
-    assert program.vertices[1].edges[0].targets == codes.take(2)[:1] == [2]
+    codes = subtask_codes(1, 4)
+    assert program.vertices[0].edges[0].targets == codes
+    assert program.vertices[1].edges[0].targets == subtask_codes(2, 1) == [2]
     assert [edge.parallelism for vertex in program.vertices for edge in vertex.inputs] == [0, 4]
     assert program.vertices[1].edges[0].senders == 4 and program.vertices[0].edges[0].senders == 0
-    assert [vertex.codes for vertex in program.vertices] == [1, 1, 1]
-    places = subtask_places(program.parallelisms, older)
-    assert places == {1: (1, 0), 65536: (1, 1), 65537: (1, 2), 65538: (1, 3), 2: (2, 0)}
-    assert {spark_hash(code) % 4 for code, (vertex, _) in places.items() if vertex == 1} == set(range(4))
-    lay_out(program.vertices[0], Layout(3, 3, 2))
+    assert [vertex.codes for vertex in program.vertices] == [CODES] * 3
+    places = subtask_places(program.parallelisms, layout)
+    assert places == {**{code: (1, subtask) for subtask, code in enumerate(codes)}, 2: (2, 0)}
+    lay_out(program.vertices[0], Layout(3, 3, CODES))
     assert program.vertices[0].edges[0].targets == subtask_codes(1, 3)
 
 
@@ -98,11 +96,11 @@ def test_tasks_learn_the_layout_from_their_query(monkeypatch):
 
     class Context:
         def getLocalProperty(self, name: str) -> str | None:
-            return {f"spark.pillarbox.layout.{program.id}": "[4, 128, 1]"}.get(name)
+            return {f"spark.pillarbox.layout.{program.id}": "[4, 128, 2]"}.get(name)
 
     monkeypatch.setattr(TaskContext, "_taskContext", Context())
-    assert layout.current() == Layout(4, 128, 1)
-    assert layout.place(layout.current(), 65538) == (1, 3)
+    assert layout.current() == Layout(4, 128, 2)
+    assert layout.place(layout.current(), subtask_codes(1, 4)[3]) == (1, 3)
 
 
 def described(program, layout=None):
@@ -118,23 +116,30 @@ def test_which_max_parallelism_goes_on():
     assert compare(then, described(compiled(4, 20))).refused == [
         "max_parallelism was 16, and is 20: a checkpoint keeps it, so call set_max_parallelism(16), or leave that out"
     ]
-    # Of an older version: it set the number of subtasks, so it has to be the same.
-    older = described(compiled(2), Layout(4, 128))
-    del older["programs"][0]["max_parallelism_is_set"]
-    assert compare(older, described(compiled(2), Layout(4, 128))).refused == []
-    assert len(compare(then, older).refused) == 1
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"number": 3}', '{"codes": "2"}', '{"format": 1, "programs": []}'])
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "{}", '{"number": 3}', '{"codes": "2"}', '{"codes": 2}', '{"format": 1, "programs": []}'],
+)
 def test_what_is_no_note_of_layouts_is_passed_over(text):
     assert read_layouts(text) is None
 
 
 def test_notes_of_layouts():
-    assert read_layouts('{"codes": 2}') == (0, 2, None)  # as the version before wrote it
     noted = read_layouts('{"codes": 2, "layouts": [[16, 16]], "number": 3}')
     assert noted is not None and tuple(noted) == (3, 2, [[16, 16]])
     assert json.loads(noted.to_json()) == {"codes": 2, "layouts": [[16, 16]], "number": 3}
+
+
+@pytest.mark.parametrize(
+    ("codes", "advice"), [(1, "run the version of pillarbox that wrote it"), (3, "update pillarbox")]
+)
+def test_another_scheme_of_codes_is_refused(codes, advice):
+    with pytest.raises(CheckpointMismatchError) as caught:
+        read_layouts(json.dumps({"codes": codes, "layouts": [[16, 16]], "number": 3}))
+    said = str(caught.value)
+    assert f"by scheme {codes} of codes, this version of pillarbox by scheme 2: {advice}" in said
 
 
 def test_a_local_job_takes_the_key_groups_of_its_savepoint():

@@ -20,9 +20,9 @@ from pillarbox import (
 )
 from pillarbox._datastream import DataStream
 from pillarbox._elements import channel_code, edge_of_channel
-from pillarbox._graph import SinkTransformation, output_target
-from pillarbox._graph.targets import FormerCodes, spark_hash, subtask_codes, value_of_hash
-from pillarbox._task.vertex import REPORT_TARGET, edge_id
+from pillarbox._graph import SinkTransformation
+from pillarbox._graph.targets import spark_hash, subtask_codes, value_of_hash
+from pillarbox._task.vertex import edge_id
 
 SIDE = OutputTag("side")
 
@@ -415,7 +415,7 @@ def test_subtasks_lie_evenly_over_any_number_of_partitions(vertices, parallelism
     assert len({code for own in codes for code in own}) == len(vertices) * parallelism
     for vertex, own in zip(vertices, codes):
         assert own[0] == vertex
-        assert all(1 << 32 <= code < 1 << 63 for code in own[1:])  # neither a vertex's number, nor a code of before
+        assert all(1 << 32 <= code < 1 << 63 for code in own[1:])  # no vertex's number
         for count in partitions:
             filled = collections.Counter(spark_hash(code) % count for code in own)
             assert len(filled) == min(count, parallelism)
@@ -433,19 +433,6 @@ def test_hashes_at_the_end_of_32_bits_are_consecutive_as_well():
 def test_the_hash_can_be_inverted(hashed, upper):
     value = value_of_hash(hashed, upper)
     assert spark_hash(value) == hashed and value >> 32 == upper
-
-
-@pytest.mark.parametrize("partitions", [1, 2, 7, 40])
-def test_each_subtask_has_a_partition_of_its_own_by_the_codes_of_before(partitions):
-    codes = FormerCodes(partitions)
-    seen: set[int] = set()
-    for vertex in range(1, 6):
-        taken = codes.take(vertex)
-        assert taken[0] == vertex
-        assert sorted(spark_hash(code) % partitions for code in taken) == list(range(partitions))
-        assert not seen & set(taken)
-        seen |= set(taken)
-    assert REPORT_TARGET not in seen and output_target(0) not in seen
 
 
 def test_channels():

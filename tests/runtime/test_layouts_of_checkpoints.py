@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pillarbox import CheckpointMismatchError
 from pillarbox._graph import CODES, Layout
 from pillarbox._runtime.spark import description as module
 from pillarbox._runtime.spark.description import Description
@@ -75,3 +76,10 @@ def test_nothing_is_noted_that_was_guessed(folder):
     files = folder()
     assert files.layouts([None]) == [Layout(16, 128, CODES)]
     assert files.lines == []
+
+
+def test_another_scheme_of_codes_is_refused_and_stays_noted(folder):
+    files = folder({**NOTE, "codes": CODES + 1})
+    with pytest.raises(CheckpointMismatchError, match=f"by scheme {CODES + 1} of codes"):
+        files.layouts(None)
+    assert len(files.lines) == 1

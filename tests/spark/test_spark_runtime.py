@@ -27,7 +27,7 @@ from pillarbox import (
     WindowFunction,
     metrics,
 )
-from pillarbox._graph.targets import FormerCodes, spark_hash, subtask_codes
+from pillarbox._graph.targets import spark_hash, subtask_codes
 from pillarbox._runtime.spark.description import Description
 from tests.spark.streams import Rows, stream_of
 
@@ -91,8 +91,7 @@ def run(df, folder: Path):
 def test_codes_put_subtasks_into_partitions_of_their_own(spark):
     hashed = spark.range(-50, 2000).select("id", F.hash("id")).collect()
     assert all(spark_hash(value) == found for value, found in hashed)
-    codes = FormerCodes(7)
-    for own in [codes.take(vertex) for vertex in range(3)] + [subtask_codes(vertex, 7) for vertex in range(3)]:
+    for own in [subtask_codes(vertex, 7) for vertex in range(3)]:
         rows = spark.createDataFrame([(code,) for code in own], "id long").select(F.expr("pmod(hash(id), 7)")).collect()
         assert {row[0] for row in rows} == set(range(7))
 

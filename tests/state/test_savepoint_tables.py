@@ -635,8 +635,9 @@ MANIFESTS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "none": (lambda content: [], "is none that pillarbox has written"),
     "newer": (
         lambda content: {**content, "format": 99},
-        r"has format 99, this version of pillarbox reads up to 1: update",
+        r"has format 99, this version of pillarbox reads format 1: update",
     ),
+    "older": (lambda content: {**content, "format": 0}, r"has format 0, .* format 1: run the version .* that wrote it"),
     "unknown": (
         lambda content: {**content, "more": 1},
         r"holds 'more' \(Manifest\), which this version of pillarbox does not know",

@@ -80,6 +80,10 @@ def written(count=3, **states):
             ["written with 2 subtasks", "runs with 3", "set_parallelism(2)"],
         ),
         (LogIdentity("op", 0, 2, 256, (("op", 1, 1),)), ["written with 128 key groups", "runs with 256"]),
+        (
+            LogIdentity("op", 0, 2, 128, (("op", 1, 1),), codes=2),
+            ["subtasks by scheme 0 of codes", "by scheme 2: run the version of pillarbox that wrote it"],
+        ),
         (LogIdentity("op", 1, 2, 128, (("op", 1, 1),)), ["state of subtask 0 in the place of subtask 1"]),
     ],
 )
@@ -114,12 +118,15 @@ def test_a_state_of_another_kind_is_refused():
         Task(written(), a="list")
 
 
-def test_a_newer_format_is_refused():
+@pytest.mark.parametrize(
+    ("number", "advice"), [(FORMAT + 1, "update"), (FORMAT - 1, "run the version .* that wrote it")]
+)
+def test_another_format_is_refused(number, advice):
     store = written()
     meta = bytearray(store.chunks[META])
-    meta[len(b"pillarbox")] = FORMAT + 1
+    meta[len(b"pillarbox")] = number
     store.chunks[META] = bytes(meta)
-    with pytest.raises(CheckpointMismatchError, match=f"format {FORMAT + 1}.*reads format {FORMAT}: updat"):
+    with pytest.raises(CheckpointMismatchError, match=f"format {number}.*reads format {FORMAT}: {advice}"):
         Task(store, a="value")
 
 

@@ -11,9 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from pillarbox._errors import CheckpointMismatchError
+from pillarbox._errors import CheckpointMismatchError, advice_on_version
 from pillarbox._graph.layout import Layout
 from pillarbox._graph.program import Program
+from pillarbox._graph.targets import CODES
 from pillarbox._graph.transformations import DataFrameSource, SourceTransformation
 from pillarbox._state.key_note import key_change
 from pillarbox._state.state_note import state_change
@@ -29,7 +30,7 @@ __all__ = [
     "read_layouts",
 ]
 
-# Of the description. A newer one is refused.
+# Of the description. Another one is refused.
 FORMAT = 1
 
 
@@ -98,7 +99,7 @@ class ProgramDescription:
         """Return the description of the program as it runs with a layout."""
         return {
             **self.content,
-            # The words are those of the first version: the number of subtasks, and that of key groups.
+            # The number of subtasks, and that of key groups.
             "parallelism": layout.subtasks,
             "max_parallelism": layout.key_groups,
             "operators": [
@@ -118,7 +119,7 @@ def read_description(text: str) -> dict[str, Any] | None:
     """Return a description that was written before; or None if it is none, such as half of one.
 
     Raises:
-        CheckpointMismatchError: a newer version of pillarbox wrote it.
+        CheckpointMismatchError: it has another format.
     """
     try:
         found = json.loads(text)
@@ -128,10 +129,10 @@ def read_description(text: str) -> dict[str, Any] | None:
         isinstance(found.get(what), int) for what in ("format", "number", "batch")
     ):
         return None
-    if found["format"] > FORMAT:
+    if found["format"] != FORMAT:
         raise CheckpointMismatchError(
             f"the program's description beside the checkpoint has format {found['format']}, this version of pillarbox"
-            f" reads up to {FORMAT}: update pillarbox, or start from a new checkpoint"
+            f" reads format {FORMAT}: {advice_on_version(found['format'], FORMAT)}, or start from a new checkpoint"
         )
     programs = found.get("programs")
     return found if isinstance(programs, list) and all(map(_is_described, programs)) else None
@@ -142,12 +143,12 @@ class LayoutsNote(NamedTuple):
 
     Attributes:
         codes: by which scheme of codes their subtasks are found.
-        layouts: numbers of subtasks and of key groups of each program; None: an older version has written the note.
+        layouts: numbers of subtasks and of key groups of each program.
     """
 
     number: int
     codes: int
-    layouts: list[list[int]] | None
+    layouts: list[list[int]]
 
     def to_json(self) -> str:
         """Return the line that notes it."""
@@ -155,13 +156,25 @@ class LayoutsNote(NamedTuple):
 
 
 def read_layouts(text: str) -> LayoutsNote | None:
-    """Return the layouts that a line of JSON notes; None: it notes something else."""
+    """Return the layouts that a line of JSON notes; None: it notes something else.
+
+    Raises:
+        CheckpointMismatchError: subtasks are found by another scheme of codes.
+    """
     try:
         found = json.loads(text)
     except ValueError:
         return None
     codes = found.get("codes") if isinstance(found, dict) else None
-    return LayoutsNote(found.get("number", 0), codes, found.get("layouts")) if isinstance(codes, int) else None
+    if not isinstance(codes, int):
+        return None
+    if codes != CODES:
+        raise CheckpointMismatchError(
+            f"the checkpoint finds its subtasks by scheme {codes} of codes, this version of pillarbox by scheme"
+            f" {CODES}: {advice_on_version(codes, CODES)}, or start from a new checkpoint"
+        )
+    number, layouts = found.get("number"), found.get("layouts")
+    return LayoutsNote(number, codes, layouts) if isinstance(number, int) and isinstance(layouts, list) else None
 
 
 def _is_described(program: Any) -> bool:
@@ -202,14 +215,14 @@ def compare(then: dict[str, Any], now: dict[str, Any]) -> Comparison:
 def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparison) -> None:
     refused = found.refused
     was, now_is = then["parallelism"], now["parallelism"]
-    # One that is not set is taken from the checkpoint. (Older descriptions do not say; there it was set.)
-    if was != now_is and now.get("max_parallelism_is_set", True):
+    # One that is not set is taken from the checkpoint.
+    if was != now_is and now["max_parallelism_is_set"]:
         refused.append(
             f"max_parallelism was {was}, and is {now_is}: a checkpoint keeps it, so call set_max_parallelism({was}), or"
             " leave that out"
         )
     timed = now["processing_time"]
-    if then["operators"] and now["operators"] and then.get("processing_time", timed) != timed:
+    if then["operators"] and now["operators"] and then["processing_time"] != timed:
         refused.append(
             f"it {'was not' if timed else 'was'} run by processing time (timers, silence or carried requests), and"
             f" {'is' if timed else 'is not'}: Spark keeps that with the state; if it is only taken to be so by mistake,"
@@ -234,8 +247,7 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparis
         after = new.get(uid)
         if after is not None:
             _compare_operators(before, after, moved_by=added, found=found)
-            # (Older descriptions have the program's only.)
-            was, now_is = before.get("parallelism", then["parallelism"]), after.get("parallelism", now["parallelism"])
+            was, now_is = before["parallelism"], after["parallelism"]
             if was != now_is and (was, now_is) != (then["parallelism"], now["parallelism"]):
                 refused.append(
                     f"operator {uid!r} had parallelism {was}, and has {now_is}: a checkpoint keeps it, so call"
@@ -279,7 +291,7 @@ def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list
     if then["kind"] != now["kind"]:
         found.refused.append(f"{operator} was made by {then['kind']}(), and is made by {now['kind']}()")
         found.bears_savepoint = False
-    change = key_change(then.get("key"), now.get("key"))
+    change = key_change(then["key"], now["key"])
     if change is not None:
         surely, what = change
         found.bears_savepoint = found.bears_savepoint and not surely

@@ -12,7 +12,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
-from pillarbox._graph.targets import FormerCodes, subtask_codes
+from pillarbox._graph.targets import subtask_codes
 from pillarbox._task.vertex import Vertex
 
 __all__ = ["Layout", "Parallelisms", "lay_out", "subtask_places"]
@@ -27,7 +27,7 @@ class Layout(NamedTuple):
     Attributes:
         subtasks: of each vertex behind a shuffle that has no number of its own.
         key_groups: the shares of all keys, which the subtasks of a vertex divide among them.
-        codes: by which scheme of codes subtasks are found; None: by the newest, and nothing depends on it.
+        codes: by which scheme of codes the state of subtasks is found; None: it is found otherwise.
     """
 
     subtasks: int
@@ -42,17 +42,8 @@ class Layout(NamedTuple):
 @lru_cache(maxsize=64)
 def _codes(parallelisms: Parallelisms, layout: Layout) -> tuple[tuple[int, ...], ...]:
     """Return the codes of the subtasks of each vertex."""
-    former = FormerCodes(layout.subtasks)
-    found: list[tuple[int, ...]] = []
-    for vertex, parallelism in enumerate(parallelisms):
-        count = layout.count(parallelism)
-        if not count:
-            found.append(())
-        elif layout.codes == 1:
-            found.append(tuple(former.take(vertex)[:count]))
-        else:
-            found.append(tuple(subtask_codes(vertex, count)))
-    return tuple(found)
+    counts = map(layout.count, parallelisms)
+    return tuple(tuple(subtask_codes(vertex, count)) if count else () for vertex, count in enumerate(counts))
 
 
 @lru_cache(maxsize=64)

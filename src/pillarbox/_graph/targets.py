@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from pillarbox._task.vertex import REPORT_TARGET
 
-__all__ = ["CODES", "FormerCodes", "output_target", "spark_hash", "subtask_codes"]
+__all__ = ["CODES", "output_target", "spark_hash", "subtask_codes"]
 
 # The number of the scheme of codes, which a checkpoint notes: its subtasks' state lies under them.
 CODES = 2
-
-# Codes below this are the vertices' numbers.
-_FIRST_FREE = 1 << 16
 
 _M32 = 0xFFFFFFFF
 
@@ -69,34 +66,11 @@ def value_of_hash(hashed: int, upper: int) -> int:
 def subtask_codes(vertex: int, parallelism: int) -> list[int]:
     """Return the codes of a vertex's subtasks: their hashes are consecutive numbers.
 
-    Subtask 0 has the vertex's number at any parallelism, as it had in the scheme of before: so a program that is
-    started on a checkpoint of another parallelism, or with other codes, meets the state there, and is refused.
+    Subtask 0 has the vertex's number at any parallelism, and will have it in any scheme: so a program that is started
+    on a checkpoint of another parallelism, or with other codes, meets the state there, and is refused.
     """
     first = spark_hash(vertex)
     # Downwards where they would run over the end of 32 bits, behind which partitions do not go on in their order.
     step = 1 if first + parallelism <= 1 << 31 else -1
-    # The upper bits are the vertex's own, and not 0, as those of vertices' numbers and of codes of before.
+    # The upper bits are the vertex's own, and not 0, as those of vertices' numbers.
     return [vertex, *(value_of_hash(first + step * subtask, vertex + 1) for subtask in range(1, parallelism))]
-
-
-class FormerCodes:
-    """Hands out the codes of the first scheme, which older checkpoints go on with.
-
-    The subtasks of a vertex have a partition each, out of ``partitions``.
-    """
-
-    def __init__(self, partitions: int) -> None:
-        self._partitions = partitions
-        self._next = _FIRST_FREE
-
-    def take(self, vertex: int) -> list[int]:
-        """Return the codes of a vertex's subtasks, as many as there are partitions."""
-        codes = [vertex]
-        taken = {spark_hash(vertex) % self._partitions}
-        while len(codes) < self._partitions:
-            partition = spark_hash(self._next) % self._partitions
-            if partition not in taken:
-                taken.add(partition)
-                codes.append(self._next)
-            self._next += 1
-        return codes

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, NamedTuple
 
-from pillarbox._errors import CheckpointMismatchError, describe, shorten
+from pillarbox._errors import CheckpointMismatchError, advice_on_version, describe, shorten
 from pillarbox._state.key_note import KeyNote, key_change
 from pillarbox._state.state_note import StateNote, state_change
 from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError, loads_plain
@@ -108,7 +108,7 @@ class LogHead:
         layouts: what the slots of a row hold, in the chunks from a number on: it changes when a program gets another
             state.
         space_layouts: the same for rows of namespaces.
-        codes: by which scheme of codes of subtasks the log is found; 0 says the same as 1.
+        codes: by which scheme of codes of subtasks the log is found; 0: otherwise.
         version: the number of epochs in the log.
         stamps: number and random stamp of the last epochs.
         first: the number of the oldest chunk.
@@ -195,10 +195,9 @@ def open_head(payload: bytes, identity: LogIdentity) -> LogHead:
         raise damaged(identity, "the head of the state", f"only {len(payload)} bytes are left of it")
     written = int.from_bytes(payload[len(_MAGIC) : _VERSIONED], "little")
     if written != FORMAT:
-        what = "update pillarbox" if written > FORMAT else "run the version of pillarbox that wrote it"
         raise CheckpointMismatchError(
-            f"{identity}: the checkpoint has format {written}, this version of pillarbox reads format {FORMAT}: {what},"
-            " or start from a new checkpoint"
+            f"{identity}: the checkpoint has format {written}, this version of pillarbox reads format {FORMAT}:"
+            f" {advice_on_version(written, FORMAT)}, or start from a new checkpoint"
         )
     try:
         content = _content(payload)
@@ -296,11 +295,10 @@ def _check_identity(head: LogHead, mine: LogIdentity) -> None:
             f"operator {mine.operator!r}: the checkpoint holds state of subtask {head.subtask} in the place of subtask"
             f" {mine.subtask}: it is damaged; start from an older copy of it, or from a new one"
         )
-    if mine.codes is not None and (head.codes or 1) != mine.codes:
+    if mine.codes is not None and head.codes != mine.codes:
         raise CheckpointMismatchError(
-            f"{mine}: the checkpoint finds its subtasks by scheme {head.codes or 1} of codes, and the query was started"
-            f" with scheme {mine.codes}: the folder 'pillarbox' of the checkpoint says which it is, so leave it there;"
-            " checkpoints of versions before scheme 2 go on in classic sessions only, not under Spark Connect"
+            f"{mine}: the checkpoint finds its subtasks by scheme {head.codes} of codes, this version of pillarbox by"
+            f" scheme {mine.codes}: {advice_on_version(head.codes, mine.codes)}, or start from a new checkpoint"
         )
     places = {uid: place for uid, *place in mine.program}
     missing = sorted(uid for uid, *_ in head.program if uid not in places)

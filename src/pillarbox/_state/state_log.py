@@ -172,7 +172,7 @@ class StateLog:
             depends_on=mine.depends_on,
             layouts=contents.layouts.keys.written(first),
             space_layouts=contents.layouts.spaces.written(first),
-            codes=0 if mine.codes in (None, 1) else mine.codes,
+            codes=mine.codes or 0,
             version=self.version,
             stamps=self._stamps,
             first=first,

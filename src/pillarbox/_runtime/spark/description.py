@@ -61,7 +61,7 @@ class Description:
 
     def subtasks(self) -> list[tuple[int, int]] | None:
         """Return the numbers of subtasks and of key groups of each program, as noted; None: nothing was noted."""
-        if self.last_committed >= 0 and self._noted is not None and self._noted.layouts is not None:
+        if self.last_committed >= 0 and self._noted is not None:
             return [(subtasks, key_groups) for subtasks, key_groups in self._noted.layouts]
         binding = self.binding()
         if binding is None:
@@ -80,20 +80,18 @@ class Description:
         """
         noted, is_known = self._noted, True
         if self.last_committed < 0:
-            numbers, codes = [[each.subtasks, each.key_groups] for each in compiled], CODES
+            numbers = [[each.subtasks, each.key_groups] for each in compiled]
         else:
             known = self.subtasks()
-            found = find() if noted is None or known is None else []
             if known is None:
+                found = find()
                 pairs = [each or own for each, own in zip_longest(found, compiled)]
                 known, is_known = [(each.subtasks, each.key_groups) for each in pairs], None not in found
-            schemes = [noted.codes] if noted is not None else [each.codes for each in found if each is not None]
-            is_known &= bool(schemes)
-            numbers, codes = [[*each] for each in known], next(iter(schemes), None) or CODES
+            numbers = [[*each] for each in known]
         if is_known and (noted is None or noted.layouts != numbers):
-            self._write(LayoutsNote(1 if noted is None else noted.number + 1, codes, numbers).to_json())
+            self._write(LayoutsNote(1 if noted is None else noted.number + 1, CODES, numbers).to_json())
         return [
-            each._replace(codes=codes) if pair is None else Layout(pair[0], pair[1], codes)
+            each._replace(codes=CODES) if pair is None else Layout(pair[0], pair[1], CODES)
             for each, pair in zip_longest(compiled, numbers[: len(compiled)])
         ]
 

@@ -23,7 +23,7 @@ from itertools import chain, count
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary
 
-from pillarbox._errors import ConfigurationError, ProgramError, describe
+from pillarbox._errors import CheckpointMismatchError, ConfigurationError, ProgramError, describe
 from pillarbox._graph import CODES, Layout, Program
 from pillarbox._runtime.spark.analyzed_plan import aliases_of
 from pillarbox._runtime.spark.buffer_rows import batch_settings
@@ -310,13 +310,13 @@ def _layouts_in(spark: SparkSession, description: Description, planned: Sequence
     try:
         found = description.layouts(compiled, lambda: _layouts_in_state(spark, description, planned))
     except Exception as error:  # if they are others, the tasks will notice
+        if _refusing.get() and isinstance(error, CheckpointMismatchError):
+            raise
         _log.warning("checkpoint %s: the subtasks in it are not known: %s", description, describe(error))
         return [each._replace(codes=CODES) for each in compiled]
     # One that the user has set holds; if it is another one, it is refused.
     return [
-        one.layout._replace(codes=each.codes)
-        if one.sets_max_parallelism and one.layout.subtasks != each.subtasks
-        else each
+        one.layout._replace(codes=CODES) if one.sets_max_parallelism and one.layout.subtasks != each.subtasks else each
         for one, each in zip(planned, found)
     ]
 
@@ -336,7 +336,7 @@ def _layouts_in_state(
             found.append(None)
             continue
         numbers = max(head.parallelism for head in own), max(head.max_parallelism for head in own)
-        found.append(Layout(*numbers, max(head.codes or 1 for head in own)))
+        found.append(Layout(*numbers, CODES))
     return found
 
 

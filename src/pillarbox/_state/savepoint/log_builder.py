@@ -173,7 +173,7 @@ class LogBuilder:
             depends_on=operator.depends_on,
             layouts=contents.layouts.keys.written(1),
             space_layouts=contents.layouts.spaces.written(1),
-            codes=0 if identity.codes in (None, 1) else identity.codes,
+            codes=identity.codes or 0,
             version=version,
             stamps=[(version, secrets.randbits(63))],
             first=1,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from pillarbox._errors import CheckpointMismatchError, describe, shorten
+from pillarbox._errors import CheckpointMismatchError, advice_on_version, describe, shorten
 from pillarbox._state.key_note import KeyNote
 from pillarbox._state.log_head import Layout, LogHead
 from pillarbox._state.log_layouts import state_name
@@ -35,7 +35,7 @@ __all__ = [
     "table_folder",
 ]
 
-# Of savepoints. A newer one is refused, an older one is read.
+# Of savepoints. Another one is refused.
 FORMAT = 1
 
 #: The columns that every table may have besides those of states.
@@ -306,9 +306,10 @@ class Manifest:
         written = content.get("format") if isinstance(content, dict) else None
         if not isinstance(written, int):
             raise CheckpointMismatchError("the manifest of the savepoint is none that pillarbox has written")
-        if written > FORMAT:
+        if written != FORMAT:
             raise CheckpointMismatchError(
-                f"the savepoint has format {written}, this version of pillarbox reads up to {FORMAT}: update pillarbox"
+                f"the savepoint has format {written}, this version of pillarbox reads format {FORMAT}:"
+                f" {advice_on_version(written, FORMAT)}"
             )
         digest = content.pop("digest", None)
         if digest != _digest_of(content):

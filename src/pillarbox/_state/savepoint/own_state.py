@@ -246,7 +246,7 @@ def _merged(gates: Sequence[dict[str, Any]], channels: Sequence[Sequence[int]]) 
     return {
         "valve": valve,
         "last_active": _each([gate["last_active"] for gate in gates], max),
-        "last_said": _each([gate.get("last_said", {}) for gate in gates], min),
+        "last_said": _each([gate["last_said"] for gate in gates], min),
     }
 
 
@@ -295,9 +295,6 @@ def _last_events(part: list[Any]) -> tuple[int | None, bool]:
     """Return the last watermark among requests, and whether the stream is idle behind them."""
     watermark, idle = None, False
     for what, *content in part:
-        if what == "event":  # of format 1: an object
-            is_status = hasattr(content[0], "idle")
-            what, content = ("idle", [content[0].idle]) if is_status else ("watermark", [content[0].timestamp])  # noqa: PLW2901
         if what == "watermark":
             watermark = max(content[0], MIN_TIMESTAMP if watermark is None else watermark)
         elif what == "idle":
