@@ -9,7 +9,7 @@ from typing import Any
 
 from pillarbox._errors import ProgramError, shorten
 
-__all__ = ["OPERATOR", "check_namespace", "is_space", "said", "space_address", "whose"]
+__all__ = ["OPERATOR", "check_namespace", "is_plain", "is_space", "said", "space_address", "whose"]
 
 
 class _Space:
@@ -58,13 +58,14 @@ def check_namespace(namespace: Any, operator: str) -> None:
     Raises:
         ProgramError: it is no int, text, or tuple of such.
     """
-    if not _is_plain(namespace):
+    if not is_plain(namespace):
         raise ProgramError(
             f"operator {operator!r}: a namespace is an int, text, or a tuple of such, not {shorten(namespace)}"
             f" ({type(namespace).__name__})"
         )
 
 
-def _is_plain(namespace: Any) -> bool:
+def is_plain(namespace: Any) -> bool:
+    """Return whether a namespace is an int, text, or a tuple of such."""
     kind = type(namespace)
-    return kind is int or kind is str or (kind is tuple and all(map(_is_plain, namespace)))
+    return kind is int or kind is str or (kind is tuple and all(map(is_plain, namespace)))

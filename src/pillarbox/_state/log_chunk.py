@@ -289,10 +289,19 @@ def read_chunk(
     unknown = sorted(content.keys() - _KNOWN)
     if unknown:
         raise newer(identity, unknown[0])
+    try:
+        return _made(content)
+    except Exception as error:
+        raise damaged(identity, f"chunk {number} of the state", describe(error)) from error
+
+
+def _made(content: dict[str, Any]) -> Chunk:
+    """Return the chunk of what was unpickled."""
     before, weights, replaced = content.get("before"), content.get("weights"), content.get("replaced")
+    _check_lengths(content["keys"], content["rows"])
     chunk = Chunk(
-        content["keys"],
-        content["rows"],
+        _list(content["keys"]),
+        _list(content["rows"]),
         np.zeros(0, np.int64) if replaced is None else _unpacked(replaced),
         content["epoch"],
         None if before is None else Mark(*before),
@@ -301,7 +310,8 @@ def read_chunk(
         (0 if replaced is None else len(replaced[1])) + (0 if weights is None else len(weights)),
     )
     if "spaces" in content:
-        keys, namespaces, rows = content["spaces"]
+        keys, namespaces, rows = map(_list, content["spaces"])
+        _check_lengths(keys, namespaces, rows)
         chunk.keys += map(space_address, keys, namespaces)
         chunk.rows += rows
         chunk.spaces = len(keys)
@@ -309,7 +319,8 @@ def read_chunk(
         chunk.apart = content["apart"]
     for row, slot, ordinals, keys, values in content.get("elements", ()):
         address = row[0] if len(row) == 1 else space_address(*row)
-        chunk.elements.append(Elements(address, slot, _unpacked_ordinals(ordinals, len(values)), keys, values))
+        names = None if keys is None else _list(keys)
+        chunk.elements.append(Elements(address, slot, _unpacked_ordinals(ordinals, len(_list(values))), names, values))
         chunk.beside += len(ordinals[2])
     of_elements = content.get("element_weights")
     if of_elements is not None:
@@ -320,7 +331,20 @@ def read_chunk(
     return chunk
 
 
-def read_large(store: ChunkStore, number: int, mark: Mark, identity: LogIdentity, allowed: Allowed) -> dict[str, Any]:
+def _check_lengths(*lists: list[Any]) -> None:
+    if len(set(map(len, lists))) > 1:
+        raise ValueError(f"its lists of keys and rows have {', '.join(map(str, map(len, lists)))} elements")
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise TypeError(f"{shorten(value)} is no list")
+    return value
+
+
+def read_large(
+    store: ChunkStore, number: int, mark: Mark, identity: LogIdentity, allowed: Allowed, *, of_row: bool
+) -> dict[str, Any]:
     """Return what has a value of its own: ``row``, with ``slots``, which says what its slots hold; or ``element``.
 
     Raises:
@@ -331,6 +355,10 @@ def read_large(store: ChunkStore, number: int, mark: Mark, identity: LogIdentity
         raise _missing(identity, f"large row {-number} of the state", mark)
     what = f"large row {-number} of the state"
     content: dict[str, Any] = _checked(payload, mark, identity, what, ([], []), allowed)
+    if type(content) is not dict or content.keys() != ({"slots", "row"} if of_row else {"element"}):
+        raise damaged(identity, what, f"it is no {'row' if of_row else 'element'}")
+    if of_row and not (type(content["row"]) is list and len(content["row"]) == 1 + len(content["slots"])):
+        raise damaged(identity, what, f"it has not its {len(content['slots'])} slots")
     return content
 
 

@@ -209,7 +209,21 @@ def open_head(payload: bytes, identity: LogIdentity) -> LogHead:
     missing = sorted(_NEEDED - content.keys())
     if missing:
         raise damaged(identity, "the head of the state", f"it has no {missing[0]!r}")
-    return LogHead(**content)
+    head = LogHead(**content)
+    if not _has_numbers(head):
+        raise damaged(identity, "the head of the state", "its numbers of chunks and entries are none of a log")
+    return head
+
+
+def _has_numbers(head: LogHead) -> bool:
+    """Return whether the numbers of a head fit together."""
+    numbers = head.version, head.first, head.following, head.entry, head.entries, head.cleaned, head.large
+    return (
+        set(map(type, numbers)) == {int}
+        and META < head.first <= head.following
+        and 0 <= head.cleaned <= head.entries <= head.entry
+        and min(numbers) >= 0
+    )
 
 
 class _DamagedError(Exception):

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox._state.addresses import is_space
+from pillarbox._state.chunk_checks import check_chunk
 from pillarbox._state.chunk_store import ChunkStore
 from pillarbox._state.evolution import Evolution
 from pillarbox._state.large_collection import Owner
@@ -114,7 +115,8 @@ class LogReader:
         current = np.ones(sum(chunk.count for _, chunk, _ in chunks), np.bool_)
         replaced: list[tuple[int, Owner]] = []
         at = 0
-        for _, chunk, _ in reversed(chunks):
+        for number, chunk, written in reversed(chunks):
+            check_chunk(chunk, number, written, start + at, layouts.at(number), identity)
             older = at - chunk.replaced
             current[older[older >= 0]] = False
             replaced += ledger.owners_of(start + older[older < 0])
@@ -161,7 +163,9 @@ class LogReader:
         for index, (number, mark) in chunk.large.items():
             if not current[index]:
                 continue
-            content = read_large(self._store, number, mark, contents.identity, self._allowed)
+            content = read_large(
+                self._store, number, mark, contents.identity, self._allowed, of_row=index < len(chunk.keys)
+            )
             contents.keep_large(start + index, number, mark)
             if index >= len(chunk.keys):
                 chunk.put(index, content["element"])

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from pillarbox._state.chunk_checks import check_chunk
 from pillarbox._state.chunk_store import ChunkStore
 from pillarbox._state.log_chunk import Chunk, read_chunk
 from pillarbox._state.log_head import Layout, LogHead, LogIdentity, Mark, damaged
@@ -69,8 +70,12 @@ def scan(
         place -= chunk.count
         if place < 0:
             raise damaged(identity, "the state", f"it has more than its {head.entries} entries")
+        check_chunk(chunk, number, written, oldest + place, layouts(number), identity)
         older = place - chunk.replaced
-        current[older[older >= 0]] = False  # others are in chunks that are gone
+        older = older[older >= 0]  # others are in chunks that are gone
+        if not current[older].all():
+            raise damaged(identity, f"chunk {number} of the state", "it takes the place of what another one does")
+        current[older] = False
         yield Scanned(number, chunk, written, oldest + place, current[place : place + chunk.count])
     if place:
         raise damaged(identity, "the state", f"{place} of its {head.entries} entries are missing")

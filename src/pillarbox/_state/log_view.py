@@ -118,9 +118,10 @@ class LogView:
             for index, (number, mark) in chunk.large.items():
                 if not current[index]:
                     continue
-                content = read_large(self._store, number, mark, self._identity, self._names)
+                is_row = index < len(chunk.keys)
+                content = read_large(self._store, number, mark, self._identity, self._names, of_row=is_row)
                 sizes[index] += mark.size
-                if index >= len(chunk.keys):
+                if not is_row:
                     chunk.put(index, content["element"])
                     continue
                 alone[index] = False
