@@ -280,6 +280,26 @@ def test_what_cannot_be_written_is_named():
         task.commit()
 
 
+@pytest.mark.parametrize("kind", ["value", "map"])
+def test_a_value_that_spark_does_not_take_is_named(monkeypatch, kind):
+    monkeypatch.setattr(log_limits, "VALUE_BYTES", 2_000_000)
+    task = Task(MemoryChunkStore(), a="value", m="map")
+    task.backend.set_current_key("fits")
+    task.states["a"].update(bytes(1_900_000))
+    task.commit()
+    task.backend.set_current_key("k")
+    if kind == "value":
+        task.states["a"].update(bytes(2_100_000))
+    else:
+        task.states["m"].put_all({"small": 1, "large": bytes(2_100_000)})
+    with pytest.raises(OperatorError) as caught:
+        task.commit()
+    said = str(caught.value)
+    of = "the value state 'a'" if kind == "value" else "an element, 'large', of the map state 'm'"
+    assert said.startswith(f"operator 'op': {of} of key 'k' cannot be written: it takes 21000"), said
+    assert "Spark takes no value of more than 2000000: keep it in a map or list state" in said
+
+
 class RefusesOnce:
     """Cannot be written at the first try."""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "GATHERING", "HISTORY", "SLACK_BYTES", "SPARE_CHUNKS"]
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "GATHERING", "HISTORY", "SLACK_BYTES", "SPARE_CHUNKS", "VALUE_BYTES"]
 
 CHUNK_BYTES = 512 * 1024
 CHUNK_ROWS = 4096
+# PySpark sends the length of a value as a signed number of 32 bits, and some bytes around it.
+VALUE_BYTES = 2**31 - 1024 * 1024
 # The log may take this many bytes more than twice the current rows before it is cleaned. With what is left of chunks
 # that are being cleaned, and with what is only estimated, it stays within 4 MiB.
 SLACK_BYTES = 1024 * 1024

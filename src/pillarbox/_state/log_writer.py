@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox._elements import ByValueError
-from pillarbox._errors import OperatorError, describe
+from pillarbox._errors import OperatorError, describe, shorten
 from pillarbox._state import log_limits
 from pillarbox._state.addresses import OPERATOR, is_space, whose
 from pillarbox._state.chunk_store import ChunkStore
@@ -224,10 +224,31 @@ class EpochWriter:
                 payload = large_element(found.values[0], contents.dump)
         except Exception as error:
             raise self._unwritable(entries, index, index + 1, error) from error
+        if len(payload) > log_limits.VALUE_BYTES:
+            raise self._too_large(entries, index, len(payload))
         contents.larges += 1
         self.put(-contents.larges, payload)
         contents.ledger.large += len(payload)
         return -contents.larges, Mark.of(payload, self._epoch)
+
+    def _too_large(self, entries: Entries, index: int, size: int) -> OperatorError:
+        """Return the error that names the state that Spark cannot take."""
+        collections = self._contents.collections
+        if index < len(entries.rows):
+            address, row = entries.keys[index], entries.rows[index]
+            (slim,), lead = collections.slim([address], [row]), 1 + is_space(address)
+            sizes = {slot: len(self._contents.dump(value)) for slot, value in enumerate(slim[lead:], lead)}
+            slot, what = max(sizes, key=lambda slot: sizes[slot]), ""
+        else:
+            ((_, _, found),) = entries.elements(index, index + 1)
+            address, slot, what = found.address, found.slot, f"an element, {shorten(found.names()[0])}, of "
+        name, kind = collections.spec(address, slot)
+        return OperatorError(
+            f"operator {self._contents.backend.operator!r}: {what}the {kind} state {name.partition('/')[2]!r} of"
+            f" {whose(address)} cannot be written: it takes {size} bytes, and Spark takes no value of more than"
+            f" {log_limits.VALUE_BYTES}: keep it in a map or list state, whose elements are written one by one, or under"
+            " several keys"
+        )
 
     def _unwritable(self, entries: Entries, start: int, stop: int, error: Exception) -> OperatorError:
         """Return the error that names the state that cannot be pickled."""
