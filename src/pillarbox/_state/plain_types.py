@@ -108,9 +108,9 @@ class _Time(_Scalar):
 class ListOf(PlainType):
     """Lists, tuples and sets of elements."""
 
-    def __init__(self, element: PlainType, name: str = "") -> None:
-        super().__init__(name or f"LIST({element.name})", [element])
-        self.described: str = name or f"LIST({element.described})"
+    def __init__(self, element: PlainType) -> None:
+        super().__init__(f"LIST({element.name})", [element])
+        self.described: str = f"LIST({element.described})"
         self.element = element
 
     def _fits(self, values: list[Any], kinds: set[type]) -> bool:
@@ -124,15 +124,14 @@ class ListOf(PlainType):
 class MapOf(PlainType):
     """Dictionaries."""
 
-    def __init__(self, key: PlainType, value: PlainType, kinds: frozenset[type] = frozenset({dict})) -> None:
+    def __init__(self, key: PlainType, value: PlainType) -> None:
         super().__init__(f"MAP({key.name}, {value.name})", [key, value])
         self.described: str = f"MAP({key.described}, {value.described})"
         self.key: PlainType = key
         self.value: PlainType = value
-        self._kinds = kinds
 
     def _fits(self, values: list[Any], kinds: set[type]) -> bool:
-        if not kinds <= self._kinds or not self.key.fits(chain.from_iterable(values)):
+        if not kinds <= {dict} or not self.key.fits(chain.from_iterable(values)):
             return False
         return self.value.fits(chain.from_iterable(map(dict.values, values)))
 

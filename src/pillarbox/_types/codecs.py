@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import decimal
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -362,8 +363,6 @@ def _no_value(record: object) -> None:
 
 def _metadata(field: spark.StructField) -> dict[bytes, bytes] | None:
     """Return a field's metadata in the place where Spark looks for it."""
-    import json
-
     if not field.metadata:
         return None
     return {b"SPARK::metadata::json": json.dumps(field.metadata).encode()}
