@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import permutations
 
+import pytest
+
 from pillarbox._time import EpochValve
 from tests.time.test_valve import Sink
 
@@ -74,3 +76,13 @@ def test_other_channels_say_their_words_at_the_end():
     valve.valve.watermark_came("a", 9, valve.sink)
     valve.valve.end_epoch(valve.sink, {"b": (7, None)})
     assert valve.sink.take() == [7]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("word", [7, "idle", "active"])
+def test_a_channel_that_there_is_not_is_named(waits, word):
+    valve = Valve()
+    if waits:
+        valve.epoch(("b", "idle"))
+    with pytest.raises(ValueError, match="the valve has no channel 'c', only"):
+        valve.epoch(("c", word))

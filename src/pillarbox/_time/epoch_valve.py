@@ -32,7 +32,11 @@ class EpochValve(StatusWatermarkValve):
         self._waits = not self.is_aligned
 
     def watermark_came(self, channel: Hashable, timestamp: int, sink: WatermarkSink) -> None:
-        """Take a channel's watermark; it counts now, or at the epoch's end."""
+        """Take a channel's watermark; it counts now, or at the epoch's end.
+
+        Raises:
+            ValueError: there is no such channel.
+        """
         if not self._waits and channel not in self._said:
             self.input_watermark(channel, timestamp, sink)
             return
@@ -41,7 +45,12 @@ class EpochValve(StatusWatermarkValve):
             self._said[channel] = timestamp if before is None else max(before, timestamp), idle
 
     def status_came(self, channel: Hashable, idle: bool) -> None:
-        """Take a channel's status; it counts at the epoch's end."""
+        """Take a channel's status; it counts at the epoch's end.
+
+        Raises:
+            ValueError: there is no such channel.
+        """
+        self._known(channel)
         self._said[channel] = self._said.get(channel, (None, None))[0], idle
 
     def end_epoch(

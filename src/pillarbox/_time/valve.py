@@ -87,11 +87,11 @@ class StatusWatermarkValve:
 
     def watermark_of(self, channel: Hashable) -> int:
         """Return the last watermark of a channel; ``MIN_TIMESTAMP`` before the first."""
-        return self._channels[channel].watermark
+        return self._known(channel).watermark
 
     def is_idle_channel(self, channel: Hashable) -> bool:
         """Return whether a channel's last status was idle."""
-        return self._channels[channel].idle
+        return self._known(channel).idle
 
     def input_watermark(self, channel: Hashable, timestamp: int, sink: WatermarkSink) -> None:
         """Take a watermark of a channel. One that is not above the channel's last is ignored.
@@ -192,6 +192,9 @@ class StatusWatermarkValve:
     def _channel(self, channel: Hashable, sink: WatermarkSink) -> _Channel:
         if self._unsettled:
             self._settle(sink)
+        return self._known(channel)
+
+    def _known(self, channel: Hashable) -> _Channel:
         try:
             return self._channels[channel]
         except KeyError:
