@@ -346,7 +346,7 @@ def decode(payload: bytes) -> Element:
     if tag == _ARROW:
         batch = pa.ipc.open_stream(pa.py_buffer(payload).slice(_ALIGNED)).read_next_batch()
         stamps = None
-        if batch.schema.names[-1] == TIMESTAMP_COLUMN:
+        if batch.schema.names[-1:] == [TIMESTAMP_COLUMN]:
             position = batch.num_columns - 1
             stamps = batch.column(position).to_numpy()
             batch = batch.remove_column(position)

@@ -115,3 +115,10 @@ def test_what_cannot_be_imported_goes_by_value():
 def test_an_unknown_tag():
     with pytest.raises(ExchangeError, match=r"unknown tag b'Z': do all workers run the same pillarbox"):
         decode(b"Zzz")
+
+
+def test_rows_without_columns_and_stamps_are_read_back():
+    batch = pa.RecordBatch.from_struct_array(pa.array([{}, {}, {}], pa.struct([])))
+    decoded = decode(encode(ArrowRecords(batch, None)))
+    assert isinstance(decoded, ArrowRecords) and decoded.stamps is None
+    assert (decoded.batch.num_rows, decoded.batch.num_columns) == (3, 0)
