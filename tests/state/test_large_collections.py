@@ -313,7 +313,8 @@ def test_elements_that_are_missing_are_noticed():
     body = pickle.dumps({**head, "newest": (len(chunk), zlib.crc32(chunk), 1)}, 5)
     task.store.chunks[META] = task.store.chunks[META][:11] + zlib.crc32(body).to_bytes(4, "little") + body
     with pytest.raises(
-        CheckpointMismatchError, match=re.escape("the list state 'list' of key 'k' has not its 10000 elements")
+        CheckpointMismatchError,
+        match=re.escape("the list state 'list' of key 'k' has not its 10000 elements, but 10000, in other places"),
     ):
         Task(task.store)
 

@@ -121,7 +121,7 @@ def test_elements_that_are_missing_are_noticed(monkeypatch):
     head = LogView(store, 7).head
     head.newest = Mark.of(store.chunks[1], 1)
     store.chunks[META] = write_head(head)
-    with pytest.raises(CheckpointMismatchError, match=r"the state 'list' of key 'k' has not its 101 elements"):
+    with pytest.raises(CheckpointMismatchError, match=r"the state 'list' of key 'k' has not its 101 elements, but 100"):
         shown(store)
 
 

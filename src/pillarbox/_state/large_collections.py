@@ -205,10 +205,10 @@ class LargeCollections:
                 collection = self._new(address, slot)
                 row = self._backend.find(address)
                 if row is None or parts is None or count != len(parts.values) or not collection.load(parts):
-                    return self._wrong(address, slot, count)
+                    return self._wrong(address, slot, count, 0 if parts is None else len(parts.values))
                 row[slot] = collection.live
-        for address, slot in found:
-            return self._wrong(address, slot, 0)
+        for (address, slot), parts in found.items():
+            return self._wrong(address, slot, 0, len(parts.values))
         return None
 
     def merge(self, applied: Iterable[Any], replaced: Iterable[tuple[int, Owner]]) -> str | None:
@@ -233,12 +233,12 @@ class LargeCollections:
             collection = self.get(address, slot) or self._new(address, slot)
             row = self._backend.find(address)
             if row is None:
-                return self._wrong(address, slot, 0)
+                return self._wrong(address, slot, 0, len(parts.values))
             row[slot] = collection.live
             count = counts.get(address, {}).get(slot, len(collection.live))
             older = went.get((address, slot), [])
             if not collection.merge(older, parts, count):
-                return self._wrong(address, slot, count)
+                return self._wrong(address, slot, count, len(collection.live))
         return None
 
     def remove(self, address: Any) -> None:
@@ -251,9 +251,10 @@ class LargeCollections:
         self._of.setdefault(address, {})[slot] = collection
         return collection
 
-    def _wrong(self, address: Any, slot: int, count: int) -> str:
+    def _wrong(self, address: Any, slot: int, count: int, found: int) -> str:
         name, kind = self.spec(address, slot)
-        return f"the {kind} state {name.partition('/')[2]!r} of key {said(address)} has not its {count} elements"
+        state = f"the {kind} state {name.partition('/')[2]!r} of key {said(address)}"
+        return f"{state} has not its {count} elements, but {found}{', in other places' if found == count else ''}"
 
 
 def batch_of(collection: LargeCollection, places: list[int], older: list[int], scale: float) -> Batch:

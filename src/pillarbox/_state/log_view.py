@@ -149,8 +149,8 @@ class LogView:
                     sizes_of_parts[whose] = sizes_of_parts.get(whose, 0.0) + size
             yield from _of_each_kind(chunk, alone, layout, space_layout, sizes)
         yield from self._completed(waiting, parts, sizes_of_parts)
-        for address, name in parts:
-            raise self._wrong(address, name, 0)
+        for (address, name), unclaimed in parts.items():
+            raise self._wrong(address, name, 0, len(unclaimed.values))
 
     def _layouts(self, number: int) -> tuple[Layout, Layout]:
         return layout_at(self.head.layouts, number), layout_at(self.head.space_layouts, number)
@@ -165,7 +165,7 @@ class LogView:
                 name, kind = layout[slot - 1]
                 found = parts.pop((address, name), None)
                 if found is None or len(found.values) != count:
-                    raise self._wrong(address, name, count)
+                    raise self._wrong(address, name, count, 0 if found is None else len(found.values))
                 elements = found.sorted()
                 row[slot] = (
                     [value for _, _, _, value in elements]
@@ -176,9 +176,9 @@ class LogView:
             keys, namespaces = ([address[0]], [address[1]]) if is_space(address) else ([address], None)
             yield ViewedRows(keys, namespaces, layout, [row], np.array([size]))
 
-    def _wrong(self, address: Any, name: str, count: int) -> CheckpointMismatchError:
+    def _wrong(self, address: Any, name: str, count: int, found: int) -> CheckpointMismatchError:
         state = f"the state {name.partition('/')[2]!r} of {whose(address)}"
-        return damaged(self._identity, "the state", f"{state} has not its {count} elements")
+        return damaged(self._identity, "the state", f"{state} has not its {count} elements, but {found}")
 
 
 def _sizes(scanned: Scanned) -> npt.NDArray[np.float64]:
