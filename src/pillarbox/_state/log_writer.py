@@ -246,8 +246,8 @@ class EpochWriter:
         return OperatorError(
             f"operator {self._contents.backend.operator!r}: {what}the {kind} state {name.partition('/')[2]!r} of"
             f" {whose(address)} cannot be written: it takes {size} bytes, and Spark takes no value of more than"
-            f" {log_limits.VALUE_BYTES}: keep it in a map or list state, whose elements are written one by one, or under"
-            " several keys"
+            f" {log_limits.VALUE_BYTES}: keep it in a map or list state, whose elements are written one by one, or"
+            " under several keys"
         )
 
     def _unwritable(self, entries: Entries, start: int, stop: int, error: Exception) -> OperatorError:
