@@ -415,6 +415,43 @@ def test_joins_of_columns(tmp_path: Path) -> None:
     assert then.goes_on(joined("left"), *more, ends=True) == {"pairs": [(100, 106), (105, 106), (200, None)]}
 
 
+def places_of(harness: ProgramTestHarness) -> list[str]:
+    """Return of what a join by columns keeps anything."""
+    (task,) = harness._job._tasks.values()
+    task.backend.set_current_key(0)
+    return sorted({place[0] for place in task.backend.get_namespaces()})
+
+
+def test_a_left_join_that_becomes_an_inner_one() -> None:
+    """It drops what was noted of partners, and so it does not become a left one again."""
+
+    def joined(how: Any) -> Any:
+        def build(env, paid):
+            timed = paid.map(tuple, output_type=PAID).assign_timestamps_and_watermarks(AT)
+            left, right = (timed.filter(lambda one, n=n: one.n == n).key_by("card") for n in (1, 2))
+            pairs = left.interval_join(right).between(-10, 10).columns(how, suffixes=("", "_right")).uid("pairs")
+            return {"pairs": pairs.map(lambda one: (one.at, one.at_right))}
+
+        return build
+
+    first = [row(card="a", n=n, at=at) for n, at in ((1, 100), (2, 101), (1, 105))]
+    with ProgramTestHarness(joined("left")) as h:
+        h.push("paid", *first)
+        h.run_epoch()
+        assert places_of(h) == ["left", "matches", "right"]
+        saved = h.snapshot()
+    with ProgramTestHarness(joined("inner"), snapshot=saved) as h:
+        h.push("paid", row(card="a", n=2, at=106))
+        assert h.run_epoch() == {"pairs": [(100, 106), (105, 106)]}
+        assert places_of(h) == ["left", "right"]
+        h.run_epoch()
+        assert places_of(h) == ["left", "right"]
+        saved = h.snapshot()
+    refused = pytest.raises(CheckpointMismatchError, match="left rows of an inner join")
+    with ProgramTestHarness(joined("left"), snapshot=saved) as h, refused:
+        h.run_epoch()
+
+
 def test_the_first_operator_before_a_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of rows that no function has touched a join keeps columns, else records: one is not taken for the other."""
 

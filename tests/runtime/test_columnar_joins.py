@@ -561,7 +561,6 @@ def test_rows_that_cannot_be_kept_in_one_stream_are_in_several(monkeypatch):
     monkeypatch.setattr(join_side, "_LONGEST", 8)
     monkeypatch.setattr(join_side, "BLOCK", 4)
     monkeypatch.setattr(join_segment, "BLOCK", 4)
-    monkeypatch.setattr(join_side, "_BLOCKS", 2)
     with payments(0, 100, parallelism=2) as job:
         push(job, [(card, 10, card) for card in range(40)], [])
         job.reset()

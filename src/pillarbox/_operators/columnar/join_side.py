@@ -27,8 +27,6 @@ __all__ = ["JoinSide", "RowsOfSide"]
 _FEW = 4
 _LONGEST = 1 << 17
 _LARGEST = 16 * 1024 * 1024
-# A segment has so many numbers for them.
-_BLOCKS = _LONGEST // BLOCK
 _MATCHES = "matches"
 # Metadata of a stream of left rows of which it is not known whether they have had a partner.
 _NOT_KEPT = {b"pillarbox.matches": b"not kept"}
@@ -104,6 +102,7 @@ class RowsOfSide:
         self.keys: list[int] = [self.schema.get_field_index(name) for name in side.keys]
         self.are_exact: bool = not side.joins_nulls and are_exact([self.schema.types[index] for index in self.keys])
         self._name = name
+        self._notes = _NOT_KEPT if name == "left" and not keeps_matches else None
         self.segments: list[Segment] = []
         self._came: list[pa.RecordBatch] = []
         self._stamps: list[Ints] = []
@@ -186,11 +185,13 @@ class RowsOfSide:
         self.segments = []
         for place in self._places():
             batch = self.decode(self._operator.kept(place))
+            # (An outer join wrote it that is an inner one now: it is written anew, with a note, and without matches.)
+            is_stale = self._notes is not None and batch.schema.metadata != self._notes
             times = batch.column(len(self.schema)).to_numpy()
             rows = batch.select(range(len(self.schema)))
             number = place[1]
             segment = Segment.of(rows, self._codes(rows), times, self._restored_matches(number, len(times)))
-            if segment.is_sorted:
+            if segment.is_sorted and not is_stale:
                 segment.number = number
             self.segments.append(segment)
             self._next = number + 1
@@ -263,8 +264,7 @@ class RowsOfSide:
     def _encode(self, segment: Segment) -> bytes:
         columns = [*segment.columns(), pa.array(segment.times)]
         sink = pa.BufferOutputStream()
-        noted = _NOT_KEPT if self._name == "left" and not self._keeps_matches else None
-        with pa.ipc.new_stream(sink, self._stored.with_metadata(noted)) as writer:
+        with pa.ipc.new_stream(sink, self._stored.with_metadata(self._notes)) as writer:
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=self._stored))
         kept: bytes = sink.getvalue().to_pybytes()
         return kept
@@ -303,9 +303,9 @@ class RowsOfSide:
         segment.changed = set()
 
     def _forget_matches(self, number: int) -> None:
-        if self._keeps_matches:
-            for block in range(_BLOCKS):
-                self._operator.keep((_MATCHES, number, block), None)
+        for place in self._operator.places():
+            if self._name == "left" and place[:2] == (_MATCHES, number):
+                self._operator.keep(place, None)
 
     def _restored_matches(self, number: int, rows: int) -> npt.NDArray[np.bool_] | None:
         matched = self._no_matches(rows)
