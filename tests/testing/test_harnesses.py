@@ -160,6 +160,16 @@ def test_end_of_input_fires_all_event_time_timers():
         assert harness.get_watermarks() == [MAX_WATERMARK]
 
 
+def test_no_processing_time_timer_fires_behind_the_end_of_input():
+    """As in a task, where nothing comes behind the maximum watermark."""
+    with keyed(processing_time=100) as harness:
+        harness.push(("a", "p150"))
+        harness.end_input(time_passes=100)
+        harness.advance_processing_time(100)
+        assert harness.get_output() == [("a", 1)]
+        assert harness.get_watermarks() == [MAX_WATERMARK]
+
+
 def test_a_look_at_state_is_a_copy():
     with keyed() as harness:
         harness.push(("a", "x"))

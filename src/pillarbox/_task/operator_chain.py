@@ -35,7 +35,7 @@ from pillarbox._time.internal_timer_service import InternalTimerService, Interna
 from pillarbox._time.timestamps import MAX_WATERMARK
 from pillarbox.mailbox import MailboxExecutor, MailboxProcessor
 
-__all__ = ["OperatorChain", "as_mail"]
+__all__ = ["OperatorChain", "as_mail", "quiesce"]
 
 
 class OperatorChain:
@@ -140,7 +140,7 @@ class OperatorChain:
         """Advance event time, from the head on."""
         if timestamp == MAX_WATERMARK:
             # Records that fired timers are about to emit would come too late downstream.
-            self._quiesce(self.operators[0], self._clocks[0])
+            quiesce(self.operators[0], self._clocks[0])
         self.head.process_watermark(timestamp)
 
     def process_status(self, idle: bool) -> None:
@@ -166,19 +166,11 @@ class OperatorChain:
         for place, (operator, clock) in enumerate(zip(self.operators, self._clocks)):
             self._count_where_streams_meet(place)
             operator.end_input()
-            self._quiesce(operator, clock)
+            quiesce(operator, clock)
             if operator is self.head:
                 operator.process_watermark(MAX_WATERMARK)
             operator.finish()
         self._count_where_streams_meet_at_the_end()
-
-    def _quiesce(self, operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
-        executor = operator.context.mailbox_executor
-        finished = Event()
-        # Behind the mails of all timers that have fired. Then behind all of its mails that are there.
-        clock.quiesce().add_done_callback(lambda _: executor.execute(finished.set, "finish %s", operator.name))
-        while not finished.is_set():
-            executor.yield_ignoring_deferrable()
 
     def close(self) -> list[Exception]:
         """Close all operators; give what went wrong, having closed the others nevertheless."""
@@ -401,6 +393,16 @@ class _Branch:
 
     def process_status(self, idle: bool) -> None:
         self._meeting.valve.status_came(self._name, idle)
+
+
+def quiesce(operator: StreamOperator, clock: ProcessingTimeServiceImpl) -> None:
+    """Let no timer of an operator fire any more, and run its mails that are there."""
+    executor = operator.context.mailbox_executor
+    finished = Event()
+    # Behind the mails of all timers that have fired. Then behind all of its mails that are there.
+    clock.quiesce().add_done_callback(lambda _: executor.execute(finished.set, "finish %s", operator.name))
+    while not finished.is_set():
+        executor.yield_ignoring_deferrable()
 
 
 def as_mail(executor: MailboxExecutor) -> Callable[[ProcessingTimeCallback, int], None]:

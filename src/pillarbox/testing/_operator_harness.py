@@ -20,7 +20,7 @@ from pillarbox._operators.operator import Input, KeyedContext, OperatorContext, 
 from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog, Sync
 from pillarbox._state.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._state.key_note import note_of_inputs
-from pillarbox._task.operator_chain import as_mail
+from pillarbox._task.operator_chain import as_mail, quiesce
 from pillarbox._task.vertex import ChainNode
 from pillarbox._time import MAX_WATERMARK, MIN_TIMESTAMP, ManualProcessingTimeService, ProcessingTimeServiceImpl
 from pillarbox._time.duration import DurationLike
@@ -144,7 +144,7 @@ class OneInputStreamOperatorTestHarness:
         self._checkpoints = 0
         self._closed = False
         executor = self._processor.get_mailbox_executor(0)
-        clock = ProcessingTimeServiceImpl(self.processing_time_service, as_mail(executor))
+        clock = self._clock = ProcessingTimeServiceImpl(self.processing_time_service, as_mail(executor))
         self._backend = HeapKeyedStateBackend(node.name)
         self._backend.now = processing_time
         self._time_services = InternalTimeServiceManager(self._backend, clock)
@@ -277,6 +277,8 @@ class OneInputStreamOperatorTestHarness:
     def end_input(self, *, time_passes: DurationLike = 0) -> None:
         """End the input for good: event time comes to its end, and the operator emits its last records.
 
+        As in a task, no processing-time timer fires from then on.
+
         Args:
             time_passes: the time by which the clock is set forward while requests of an async function are under
                 way, so that their timeouts fire: from timer to timer, whenever nothing goes on by itself.
@@ -286,6 +288,7 @@ class OneInputStreamOperatorTestHarness:
         """
         with self._patience.time_passes(time_passes):
             self.operator.end_input()
+            quiesce(self.operator, self._clock)
             self.push_watermark(MAX_WATERMARK)
             self.operator.finish()
         self._settle()
@@ -394,6 +397,7 @@ class OneInputStreamOperatorTestHarness:
         Raises:
             ProgramError: the snapshot is not a later one, because this harness went on in its own way.
         """
+        self._clock.resume()
         for service in self._time_services.services():
             service.unschedule()
         if processing_time is not None:
