@@ -49,10 +49,12 @@ class Runs(Discard):
 
     def __init__(self):
         self.sizes = []
+        self.stamps = []
 
     def process_records(self, records):
         assert records.timestamps is None or len(records.timestamps) == len(records)
         self.sizes.append(len(records))
+        self.stamps += records.timestamps or [None] * len(records)
 
 
 # -- one in, one out --
@@ -119,6 +121,51 @@ def test_the_results_of_one_call_leave_meanwhile(operator):
         assert runs.sizes == [RUN_LIMIT] * 3 + [5]
         harness.push(2)
         assert runs.sizes == ([RUN_LIMIT] * 3 + [5]) * 2
+
+
+class Odd(dict):
+    """A dict whose values nobody can ask for."""
+
+    def values(self):
+        raise RuntimeError("no")
+
+
+def large(value):
+    return [bytes(100_000) if value % 2 else {"a": [bytes(100_000)]}]
+
+
+def test_large_results_are_handed_on_in_parts():
+    """A run of small results stays whole, as far as their number goes; one of large ones is bounded in bytes."""
+
+    def to_the_side(value, ctx):
+        ctx.output(SIDE, large(value)[0])
+
+    keying = Keying(lambda value: value % 7, "key_by")
+    for operator in (
+        node(MapOperator, "map", lambda value: large(value)[0]),
+        node(MapOperator, "map", lambda value: large(value)[0], keying),
+        node(FlatMapOperator, "flat_map", large),
+        node(FlatMapOperator, "flat_map", lambda value: large(value) * 3),
+        node(ProcessOperator, "process", lambda value, ctx: large(value)),
+        node(KeyedProcessOperator, "process", lambda value, ctx: large(value), keying),
+        node(ProcessOperator, "process", to_the_side),
+    ):
+        with Keyed(operator) as harness:
+            harness.operator.context.output = harness.operator.context.side_outputs["side"] = runs = Runs()
+            for stamps in None, list(range(1000)):
+                runs.sizes.clear()
+                runs.stamps.clear()
+                harness.push_all(range(1000), stamps)
+                assert max(runs.sizes) <= 256, "25 MB"
+                fan = sum(runs.sizes) // 1000
+                assert sum(runs.sizes) == 1000 * fan
+                assert runs.stamps == [stamp for stamp in stamps or [None] * 1000 for _ in range(fan)]
+    for result in 1, ("a", [1, 2]), Odd(a=1):
+        with Harness(node(MapOperator, "map", lambda value, result=result: result)) as harness:
+            harness.operator.context.output = runs = Runs()
+            for count in 0, 1, 63, 64, 65, 256, 10_000:
+                harness.push_all(range(count))
+            assert runs.sizes == [1, 63, 64, 65, 256, 10_000]
 
 
 class Full(Discard):

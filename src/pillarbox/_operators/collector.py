@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from traceback import walk_tb
 from types import GeneratorType
 from typing import Any
@@ -14,30 +14,36 @@ from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.functions import OutputTag
 from pillarbox._operators.operator import Input, OperatorContext
+from pillarbox._state.sizes import size_of
 
 __all__ = [
+    "FIRST_LOOK",
     "IMMUTABLE",
-    "LOOK_EACH",
     "RUN_LIMIT",
     "USUAL_RESULTS",
     "Collector",
     "check_results",
     "hand_on",
     "is_from_further_on",
+    "next_look",
     "settled",
 ]
 
 # A collector hands on what it holds at this size, so that one run's fan-out never gathers in memory.
 RUN_LIMIT = 8192
-# Within the results of one call it looks at the size after so many of them.
-LOOK_EACH = 1024
+# Large results are handed on earlier, at about this many bytes: as seen at the first look, after so many results, or
+# when there are four times as many as at the look before.
+_RUN_BYTES = 8 * 1024 * 1024
+FIRST_LOOK = 64
+# A look is at so many of the results.
+_SAMPLE = 4
 
 # Values of these types stay as they are: what most functions emit, and the quickest to tell.
 IMMUTABLE = frozenset({int, float, str, bool, bytes, type(None)})
 _CONTAINERS = (list, dict, set, bytearray, deque)
 
 
-def hand_on(output: Input, values: list[Any], timestamps: list[int | None] | None) -> None:
+def hand_on(output: Input, values: list[Any], timestamps: Sequence[int | None] | None) -> None:
     """Hand on a run of results. An error that comes out of this is not the function's that has emitted them."""
     output.process_records(Records(values, timestamps))
 
@@ -45,6 +51,16 @@ def hand_on(output: Input, values: list[Any], timestamps: list[int | None] | Non
 def is_from_further_on(error: BaseException) -> bool:
     """Return whether an error comes from where results were handed on to."""
     return any(frame.f_code is hand_on.__code__ for frame, _ in walk_tb(error.__traceback__))
+
+
+def next_look(values: list[Any]) -> int:
+    """Return how many results there have to be when a run's size is looked at again; 0: it is to be handed on."""
+    sample = values[:: len(values) // _SAMPLE]
+    try:
+        is_large = sum(map(size_of, sample)) * len(values) >= _RUN_BYTES * len(sample)
+    except Exception:  # of a class of the user's, such as a kind of dict: nothing depends on it
+        is_large = False
+    return 0 if is_large else 4 * len(values)
 
 
 def settled(value: Any) -> Any:
@@ -104,16 +120,29 @@ def _can_be_iterated(kind: type) -> bool:
     return hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")
 
 
+class _SideRun:
+    """What has been emitted to a side output, and how much of it there is when its size is looked at."""
+
+    __slots__ = ("look", "timestamps", "values")
+
+    def __init__(self) -> None:
+        self.values: list[Any] = []
+        self.timestamps: list[int | None] = []
+        self.look = FIRST_LOOK
+
+
 class Collector:
     """Gathers what a process function emits into runs, for the main output and the side outputs."""
 
-    __slots__ = ("_context", "_side", "timestamps", "values")
+    __slots__ = ("_context", "_look", "_side", "timestamps", "values")
 
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
         self.values: list[Any] = []
         self.timestamps: list[int | None] = []
-        self._side: dict[str, tuple[list[Any], list[int | None]]] = {}
+        # How many results there are when their size is looked at.
+        self._look = FIRST_LOOK
+        self._side: dict[str, _SideRun] = {}
 
     def collect(self, results: Iterable[Any], timestamp: int | None) -> None:
         """Take the results of one call, all with one timestamp; ``(OutputTag, value)`` goes to a side output.
@@ -126,7 +155,7 @@ class Collector:
         timestamps = self.timestamps
         if type(results) not in USUAL_RESULTS:
             check_results(results)
-        left = LOOK_EACH
+        left = self._look - len(values)
         for result in results:
             kind = type(result)
             if kind is tuple and result and type(result[0]) is OutputTag:
@@ -145,11 +174,16 @@ class Collector:
                 timestamps.append(timestamp)
                 left -= 1
                 if not left:
-                    left = LOOK_EACH
-                    if len(values) >= RUN_LIMIT:
-                        self.flush()
-                        values, timestamps = self.values, self.timestamps
-        if len(values) >= RUN_LIMIT:
+                    self._look_at_size()
+                    values, timestamps = self.values, self.timestamps
+                    left = self._look - len(values)
+
+    def _look_at_size(self) -> None:
+        """Hand on what there is, if it is much."""
+        look = 0 if len(self.values) >= RUN_LIMIT else next_look(self.values)
+        if look:
+            self._look = min(look, RUN_LIMIT)
+        else:
             self.flush()
 
     def collect_side(self, tag: OutputTag, value: Any, timestamp: int | None) -> None:
@@ -165,20 +199,25 @@ class Collector:
             )
         if tag.tag_id not in self._context.side_outputs:
             return
-        values, timestamps = self._side.setdefault(tag.tag_id, ([], []))
-        values.append(settled(value))
-        timestamps.append(timestamp)
-        if len(values) >= RUN_LIMIT:
-            del self._side[tag.tag_id]
-            hand_on(self._context.side_outputs[tag.tag_id], values, timestamps)
+        run = self._side.get(tag.tag_id)
+        if run is None:
+            run = self._side[tag.tag_id] = _SideRun()
+        run.values.append(settled(value))
+        run.timestamps.append(timestamp)
+        if len(run.values) >= run.look:
+            run.look = 0 if len(run.values) >= RUN_LIMIT else min(next_look(run.values), RUN_LIMIT)
+            if not run.look:
+                del self._side[tag.tag_id]
+                hand_on(self._context.side_outputs[tag.tag_id], run.values, run.timestamps)
 
     def flush(self) -> None:
         """Hand everything on."""
         if self.values:
             values, timestamps = self.values, self.timestamps
             self.values, self.timestamps = [], []
+            self._look = FIRST_LOOK
             hand_on(self._context.output, values, timestamps)
         if self._side:
             side, self._side = self._side, {}
-            for tag_id, (values, timestamps) in side.items():
-                hand_on(self._context.side_outputs[tag_id], values, timestamps)
+            for tag_id, run in side.items():
+                hand_on(self._context.side_outputs[tag_id], run.values, run.timestamps)

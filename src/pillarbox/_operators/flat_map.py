@@ -8,12 +8,13 @@ from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._operators.collector import (
+    FIRST_LOOK,
     IMMUTABLE,
-    LOOK_EACH,
     RUN_LIMIT,
     USUAL_RESULTS,
     check_results,
     hand_on,
+    next_look,
     settled,
 )
 from pillarbox._operators.function_operator import FunctionOperator
@@ -38,6 +39,7 @@ class FlatMapOperator(FunctionOperator):
         timestamps = records.timestamps
         out: list[Any] = []
         out_timestamps: list[int | None] | None = None if timestamps is None else []
+        look = FIRST_LOOK
         stamps = iter(timestamps) if timestamps is not None else repeat(None)
         with self.each(records, keying) as values:
             for value, timestamp in zip(values, stamps):
@@ -46,7 +48,7 @@ class FlatMapOperator(FunctionOperator):
                     continue
                 if type(results) not in USUAL_RESULTS:
                     check_results(results)
-                left = LOOK_EACH
+                left = look - len(out)
                 for result in results:
                     if type(result) not in IMMUTABLE:
                         try:
@@ -58,12 +60,11 @@ class FlatMapOperator(FunctionOperator):
                         out_timestamps.append(timestamp)
                     left -= 1
                     if not left:
-                        left = LOOK_EACH
-                        if len(out) >= RUN_LIMIT:
+                        look = 0 if len(out) >= RUN_LIMIT else min(next_look(out), RUN_LIMIT)
+                        if not look:
                             hand_on(self.output, out, out_timestamps)
                             out, out_timestamps = [], None if timestamps is None else []
-                if len(out) >= RUN_LIMIT:
-                    hand_on(self.output, out, out_timestamps)
-                    out, out_timestamps = [], None if timestamps is None else []
+                            look = FIRST_LOOK
+                        left = look - len(out)
         if out:
             self.output.process_records(Records(out, out_timestamps))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from pillarbox._elements import Records
-from pillarbox._operators.collector import IMMUTABLE, settled
+from pillarbox._operators.collector import FIRST_LOOK, IMMUTABLE, hand_on, next_look, settled
 from pillarbox._operators.function_operator import FunctionOperator
 from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import OperatorContext
@@ -22,16 +23,29 @@ class MapOperator(FunctionOperator):
     def process_records(self, records: Records) -> None:
         """Apply the function to a run."""
         call = self.call
+        timestamps = records.timestamps
         out: list[Any] = []
-        append = out.append
+        done = 0
+        look = FIRST_LOOK
         with self.each(records, self.keying) as values:
-            for value in values:
-                result = call(value)
-                # At once: the next call may change the result of this one.
-                if type(result) not in IMMUTABLE:
-                    try:
-                        hash(result)
-                    except Exception:
-                        result = settled(result)
-                append(result)
-        self.output.process_records(Records(out, records.timestamps))
+            while look:
+                append = out.append
+                for value in islice(values, look - len(out)):
+                    result = call(value)
+                    # At once: the next call may change the result of this one.
+                    if type(result) not in IMMUTABLE:
+                        try:
+                            hash(result)
+                        except Exception:
+                            result = settled(result)
+                    append(result)
+                if len(out) < look:
+                    break
+                look = next_look(out)
+                if not look:
+                    end = done + len(out)
+                    hand_on(self.output, out, None if timestamps is None else timestamps[done:end])
+                    out, done, look = [], end, FIRST_LOOK
+        if out:
+            rest = timestamps if not done or timestamps is None else timestamps[done:]
+            self.output.process_records(Records(out, rest))
