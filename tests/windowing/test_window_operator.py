@@ -42,6 +42,7 @@ from pillarbox import (
     WindowAssigner,
     WindowFunction,
 )
+from pillarbox._operators.windowing.session_windows import _Sessions
 from pillarbox._operators.windowing.tumbling_operator import TumblingWindowOperator
 from pillarbox.testing import StreamRecord, Watermark, check_operator
 from tests.windowing.windows import Contents, Number, open_windows
@@ -100,6 +101,35 @@ def test_a_record_that_bridges_sessions_keeps_the_elements_of_all():
         assert (key, window, sorted(values)) == ("a", (0, 13), [1, 2, 3, 4, 5])
         harness.snapshot()
         assert list(harness._backend.get_keys()) == []
+
+
+def test_a_record_looks_at_the_sessions_that_it_meets_alone(monkeypatch):
+    """However many there are; not so where a program has its own rule of merging."""
+
+    class Own(EventTimeSessionWindows):
+        def merge_windows(self, windows, callback):
+            super().merge_windows(windows, callback)
+
+    asked = []
+    merge = _Sessions.merge_windows
+
+    def counting(self, windows, callback):
+        asked.append(len(windows))
+        merge(self, windows, callback)
+
+    with open_windows(lambda s: s.window(Own(2)).process(Contents())) as harness:
+        monkeypatch.setattr(_Sessions, "merge_windows", counting)
+        push(harness, *(("a", number, 10 * number) for number in range(50)))
+        assert asked == list(range(2, 51))
+    monkeypatch.setattr(_Sessions, "merge_windows", merge)
+    asked.clear()
+    with open_windows(lambda s: s.window(EventTimeSessionWindows.with_gap(2)).process(Contents())) as harness:
+        monkeypatch.setattr(_Sessions, "merge_windows", counting)
+        push(harness, *(("a", number, 10 * number) for number in range(50)))
+        assert asked == []
+        push(harness, ("a", 50, 101), ("a", 51, 98), ("a", 52, 98), ("a", 53, 1000))
+        assert asked == [2, 2, 2]
+        assert len(advance(harness, 5000)) == 51
 
 
 class Merges(AggregateFunction):

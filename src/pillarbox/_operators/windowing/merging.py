@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from pillarbox._operators.windowing.assigner import MergeCallback, MergingWindowAssigner
+from pillarbox._operators.windowing.session_windows import merges_what_meets
 from pillarbox._operators.windowing.windows import TimeWindow
 from pillarbox._state import MapState, MapStateDescriptor
 
@@ -46,6 +47,7 @@ class MergingWindowSet:
     def __init__(self, assigner: MergingWindowAssigner, state: MapState[Any, Any]) -> None:
         self._assigner = assigner
         self._state = state
+        self._merges_what_meets = merges_what_meets(assigner)
 
     def state_window(self, window: Any) -> Any:
         """Return the window under which the state of ``window`` lies; None if the set does not know the window."""
@@ -60,6 +62,23 @@ class MergingWindowSet:
         """Forget a window that is over."""
         self._state.remove(tuple(window))
 
+    def _near(self, window: Any) -> list[Any]:
+        """Return the windows, as plain tuples, that may become one with another one: of sessions, those that it meets.
+
+        And those that they meet: a former program's windows may have merged by another rule.
+        """
+        near: list[Any] = list(self._state)
+        if not self._merges_what_meets or not near:
+            return near
+        known, cover = near, None
+        start, end = window
+        while cover != (start, end):
+            cover = start, end
+            near = [each for each in known if each[0] <= end and each[1] >= start]
+            start = min([start, *(each[0] for each in near)])
+            end = max([end, *(each[1] for each in near)])
+        return near
+
     def add(self, window: Any, on_merge: OnMerge) -> Any:
         """Add a window, merged with those that it meets.
 
@@ -69,7 +88,7 @@ class MergingWindowSet:
         state, make = self._state, self._assigner.window_type
         if state.contains(tuple(window)):
             return window
-        known = [make(*namespace) for namespace in state]
+        known = [make(*namespace) for namespace in self._near(window)]
         if not known:
             state.put(tuple(window), tuple(window))
             return window

@@ -24,6 +24,7 @@ __all__ = [
     "EventTimeSessionWindows",
     "ProcessingTimeSessionWindows",
     "SessionWindowTimeGapExtractor",
+    "merges_what_meets",
 ]
 
 
@@ -70,6 +71,11 @@ class _Sessions(TimedAssigner, MergingWindowAssigner):
             group, cover = [window], window
         if cover is not None and len(group) > 1:
             callback.merge(group, cover)
+
+
+def merges_what_meets(assigner: MergingWindowAssigner[Any, Any]) -> bool:
+    """Return whether just those windows are merged that overlap or touch: nobody has changed how sessions merge."""
+    return type(assigner).merge_windows is _Sessions.merge_windows
 
 
 class _FixedGap(_Sessions):
