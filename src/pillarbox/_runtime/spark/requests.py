@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from pillarbox._errors import CheckpointMismatchError, PillarboxError, SavepointError, describe
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.ending import end_query
-from pillarbox._runtime.spark.facts import add_line, file_names, is_classic, json_object, read_lines
+from pillarbox._runtime.spark.facts import add_line, file_names, json_object, read_lines
 from pillarbox._runtime.spark.savepoint import open_savepoint
 from pillarbox._runtime.spark.started import StartedQuery
 from pillarbox._runtime.spark.stop import stop_with_savepoint
@@ -82,12 +82,12 @@ class Requests:
         return [line for line in found if any(needed <= line.keys() for needed in _NEEDED)]
 
     def make_folder(self) -> None:
-        """Let there be a folder: under Spark Connect, Spark's log has a stack trace for each look at one that is not.
+        """Let there be a folder, with a line that says nothing.
 
-        A line in it says nothing.
+        To find that a folder does not exist takes three requests to an object store, and to list one that does takes
+        one. Under Spark Connect, Spark's log has a stack trace for each look at one that does not exist.
         """
-        if not is_classic(self._spark):
-            self.write(over=[])
+        self.write(over=[])
 
 
 @dataclass
