@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import pickle
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,9 @@ from pillarbox import (
     WindowFunction,
 )
 from pillarbox._graph.savepoint_start import SavepointStart
+from pillarbox._runtime.spark import first_epoch
+from pillarbox._runtime.spark.restore_host import COMMON, LAST
+from pillarbox._state.operator_state import LIST, UNION
 from pillarbox._state.savepoint import Manifest, OwnState, Sources, write_savepoint
 from pillarbox.testing import ProgramTestHarness, row
 
@@ -501,3 +505,26 @@ def test_positions_are_no_matter_here(tmp_path: Path) -> None:
     for each in (run, again):
         each.epoch(payments(10, 20))
     assert again.end() == run.end()
+
+
+def test_what_all_subtasks_have_is_pickled_once():
+    rules = {number: bytes([number]) * 1_000 for number in range(100)}
+    states = [
+        OwnState({"gate": subtask}, {"rules": dict(rules), f"{UNION}seen": [1, 2], f"{LIST}own": [subtask]})
+        for subtask in range(8)
+    ]
+    rows = [*first_epoch.own_rows(range(10, 18), states)]
+    assert sum(len(payload) for _, _, payload in rows) < 1.1 * len(pickle.dumps(rules))
+    (common,) = [(codes, pickle.loads(payload)) for codes, number, payload in rows if number == COMMON]
+    assert common == ([*range(10, 18)], {"rules": rules, f"{UNION}seen": [1, 2]})
+    last = {tuple(codes): pickle.loads(payload) for codes, number, payload in rows if number == LAST}
+    assert last == {(10 + n,): OwnState({"gate": n}, {f"{LIST}own": [n]}) for n in range(8)}
+
+
+def test_what_differs_between_subtasks_stays_apart():
+    states = [OwnState({}, {"rules": {"limit": limit}}) for limit in (1, 2, 1)]
+    found = {}
+    for codes, number, payload in first_epoch.own_rows([5, 6, 7], states):
+        if number == COMMON:
+            found[tuple(codes)] = pickle.loads(payload)
+    assert found == {(5, 7): {"rules": {"limit": 1}}, (6,): {"rules": {"limit": 2}}}

@@ -9,7 +9,7 @@ not: a note in ``pillarbox/`` of the checkpoint then lets nothing but the same s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from pillarbox._runtime.spark.any_names import map_in_arrow
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.plan import FirstEpoch, plan_first_epoch
-from pillarbox._runtime.spark.restore_host import LAST, STATE_SCHEMA, Router
+from pillarbox._runtime.spark.restore_host import COMMON, LAST, STATE_SCHEMA, Router
 from pillarbox._runtime.spark.savepoint import OpenSavepoint, open_savepoint
 from pillarbox._runtime.spark.session import session_settings, worker_pool
 from pillarbox._runtime.spark.sink_log import SinkLog
@@ -39,6 +39,7 @@ from pillarbox._runtime.spark.source_positions import (
 )
 from pillarbox._runtime.spark.start import PlannedProgram, program_settings
 from pillarbox._runtime.spark.writer import files_of, runs_every_plan, session_of
+from pillarbox._state.operator_state import LIST
 from pillarbox._state.savepoint import OwnState
 
 if TYPE_CHECKING:
@@ -257,7 +258,7 @@ class _Beginning:
         """Return the rows of state for some vertices."""
         spark, program = self._spark, self._program
         frames: list[DataFrame] = []
-        last: list[tuple[int, int, bytes]] = []
+        last: list[tuple[list[int], int, bytes]] = []
         for uid, vertex in plan.vertices.items():
             if vertex.number not in vertices:
                 continue
@@ -268,9 +269,10 @@ class _Beginning:
             with worker_pool(spark, None):
                 frames.append(map_in_arrow(rows, router, STATE_SCHEMA))
             states = self._start.own_states(table, own[uid], vertex, opened.manifest, program)
-            last += ((code, LAST, dumps(state)) for code, state in zip(codes, states))
+            last += own_rows(codes, states)
         with worker_pool(spark, None):
-            frames.append(spark.createDataFrame(last, STATE_SCHEMA))
+            given = spark.createDataFrame(last, "targets ARRAY<LONG>, number LONG, payload BINARY")
+            frames.append(given.selectExpr("explode(targets) AS target", "number", "payload"))
         return reduce(lambda one, other: one.unionAll(other), frames)
 
     def _run(self, first: FirstEpoch, runs_every_plan: bool) -> None:
@@ -294,6 +296,23 @@ class _Beginning:
                 f"checkpoint {self._checkpoint}: the query was stopped before it had the state of the savepoint"
                 f" {self._start.directory}: start the same program again to complete that, or take a new checkpoint"
             )
+
+
+def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple[list[int], int, bytes]]:
+    """Return what subtasks keep beside the rows of keys, as rows for :class:`RestoringHost`, each for some subtasks.
+
+    Broadcast state and union lists are the same in many subtasks, and may be large: they are pickled once for all of
+    these.
+    """
+    common: dict[bytes, list[int]] = {}
+    for code, state in zip(codes, states):
+        shared = {name: value for name, value in state.row.items() if not name.startswith(LIST)}
+        if shared:
+            common.setdefault(dumps(shared), []).append(code)
+        row = {name: value for name, value in state.row.items() if name not in shared}
+        yield [code], LAST, dumps(OwnState(state.task, row))
+    for payload, targets in common.items():
+        yield targets, COMMON, payload
 
 
 def _gone(found: FoundPositions) -> str:

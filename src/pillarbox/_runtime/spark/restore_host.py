@@ -29,11 +29,13 @@ from pillarbox._runtime.spark.task_host import TaskHost
 from pillarbox._state import ChunkStore
 from pillarbox._state.savepoint import FileDigest, OperatorTable, OwnState, Table, build_log
 
-__all__ = ["LAST", "STATE_SCHEMA", "RestoringHost", "Router"]
+__all__ = ["COMMON", "LAST", "STATE_SCHEMA", "RestoringHost", "Router"]
 
-#: Rows of state on their way into a level: the subtask's code; a share of its table (0), or the last row; pickled.
+#: Rows of state on their way into a level, which come in the order of their numbers: the subtask's code; shares of its
+#: table (0), what it has in common with other subtasks, or the last row; pickled.
 STATE_SCHEMA = "target LONG, number LONG, payload BINARY"
-LAST = 1
+COMMON = 1
+LAST = 2
 _FIELDS = pa.schema([("target", pa.int64()), ("number", pa.int64()), ("payload", pa.binary())])
 
 # Spark hands rows of tables to Python in small batches (see ``first_epoch.py``): about this many rows, or so many
@@ -174,6 +176,8 @@ class RestoringHost(TaskHost):
         """Take the state of the partition's grouping keys."""
         super().open(handle, chunks)
         self._arrived: defaultdict[int, list[bytes]] = defaultdict(list)
+        # What a subtask has in common with others, by its code.
+        self._common: dict[int, bytes] = {}
 
     def take_state(self, code: int, rows: pd.DataFrame, now: int) -> None:
         """Take rows of a subtask's state, which may come in any number of frames."""
@@ -181,6 +185,8 @@ class RestoringHost(TaskHost):
         for number, payload in zip(rows["number"], rows["payload"]):
             if number == LAST:
                 last = bytes(payload)
+            elif number == COMMON:
+                self._common[code] = bytes(payload)
             else:
                 self._arrived[code].append(bytes(payload))
         # Spark keeps the frames of a subtask until all of them have been here.
@@ -196,6 +202,9 @@ class RestoringHost(TaskHost):
         with failures_in_worker(shipped.name, subtask):
             vertex = residency.loaded(shipped, self._layout)
             own: OwnState = pickle.loads(last)
+            common = self._common.pop(code, None)
+            if common is not None:
+                own.row.update(pickle.loads(common))
             shares = (pa.ipc.open_stream(payload).read_next_batch() for payload in _taken(self._arrived.pop(code, [])))
             table, store = Table(self._tables[number]), _RememberedChunks(self._store)
             build_log(store, table, vertex.log_identity(subtask), shares, own, as_it_is())
