@@ -327,6 +327,13 @@ def test_rows_of_state_in_a_pipe_are_shown_one_by_one_where_a_table_would_be_too
         assert ("row 1" in printed[0]) == (width == 150)
 
 
+def test_pickled_state_has_its_reason():
+    pickled = {**OPERATOR, "is_plain": False, "reason_for_pickles": "the type of its key is not known"}
+    text = shown({**FOUND, "operators": [pickled]})
+    assert "operator 'count': its states are pickled: the type of its key is not known" in text
+    assert "plain data" not in text and "pickled" not in shown(FOUND)
+
+
 def test_an_operator_by_columns_has_its_keys_in_columns(no_spark, monkeypatch):
     from pillarbox._runtime.spark import inspection
 

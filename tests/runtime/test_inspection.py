@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from pillarbox import CheckpointMismatchError, KeyedProcessFunction
+from pillarbox import CheckpointMismatchError, KeyedProcessFunction, Types, ValueStateDescriptor
 from pillarbox._graph.description import describe_programs
 from pillarbox._runtime.spark import inspection
 from pillarbox._runtime.spark.inspection import changes_to
@@ -82,3 +83,58 @@ def test_requests_of_an_operator_with_another_uid_are_refused(beside: Any) -> No
     ):
         later.push("rows", row(card="c"))
         later.run_epoch()
+
+
+class Declares(KeyedProcessFunction):
+    """Keeps one value, of a declared type or of none."""
+
+    def __init__(self, *types: Any) -> None:
+        self._types = types
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", *self._types))
+
+    def process_element(self, value, ctx):
+        self.seen.update(1)
+        yield value.card
+
+
+@pytest.mark.parametrize(
+    ("types", "key_type", "reason"),
+    [
+        ((int,), Types.STRING(), None),
+        ((int,), None, "the type of its key is not known: key by columns of a DataFrame or an output_type, or"),
+        ((), Types.STRING(), "the program declares no type for one of them, or a type that is not plain data: state_"),
+    ],
+)
+def test_the_reason_why_state_is_pickled(types: Any, key_type: Any, reason: str | None) -> None:
+    def build(env: Any, rows: Any) -> Any:
+        return rows.key_by(lambda value: value.card, key_type=key_type).process(Declares(*types)).uid("seen")
+
+    with ProgramTestHarness(build, parallelism=1) as harness:
+        harness.push("rows", row(card="ann"))
+        harness.run_epoch()
+        (store,) = (each for each in harness.snapshot().stores.values() if each.get(0) is not None)
+    (batch,) = inspection._Summaries(top=1)._summary(0, store)
+    facts = json.loads(batch.to_pylist()[0]["facts"])
+    assert facts["is_plain"] is (reason is None)
+    assert (facts["reason_for_pickles"] or "").startswith(reason or "")
+    assert bool(facts["reason_for_pickles"]) is bool(reason)
+
+
+def test_an_operator_that_keeps_records_has_its_reason() -> None:
+    ANSWERING.clear()
+
+    def build(env: Any, rows: Any) -> Any:
+        keyed = rows.key_by(lambda value: value.card, key_type=Types.STRING()).process(Declares(int)).uid("seen")
+        return keyed.map_async(ask, on_barrier="carry").uid("ask")
+
+    with ProgramTestHarness(build, parallelism=1) as harness:
+        harness.push("rows", row(card="ann"))
+        harness.run_epoch()
+        (store,) = (each for each in harness.snapshot().stores.values() if each.get(0) is not None)
+        ANSWERING.set()
+    (batch,) = inspection._Summaries(top=1)._summary(0, store)
+    facts = json.loads(batch.to_pylist()[0]["facts"])
+    assert facts["summary"]["carried"] == {"ask": 1}
+    assert facts["reason_for_pickles"].startswith("an operator chained to it keeps records of its own")

@@ -126,6 +126,8 @@ def _operators(console: Console, operators: list[dict[str, Any]]) -> None:
     ]  # fmt: skip
     _print(console, columns, rows, numbers={"keys", "windows", "timers", "state", "log"})
     for operator in operators:
+        if reason := operator.get("reason_for_pickles"):
+            console.print(_text(f"operator {operator['uid']!r}: its states are pickled: {reason}"))
         if operator.get("classes"):
             console.print(_text(f"operator {operator['uid']!r}: its state names {', '.join(operator['classes'])}"))
         for uid, count in operator["carried"].items():

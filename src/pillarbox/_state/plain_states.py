@@ -20,7 +20,7 @@ from pillarbox._state.log_layouts import state_name
 from pillarbox._state.plain_types import ListOf, MapOf, NotPlainError, PlainKey, PlainType, Readable, plain_type
 from pillarbox._unpickle import Allowed, loads_allowed
 
-__all__ = ["PlainStates", "reason_for_pickles", "slot_name"]
+__all__ = ["PlainStates", "reason_for_pickled_keys", "reason_for_pickles", "slot_name"]
 
 
 class PlainStates:
@@ -157,15 +157,23 @@ class PlainStates:
 
 def reason_for_pickles(key: KeyNote | None, backend: LoggedStateBackend) -> str | None:
     """Return why the state of an operator is pickled; None: it is plain."""
-    if key is None:
-        return "it works without keys, and only state under keys of a known type is plain"
-    if not _key_is_known(key):
-        return "the type of its key is not known: key by columns of a DataFrame or an output_type, or declare key_type"
+    reason = reason_for_pickled_keys(key)
+    if reason is not None:
+        return reason
     for _, spec, declared in _declared(backend):
         try:
             _type_of(spec, declared)
         except NotPlainError as error:
             return f"the {spec.kind} state {spec.name.partition('/')[2]!r}: {error}"
+    return None
+
+
+def reason_for_pickled_keys(key: KeyNote | None) -> str | None:
+    """Return why an operator with such keys has pickled state; None: as far as its keys go, it is plain."""
+    if key is None:
+        return "it works without keys, and only state under keys of a known type is plain"
+    if not _key_is_known(key):
+        return "the type of its key is not known: key by columns of a DataFrame or an output_type, or declare key_type"
     return None
 
 

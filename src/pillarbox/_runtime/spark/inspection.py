@@ -22,6 +22,7 @@ from pillarbox._state.log_layouts import state_name
 from pillarbox._state.log_summary import LogSummary
 from pillarbox._state.log_view import LogView
 from pillarbox._state.plain_names import without_forms
+from pillarbox._state.plain_states import reason_for_pickled_keys
 from pillarbox._state.savepoint.manifest import parts_slot, table_folder
 from pillarbox._state.state_changes import compare_states
 
@@ -144,6 +145,7 @@ class _Summaries:
             "max_parallelism": head.max_parallelism,
             "key": head.key,
             "is_plain": bool(head.types),
+            "reason_for_pickles": _reason_for_pickles(head, view),
             "states": _states(head),
             "log_bytes": sum(map(len, store.chunks.values())),
             "by_columns": by_columns,
@@ -159,6 +161,18 @@ def _is_by_columns(head: LogHead) -> bool:
         {(name, kind) for _, layout in every for name, kind in layout} for every in (head.layouts, head.space_layouts)
     )
     return parts_slot(keys, spaces) is not None
+
+
+def _reason_for_pickles(head: LogHead, view: LogView) -> str | None:
+    """Return why the states in a log are pickled, as far as the log tells; None: they are plain, or there are none."""
+    if head.types or not _states(head):
+        return None
+    if view.task_state().get("operators"):
+        return "an operator chained to it keeps records of its own, such as requests that are carried"
+    return reason_for_pickled_keys(head.key) or (
+        "the program declares no type for one of them, or a type that is not plain data: state_format in the metrics of"
+        " the query names it"
+    )
 
 
 def _states(head: LogHead) -> dict[str, str]:
@@ -186,6 +200,7 @@ def _merge(found: dict[str, dict[str, Any]], facts: dict[str, Any], top: int) ->
         operator["states"] = {**operator["states"], **facts["states"]}
         operator["classes"] = sorted({*operator["classes"], *facts["classes"]})
         operator["is_plain"] = operator["is_plain"] and facts["is_plain"]
+        operator["reason_for_pickles"] = operator["reason_for_pickles"] or facts["reason_for_pickles"]
     total.add(summary, top)
     operator.update(total.as_data())
     operator["log_bytes"] += log_bytes
