@@ -89,6 +89,13 @@ def test_a_result_that_does_not_fit_is_named(numbers):
         PF.async_map(numbers, wrong, "half DOUBLE, name STRING", columns="id").collect()
 
 
+@pytest.mark.usefixtures("one_attempt")
+def test_a_value_that_does_not_fit_the_only_column_is_named_with_its_row(numbers):
+    with pytest.raises(Exception, match=r"'a_word': the field 'half' is declared double.*'count'") as caught:
+        PF.async_map(numbers.where("id = 4"), a_word, "half DOUBLE", columns="id").collect()
+    assert "record (4, 0, 'count')" in str(caught.value)
+
+
 async def misspelt(number):
     return {"half": number / 2, "nane": str(number)}
 
