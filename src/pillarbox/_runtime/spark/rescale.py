@@ -64,7 +64,7 @@ def rescale(spark: SparkSession, checkpoint: str, parallelism: int) -> bool:
     if description.unfinished is not None and interrupted is None:
         raise CheckpointMismatchError(
             f"checkpoint {checkpoint}: epoch {files.epoch + 1} was begun, and is not committed: start the query once"
-            " more, with trigger(availableNow=True), let it end, and call this again"
+            " more by pillarbox.start(...) with trigger(availableNow=True), let it end, and call this again"
         )
     description.check_interrupted(parallelism)
     if interrupted is None and present == parallelism:
