@@ -71,7 +71,7 @@ class MissingGlobalError(Exception):
         """What is missing, and what to do, as a part of a sentence."""
         module, name, why = self.args
         return (
-            f"{module}.{name}, which is not there ({type(why).__name__}: {why}): keep it where it was; if it has"
+            f"{module}.{name}, which cannot be found ({type(why).__name__}: {why}): keep it where it was; if it has"
             f" moved, say where, with env.add_class_alias('{module}:{name}', ...)"
         )
 

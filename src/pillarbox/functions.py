@@ -252,8 +252,8 @@ def interval_join(
     times = (time, time) if isinstance(time, str) else time
     if not isinstance(times, tuple) or len(times) != 2 or not all(isinstance(each, str) for each in times):
         raise ProgramError(
-            f"interval_join(): time is the name of a column, or a tuple of that of the left side and that of the right"
-            f" one, not {shorten(time)}"
+            "interval_join(): time is the name of a column, or a tuple of the names on the left and on the right"
+            f" side, not {shorten(time)}"
         )
     names = _names(on, "interval_join(): on")
     env = StreamExecutionEnvironment.get_execution_environment(left.sparkSession)

@@ -42,7 +42,7 @@ def no_spark(monkeypatch):
 
 def test_help_teaches():
     text = called("--help").output
-    assert all(name in text for name in ("inspect", "state", "rescale", "Exit codes: 0, done; 1,", "Examples:"))
+    assert all(name in text for name in ("inspect", "state", "rescale", "Exit codes: 0, success; 1,", "Examples:"))
     for name in ("inspect", "state", "rescale", "savepoint", "stop"):
         text = called(name, "--help").output
         assert all(option in text for option in ("CHECKPOINT", "--json", "--master", "--conf KEY=VALUE", "--verbose"))
@@ -255,9 +255,9 @@ def test_a_checkpoint_for_people():
     )
     for words in (
         "a change to parallelism 4 was interrupted",
-        "no program is noted beside it",
+        "no program is recorded",
         "no operator has state",
-        "can go on with this checkpoint",
+        "can resume from this checkpoint",
     ):
         assert words in text
 
@@ -350,7 +350,7 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
         asked.append((checkpoint, directory, drain, timeout))
         tell("waiting")
         if directory == "bad":
-            raise SavepointError("nobody has taken the request")
+            raise SavepointError("no driver has accepted the request")
 
     made = SimpleNamespace(epoch=7, files={}, operators=(), drained=True)
     monkeypatch.setattr(requests_module, "request_stop", request_stop)
@@ -359,7 +359,7 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
     assert (result.exit_code, result.stderr) == (0, "waiting\n")
     assert result.stdout == "/sp: a savepoint of epoch 7; state of 0 operators, 0 B; drained\n"
     result = called("savepoint", "cp", "bad", "--stop")
-    assert (result.exit_code, result.stderr) == (1, "waiting\nError: nobody has taken the request\n")
+    assert (result.exit_code, result.stderr) == (1, "waiting\nError: no driver has accepted the request\n")
     assert asked == [("cp", "/sp", True, 5.0), ("cp", "bad", False, 600.0)]
 
     def not_seen(spark, directory):
@@ -371,7 +371,7 @@ def test_a_query_is_asked_to_stop(no_spark, monkeypatch):
     assert result.stdout == "/sp: the driver has written the savepoint, at a place that is not seen from here\n"
     assert json.loads(called("savepoint", "cp", "/sp", "--stop", "--json").stdout)["epoch"] is None
     for arguments, words in (
-        (["--drain"], "--drain is for --stop"),
+        (["--drain"], "--drain needs --stop"),
         (["--stop", "--epoch", "3"], "--epoch is not for --stop"),
         (["--stop", "--timeout", "0"], "0.0 is not in the range x>0"),
     ):

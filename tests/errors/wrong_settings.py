@@ -17,9 +17,9 @@ SETTINGS_BUILDS = [
     *(
         Build(f"class alias {former!r}", lambda env, former=former, cls=cls: env.add_class_alias(former, cls), says)
         for former, cls, says in (
-            ("model.Old", int, ("takes module and name of before, as in 'shop.model:Order', not 'model.Old'",)),
-            (":Old", int, ("takes module and name of before",)),
-            (5, int, ("takes module and name of before", "not 5")),
+            ("model.Old", int, ("takes the old module and name, as in 'shop.model:Order', not 'model.Old'",)),
+            (":Old", int, ("takes the old module and name",)),
+            (5, int, ("takes the old module and name", "not 5")),
             ("model:Old", "model:New", ("add_class_alias('model:Old', ...) takes the class itself, not 'model:New'",)),
             ("builtins:int", int, ("add_class_alias('builtins:int', ...): that is the name that the class has",)),
         )

@@ -115,7 +115,7 @@ def test_the_query_ends_while_the_state_is_taken(spark: Any, tmp_path: Path, int
     # The sink's files are of this checkpoint: on a new one Spark would leave out what it takes for written.
     os.rename(tmp_path / "checkpoint", tmp_path / "former")
     with pytest.raises(
-        CheckpointMismatchError, match="has files of another query: the numbers of micro-batches begin anew"
+        CheckpointMismatchError, match="has files of another query: the numbers of micro-batches start from 1 again"
     ):
         pillarbox.start(writer(spark, tmp_path))
     assert not (tmp_path / "checkpoint").exists()

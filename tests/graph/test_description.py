@@ -88,13 +88,13 @@ def compared(old, new):
             {"uids": ("other",)},
             [
                 "it holds state of 'first', which the program does not have (the program has 'other' instead: set uid()"
-                " to the one of before)"
+                " to the old one)"
             ],
         ),
         (
             {},
             TWO,
-            ["there was 1 shuffle, and there are 2 ('second' added): Spark keeps the state behind each"],
+            ["there was 1 shuffle, and there are 2 ('second' added): Spark keeps the state of each shuffle"],
         ),
         (TWO, {}, ["it holds state of 'second', which the program does not have"]),
         (
@@ -129,7 +129,7 @@ def compared(old, new):
             {"before": True},
             [
                 "operator 'first' is in another place of the program, where its state is not found: 'more' was added"
-                " before it; add it behind the others"
+                " before it; add it after the others"
             ],
         ),
         (
@@ -227,8 +227,8 @@ def test_a_source_with_other_columns_may_be_another_one():
     found = compare(reading(ONE, TWO_OF_THEM), reading(ONE, ("other", ["x int"])))
     assert not found.refused
     assert found.doubtful == [
-        "a source was 'two' (id bigint, at timestamp), and is 'other' (x int): Spark goes on with it from where the one"
-        " of before was read to; if it reads something else, start from a new checkpoint"
+        "a source was 'two' (id bigint, at timestamp), and is 'other' (x int): Spark resumes it where the old one was"
+        " read to; if it reads something else, start from a new checkpoint"
     ]
 
 

@@ -588,7 +588,7 @@ def test_state_is_refused():
         async def async_invoke(self, value):
             return [value]
 
-    with pytest.raises(ProgramError, match="keyed state 'n', but it runs beside the mailbox thread"):
+    with pytest.raises(ProgramError, match="keyed state 'n', but it runs outside the mailbox thread"):
         harness(Greedy())
 
 

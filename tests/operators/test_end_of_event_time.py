@@ -135,5 +135,5 @@ def test_a_trigger_of_global_windows_that_fires_without_end_is_told_of(monkeypat
         lambda stream: stream.window(GlobalWindows.create()).trigger(Again()).aggregate(Number())
     ) as harness:
         harness.push(("a", 1), 1)
-        with pytest.raises((ProgramError, OperatorError), match=r"since then timers have set more than 1100 timers"):
+        with pytest.raises((ProgramError, OperatorError), match=r"timers have then set more than 1100 timers"):
             harness.end_input()

@@ -210,7 +210,7 @@ def test_names_of_functions_and_of_operators(tmp_path: Path) -> None:
     former = then.compared(only_sums).refused[0].split("'")[1]
     said = then.refusal(lambda env, paid: {"sum": sums(paid.map(lambda one: one), uid=None)})
     assert f"it holds state of '{former}', which the program does not have (the program has '" in said
-    assert "instead: set uid() to the one of before)" in said
+    assert "instead: set uid() to the old one)" in said
     mended = then.goes_on(lambda env, paid: {"sum": sums(paid.map(lambda one: one), uid=former)}, *paid("a"))
     assert mended == {"sum": [("a", 2)]}
 
@@ -352,7 +352,7 @@ def test_aggregates_of_columns(tmp_path: Path) -> None:
         "rows are known"
     )
     other = build("both", n=sum_("n"), most=max_("n"))
-    assert "set uid() to the one of before" in then.refusal(other)
+    assert "set uid() to the old one" in then.refusal(other)
     found = then.from_savepoint(other, *paid("a"), last, allow_non_restored_state=True)
     assert found == {"sum": [(1, 1)]}
 

@@ -108,7 +108,7 @@ def test_a_new_version_renames_deletes_and_moves(model):
     with pytest.raises(CheckpointMismatchError, match=r"holds value 'total' of operator .*renamed_from\('total'\)"):
         run(before, [1], now)
     with pytest.raises(
-        CheckpointMismatchError, match=r"one.Seen, which is not there .* env.add_class_alias\('one:Seen'"
+        CheckpointMismatchError, match=r"one.Seen, which cannot be found .* env.add_class_alias\('one:Seen'"
     ):
         run(lambda env, values: after(StreamExecutionEnvironment(), values), [1], snapshot)
 

@@ -74,7 +74,7 @@ def test_requests_of_an_operator_with_another_uid_are_refused(beside: Any) -> No
         ANSWERING.set()
     assert said == [
         "operator 'ask' has requests that are carried on, and the program does not have it in the chain of 'pass': set"
-        " uid() to the one of before"
+        " uid() to the old one"
     ]
     assert same == {"refused": [], "doubtful": [], "carried_out": []}
     with (

@@ -287,7 +287,7 @@ def test_the_command_waits_for_the_answer(folder, clock):
 
 
 def test_a_request_that_nobody_takes_is_withdrawn(folder, clock):
-    with pytest.raises(SavepointError, match="nobody has taken the request within 30 seconds, and it is withdrawn"):
+    with pytest.raises(SavepointError, match="no driver has accepted the request within 30 seconds, and it is with"):
         request_stop(NO_SPARK, "cp", "/sp", drain=False, timeout=30.0)
     assert [line["withdrawn"] for line in folder.of("withdrawn")] == [folder.content[0]["request"]]
 
@@ -419,7 +419,7 @@ def test_what_has_ended_is_in_nobodys_way(folder, clock, savepoints, ended):
 def test_an_earlier_request_with_less_time_is_asked_again(folder, clock, savepoints):
     """Nobody takes it within its own time; the call that waits for it has more."""
     ask(folder, until=1010.0)
-    with pytest.raises(SavepointError, match="nobody has taken the request within 30 seconds"):
+    with pytest.raises(SavepointError, match="no driver has accepted the request within 30 seconds"):
         again()
     first, second = (line["request"] for line in folder.of("request"))
     assert [line["withdrawn"] for line in folder.of("withdrawn")] == [first, second]
@@ -464,7 +464,7 @@ def test_a_query_does_not_stop_for_a_request_of_before_its_start(folder, started
     assert not stopped and folder.of("over") == [{"over": ["r"]}]
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith(
-        "query q: a request of before this start, to stop the query with a savepoint in /sp, is pass"
+        "query q: a request from before this start, to stop the query with a savepoint in /sp, is ign"
     )
     started()
     assert len(folder.of("over")) == 1, "it is said once"

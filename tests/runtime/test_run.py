@@ -95,7 +95,7 @@ def test_a_signal_ends_a_query_behind_its_epoch(query, handlers, number, capsys)
     pillarbox.run(query)
     assert (query.stops, query.isActive, handlers) == (1, False, [])
     assert query.looks > 4, "it did not wait for the end of the epoch"
-    assert f"{number.name}: query q ends behind the epoch that runs, within 30 seconds" in capsys.readouterr().err
+    assert f"{number.name}: query q ends after the running epoch, within 30 seconds" in capsys.readouterr().err
 
 
 def test_another_signal_ends_it_at_once_and_a_third_one_is_not_pillarbox_s(query, handlers, caplog):

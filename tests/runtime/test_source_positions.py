@@ -113,7 +113,7 @@ def test_sources_begin_anew(wanted: Any, sources: Sources, planned: list[Planned
         ("savepoint", noted("12"), [RATE], "which counts from the start of its query"),
         ("none", noted("12"), [KAFKA], "no source has a position, and the program reads 1 (kafka): give one of them"),
         (({},), noted("12"), [KAFKA, KAFKA], "positions has 1, and the program reads 2 (kafka, kafka)"),
-        (({"a": 1},), noted("12"), [FILES], "which begins anew, or goes on where the savepoint has it"),
+        (({"a": 1},), noted("12"), [FILES], "which begins as in a new query, or resumes where the savepoint has it"),
     ],
 )
 def test_positions_that_cannot_be(wanted: Any, sources: Sources, planned: list[PlannedSource], says: str) -> None:

@@ -246,7 +246,7 @@ def test_a_spark_that_cannot_rescale_says_so(session, named):
         ConfigurationError, match=f"^{named} cannot spread the state of a checkpoint over another"
     ) as no:
         rescale(spark, "/checkpoint", 4)
-    assert "Or write a savepoint, and start from that, env.from_savepoint(...)" in str(no.value)
+    assert "Or write a savepoint, and start from it, with env.from_savepoint(...)" in str(no.value)
     for wrong in (0, True, "4", None):
         with pytest.raises(ProgramError, match=r"parallelism is a whole number from 1, not"):
             rescale(spark, "/checkpoint", wrong)  # type: ignore[arg-type]

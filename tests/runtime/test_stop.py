@@ -35,7 +35,7 @@ def test_a_query_that_fails_is_stopped_and_has_no_savepoint(fails: str) -> None:
     assert not found.isActive
     assert str(caught.value) == (
         "checkpoint cp: the query failed before it could be stopped: RuntimeError: the disk is full. The query is"
-        " stopped, and no savepoint was written. Started again, it runs that epoch again, and goes on; 'pillarbox"
+        " stopped, and no savepoint was written. Started again, it runs that epoch again, and continues; 'pillarbox"
         " savepoint cp DIR' writes a savepoint of the last epoch that was committed"
     )
 

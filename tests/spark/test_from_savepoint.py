@@ -185,7 +185,7 @@ def test_from_a_savepoint_at_another_parallelism_and_on(home: Home, caplog: pyte
     assert str(caught.value).splitlines()[1:] == [
         "  - the query reads 3 streaming sources, and the program 2 of them: give the others to the program, too, or"
         " read them in a query of their own",
-        "  - the query has stateful steps of Spark's beside the program (Deduplicate), of which a savepoint has no"
+        "  - the query has stateful steps of Spark's besides the program (Deduplicate), of which a savepoint has no"
         " state: leave them out, or do that in the program",
         "  - it has positions of 2 sources, and the program reads 3 (FileSource["
         + str(home.input).translate(_ANY)

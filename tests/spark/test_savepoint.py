@@ -152,7 +152,7 @@ def test_a_savepoint(spark, tmp_path, command, monkeypatch):
                 ask(spark, str(half), argument)
     assert len(list(half.glob("offsets/[0-9]*"))) == 3 and not (tmp_path / "none").exists()
     rmtree(half / "pillarbox")
-    with pytest.raises(CheckpointMismatchError, match="has no state of pillarbox: is it that of another query"):
+    with pytest.raises(CheckpointMismatchError, match="has no state of pillarbox: does it belong to another query"):
         pillarbox.savepoint(spark, str(half), str(tmp_path / "none"))
     with pytest.raises(CheckpointMismatchError, match="is a savepoint, not a checkpoint: start a program from it"):
         pillarbox.savepoint(spark, directory, str(tmp_path / "none"))

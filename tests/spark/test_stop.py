@@ -145,7 +145,7 @@ def test_stopped_at_a_request_and_then_drained(spark, tmp_path, caplog, monkeypa
     assert Counter(home.out[last]) == Counter(fired) and fired
     with caplog.at_level(logging.WARNING, "pillarbox"):
         home.start().stop()
-    assert "was drained: event time has come to its end in it" in caplog.text
+    assert "was drained: event time has ended in it" in caplog.text
 
 
 @pytest.mark.usefixtures("quick")

@@ -275,7 +275,7 @@ def test_a_class_that_is_gone_is_named_with_state_and_key(_gone, size):
         Task(task.store)
     sentence = (
         f"operator 'op', subtask 3: the checkpoint holds, in the value state 'b' of {whose}, payments.Payment,"
-        " which is not there (AttributeError: ...): keep it where it was; if it has moved, say where, with"
+        " which cannot be found (AttributeError: ...): keep it where it was; if it has moved, say where, with"
         " env.add_class_alias('payments:Payment', ...); or start from a new checkpoint"
     )
     assert re.sub("Error: [^)]*", "Error: ...", str(caught.value)) == sentence
@@ -286,7 +286,7 @@ def test_a_class_that_is_gone_in_keys_and_in_the_operators_own_state(_gone):
     with_key = Task().put(_gone.Payment(), a=1).commit()
     with_own = Task().commit(operators={"ask": [("request", [_gone.Payment()], None, 1, None)]})
     del _gone.Payment
-    with pytest.raises(CheckpointMismatchError, match=r"in the key <.*>, payments\.Payment, which is not there"):
+    with pytest.raises(CheckpointMismatchError, match=r"in the key <.*>, payments\.Payment, which cannot be found"):
         Task(with_key.store)
     with pytest.raises(
         CheckpointMismatchError, match=r"in records that an operator had not finished, payments\.Paymen"

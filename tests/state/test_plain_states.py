@@ -479,7 +479,10 @@ def test_operators_that_keep_records_are_pickled():
     backend.get_state(LONG("n"))
     backend.seal()
     log = StateLog(LogIdentity("op", 3, 4, 128, key=KEY), backend)
-    assert log.reason_for_pickles == "an operator behind it keeps records of its own, such as requests that are carried"
+    assert (
+        log.reason_for_pickles
+        == "an operator chained to it keeps records of its own, such as requests that are carried"
+    )
 
 
 def test_state_of_before_is_looked_at_when_types_come():

@@ -213,7 +213,7 @@ def test_a_snapshot_of_another_operator_is_refused():
 def test_a_snapshot_of_another_kind_of_harness_is_refused():
     with keyed() as harness, ProgramTestHarness(running_sum) as program:
         of_operator, of_program = harness.snapshot(), program.snapshot()
-    with pytest.raises(ProgramError, match=r"starts from a snapshot\(\) of such a one, not from ProgramSnapshot"):
+    with pytest.raises(ProgramError, match=r"starts from a snapshot\(\) of such a harness, not from ProgramSnapshot"):
         keyed(snapshot=of_program)
     with pytest.raises(ProgramError, match=r"starts from a snapshot\(\) of another one, not from OperatorSnapshot"):
         ProgramTestHarness(running_sum, snapshot=of_operator)

@@ -131,7 +131,7 @@ REFUSED = {
     ),
     "unknown columns": (
         lambda: payments().map(lambda row: row).key_by("card").window(MINUTE).aggregate(n=count_()),
-        "need to know the columns, and 'map' declares none: put the window behind from_dataframe",
+        "need to know the columns, and 'map' declares none: put the window after from_dataframe",
     ),
     "trigger": (
         lambda: keyed().window(MINUTE).trigger(CountTrigger.of(3)).aggregate(n=count_()),

@@ -36,10 +36,10 @@ Examples:
   pillarbox savepoint /checkpoints/flights /savepoints/flights-1
   pillarbox stop /checkpoints/flights
 
-CHECKPOINT is the checkpointLocation of a query, wherever Spark reads: a path, hdfs://, s3a://, abfss://. What such a
-place needs is given to Spark as spark-submit has it: --conf spark.jars.packages=... --conf spark.hadoop....
+CHECKPOINT is the checkpointLocation of a query, wherever Spark reads: a path, hdfs://, s3a://, abfss://. Pass the
+settings that it needs to Spark as with spark-submit: --conf spark.jars.packages=... --conf spark.hadoop....
 
-Exit codes: 0, done; 1, could not be done, and why is on standard error; 2, called wrongly.
+Exit codes: 0, success; 1, failure, with the reason on standard error; 2, wrong usage.
 """
 
 
@@ -153,7 +153,7 @@ _EPOCH = click.option(
 @click.option(
     "--against",
     metavar="CHECKPOINT",
-    help="Compare with the program of another checkpoint: say what keeps that one from going on with this.",
+    help="Compare with the program of another checkpoint: list what keeps it from resuming from this one.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @_with_spark
@@ -324,7 +324,7 @@ def savepoint(
     from pillarbox._runtime.spark.savepoint import savepoint as write
 
     if drain and not stop:
-        raise click.UsageError("--drain is for --stop: nothing of a query that goes on is drained")
+        raise click.UsageError("--drain needs --stop: a query that keeps running is not drained")
     if stop and epoch is not None:
         raise click.UsageError("--epoch is not for --stop: the savepoint is of the query's last epoch")
     with open_session(f"Writing a savepoint of {checkpoint}") as spark:
@@ -369,7 +369,7 @@ def _not_seen_here(directory: str, *, as_json: bool) -> None:
     type=click.FloatRange(0, min_open=True),
     default=600.0,
     show_default=True,
-    help="How long the epoch that runs may take to its end (seconds); then it is interrupted.",
+    help="How long the running epoch may take to complete (seconds); then it is interrupted.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @_with_spark

@@ -60,7 +60,7 @@ def checkpoint(console: Console, found: dict[str, Any]) -> None:
             columns = ", ".join(source["columns"] or ())
             console.print(_text(f"source {source['name']!r}" + (f": {columns}" if columns else "")))
     if found["programs"] is None:
-        console.print("no program is noted beside it: the query was started without pillarbox.start(...)")
+        console.print("no program is recorded: the query was started without pillarbox.start(...)")
     if found["operators"]:
         _operators(console, found["operators"])
         _largest(console, found["operators"])
@@ -204,7 +204,7 @@ def counted(number: int, what: str) -> str:
 
 def _changes(console: Console, changes: dict[str, list[str]]) -> None:
     if not changes["refused"] and not changes["doubtful"]:
-        console.print("The other program can go on with this checkpoint.", style="green")
+        console.print("The other program can resume from this checkpoint.", style="green")
     for what in changes["refused"]:
         console.print(Text(f"refused: {what}", style="red"))
     for what in changes["doubtful"]:

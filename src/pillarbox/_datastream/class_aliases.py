@@ -45,7 +45,7 @@ class ClassAliases:
         module, colon, name = former.partition(":") if isinstance(former, str) else ("", "", "")
         if not (module and colon and name):
             raise ProgramError(
-                f"add_class_alias() takes module and name of before, as in 'shop.model:Order', not {shorten(former)}"
+                f"add_class_alias() takes the old module and name, as in 'shop.model:Order', not {shorten(former)}"
             )
         if not isinstance(cls, type):
             raise ProgramError(f"add_class_alias({former!r}, ...) takes the class itself, not {shorten(cls)}")

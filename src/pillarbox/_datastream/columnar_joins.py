@@ -195,7 +195,7 @@ def _names(left: JoinSide, right: JoinSide, shared: set[str], suffixes: Any) -> 
     if suffixes is None:
         if both:
             raise ProgramError(
-                f"interval_join(): both sides have a column {both[0]!r}: rename one, or say what is put behind the"
+                f"interval_join(): both sides have a column {both[0]!r}: rename one, or choose endings for the"
                 ' names: suffixes=("", "_right")'
             )
         return (*ours, *theirs)

@@ -141,9 +141,9 @@ def _schema(stream: KeyedStream[Any, Any]) -> spark.StructType:
     schema = known_schema(stream._plain_step())
     if schema is None:
         raise ProgramError(
-            f"aggregates of columns need to know the columns, and {stream._plain_step().name!r} declares none: put the"
-            " window behind from_dataframe(), or declare the output_type of the function before it (the type_info of a"
-            " collection)"
+            f"aggregates of columns need to know the columns, and {stream._plain_step().name!r} declares none: put"
+            " the window after from_dataframe(), or declare the output_type of the function before it (the type_info"
+            " of a collection)"
         )
     return schema
 

@@ -114,7 +114,7 @@ class _Pair(Generic[T1, T2]):
         if not guarded_ones:
             raise ProgramError(
                 f"{self._method}() has no side outputs before where(key, on_error=tag), or equal_to(key, on_error=tag);"
-                " those of its results are had from the stream that apply(...) returns"
+                " get side outputs of its results from the stream that apply(...) returns"
             )
         first, *more = (stream.get_side_output(tag) for stream in guarded_ones)
         return first.union(*more) if more else first

@@ -28,7 +28,7 @@ _OF_STREAMS = {
     "cache": "end the stream with to_dataframe(...), and persist that",
     "force_non_parallel": "say set_parallelism(1)",
     "full_window_partition": (
-        "say window(GlobalWindows.create_with_end_of_stream_trigger()) behind key_by(...), or window_all(...) with it;"
+        "say window(GlobalWindows.create_with_end_of_stream_trigger()) after key_by(...), or window_all(...) with it;"
         " a subtask's part of a stream has no window of its own"
     ),
     "get_execution_config": "there is none: say env.set_parallelism(...) and the like",
@@ -127,7 +127,7 @@ _CLASSES = {
     "there are no changelog streams, so a row has no kind": "RowKind",
     "it is a datetime here": "Instant",
     _QUERIES: "CompletableFuture JobClient JobExecutionResult JobID JobStatus",
-    "functions return or yield their results, those of a side output as a tuple of tag and result": "Collector",
+    "functions return or yield their results, and results for a side output as a tuple of tag and result": "Collector",
 }
 _ADVICE = {name: advice for advice, names in _CLASSES.items() for name in names.split()}
 

@@ -37,7 +37,7 @@ def set_parallelism(step: Transformation, parallelism: int) -> None:
     if isinstance(step, SourceTransformation):
         raise ProgramError(
             f"set_parallelism({parallelism}): the parallelism of the source {step.name!r} is the number of partitions"
-            " that it is read in: repartition the DataFrame, or put rebalance() behind the source"
+            " that it is read in: repartition the DataFrame, or put rebalance() after the source"
         )
     _operator(step, f"set_parallelism({parallelism})").parallelism = parallelism
 
@@ -53,5 +53,5 @@ def set_chaining(step: Transformation, chaining: ChainingStrategy, method: str) 
 
 def _operator(step: Transformation, what: str) -> OperatorTransformation:
     if not isinstance(step, OperatorTransformation):
-        raise ProgramError(f"{what} belongs to an operator; {step.name!r} is none: call it behind map(...) or the like")
+        raise ProgramError(f"{what} belongs to an operator; {step.name!r} is none: call it after map(...) or the like")
     return step

@@ -131,7 +131,7 @@ def read_description(text: str) -> dict[str, Any] | None:
         return None
     if found["format"] != FORMAT:
         raise CheckpointMismatchError(
-            f"the program's description beside the checkpoint has format {found['format']}, this version of pillarbox"
+            f"the program's description in the checkpoint has format {found['format']}, this version of pillarbox"
             f" reads format {FORMAT}: {advice_on_version(found['format'], FORMAT)}, or start from a new checkpoint"
         )
     programs = found.get("programs")
@@ -234,14 +234,14 @@ def _compare_programs(then: dict[str, Any], now: dict[str, Any], found: Comparis
     missing = [uid for uid in old if uid not in new]
     added = [uid for uid in new if uid not in old]
     if missing:
-        hint = f" (the program has {_listed(added)} instead: set uid() to the one of before)" if added else ""
+        hint = f" (the program has {_listed(added)} instead: set uid() to the old one)" if added else ""
         refused.append(f"it holds state of {_listed(missing)}, which the program does not have{hint}")
     levels, new_levels = ({operator["level"] for operator in operators.values()} for operators in (old, new))
     if len(new_levels) > len(levels):
         what = f" ({_listed(added)} added)" if added else ""
         refused.append(
             f"there {_were(len(levels), 'shuffle')}, and there {_are(len(new_levels))}{what}: Spark keeps the state"
-            " behind each"
+            " of each shuffle"
         )
     for uid, before in old.items():
         after = new.get(uid)
@@ -273,8 +273,8 @@ def compare_sources(then: list[dict[str, Any]], now: list[dict[str, Any]], found
     for one, other in zip(then, now):
         if one["columns"] != other["columns"]:
             found.doubtful.append(
-                f"a source was {_shown(one)}, and is {_shown(other)}: Spark goes on with it from where the one of"
-                " before was read to; if it reads something else, start from a new checkpoint"
+                f"a source was {_shown(one)}, and is {_shown(other)}: Spark resumes it where the old one was read to;"
+                " if it reads something else, start from a new checkpoint"
             )
 
 
@@ -286,7 +286,7 @@ def _shown(source: dict[str, Any]) -> str:
 def _compare_operators(then: dict[str, Any], now: dict[str, Any], moved_by: list[str], found: Comparison) -> None:
     operator = f"operator {then['uid']!r}"
     if (then["number"], then["level"]) != (now["number"], now["level"]):
-        why = f": {_listed(moved_by)} was added before it; add it behind the others" if moved_by else ""
+        why = f": {_listed(moved_by)} was added before it; add it after the others" if moved_by else ""
         found.refused.append(f"{operator} is in another place of the program, where its state is not found{why}")
     if then["kind"] != now["kind"]:
         found.refused.append(f"{operator} was made by {then['kind']}(), and is made by {now['kind']}()")

@@ -47,7 +47,7 @@ def _check_operator_state(node: ChainNode, vertex: Vertex) -> None:
         if not (isinstance(make.func, type) and issubclass(make.func, FunctionOperator)):
             raise ProgramError(
                 f"operator {node.name!r} calls its function in another thread: it cannot have state of the operator"
-                " itself (CheckpointedFunction); keep that in a map() or process() before or behind it"
+                " itself (CheckpointedFunction); keep that in a map() or process() before or after it"
             )
 
 

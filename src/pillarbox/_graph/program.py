@@ -217,8 +217,8 @@ class _Compiler:
             if isinstance(step, OperatorTransformation) and (step.parallelism or 1) > most:
                 raise ProgramError(
                     f"operator {step.name!r} has parallelism {step.parallelism}, above the max parallelism {most}: some"
-                    f" subtasks would own no key group; raise it, with env.set_max_parallelism({step.parallelism}), or"
-                    " lower that of the operator"
+                    f" subtasks would own no key group; raise it, with env.set_max_parallelism({step.parallelism}),"
+                    " or lower the operator's parallelism"
                 )
 
     def compile(self) -> Program:

@@ -266,7 +266,7 @@ def plan_restore(
     wrong: list[str] = []
     warnings: list[str] = []
     if manifest.drained:
-        warnings.append("it was drained: event time has come to its end in it, so all that comes now is late")
+        warnings.append("it was drained: event time has ended in it, so all further records are late")
     heads = {vertex.uid: vertex for vertex in program.vertices if not vertex.is_source}
     nodes = {node.uid: vertex for vertex in heads.values() for node in vertex.nodes}
     stateful = {uid: _stateful(states) for uid, states in own.items()}
@@ -304,8 +304,8 @@ def plan_restore(
                 left.append(uid)
             elif there is not vertex:
                 wrong.append(
-                    f"operator {uid!r} has state of its own, and was chained behind {table.uid!r}; it is behind"
-                    f" {there.uid!r} now, where that is not found: chain it as before, or leave its state behind"
+                    f"operator {uid!r} has state of its own, and was chained after {table.uid!r}; it is after"
+                    f" {there.uid!r} now, where its state is not found: chain it as before, or leave its state behind"
                 )
     if left and not start.allow_non_restored_state:
         added = [uid for uid in heads if uid not in {vertex.uid for vertex in vertices.values()}]

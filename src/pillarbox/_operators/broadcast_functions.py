@@ -73,7 +73,7 @@ class ReadOnlyBroadcastState(Generic[K, V]):
     def _refuse(self) -> NoReturn:
         raise ProgramError(
             "broadcast state is changed in process_broadcast_element() only, which runs in every subtask: here it can"
-            " only be read, else subtasks would come to hold different things"
+            " only be read, as subtasks would otherwise hold different state"
         )
 
 

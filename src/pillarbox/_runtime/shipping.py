@@ -80,7 +80,7 @@ def _whose(vertex: Vertex) -> str:
     for node in vertex.nodes:
         if not _can_be_pickled(node.factory):
             return f"the function of operator {node.name!r}"
-    return f"the key function or partitioner behind {vertex.name!r}"
+    return f"the key function or partitioner after {vertex.name!r}"
 
 
 def _can_be_pickled(value: object) -> bool:

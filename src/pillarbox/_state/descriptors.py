@@ -178,7 +178,7 @@ class ReducingStateDescriptor(StateDescriptor, Generic[V]):
         if (isinstance(function, type) and hasattr(function, "reduce")) or not callable(self.reduce_function):
             raise ProgramError(
                 f"the state {name!r}: reduce_function is a function f(folded, added), or an instance of a"
-                f" ReduceFunction, not {shorten(function)}; the type of the values comes behind it"
+                f" ReduceFunction, not {shorten(function)}; the type of the values comes after it"
             )
         self.type_info = type_info
 

@@ -387,7 +387,7 @@ class HeapRows:
         return CheckpointMismatchError(
             f"the checkpoint holds {written.name.partition('/')[2]!r} of operator {self.operator!r} as"
             f" {written.kind} state, the program declares it as {declared} state: give it another name, and delete the"
-            " one of before with runtime_context.delete_if_exists()"
+            " old one with runtime_context.delete_if_exists()"
         )
 
     def positions(self, written: list[SlotSpec]) -> list[int] | None:

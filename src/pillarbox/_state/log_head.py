@@ -319,14 +319,15 @@ def _check_identity(head: LogHead, mine: LogIdentity) -> None:
     if missing:
         raise CheckpointMismatchError(
             f"the checkpoint holds state of {', '.join(map(repr, missing))}, which the program does not have: run"
-            " the program that wrote it, set uid() of the operators to those in the checkpoint, or start anew"
+            " the program that wrote it, set uid() of the operators to those in the checkpoint, or start from a new"
+            " checkpoint"
         )
     moved = sorted(uid for uid, *place in head.program if places[uid] != place)
     if moved:
         # Their state would not be found: they would start anew, in silence.
         raise CheckpointMismatchError(
             f"the checkpoint holds state of {', '.join(map(repr, moved))}, which the program has in another place:"
-            " operators with state were added before it; run the program that wrote it, add operators behind the"
+            " operators with state were added before it; run the program that wrote it, add operators after the"
             " others, or start from a new checkpoint"
         )
 

@@ -58,7 +58,7 @@ def compare_states(then: LogHead, now: LogHead) -> StateChanges:
                 _compare_types(what, parse(one), parse(other), found)
     found.doubtful += [
         f"{operator}: nobody asks for the list state {_said(slot)!r} (uid and name): it is refused where anything is in"
-        " it; set uid() to the one of before, or delete it with delete_if_exists() of the operator state store"
+        " it; set uid() to the old one, or delete it with delete_if_exists() of the operator state store"
         for slot in sorted(_lists(then) - _lists(now))
     ]
     found.carried_out += [

@@ -196,7 +196,7 @@ class StateLog:
         try:
             return dumps_by_name(self.task_state)
         except Exception as error:
-            what = "what it keeps beside the state of keys, such as records of requests that have not ended,"
+            what = "what it keeps besides the state of keys, such as records of requests that have not ended,"
             operator = self.contents.backend.operator
             raise OperatorError(f"operator {operator!r}: {what} {cannot_be_written(error)}") from error
 
@@ -204,7 +204,7 @@ class StateLog:
     def reason_for_pickles(self) -> str | None:
         """Why the operator's state is pickled; None: it is plain, as the types say that the program declares."""
         if self._own_state:
-            return "an operator behind it keeps records of its own, such as requests that are carried"
+            return "an operator chained to it keeps records of its own, such as requests that are carried"
         return reason_for_pickles(self.contents.identity.key, self.contents.backend)
 
     @property

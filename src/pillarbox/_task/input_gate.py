@@ -148,7 +148,7 @@ class InputGate:
             if channel.early:
                 raise ExchangeError(
                     f"{self._label}: buffer {channel.expected} of channel {number} is missing,"
-                    f" {len(channel.early)} later ones are there"
+                    f" {len(channel.early)} later ones have arrived"
                 )
             if not channel.has_barrier:
                 raise ExchangeError(f"{self._label}: no barrier from channel {number}")

@@ -163,8 +163,8 @@ class InternalTimerService:
             left -= max(len(timers) - before, 0)
             if left < 0:
                 raise ProgramError(
-                    f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: the data has ended, and since"
-                    f" then timers have set more than {limit} timers, the latest by that at {timestamp}: as all of them"
+                    f"operator {self._keys.operator!r}, key {shorten(self._keys.key)}: the data has ended, and timers"
+                    f" have then set more than {limit} timers, the latest by that at {timestamp}: as all of them"
                     " fire now, this would never end; set no timer where current_watermark() is 2**63 - 1, or use batch"
                     " mode, which drops such timers"
                 )

@@ -113,7 +113,7 @@ def _check_snapshots(
             harness.end_input()
             found += harness.get_elements()
         what = (
-            f"law 2: a snapshot after step {point} of {len(steps)} (and one after step {earlier}), and going on from"
+            f"law 2: a snapshot after step {point} of {len(steps)} (and one after step {earlier}), and resuming from"
             " it, changes the output: something is kept outside of state, or was changed in place without update()"
         )
         _compare(_records(found), _records(right), ordered, what)

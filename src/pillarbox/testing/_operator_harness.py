@@ -483,8 +483,8 @@ def keying_of(way_in: RecordInput) -> Keying | None:
 def _chunks_of(snapshot: Any) -> dict[int, bytes]:
     if not isinstance(snapshot, OperatorSnapshot):
         raise ProgramError(
-            f"a harness of one operator starts from a snapshot() of such a one, not from {shorten(snapshot)}; that of a"
-            " program is for another ProgramTestHarness"
+            f"a harness of one operator starts from a snapshot() of such a harness, not from {shorten(snapshot)}; a"
+            " snapshot of a program is for another ProgramTestHarness"
         )
     return snapshot.chunks
 

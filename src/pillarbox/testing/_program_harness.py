@@ -277,7 +277,7 @@ def program_of(build: Build, parallelism: int) -> tuple[Program, dict[str, int |
     names = [parameter.name for parameter in parameters if parameter.default is parameter.empty]
     if not names:
         raise ProgramError(
-            f"{shorten(build)} takes no source: build(env, payments) gets one stream for each parameter behind env"
+            f"{shorten(build)} takes no source: build(env, payments) gets one stream for each parameter after env"
         )
     env = StreamExecutionEnvironment().set_parallelism(parallelism)
     sources = {name: env.from_collection([]).name(name) for name in names}

@@ -157,7 +157,7 @@ class FunctionHost:
 
     def _warn(self, seconds: float) -> None:
         _log.warning(
-            "operator %r: its event loop was blocked for %.1f s, in which no request could go on; if a coroutine did"
+            "operator %r: its event loop was blocked for %.1f s, in which no request could proceed; if a coroutine did"
             " it: %s",
             self._name,
             seconds,
@@ -208,6 +208,6 @@ class _AsyncRuntimeContext(RuntimeContext):
 
     def _keyed_state(self, descriptor: StateDescriptor) -> Any:
         raise ProgramError(
-            f"operator {self._context.name!r} asks for the keyed state {descriptor.name!r}, but it runs beside the"
-            " mailbox thread, which state belongs to: use process(...) before or after it"
+            f"operator {self._context.name!r} asks for the keyed state {descriptor.name!r}, but it runs outside the"
+            " mailbox thread, to which state belongs: use process(...) before or after it"
         )

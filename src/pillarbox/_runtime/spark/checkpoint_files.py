@@ -82,8 +82,8 @@ class CheckpointFiles:
             raise CheckpointMismatchError(
                 f'checkpoint {checkpoint}: its path has a space, or one of "#%<>?[\\]^`{{|}}, and Spark, whose queries'
                 " take any path, looks for the state of this one elsewhere when it reads or moves that: stop the query,"
-                " copy all of the checkpoint to another path, and go on there; on a local disk, a symbolic link to it"
-                " does"
+                " copy all of the checkpoint to another path, and continue there; on a local disk, a symbolic link to"
+                " it is enough"
             )
         if epoch is not None and epoch > last:
             raise CheckpointMismatchError(f"checkpoint {checkpoint}: its last epoch is {last}; there is no {epoch} yet")
@@ -113,7 +113,7 @@ class CheckpointFiles:
         for operator in found:
             if self.epoch < operator.first:
                 raise CheckpointMismatchError(
-                    f"checkpoint {self}: the state of epoch {self.epoch} is not there any more, the oldest one that is"
+                    f"checkpoint {self}: the state of epoch {self.epoch} no longer exists: the oldest one that does"
                     f" is {operator.first} (spark.sql.streaming.minBatchesToRetain says how many Spark keeps)"
                 )
         return found

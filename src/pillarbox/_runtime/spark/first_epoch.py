@@ -116,8 +116,8 @@ def begin_from_savepoint(
         )
     if not hasattr(spark, "_jsparkSession"):
         raise ConfigurationError(
-            "Spark Connect cannot start a query from a savepoint: start it once in a classic session, with"
-            " trigger(availableNow=True) for one; it goes on under Spark Connect"
+            "Spark Connect cannot start a query from a savepoint: start it once in a classic session, for example"
+            " with trigger(availableNow=True), and later under Spark Connect"
         )
     files = files_of(writer, start, *args, **options)
     reads = runs_every_plan(writer, start, *args, **options)
@@ -217,13 +217,13 @@ class _Beginning:
                 others.remove(mine)
         if others:
             found.append(
-                f"the query has stateful steps of Spark's beside the program ({', '.join(others)}), of which a"
+                f"the query has stateful steps of Spark's besides the program ({', '.join(others)}), of which a"
                 " savepoint has no state: leave them out, or do that in the program"
             )
         if files is not None and SinkLog(self._spark, files).last is not None:
             found.append(
-                f"{files} has files of another query: the numbers of micro-batches begin anew, and Spark would leave"
-                " out those that it takes for written; write to a new directory, and read both"
+                f"{files} has files of another query: the numbers of micro-batches start from 1 again, and Spark"
+                " would skip those that it takes for written; write to a new directory, and read both"
             )
         return found
 

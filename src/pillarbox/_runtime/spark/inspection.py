@@ -253,7 +253,7 @@ def _lost_requests(uid: str, views: list[LogView], chain: list[str] | None) -> I
     for lost in sorted(every.keys() - {uid, *chain}):
         yield (
             f"operator {lost!r} has requests that are carried on, and the program does not have it in the chain of"
-            f" {uid!r}: set uid() to the one of before"
+            f" {uid!r}: set uid() to the old one"
         )
 
 

@@ -39,7 +39,7 @@ def drain_setting(description: Description) -> dict[str, str]:
             description.forget_last_epoch()
             if description.is_drained():
                 _log.warning(
-                    "checkpoint %s was drained: event time has come to its end in it, so all that comes now is late;"
+                    "checkpoint %s was drained: event time has ended in it, so all further records are late;"
                     " start from a new checkpoint",
                     description,
                 )

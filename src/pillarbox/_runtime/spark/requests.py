@@ -229,8 +229,8 @@ class RequestWatch:
         for request in before:
             if request.is_open:
                 _log.warning(
-                    "query %s: a request of before this start, %s, is passed over: a command that still waits for it"
-                    " asks again",
+                    "query %s: a request from before this start, %s, is ignored: a command that still waits for it asks"
+                    " again",
                     *(self._name, request),
                 )
 
@@ -309,7 +309,7 @@ def request_stop(
     """
     if Description(spark, checkpoint).query_id is None:
         raise CheckpointMismatchError(
-            f"{checkpoint} is no checkpoint of a query: give the checkpointLocation of the one that is to be stopped"
+            f"{checkpoint} is no checkpoint of a query: give the checkpointLocation of the query to stop"
         )
     place = None if directory is None else directory.rstrip("/") or directory
     mine = _Request(uuid.uuid4().hex, place, drain, time.time() + timeout)
@@ -439,8 +439,8 @@ class _Asked:
         """
         if time.time() > self._deadline:
             raise SavepointError(
-                f"checkpoint {self._checkpoint}: nobody has taken the request within {self._timeout:g} seconds, and"
-                " it is withdrawn. The query does not run, was not started with pillarbox.start(...), or the clocks"
+                f"checkpoint {self._checkpoint}: no driver has accepted the request within {self._timeout:g} seconds,"
+                " and it is withdrawn. The query does not run, was not started with pillarbox.start(...), or the clocks"
                 f" of both machines differ{self._if_stopped}"
             )
         self._write()

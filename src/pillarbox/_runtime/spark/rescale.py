@@ -101,8 +101,8 @@ def check_spark(spark: SparkSession) -> None:
         raise ConfigurationError(
             f"{named} cannot spread the state of a checkpoint over"
             " another number of partitions: call pillarbox.rescale in a classic session of Spark 4.2 or newer, or"
-            " 'pillarbox rescale'; the query itself may go on with this one then. Or write a savepoint, and start from"
-            " that, env.from_savepoint(...), on a new checkpoint with any parallelism"
+            " 'pillarbox rescale'; afterwards the query may run with this Spark again. Or write a savepoint, and"
+            " start from it, with env.from_savepoint(...), on a new checkpoint with any parallelism"
         )
 
 

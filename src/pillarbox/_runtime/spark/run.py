@@ -72,7 +72,7 @@ def run(query: StreamingQuery, *, grace: DurationLike = "30 seconds") -> None:
 
 def _end(started: StartedQuery, seconds: float, signals: _Signals) -> None:
     tell(
-        f"{signals.name}: query {started.query.id} ends behind the epoch that runs, within {seconds:g} seconds; another"
+        f"{signals.name}: query {started.query.id} ends after the running epoch, within {seconds:g} seconds; another"
         " signal ends it at once"
     )
     deadline = time.monotonic() + seconds

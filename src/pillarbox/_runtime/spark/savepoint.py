@@ -100,7 +100,7 @@ def savepoint(spark: SparkSession, checkpoint: str, directory: str, *, epoch: in
     stateful = files.stateful
     if not stateful and files.description.binding() is None:
         raise CheckpointMismatchError(
-            f"checkpoint {checkpoint} has no state of pillarbox: is it that of another query of Spark's?"
+            f"checkpoint {checkpoint} has no state of pillarbox: does it belong to another query of Spark's?"
         )
     check_new(spark, directory)
     with unwrapped_failures():

@@ -52,7 +52,8 @@ def glob_of(paths: Iterable[str]) -> str:
         if ":" in match[2]:
             raise CheckpointMismatchError(
                 f"the savepoint says that the file {path!r} was read, and Spark cannot look for a path with a colon as"
-                " one of several: have the source begin anew, positions={NAME: None}, on files that were not read yet"
+                " one of several: let the source begin as in a new query, positions={NAME: None}, on files that"
+                " were not read yet"
             )
         places.add(match[1])
         found.add(match[2])

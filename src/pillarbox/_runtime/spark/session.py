@@ -265,7 +265,7 @@ def task_slots(spark: SparkSession) -> int:
     if cores is None:
         raise ConfigurationError(
             "job_rate_limit is shared by the tasks of the source, and their number is not known: set"
-            " spark.sql.leafNodeDefaultParallelism to it, or use rate_limit, which is that of each task"
+            " spark.sql.leafNodeDefaultParallelism to it, or use rate_limit, which applies to each task"
         )
     return cores
 

@@ -52,8 +52,8 @@ def complete_sink_log(
     elif missing := _silent(spark, description):
         raise CheckpointMismatchError(
             f"checkpoint {description}: epoch {missing[0]} is none of the query's own, and the log of its file sink"
-            f" {folder} may not know of it yet: run the next epoch in a classic session, which writes that, and go on"
-            " with Spark Connect then"
+            f" {folder} may not know of it yet: run the next epoch in a classic session, which writes that, and"
+            " continue under Spark Connect then"
         )
 
 

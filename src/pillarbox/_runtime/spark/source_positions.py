@@ -305,14 +305,14 @@ def _position(line: _Line, seen: Sequence[str] | None, place: int, source: Plann
 
 def _checked(found: list[Any], planned: Sequence[PlannedSource]) -> FoundPositions:
     problems = [
-        f"source {place} of Spark's is {source.name}, which begins anew, or goes on where the savepoint has it, and at"
-        " no other position"
+        f"source {place} of Spark's is {source.name}, which begins as in a new query, or resumes where the savepoint"
+        " has it, and at no other position"
         for place, (position, source) in enumerate(zip(found, planned), 1)
         if source.is_files and not isinstance(position, (SeenFiles, type(None)))
     ]
     problems += [
         f"source {place} of Spark's is {source.name}, which counts from the start of its query: it has no position to"
-        " go on from"
+        " resume from"
         for place, (position, source) in enumerate(zip(found, planned), 1)
         if source.name == "rate" and position is not None
     ]
@@ -379,7 +379,7 @@ def _own_beginning(spark: SparkSession, source: PlannedSource, checkpoint: str) 
 def _beginning(source: PlannedSource) -> Any:
     if source.cleans:
         raise CheckpointMismatchError(
-            f"{source.name} has read no file that is still there, and Spark cannot clean files behind such a start:"
+            f"{source.name} has read no file that is still there, and Spark cannot clean files after such a start:"
             " start the query without the option cleanSource until its first micro-batch is committed"
         )
     return BEGINNING

@@ -131,7 +131,7 @@ class _Stop:
             raise SavepointError(
                 f"checkpoint {self._checkpoint}: the query is stopped, but its savepoint could not be written:"
                 f" {_sentence(error)}. Write it with 'pillarbox savepoint {self._checkpoint} DIR', or start the query"
-                " again, which goes on where it was"
+                " again, which resumes where it stopped"
             ) from error
 
     def _stop(self) -> None:
@@ -205,7 +205,7 @@ class _Stop:
 
     def _aborted(self, why: str, *, begun: bool = False) -> SavepointError:
         """Return the error of a query that is stopped and has no savepoint."""
-        runs = "runs that epoch again, and goes on" if begun else "goes on where it was"
+        runs = "runs that epoch again, and continues" if begun else "resumes where it stopped"
         return SavepointError(
             f"checkpoint {self._checkpoint}: {why}. The query is stopped, and no savepoint was written. Started again,"
             f" it {runs}; 'pillarbox savepoint {self._checkpoint} DIR' writes a savepoint of the last epoch that was"
