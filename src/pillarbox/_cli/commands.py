@@ -46,7 +46,7 @@ Exit codes: 0, success; 1, failure, with the reason on standard error; 2, wrong 
 @click.group(epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 @click.version_option(package.__version__, prog_name="pillarbox")
 def pillarbox() -> None:
-    """Look into the checkpoints of pillarbox's queries, and change what has to stay as it is while they run.
+    """Inspect the checkpoints of pillarbox's queries, and change what cannot change while they run.
 
     All commands start a local Spark, unless --master says otherwise; none needs the program that wrote the checkpoint.
     """
@@ -160,14 +160,14 @@ _EPOCH = click.option(
 def inspect(
     checkpoint: str, epoch: int | None, top: int, against: str | None, as_json: bool, open_session: Any
 ) -> None:
-    """Show what there is in CHECKPOINT, or in a savepoint.
+    """Show the content of CHECKPOINT, or of a savepoint.
 
-    That is program, epochs, and of each operator its keys, timers, watermark and bytes.
+    It shows the program, the epochs, and for each operator its keys, timers, watermark and bytes.
 
-    All of the state is read, and proved, once. The query may be running.
+    All state is read and checked once. The query may be running.
 
-    To see what a change of a program would do, run it once on a checkpoint of its own, as in a test, and give that one
-    with --against: the exit code is 1 if it could not go on with CHECKPOINT.
+    To see what a change of a program would do, run the changed program once on a checkpoint of its own, as in a test,
+    and pass that checkpoint by --against: the exit code is 1 if the program could not resume from CHECKPOINT.
     """
     from pillarbox._runtime.spark.inspection import changes_to, inspect_checkpoint, inspect_savepoint
     from pillarbox._runtime.spark.savepoint import is_savepoint
@@ -217,11 +217,11 @@ def state(
     """Show the state of the operator UID in CHECKPOINT, or in a savepoint.
 
     There is a row for each key, and for each of its windows. The columns are key, namespace (of a window: its start and
-    end), one for each state, timers, subtask. Those whose type the checkpoint does not know are VARIANT: compare them
-    as in --where "seen::long > 10". 'pillarbox inspect' shows the uids, and the states of each. The query may be
-    running; no class of yours is needed, or run.
+    end), one for each state, timers, subtask. A column whose type the checkpoint does not know is a VARIANT: compare
+    it as in --where "seen::long > 10". 'pillarbox inspect' shows the uids, and the states of each. The query may be
+    running. None of your classes is needed, and none is run.
 
-    If --output is interrupted, the same command again begins anew, and overwrites the half DIR.
+    If --output is interrupted, run the same command again: it starts from scratch, and overwrites the incomplete DIR.
     """
     from pillarbox._runtime.spark.facts import reader
     from pillarbox._runtime.spark.failures import unwrapped_failures
@@ -260,11 +260,11 @@ def state(
 def rescale(checkpoint: str, parallelism: int, as_json: bool, open_session: Any) -> None:
     """Change how many tasks the stopped query of CHECKPOINT runs at a time.
 
-    Its state moves to N of Spark's partitions. Then start the same program with set_parallelism(N): it goes on exactly
-    where it was. N is at most the max parallelism, which is fixed by the first start.
+    Its state moves to N of Spark's partitions. Then start the same program with set_parallelism(N): it resumes
+    exactly where it stopped. N is at most the max parallelism, which the first start has fixed.
 
-    If it is interrupted, no query starts on the checkpoint until the same command has been run again to its end. It
-    takes Spark 4.2 or newer here; the query may run on an older one afterwards.
+    If the command is interrupted, no query starts on the checkpoint until you run the same command again. The command
+    needs Spark 4.2 or newer; the query may run on an older one afterwards.
     """
     from pillarbox._runtime.spark.rescale import rescale as change
 
@@ -309,15 +309,16 @@ def savepoint(
 ) -> None:
     """Write a savepoint of CHECKPOINT into DIRECTORY, which must not exist.
 
-    A savepoint is all state of the query as plain Parquet, of which a program can start with any number of subtasks and
-    key groups. The query may be stopped, or running: it is of the last epoch that was committed, or of --epoch.
+    A savepoint is all state of the query as plain Parquet. A program can start from it with any number of subtasks and
+    key groups. The query may be stopped or running: the savepoint is of the last committed epoch, or of --epoch.
 
-    If it is interrupted, there is no savepoint: the same command again begins anew, and overwrites the half one.
+    If the command is interrupted, there is no savepoint. Run the same command again: it starts from scratch, and
+    overwrites the incomplete one.
 
-    With --stop, the driver of the query does it, as that was started with pillarbox.start(...): a request is left for
-    it beside the checkpoint, and withdrawn if it is not taken in time. DIRECTORY is as the driver sees it. If the
-    command is killed, the same one again waits for what it has asked for. A query that is started again stops for
-    nobody who does not wait any more.
+    With --stop, the command leaves a request in the checkpoint for the driver of the query, which must have been
+    started with pillarbox.start(...). The request is withdrawn if no driver accepts it in time. DIRECTORY is a path as
+    the driver sees it. If the command is killed, run it again: it waits for its earlier request. A query that is
+    started again ignores a request for which no command waits any more.
     """
     from pillarbox._runtime.spark.requests import request_stop
     from pillarbox._runtime.spark.savepoint import open_savepoint
@@ -376,12 +377,12 @@ def _not_seen_here(directory: str, *, as_json: bool) -> None:
 def stop(checkpoint: str, timeout: float, as_json: bool, open_session: Any) -> None:
     """Stop the running query of CHECKPOINT between two epochs, without a savepoint.
 
-    The epoch that runs comes to its end and is committed, so the next start runs nothing again, and 'pillarbox rescale'
-    takes the checkpoint. If it takes longer than --timeout, it is interrupted, and the next start runs it again.
+    The running epoch completes and is committed, so the next start runs no epoch again, and 'pillarbox rescale' accepts
+    the checkpoint. If the epoch takes longer than --timeout, it is interrupted, and the next start runs it again.
 
-    The driver of the query does it, as that was started with pillarbox.start(...): a request is left for it beside the
-    checkpoint, and withdrawn if it is not taken in time. If the command is killed, the same one again waits for what it
-    has asked for. pillarbox.run(query), in the program, does the same at SIGTERM.
+    The command leaves a request in the checkpoint for the driver of the query, which must have been started with
+    pillarbox.start(...). The request is withdrawn if no driver accepts it in time. If the command is killed, run it
+    again: it waits for its earlier request. pillarbox.run(query), in the program, does the same at SIGTERM.
     """
     from pillarbox._runtime.spark.description import Description
     from pillarbox._runtime.spark.requests import request_stop
