@@ -122,6 +122,7 @@ def test_c3_alignment():
     assert not gate.any_barrier
     received(gate, share(one))
     assert gate.any_barrier
+    assert "any_barrier" in vars(gate), "it is known, and nobody asks each channel for each buffer"
     received(gate, share(two, EndOfData()))
     assert gate.aligned() is False
     gate.begin_epoch(2)

@@ -58,7 +58,11 @@ class _Channel:
 
 
 class InputGate:
-    """The input of one task."""
+    """The input of one task.
+
+    Attributes:
+        any_barrier: whether a channel waits for the others.
+    """
 
     def __init__(self, name: str, inputs: list[InputEdge]) -> None:
         self._name = name
@@ -71,6 +75,7 @@ class InputGate:
         self._last_said: dict[int, int] = {}
         self._epoch = 0
         self._channels: dict[int, _Channel] = {}
+        self.any_barrier: bool = False
         self._spool: IO[bytes] | None = None
 
     # -- an epoch's life --
@@ -79,6 +84,7 @@ class InputGate:
         """Expect the channels of a new epoch."""
         self._epoch = epoch
         self._channels = {}
+        self.any_barrier = False
         self._valve.begin_epoch()
 
     def receive(self, buffer: Buffer) -> Iterator[tuple[int, Element]]:
@@ -109,7 +115,7 @@ class InputGate:
         if channel.ended and not isinstance(element, Barrier):
             raise ExchangeError(f"{self._label}: channel {number} sent {element!r} after the end of its data")
         if isinstance(element, Barrier):
-            channel.has_barrier = True
+            channel.has_barrier = self.any_barrier = True
         elif isinstance(element, EndOfData):
             channel.ended = True
         elif isinstance(element, Records):
@@ -125,11 +131,6 @@ class InputGate:
     def input_of(self, channel: int) -> int:
         """Return the input of the head operator that a channel's records go to."""
         return self._edges[edge_of_channel(channel)].index
-
-    @property
-    def any_barrier(self) -> bool:
-        """Whether a channel waits for the others."""
-        return any(channel.has_barrier for channel in self._channels.values())
 
     @property
     def _label(self) -> str:
@@ -306,3 +307,4 @@ class InputGate:
         """Drop what is held back."""
         self._close_spool()
         self._channels = {}
+        self.any_barrier = False

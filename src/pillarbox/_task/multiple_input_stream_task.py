@@ -248,8 +248,7 @@ class MultipleInputStreamTask(StreamTask):
                     gate.watermark(channel, element.timestamp, self.chain)
                 elif isinstance(element, WatermarkStatus):
                     gate.status(channel, element.idle)
-            # In this order: the gate asks all of its channels.
-            if not self.metrics.alignment.is_running and gate.any_barrier:
+            if gate.any_barrier and not self.metrics.alignment.is_running:
                 self.metrics.alignment.mark_start()
 
     def _close_input(self) -> None:
