@@ -22,6 +22,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
+from pillarbox._state.heap_spaces import HeapSpaces
 from pillarbox.testing import ProgramTestHarness, StreamRecord, check_operator, harness_for, row
 
 PARALLELISM = st.integers(1, 4)
@@ -161,6 +162,33 @@ def test_a_large_broadcast_state_is_stored_once_a_subtask_and_written_by_its_cha
         assert sorted(harness.run_epoch()["output"]) == sorted(
             [("word 5", 2, None), ("word 99999", 1, None), ("word 100000", None, None)]
         )
+
+
+class Looks(BroadcastProcessFunction):
+    def process_element(self, value, ctx):
+        yield ctx.get_broadcast_state(LIMITS).get(value)
+
+    def process_broadcast_element(self, value, ctx):
+        ctx.get_broadcast_state(LIMITS).put(value, value + 1)
+
+
+def test_a_read_of_broadcast_state_looks_for_no_row(monkeypatch):
+    """It is at hand, also after a restart and where the state has changed in the epoch."""
+    looked = []
+    find = HeapSpaces.find
+    monkeypatch.setattr(HeapSpaces, "find", lambda self, address: looked.append(address) or find(self, address))
+    snapshot = None
+    for number in range(2):
+        with harness_for(Looks(), broadcast=[LIMITS], snapshot=snapshot) as harness:
+            for _ in range(2):
+                harness.push2(number)
+                looked.clear()
+                for _ in range(100):
+                    harness.push1(number)
+                assert looked == []
+                assert harness.get_output() == [number + 1] * 100
+                harness.clear_output()
+                snapshot = harness.snapshot()
 
 
 def test_the_laws_of_operators():

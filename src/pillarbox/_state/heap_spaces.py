@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HeapSpaces", "OperatorsRow"]
 
+_OPERATORS_NAMESPACE = OPERATOR[1]
+
 
 class HeapSpaces(HeapRows):
     """The rows of (key, namespace). ``row[1]`` is the row's address.
@@ -242,6 +244,10 @@ class OperatorsRow:
     @property
     def row(self) -> Row:
         """The row, made where there is none; it stays only if it holds something when the epoch ends."""
+        # As ``find`` does, in line for the usual case: it is asked for with each read of broadcast state.
+        found = self._spaces.by_key.get(None)
+        if type(found) is list and found[1][1] == _OPERATORS_NAMESPACE:
+            return found
         row = self._spaces.find(OPERATOR)
         return self._spaces.new_row(OPERATOR) if row is None else row
 
