@@ -172,7 +172,7 @@ class AllElements(Contents):
         if not kept:
             return
         if self.evictor is None:
-            self._call([value for value, *_ in kept], call)
+            self._call([element[0] for element in kept], call)
             return
         # (Those that came when the program had no evictor have no timestamp.)
         elements = [TimestampedValue(value, time[0] if time else None) for value, *time in kept]
