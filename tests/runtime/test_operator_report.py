@@ -40,6 +40,7 @@ def test_sums_the_busiest_task_and_what_is_lowest() -> None:
     assert report == OperatorReport(
         "count -> out", "count", 1, 3, 2, 12, 24, 20, 120, 2, 4, 6, busiest=3, busiest_ms=70, watermark=60, keys=3,
         timers=5, next_wake_up=900, unfinished=[0], state_bytes=130, state_bytes_written=0,
+        most_back_pressured=0, most_back_pressured_ms=2,
     )  # fmt: skip
 
 
@@ -51,6 +52,25 @@ def test_counts_add_up_and_of_latencies_the_largest_counts() -> None:
     (report,) = metrics(progress(*reports), by="operator")
     assert report.counters == {"ask.requests": 8, "ask.latency_p99_us": 997, "ask.in_flight_max": 5, "mine": 2}
     assert report.rate_limited_ms == 40
+
+
+def test_ways_to_the_state_its_format_and_gauges() -> None:
+    reasons = ["plain", "pickle: 'x' has no type"]
+    reports = [
+        task(n, 1, state_sync=sync, state_format=reasons[n % 2], gauges={"mine.size": n / 2}, alignment_ms=n)
+        for n, sync in enumerate(["in step", "loaded", "in step"])
+    ]
+    (report,) = metrics(progress(*reports), by="operator")
+    assert report.state_syncs == {"in step": 2, "loaded": 1}
+    assert report.state_format == reasons[1]
+    assert report.gauges == {"mine.size": (0.0, 1.0)}
+    assert (report.alignment_ms, report.mailbox_latency_ms) == (2, None)
+
+
+def test_the_first_of_several_busiest_tasks_whichever_comes_first() -> None:
+    for tasks in [(task(4, 7), task(2, 7)), (task(2, 7), task(4, 7))]:
+        (report,) = metrics(progress(*tasks), by="operator")
+        assert (report.busiest, report.most_back_pressured) == (2, 2)
 
 
 def test_a_task_that_ran_twice_counts_once_and_programs_are_apart() -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 from pillarbox._elements import TaskReport, told
 
-__all__ = ["OperatorReport", "OperatorReports", "by_operator"]
+__all__ = ["LARGEST_COUNTERS", "OperatorReport", "OperatorReports", "by_operator"]
 
 # Counters of which the largest counts: those of different tasks are no parts of a sum.
-_LARGEST = ("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms")
+LARGEST_COUNTERS = ("in_flight_max", "latency_p50_us", "latency_p95_us", "latency_p99_us", "rate_limited_ms")
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class OperatorReport:
         idle_ms: time without input.
         back_pressured_ms: time in which the output was not taken.
         state_ms: time for bringing the state to the store's version, and for writing it.
-        busiest: the subtask with the largest ``busy_ms``; of a source, the partition.
+        busiest: the subtask with the largest ``busy_ms``, and the first of several; of a source, the partition.
         busiest_ms: its ``busy_ms``.
         counters: the operators' own counts, and those of the user's functions, by ``uid.name``; of latencies, of
             ``in_flight_max`` and of ``rate_limited_ms`` the largest.
@@ -44,6 +45,15 @@ class OperatorReport:
         state_bytes_written: what this epoch wrote of it.
         rate_limited_ms: the longest time in which the next request of a task waited for a rate limit; None: there is no
             rate limit.
+        most_back_pressured: the subtask with the largest ``back_pressured_ms``; None: no task waited for its output to
+            be taken.
+        most_back_pressured_ms: its ``back_pressured_ms``.
+        alignment_ms: the longest time of a task from its first barrier to its last.
+        mailbox_latency_ms: the longest time that a probe waited for its turn in a mailbox; also of a source. None: no
+            probe has run.
+        state_syncs: how many tasks got to the store's version in which way: ``"in step"``, ``"loaded"``, ...
+        state_format: as that of a :class:`TaskReport`. If tasks differ, it is the one that says ``"pickle: "``.
+        gauges: the lowest and the highest value of each gauge of the user's functions, by ``uid.name``.
     """
 
     vertex: str
@@ -69,6 +79,13 @@ class OperatorReport:
     state_bytes: int | None = None
     state_bytes_written: int | None = None
     rate_limited_ms: int | None = None
+    most_back_pressured: int | None = None
+    most_back_pressured_ms: int = 0
+    alignment_ms: int = 0
+    mailbox_latency_ms: int | None = None
+    state_syncs: dict[str, int] = field(default_factory=dict)
+    state_format: str | None = None
+    gauges: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return told(self, {each.name: getattr(self, each.name) for each in fields(self)})
@@ -118,7 +135,8 @@ def _added_up(tasks: Sequence[TaskReport]) -> OperatorReport:
         return choose((value for task in tasks if (value := getattr(task, name)) is not None), default=None)
 
     behind_shuffle = first.level > 0
-    busiest = max(tasks, key=lambda task: task.busy_ms)
+    busiest = max(tasks, key=lambda task: (task.busy_ms, -task.subtask))
+    slowed = max(tasks, key=lambda task: (task.back_pressured_ms, -task.subtask))
     copies = [task.broadcast_in or 0 for task in tasks]
     return OperatorReport(
         vertex=first.vertex,
@@ -144,6 +162,13 @@ def _added_up(tasks: Sequence[TaskReport]) -> OperatorReport:
         state_bytes=total("state_bytes") if behind_shuffle else None,
         state_bytes_written=total("state_bytes_written") if behind_shuffle else None,
         rate_limited_ms=of_all("rate_limited_ms", max),
+        most_back_pressured=slowed.subtask if slowed.back_pressured_ms else None,
+        most_back_pressured_ms=slowed.back_pressured_ms,
+        alignment_ms=of_all("alignment_ms", max),
+        mailbox_latency_ms=of_all("mailbox_latency_ms", max),
+        state_syncs=dict(Counter(task.state_sync for task in tasks if task.state_sync is not None)),
+        state_format=of_all("state_format", min),
+        gauges=_gauges(tasks),
     )
 
 
@@ -151,6 +176,15 @@ def _counters(tasks: Sequence[TaskReport]) -> dict[str, int]:
     found: dict[str, int] = {}
     for task in tasks:
         for name, count in task.counters.items():
-            largest = name.rpartition(".")[2] in _LARGEST
+            largest = name.rpartition(".")[2] in LARGEST_COUNTERS
             found[name] = max(found.get(name, 0), count) if largest else found.get(name, 0) + count
+    return found
+
+
+def _gauges(tasks: Sequence[TaskReport]) -> dict[str, tuple[float, float]]:
+    found: dict[str, tuple[float, float]] = {}
+    for task in tasks:
+        for name, value in task.gauges.items():
+            lowest, highest = found.get(name, (value, value))
+            found[name] = min(lowest, value), max(highest, value)
     return found
