@@ -163,7 +163,7 @@ class HeldQuery:
                 "steps": {name: progress.durationMs.get(name, 0) for name in STEPS},
                 # Where Spark finds out that there is nothing to be done, there is nothing observed either.
                 "results": [value or 0 for value in progress.observedMetrics.get("results", (0, 0, 0))],
-                "states": sorted({task["state_sync"] for task in task_reports(progress)}),
+                "states": sorted({str(task.state_sync) for task in task_reports(progress)}),
             }
             for progress in progresses
             if progress.batchId <= last and progress.batchId in self._seconds_held

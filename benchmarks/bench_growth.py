@@ -111,7 +111,7 @@ class Query:
         self._number += 1
         progress = self._stepped.step(place)
         reports = task_reports(progress)
-        seen = sum(task["records_in"] for task in reports), sum(task["keys"] for task in reports)
+        seen = sum(task.records_in for task in reports), sum(task.keys or 0 for task in reports)
         if seen != (rows, self._keys) or progress.numInputRows != rows:
             raise SystemExit(f"WRONG RESULTS: {seen} rows and keys, not {rows, self._keys}")
         return float(progress.durationMs["triggerExecution"])

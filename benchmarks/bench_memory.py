@@ -140,7 +140,7 @@ def serve(directory: Path, memory: str, asynchronous: bool) -> None:
         answer(
             rows=progress.numInputRows,
             seconds=seconds,
-            given=sum(task["records_out"] for task in task_reports(progress, level=0 if asynchronous else 1)),
+            given=sum(task.records_out for task in task_reports(progress, level=0 if asynchronous else 1)),
             peaks=sampler.peaks,
             now=now,
         )

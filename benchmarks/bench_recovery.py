@@ -271,9 +271,9 @@ def serve_spark(keys: int, directory: Path, memory: str) -> None:
         answer(
             seconds=seconds,
             agrees=agrees(out, touched, rows.counts),
-            state_ms=max(task["state_ms"] for task in tasks),
-            loaded=all(task["state_sync"] == "loaded" for task in tasks),
-            keys=sum(task["keys"] for task in tasks),
+            state_ms=max(task.state_ms for task in tasks),
+            loaded=all(task.state_sync == "loaded" for task in tasks),
+            keys=sum(task.keys or 0 for task in tasks),
         )
     spark.stop()
 

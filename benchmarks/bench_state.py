@@ -210,10 +210,10 @@ def serve_spark(keys: int, touched: int, directory: Path, memory: str) -> None:
         tasks = task_reports(progress)
         return {
             "ms": progress.durationMs["triggerExecution"],
-            "cpu_ms": sum(task["busy_ms"] + task.state_ms for task in tasks),
+            "cpu_ms": sum(task.busy_ms + task.state_ms for task in tasks),
             "state_ms": max(task.state_ms for task in tasks),
-            "bytes": sum(task.state_bytes_written for task in tasks),
-            "in_step": all(task["state_sync"] == "in step" for task in tasks),
+            "bytes": sum(task.state_bytes_written or 0 for task in tasks),
+            "in_step": all(task.state_sync == "in step" for task in tasks),
         }
 
     for question in questions():

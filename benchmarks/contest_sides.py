@@ -112,7 +112,7 @@ def serve(directory: Path, memory: str, schema: str, make: Callable[[DataFrame, 
                 ms=progress.durationMs["triggerExecution"],
                 cpu=cpu_seconds(os.getpid()) - before,
                 results=[value or 0 for value in progress.observedMetrics["results"]],
-                tasks=[{name: task[name] for name in TASK_METRICS} for task in task_reports(progress)],
+                tasks=[{name: getattr(task, name) for name in TASK_METRICS} for task in task_reports(progress)],
             )
     spark.stop()
 

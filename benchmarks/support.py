@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from pillarbox import TaskReport
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 
@@ -288,10 +290,11 @@ def step_settings(directory: Path, memory: str) -> dict[str, str]:
     }
 
 
-def task_reports(progress: StreamingQueryProgress, level: int = 1) -> list[Row]:
+def task_reports(progress: StreamingQueryProgress, level: int = 1) -> list[TaskReport]:
     """Return pillarbox's metrics of the subtasks of a level in a micro-batch: 0 for sources, 1 for keyed ones."""
-    observed = [values for name, values in progress.observedMetrics.items() if name.startswith("pillarbox")]
-    return [task for values in observed for task in values.tasks or () if task["level"] == level]
+    from pillarbox import metrics  # sides without pillarbox do not load it
+
+    return [task for task in metrics(progress) if task.level == level]
 
 
 # -- one side of a comparison in a process of its own --

@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
+import pillarbox
 from examples.comparison import equals_the_oracle
 from examples.delays.chart import NEW_YORK, draw
 from examples.delays.data import Tables, tables
@@ -83,15 +84,14 @@ def follow(query: Any) -> None:
         for progress in [p for p in query.recentProgress if p["batchId"] >= next_batch and p["numInputRows"]]:
             next_batch = progress["batchId"] + 1
             counts = progress["observedMetrics"]["hours"]
-            tasks = [task for task in progress["observedMetrics"]["pillarbox"]["tasks"] if task["level"] > 0]
-            last = max(task["level"] for task in tasks)
-            waiting = sum(task["event_time_timers"] for task in tasks if task["level"] == last)
+            last = max(pillarbox.metrics(progress, by="operator"), key=lambda report: report.level)
+            assert last.watermark is not None
             rows += progress["numInputRows"]
             hours, alarms = hours + counts["hours"], alarms + counts["alarms"]
             speed = 1000 * progress["numInputRows"] / progress["durationMs"]["triggerExecution"]
-            watermark = instant(min(task["watermark"] for task in tasks if task["level"] == last))
+            watermark = instant(last.watermark)
             print(
-                f"{progress['batchId']:5}  {rows:8,}   {watermark:%d %b %Y}   {speed:8,.0f}   {waiting:13,}"
+                f"{progress['batchId']:5}  {rows:8,}   {watermark:%d %b %Y}   {speed:8,.0f}   {last.timers:13,}"
                 f"   {hours:7,}   {alarms:8,}",
                 flush=True,
             )

@@ -22,6 +22,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.g
 
 import pyarrow as pa
 
+import pillarbox
 from examples.enrichment.data import flights
 from examples.enrichment.oracle import COLUMNS, expected
 from examples.enrichment.run import read_enriched, start_streaming
@@ -109,12 +110,11 @@ def counted(progress: Any) -> tuple[Counter[str], Counter[str]]:
     """Return the sum and the maximum over all lookups and tasks of each counter in a micro-batch."""
     total: Counter[str] = Counter()
     most: Counter[str] = Counter()
-    for metrics in progress["observedMetrics"].values():
-        for task in metrics["tasks"]:
-            for name, value in task["counters"].items():
-                counter = name.rpartition(".")[2]
-                total[counter] += value
-                most[counter] = max(most[counter], value)
+    for task in pillarbox.metrics(progress):
+        for name, value in task.counters.items():
+            counter = name.rpartition(".")[2]
+            total[counter] += value
+            most[counter] = max(most[counter], value)
     return total, most
 
 

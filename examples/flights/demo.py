@@ -22,6 +22,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.g
 
 import pyarrow as pa
 
+import pillarbox
 from examples.comparison import equals_the_oracle
 from examples.flights.data import flights
 from examples.flights.job import LATE, Event, instant
@@ -95,15 +96,16 @@ def follow(query: Any, total: int) -> None:
         for progress in [p for p in query.recentProgress if p["batchId"] >= next_batch and p["numInputRows"]]:
             next_batch = progress["batchId"] + 1
             counts = progress["observedMetrics"]["events"]
-            tasks = [task for task in progress["observedMetrics"]["pillarbox"]["tasks"] if task["level"] == 1]
+            (states,) = [each for each in pillarbox.metrics(progress, by="operator") if each.level == 1]
+            assert states.watermark is not None
             handed_on, away = handed_on + counts["propagated"], away + counts["silent"]
             heartbeat = taken == total
             taken = min(taken + progress["numInputRows"], total)
-            watermark = instant(min(task["watermark"] for task in tasks))
+            watermark = instant(states.watermark)
             speed = f"{1000 * progress['numInputRows'] / progress['durationMs']['triggerExecution']:8,.0f}"
             print(
                 f"{progress['batchId']:5}  {taken:8,}   {watermark:%d %b %Y}   {'' if heartbeat else speed:>8}"
-                f"   {sum(t['keys'] for t in tasks):8,}  {sum(t['event_time_timers'] for t in tasks):7,}"
+                f"   {states.keys:8,}  {states.timers:7,}"
                 f"   {handed_on:9,}   {away:9,}{'   heartbeat: all timers fire' if heartbeat else ''}",
                 flush=True,
             )

@@ -148,16 +148,16 @@ class Upgrades:
     def report(self, query: Any) -> None:
         """Print a line about what a query did."""
         done = [each for each in query.recentProgress if each["numInputRows"]]
-        tasks = [task for task in done[-1]["observedMetrics"]["pillarbox"]["tasks"] if task["level"] == 1]
+        (states,) = [each for each in pillarbox.metrics(done[-1], by="operator") if each.level == 1]
         rows = sum(each["numInputRows"] for each in done)
         kinds = Counter(kind for kind, *_ in self.found()) - self.reported
         self.reported += kinds
-        watermark = instant(min(task["watermark"] for task in tasks))
-        keys, timers = (sum(task[name] for task in tasks) for name in ("keys", "event_time_timers"))
+        assert states.watermark is not None
+        watermark = instant(states.watermark)
         news = ", ".join(f"{count:,} {kind}" for kind, count in sorted(kinds.items()))
         print(
             f"  epochs {done[0]['batchId']} to {done[-1]['batchId']}: {rows:,} flights, up to {watermark:%d %b %Y};"
-            f" state of {keys:,} aircraft, {timers:,} timers; new events: {news}",
+            f" state of {states.keys:,} aircraft, {states.timers:,} timers; new events: {news}",
             flush=True,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import repeat
 
 import pytest
 
@@ -123,7 +124,7 @@ def test_the_results_of_one_call_leave_meanwhile(operator):
         assert runs.sizes == ([RUN_LIMIT] * 3 + [5]) * 2
 
 
-class Odd(dict):
+class Odd(dict[str, int]):
     """A dict whose values nobody can ask for."""
 
     def values(self):
@@ -151,20 +152,24 @@ def test_large_results_are_handed_on_in_parts():
         node(ProcessOperator, "process", to_the_side),
     ):
         with Keyed(operator) as harness:
-            harness.operator.context.output = harness.operator.context.side_outputs["side"] = runs = Runs()
-            for stamps in None, list(range(1000)):
+            harness.operator.context.output = runs = Runs()
+            harness.operator.context.side_outputs = {"side": runs}
+            of_records: tuple[list[int] | None, ...] = (None, list(range(1000)))
+            for stamps in of_records:
                 runs.sizes.clear()
                 runs.stamps.clear()
                 harness.push_all(range(1000), stamps)
                 assert max(runs.sizes) <= 256, "25 MB"
                 fan = sum(runs.sizes) // 1000
                 assert sum(runs.sizes) == 1000 * fan
-                assert runs.stamps == [stamp for stamp in stamps or [None] * 1000 for _ in range(fan)]
+                assert runs.stamps == [
+                    stamp for stamp in (repeat(None, 1000) if stamps is None else stamps) for _ in range(fan)
+                ]
     for result in 1, ("a", [1, 2]), Odd(a=1):
-        with Harness(node(MapOperator, "map", lambda value, result=result: result)) as harness:
-            harness.operator.context.output = runs = Runs()
+        with Harness(node(MapOperator, "map", lambda value, result=result: result)) as alone:
+            alone.operator.context.output = runs = Runs()
             for count in 0, 1, 63, 64, 65, 256, 10_000:
-                harness.push_all(range(count))
+                alone.push_all(range(count))
             assert runs.sizes == [1, 63, 64, 65, 256, 10_000]
 
 

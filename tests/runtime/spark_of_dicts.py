@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -167,7 +166,7 @@ class Query:
     def _observed(self, batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
         """Return the buffers that a level sends, without the metrics of its tasks."""
         rows = rows_of(list(batches))
-        self.reports += [TaskReport(**json.loads(row[-1])) for row in rows if row[-1] is not None]
+        self.reports += [TaskReport.from_json(row[-1]) for row in rows if row[-1] is not None]
         return [row[:-1] for row in rows if row[-1] is None]
 
     def _run_level(self, level: int, handle: Handle, buffers: list[tuple[Any, ...]], now: int) -> list[tuple[Any, ...]]:

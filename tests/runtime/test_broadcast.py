@@ -176,7 +176,12 @@ def test_a_read_of_broadcast_state_looks_for_no_row(monkeypatch):
     """It is at hand, also after a restart and where the state has changed in the epoch."""
     looked = []
     find = HeapSpaces.find
-    monkeypatch.setattr(HeapSpaces, "find", lambda self, address: looked.append(address) or find(self, address))
+
+    def noted(self: HeapSpaces, address: Any) -> Any:
+        looked.append(address)
+        return find(self, address)
+
+    monkeypatch.setattr(HeapSpaces, "find", noted)
     snapshot = None
     for number in range(2):
         with harness_for(Looks(), broadcast=[LIMITS], snapshot=snapshot) as harness:

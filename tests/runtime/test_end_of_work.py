@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pillarbox._runtime.spark.output import REPORT_TYPES
+from pillarbox import TaskReport
 from pillarbox._runtime.spark.query import EndOfWork, Reports
 
 # 2026-11-21T20:00:00.000Z, and a second later.
@@ -14,13 +14,13 @@ TEN = 1795291200000
 ELEVEN = TEN + 1000
 
 
-def task(next_wake_up: int | None = None, unfinished: bool = False, subtask: int = 0) -> list[Any]:
-    """A report as Spark Connect has it: without names."""
-    values = {"next_wake_up": next_wake_up, "unfinished": unfinished, "level": 1, "subtask": subtask}
-    return [values.get(field) for field in REPORT_TYPES]
+def task(next_wake_up: int | None = None, unfinished: bool = False, subtask: int = 0) -> str:
+    values: dict[str, Any] = {"next_wake_up": next_wake_up, "unfinished": unfinished, "level": 1, "subtask": subtask}
+    required = dict.fromkeys(list(TaskReport.__annotations__)[:15], 0)
+    return TaskReport(**{**required, "counters": {}, **values}).to_json()
 
 
-def batch(*tasks: list[Any], read: bool = False, second: int = 0, name: str = "pillarbox") -> dict[str, Any]:
+def batch(*tasks: str, read: bool = False, second: int = 0, name: str = "pillarbox") -> dict[str, Any]:
     return {
         "timestamp": f"2026-11-21T20:00:0{second}.000Z",
         "sources": [{"startOffset": "1", "endOffset": "1"}, {"startOffset": "1", "endOffset": "2" if read else "1"}],

@@ -30,7 +30,7 @@ def task(subtask: int, records: int, **values: Any) -> TaskReport:
 
 
 def progress(*tasks: TaskReport, name: str = "pillarbox") -> dict[str, Any]:
-    return {"observedMetrics": {name: {"tasks": [vars(one) for one in tasks]}}}
+    return {"observedMetrics": {name: {"tasks": [one.to_json() for one in tasks]}}}
 
 
 def test_sums_the_busiest_task_and_what_is_lowest() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +16,12 @@ from pillarbox._errors import ExchangeError
 from pillarbox._graph import DataFrameSource, output_target
 from pillarbox._runtime.spark import buffer_rows
 from pillarbox._runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows, as_rows, batch_settings, has_narrow_rows
-from pillarbox._runtime.spark.output import REPORT_TYPES, BufferOutput, ColumnOutput
+from pillarbox._runtime.spark.output import BufferOutput, ColumnOutput
 from pillarbox._task import REPORT_TARGET
 
 COLUMNS = pa.schema([("n", pa.int64()), ("name", pa.string())])
 OUT, OTHER = output_target(0), output_target(1)
-METRICS: dict[str, Any] = {**dict.fromkeys(REPORT_TYPES, 7), "counters": {"late": 3}}
+METRICS: dict[str, Any] = {**dict.fromkeys(TaskReport.__annotations__, 7), "counters": {"late": 3}}
 REPORT = TaskReport(**METRICS)
 
 
@@ -40,7 +39,7 @@ def test_rows_and_metrics_share_a_batch():
     (batch,) = output([rows(OUT, (1, "a"), (2, "b")), rows(OTHER, (9, "z")), rows(OUT, (3, "c")), report()])
     columns = batch.to_pydict()
     assert (columns["n"], columns["name"]) == ([1, 2, 3, None], ["a", "b", "c", None])
-    assert columns["report"][:3] == [None] * 3 and json.loads(columns["report"][3]) == vars(REPORT)
+    assert columns["report"][:3] == [None] * 3 and TaskReport.from_json(columns["report"][3]) == REPORT
     assert list(output([rows(OTHER, (9, "z"))])) == []
     (batch,) = ColumnOutput({OUT: ("out", COLUMNS)}, None)([rows(OUT, (1, "a")), report()])
     assert batch.to_pylist() == [{"n": 1, "name": "a"}]
@@ -57,7 +56,7 @@ def test_buffers_stay_as_they_are():
     sent = [Buffer(1, 5, 0, b"x"), Buffer(2, 5, 0, encode(Records([1])))]
     (batch,) = BufferOutput("report")([*sent, report()])
     assert list(BufferRows().take(columns_of(batch.slice(0, 2)))) == sent
-    assert batch.column(0).null_count == 1 and json.loads(batch.column(6)[2].as_py()) == vars(REPORT)
+    assert batch.column(0).null_count == 1 and TaskReport.from_json(batch.column(6)[2].as_py()) == REPORT
     (batch,) = BufferOutput(None)([*sent, report()])
     assert batch.schema.names == [*BUFFER_COLUMNS] and list(BufferRows().take(columns_of(batch))) == sent
     (batch,) = BufferOutput("report")([report()])

@@ -22,6 +22,7 @@ from pillarbox import (
     OutputTag,
     StreamExecutionEnvironment,
     Time,
+    metrics,
 )
 
 ROWS = 200
@@ -87,10 +88,9 @@ def counters(query) -> Counter[str]:
     """Give the sums of what async operators have counted, without their names."""
     total: Counter[str] = Counter()
     for progress in query.recentProgress:
-        for metrics in progress["observedMetrics"].values():
-            for task in metrics["tasks"]:
-                for name, value in task["counters"].items():
-                    total[name.rpartition(".")[2]] += value
+        for task in metrics(progress):
+            for name, value in task.counters.items():
+                total[name.rpartition(".")[2]] += value
     return total
 
 

@@ -9,7 +9,6 @@ from typing import Any, Literal, overload
 from pillarbox._elements import TaskReport
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._runtime.operator_report import OperatorReports, by_operator
-from pillarbox._runtime.spark.output import REPORT_TYPES
 
 __all__ = ["metrics", "tasks_of"]
 
@@ -64,7 +63,7 @@ def tasks_of(progress: Any) -> list[tuple[str, TaskReport]]:
     for name, values in observed.items():
         if _NAME.fullmatch(name):
             row = _named(values, ["tasks"])
-            tasks += [(name, _task(_named(task, REPORT_TYPES))) for task in row["tasks"] or ()]
+            tasks += [(name, TaskReport.from_json(text)) for text in row["tasks"] or ()]
     return tasks
 
 
@@ -79,11 +78,3 @@ def _named(row: Any, names: Iterable[str]) -> dict[str, Any]:
     if named.keys() == {"values", "schema"}:
         named = dict(zip((field["name"] for field in named["schema"]["fields"]), named["values"]))
     return named
-
-
-def _task(named: dict[str, Any]) -> TaskReport:
-    for name in ("counters", "gauges"):
-        named[name] = dict(named.get(name) or {})
-    # A report that another version of pillarbox wrote may have other metrics.
-    known: dict[str, Any] = {name: named.get(name) for name in REPORT_TYPES}
-    return TaskReport(**known)

@@ -6,11 +6,8 @@ level, and go no further.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from types import UnionType
-from typing import get_args, get_type_hints
 
 import pyarrow as pa
 
@@ -18,21 +15,7 @@ from pillarbox._elements import ArrowRecords, Buffer, TaskReport, decode
 from pillarbox._runtime.spark.buffer_rows import BUFFER_COLUMNS, as_rows
 from pillarbox._task import REPORT_TARGET
 
-__all__ = ["BATCH_TIMESTAMP", "REPORT_TYPES", "BufferOutput", "ColumnOutput", "Output"]
-
-_SPARK_TYPES = {
-    str: "STRING",
-    int: "LONG",
-    bool: "BOOLEAN",
-    dict[str, int]: "MAP<STRING, LONG>",
-    dict[str, float]: "MAP<STRING, DOUBLE>",
-}
-
-# A task's metrics, by name, with their Spark types. A program's observed metrics are lists of such structs.
-REPORT_TYPES = {
-    name: _SPARK_TYPES[get_args(hint)[0] if isinstance(hint, UnionType) else hint]
-    for name, hint in get_type_hints(TaskReport).items()
-}
+__all__ = ["BATCH_TIMESTAMP", "BufferOutput", "ColumnOutput", "Output"]
 
 # A column of buffers on their way into a level of a query without timers, to whose functions Spark tells no time.
 BATCH_TIMESTAMP = "batch_timestamp"
@@ -140,4 +123,6 @@ def _reports(buffers: Iterable[Buffer]) -> Iterator[str]:
     """Return the metrics among the buffers, as JSON."""
     for buffer in buffers:
         if buffer.target == REPORT_TARGET:
-            yield json.dumps(vars(decode(buffer.payload)))
+            report = decode(buffer.payload)
+            assert isinstance(report, TaskReport)
+            yield report.to_json()

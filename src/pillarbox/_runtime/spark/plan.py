@@ -22,7 +22,6 @@ from pillarbox._runtime.spark.layouts import ProgramLayout
 from pillarbox._runtime.spark.other_python import without_setting
 from pillarbox._runtime.spark.output import (
     BATCH_TIMESTAMP,
-    REPORT_TYPES,
     BufferOutput,
     ColumnOutput,
     Output,
@@ -224,9 +223,8 @@ class _Metrics:
         """Return the rows without the metrics of their level; None is the last one."""
         from pyspark.sql import functions as F
 
-        # One expression: made of functions, each of them is a dozen calls to the JVM.
-        fields = ", ".join(f"{name} {kind}" for name, kind in REPORT_TYPES.items())
-        tasks = F.expr(f"collect_list(from_json({self.column}, '{fields}')) AS tasks")
+        # Spark plans this anew in each epoch, so it is no more than a list of texts.
+        tasks = F.expr(f"collect_list({self.column}) AS tasks")
         name = self.name if level is None else f"{self.name} level {level}"
         marked = rows.alias(self.program) if level is None else rows
         return marked.observe(name, tasks).where(F.expr(f"{self.column} IS NULL")).drop(self.column)
