@@ -215,14 +215,16 @@ def _plain(value: Any) -> Any:
     return value
 
 
+# The latest classes. Names of columns may come from the data, as in ``Row(**counts)``: then there is no end of them.
 _classes: dict[tuple[str, ...], type[Row]] = {}
+_MOST_CLASSES = 10_000
 
 
 def row_class(fields: tuple[str, ...]) -> type[Row]:
     """Return the class of the rows with these columns; the same class for the same ``fields``.
 
-    The class is called with one iterable of values, as ``tuple`` is, and does not count them:
-    ``_make`` does.
+    It may be another one after thousands of others have come. The class is called with one iterable of values, as
+    ``tuple`` is, and does not count them: ``_make`` does.
 
     Raises:
         ValueError: two columns have the same name.
@@ -247,6 +249,9 @@ def _new_row_class(fields: tuple[str, ...]) -> type[Row]:
     }
     del named
     namespace.update(__slots__=(), _fields=fields, _positions=positions, _pickled_class=_ClassOfRows(fields))
+    if len(_classes) >= _MOST_CLASSES:
+        for old in [*_classes][: _MOST_CLASSES // 2]:
+            _classes.pop(old, None)
     # setdefault is atomic: threads that race all get the first class.
     return _classes.setdefault(fields, _NamedRowType("Row", (Row,), namespace))  # type: ignore[arg-type]
 

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark import cloudpickle
 
+from pillarbox import _rows
 from pillarbox._rows import (
     Row,
     UnknownColumnError,
@@ -108,6 +109,17 @@ def test_threads_that_race_get_one_class():
         thread.join()
     assert len(classes) == count
     assert len(set(classes)) == 1
+
+
+def test_names_that_come_from_the_data_do_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(_rows, "_classes", {})
+    monkeypatch.setattr(_rows, "_MOST_CLASSES", 10)
+    first = Row(id=1)
+    for number in range(100):
+        assert Row(**{f"word {number}": number})[0] == number
+    assert len(_rows._classes) <= 10
+    again = Row(id=1)
+    assert again == first and again.id == 1 and pickle.loads(pickle.dumps(first)) == first
 
 
 def test_columns_must_differ():
