@@ -9,7 +9,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -83,6 +83,15 @@ class WithState:
 
     def __setstate__(self, state):
         raise AssertionError("it ran")
+
+
+@dataclass
+class Cached:
+    n: int
+
+    @cached_property
+    def twice(self) -> int:
+        return 2 * self.n
 
 
 class Task:
@@ -444,6 +453,7 @@ def test_a_state_without_a_declared_type_keeps_the_operator_pickled():
         ),
         ({"m": partial(MapStateDescriptor, key_type_info=Types.STRING())}, KEY, "the map state 'm': no type is decla"),
         ({"x": partial(ValueStateDescriptor, value_type_info=WithState)}, KEY, "WithState has a __setstate__ of its"),
+        ({"x": partial(ValueStateDescriptor, value_type_info=Cached)}, KEY, "Cached has the cached property 'twice'"),
         ({"x": partial(ValueStateDescriptor, value_type_info=list[Any])}, KEY, "the value state 'x': "),
         ({"n": LONG}, KeyNote(function="f"), "the type of its key is not known"),
         ({"n": LONG}, None, "it works without keys"),
@@ -455,6 +465,16 @@ def test_a_state_without_a_declared_type_keeps_the_operator_pickled():
                 task["a"][name].update({1, "any"})
         task.commit()
         assert types_in_head(task.store) is None
+
+
+def test_a_cached_property_that_was_used_is_written_and_read():
+    task = Task(x=partial(ValueStateDescriptor, value_type_info=Cached))
+    value = Cached(2)
+    assert value.twice == 4
+    task["a"]["x"].update(value)
+    task.commit()
+    again = Task(task.store, x=partial(ValueStateDescriptor, value_type_info=Cached))
+    assert again["a"]["x"].value() == Cached(2) and again["a"]["x"].value().twice == 4
 
 
 def test_types_are_in_the_head():

@@ -14,7 +14,7 @@ import typing
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -396,6 +396,10 @@ def _of_record(record: type, inside: tuple[type, ...]) -> PlainType:
     own = own_pickling(record)
     if own is not None:
         raise NotPlainError(f"{record.__qualname__} has a {own} of its own")
+    members = (member for each in record.__mro__ for member in vars(each).items())
+    cached = next((name for name, member in members if isinstance(member, cached_property)), None)
+    if cached is not None:  # once it is used, its value is pickled with the fields
+        raise NotPlainError(f"{record.__qualname__} has the cached property {cached!r}")
     try:
         hints = typing.get_type_hints(record)
     except Exception as error:
