@@ -37,7 +37,9 @@ __all__ = [
     "dumps_by_name",
     "edge_of_channel",
     "encode",
+    "report_of_text",
     "subtask_of_channel",
+    "text_of_report",
 ]
 
 TIMESTAMP_COLUMN = "__pillarbox_timestamp"
@@ -236,24 +238,25 @@ class TaskReport:
     rate_limited_ms: int | None = None
     broadcast_in: int | None = None
 
-    def to_json(self) -> str:
-        """Return the values alone, in the order of the fields, which gains fields at its end and loses none.
-
-        Spark logs the reports of all tasks with each progress, and keeps a hundred of these for each query, so what
-        follows the last value that is set is left out.
-        """
-        values = list(vars(self).values())
-        while values[-1] is None or values[-1] == {}:
-            values.pop()
-        return json.dumps(values, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str) -> TaskReport:
-        """Return the report that ``to_json`` made into this text, perhaps in a later version with more fields."""
-        return cls(*json.loads(text)[: len(fields(cls))])
-
     def __repr__(self) -> str:
         return told(self, vars(self))
+
+
+def text_of_report(report: TaskReport) -> str:
+    """Return the values of a report as JSON, in the order of the fields, which gains fields at its end and loses none.
+
+    Spark logs the reports of all tasks with each progress, and keeps a hundred of these for each query, so what follows
+    the last value that is set is left out.
+    """
+    values = list(vars(report).values())
+    while values[-1] is None or values[-1] == {}:
+        values.pop()
+    return json.dumps(values, separators=(",", ":"))
+
+
+def report_of_text(text: str) -> TaskReport:
+    """Return the report that a text is of, perhaps one of a later version with more fields."""
+    return TaskReport(*json.loads(text)[: len(fields(TaskReport))])
 
 
 def told(report: Any, values: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+import pillarbox
 from tests.faults.job import Epoch, Fault, Faults, FileSink, build, make_events, read_events, to_its_end, write_events
 from tests.faults.join_job import joins
 from tests.faults.oracle import Answer, answer
@@ -128,10 +129,6 @@ def make_run(spark: SparkSession, tmp_path: Path) -> Iterator[MakeRun]:
         query.stop()
 
 
-def tasks(query: StreamingQuery) -> list[Any]:
+def tasks(query: StreamingQuery) -> list[pillarbox.TaskReport]:
     """Give the metrics of all tasks in all epochs that the query ran since it was started."""
-    found: list[Any] = []
-    for progress in query.recentProgress:
-        for name, metrics in progress["observedMetrics"].items():
-            found.extend(metrics.tasks or () if name.startswith("pillarbox") else ())
-    return found
+    return [task for progress in query.recentProgress for task in pillarbox.metrics(progress)]

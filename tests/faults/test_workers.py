@@ -38,7 +38,7 @@ def test_workers_are_killed(make_run: MakeRun, seed: int) -> None:
     query = run.to_the_end()
     run.check()
     # A worker that was killed took its resident tasks along.
-    assert "loaded" in {task["state_sync"] for task in tasks(query)}
+    assert "loaded" in {task.state_sync for task in tasks(query)}
 
 
 def test_workers_with_joins_and_broadcast_state_are_killed(make_run: MakeRun, seed: int) -> None:
@@ -47,7 +47,7 @@ def test_workers_with_joins_and_broadcast_state_are_killed(make_run: MakeRun, se
     run.plan(anywhere(random.Random(seed + 4), run.right, ["kill"], places))
     query = run.to_the_end()
     run.check()
-    assert "loaded" in {task["state_sync"] for task in tasks(query)}
+    assert "loaded" in {task.state_sync for task in tasks(query)}
 
 
 def test_functions_raise(make_run: MakeRun, seed: int) -> None:
@@ -73,7 +73,7 @@ def test_workers_change_hands(make_run: MakeRun, seed: int) -> None:
     run = make_run(seed + 3, epochs=8)
     query = run.to_the_end()
     run.check()
-    keyed = [task for task in tasks(query) if task["level"] > 0]
-    assert sorted({task["epoch"] for task in keyed}) == list(range(1, 10))
+    keyed = [task for task in tasks(query) if task.level > 0]
+    assert sorted({task.epoch for task in keyed}) == list(range(1, 10))
     assert len(keyed) == 9 * 4
-    assert "caught up" in {task["state_sync"] for task in keyed}
+    assert "caught up" in {task.state_sync for task in keyed}

@@ -13,7 +13,7 @@ import pytest
 from pyspark import TaskContext
 
 from pillarbox._datastream import DataStream, StreamExecutionEnvironment
-from pillarbox._elements import TaskReport, decode
+from pillarbox._elements import TaskReport, decode, report_of_text
 from pillarbox._graph import SinkTransformation, output_target
 from pillarbox._runtime.shipping import ship
 from pillarbox._runtime.spark._processor import Processor
@@ -166,7 +166,7 @@ class Query:
     def _observed(self, batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
         """Return the buffers that a level sends, without the metrics of its tasks."""
         rows = rows_of(list(batches))
-        self.reports += [TaskReport.from_json(row[-1]) for row in rows if row[-1] is not None]
+        self.reports += [report_of_text(row[-1]) for row in rows if row[-1] is not None]
         return [row[:-1] for row in rows if row[-1] is None]
 
     def _run_level(self, level: int, handle: Handle, buffers: list[tuple[Any, ...]], now: int) -> list[tuple[Any, ...]]:

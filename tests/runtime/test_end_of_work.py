@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pillarbox import TaskReport
+from pillarbox._elements import text_of_report
 from pillarbox._runtime.spark.query import EndOfWork, Reports
 
 # 2026-11-21T20:00:00.000Z, and a second later.
@@ -17,7 +18,7 @@ ELEVEN = TEN + 1000
 def task(next_wake_up: int | None = None, unfinished: bool = False, subtask: int = 0) -> str:
     values: dict[str, Any] = {"next_wake_up": next_wake_up, "unfinished": unfinished, "level": 1, "subtask": subtask}
     required = dict.fromkeys(list(TaskReport.__annotations__)[:15], 0)
-    return TaskReport(**{**required, "counters": {}, **values}).to_json()
+    return text_of_report(TaskReport(**{**required, "counters": {}, **values}))
 
 
 def batch(*tasks: str, read: bool = False, second: int = 0, name: str = "pillarbox") -> dict[str, Any]:

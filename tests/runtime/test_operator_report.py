@@ -16,6 +16,7 @@ from pillarbox import (
     TaskReport,
     metrics,
 )
+from pillarbox._elements import text_of_report
 from pillarbox._runtime.operator_report import by_operator
 
 SOURCE = {"vertex": "in", "uid": "", "level": 0, "epoch": 3, "mails": 1, "alignment_ms": 0}
@@ -30,7 +31,7 @@ def task(subtask: int, records: int, **values: Any) -> TaskReport:
 
 
 def progress(*tasks: TaskReport, name: str = "pillarbox") -> dict[str, Any]:
-    return {"observedMetrics": {name: {"tasks": [one.to_json() for one in tasks]}}}
+    return {"observedMetrics": {name: {"tasks": [text_of_report(one) for one in tasks]}}}
 
 
 def test_sums_the_busiest_task_and_what_is_lowest() -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, encode
+from pillarbox._elements import ArrowRecords, Buffer, Records, TaskReport, encode, report_of_text
 from pillarbox._errors import ExchangeError
 from pillarbox._graph import DataFrameSource, output_target
 from pillarbox._runtime.spark import buffer_rows
@@ -39,7 +39,7 @@ def test_rows_and_metrics_share_a_batch():
     (batch,) = output([rows(OUT, (1, "a"), (2, "b")), rows(OTHER, (9, "z")), rows(OUT, (3, "c")), report()])
     columns = batch.to_pydict()
     assert (columns["n"], columns["name"]) == ([1, 2, 3, None], ["a", "b", "c", None])
-    assert columns["report"][:3] == [None] * 3 and TaskReport.from_json(columns["report"][3]) == REPORT
+    assert columns["report"][:3] == [None] * 3 and report_of_text(columns["report"][3]) == REPORT
     assert list(output([rows(OTHER, (9, "z"))])) == []
     (batch,) = ColumnOutput({OUT: ("out", COLUMNS)}, None)([rows(OUT, (1, "a")), report()])
     assert batch.to_pylist() == [{"n": 1, "name": "a"}]
@@ -56,7 +56,7 @@ def test_buffers_stay_as_they_are():
     sent = [Buffer(1, 5, 0, b"x"), Buffer(2, 5, 0, encode(Records([1])))]
     (batch,) = BufferOutput("report")([*sent, report()])
     assert list(BufferRows().take(columns_of(batch.slice(0, 2)))) == sent
-    assert batch.column(0).null_count == 1 and TaskReport.from_json(batch.column(6)[2].as_py()) == REPORT
+    assert batch.column(0).null_count == 1 and report_of_text(batch.column(6)[2].as_py()) == REPORT
     (batch,) = BufferOutput(None)([*sent, report()])
     assert batch.schema.names == [*BUFFER_COLUMNS] and list(BufferRows().take(columns_of(batch))) == sent
     (batch,) = BufferOutput("report")([report()])

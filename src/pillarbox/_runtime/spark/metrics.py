@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, overload
 
-from pillarbox._elements import TaskReport
+from pillarbox._elements import TaskReport, report_of_text
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._runtime.operator_report import OperatorReports, by_operator
 
@@ -63,7 +63,7 @@ def tasks_of(progress: Any) -> list[tuple[str, TaskReport]]:
     for name, values in observed.items():
         if _NAME.fullmatch(name):
             row = _named(values, ["tasks"])
-            tasks += [(name, TaskReport.from_json(text)) for text in row["tasks"] or ()]
+            tasks += [(name, report_of_text(text)) for text in row["tasks"] or ()]
     return tasks
 
 

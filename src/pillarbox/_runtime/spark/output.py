@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
 
-from pillarbox._elements import ArrowRecords, Buffer, TaskReport, decode
+from pillarbox._elements import ArrowRecords, Buffer, TaskReport, decode, text_of_report
 from pillarbox._runtime.spark.buffer_rows import BUFFER_COLUMNS, as_rows
 from pillarbox._task import REPORT_TARGET
 
@@ -125,4 +125,4 @@ def _reports(buffers: Iterable[Buffer]) -> Iterator[str]:
         if buffer.target == REPORT_TARGET:
             report = decode(buffer.payload)
             assert isinstance(report, TaskReport)
-            yield report.to_json()
+            yield text_of_report(report)
