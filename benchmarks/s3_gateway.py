@@ -25,6 +25,7 @@ START_SECONDS = 60
 _REQUEST = re.compile(rb"^(?:GET|PUT|POST|HEAD|DELETE) ", re.MULTILINE)
 
 _SERVER = """
+import os
 import sys
 import waitress
 from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -32,7 +33,8 @@ from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_ba
 store = DomainDispatcherApplication(create_backend_app)
 
 def counted(environ, start_response):
-    print(environ["REQUEST_METHOD"], environ["PATH_INFO"], environ["QUERY_STRING"], flush=True)
+    line = f"{environ['REQUEST_METHOD']} {environ['PATH_INFO']} {environ['QUERY_STRING']}"
+    os.write(1, f"{line}\\n".encode())  # in one piece, whichever thread writes
     return store(environ, start_response)
 
 waitress.serve(counted, listen=f"127.0.0.1:{sys.argv[1]}", threads=8)
