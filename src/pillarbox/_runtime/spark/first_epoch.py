@@ -299,7 +299,7 @@ class _Beginning:
 
 
 def own_rows(codes: Sequence[int], states: Sequence[OwnState]) -> Iterator[tuple[list[int], int, bytes]]:
-    """Return what subtasks keep beside the rows of keys, as rows for :class:`RestoringHost`, each for some subtasks.
+    """Return what subtasks keep besides the rows of keys, as rows for :class:`RestoringHost`, each for some subtasks.
 
     Broadcast state and union lists are the same in many subtasks, and may be large: they are pickled once for all of
     these.

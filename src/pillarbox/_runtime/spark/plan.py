@@ -223,7 +223,7 @@ class _Metrics:
         """Return the rows without the metrics of their level; None is the last one."""
         from pyspark.sql import functions as F
 
-        # Spark plans this anew in each epoch, so it is no more than a list of texts.
+        # Spark plans this again in each epoch, so it is no more than a list of texts.
         tasks = F.expr(f"collect_list({self.column}) AS tasks")
         name = self.name if level is None else f"{self.name} level {level}"
         marked = rows.alias(self.program) if level is None else rows
