@@ -170,14 +170,49 @@ def test_wrong_arguments():
         pillarbox.run(started(Query()), grace="soon")  # type: ignore[arg-type]
 
 
+# Where the thread of a query can be: what it is in, and who called that.
+PLANS = "at execution.Planner.plan(Planner.scala)\nat streaming.MicroBatchExecution.runBatch(M.scala:1)"
+RUNS_JOBS = (
+    "at spark.SparkContext.runJob(S.scala:1)\nat sql.execution.SQLExecution$.withNewExecutionId(S.scala:1)\n"
+    "at streaming.MicroBatchExecution.$anonfun$runBatch$18(M.scala:1)"
+)
+READS_A_TABLE = (
+    "at spark.SparkContext.runJob(S.scala:1)\nat sql.execution.SQLExecution$.withNewExecutionId(S.scala:1)\n"
+    "at sql.Dataset.collect(D.scala:1)\nat streaming.MicroBatchExecution.runBatch(M.scala:1)"
+)
+WAITS_TO_BEGIN = (
+    "at streaming.MicroBatchExecution.withProgressLocked(M.scala:1)\n"
+    "at streaming.MicroBatchExecution.constructNextBatch(M.scala:1)"
+)
+WAITS_TO_END = (
+    "at streaming.MicroBatchExecution.withProgressLocked(M.scala:1)\n"
+    "at streaming.MicroBatchExecution.executeOneBatch(M.scala:1)"
+)
+POLLS = (
+    "at java.base/java.lang.Thread.sleep(Native Method)\nat streaming.MicroBatchExecution.executeOneBatch(M.scala:1)"
+)
+ASLEEP = (
+    "at java.base/java.lang.Object.wait(Native Method)\nat util.SystemClock.waitTillTime(C.scala:1)\n"
+    "at streaming.ProcessingTimeExecutor.execute(T.scala:1)"
+)
+
+
 class Java:
-    """The objects of Spark's behind a classic query: its state, and a thread that looks at it before each epoch."""
+    """The objects of Spark's behind a classic query: its state, its lock and logs, and its thread."""
 
     def __init__(self, query: Query) -> None:
         self.query = query
         self.now: Any = self.kind("ACTIVE$")
         self.is_alive = True
-        self.is_asleep = False
+        self.stack = RUNS_JOBS
+        self.begun, self.committed = "Some(5)", "Some(4)"
+        self.is_locked = False
+        units = SimpleNamespace(TimeUnit=SimpleNamespace(MILLISECONDS="ms"))
+        self.java = SimpleNamespace(
+            lang=SimpleNamespace(Exception=lambda: self),
+            io=SimpleNamespace(StringWriter=lambda: SimpleNamespace(toString=lambda: self.stack), PrintWriter=id),
+            util=SimpleNamespace(concurrent=units),
+        )
 
     def kind(self, name: str) -> Any:
         java = self
@@ -202,11 +237,35 @@ class Java:
     def isAlive(self) -> bool:
         return self.is_alive
 
-    def getStackTrace(self) -> list[Any]:
-        """One that has ended a trigger and does not wait for the next one looks at its state next, and ends."""
+    def getStackTrace(self) -> None:
         self.query.look()
-        names = ["sleep", "waitTillTime", "runStream"] if self.is_asleep else ["runBatch", "runStream"]
-        return [SimpleNamespace(getMethodName=lambda name=name: name) for name in names]
+
+    def setStackTrace(self, frames: None) -> None:
+        pass
+
+    def printStackTrace(self, writer: int) -> None:
+        pass
+
+    def awaitProgressLock(self) -> Java:
+        return self
+
+    def isLocked(self) -> bool:
+        return self.is_locked
+
+    def tryLock(self, most: int, unit: str) -> bool:
+        assert unit == "ms" and not self.is_locked
+        self.is_locked = True
+        return True
+
+    def unlock(self) -> None:
+        assert self.is_locked
+        self.is_locked = False
+
+    def offsetLog(self) -> Any:
+        return SimpleNamespace(getLatestBatchId=lambda: SimpleNamespace(toString=lambda: self.begun))
+
+    def commitLog(self) -> Any:
+        return SimpleNamespace(getLatestBatchId=lambda: SimpleNamespace(toString=lambda: self.committed))
 
     def state(self) -> Java:
         return self
@@ -214,9 +273,11 @@ class Java:
     def get(self) -> Any:
         return self.now
 
-    def compareAndSet(self, before: Any, after: Any) -> None:
-        if self.now.name == before.name:
-            self.set(after)
+    def compareAndSet(self, before: Any, after: Any) -> bool:
+        if self.now.name != before.name:
+            return False
+        self.set(after)
+        return True
 
     def set(self, state: Any) -> None:
         self.now = state
@@ -224,14 +285,17 @@ class Java:
 
 
 @pytest.fixture
-def java(query):
-    query._jsq = Java(query)
-    return query._jsq
+def java(query, monkeypatch):
+    found = query._jsq = Java(query)
+    monkeypatch.setattr(ending, "ClientServer", SimpleNamespace)
+    monkeypatch.setattr("pyspark.SparkContext._gateway", SimpleNamespace(jvm=found))
+    yield found
+    assert not found.is_locked
 
 
 def test_no_epoch_begins_any_more_and_the_one_that_runs_is_not_interrupted(query, java):
     def look(number: int) -> None:
-        assert not query.isActive, "another epoch may begin"
+        assert number == 1 or not query.isActive, "another epoch may begin"
         java.is_alive = number < 4
 
     query.looked = look
@@ -240,9 +304,68 @@ def test_no_epoch_begins_any_more_and_the_one_that_runs_is_not_interrupted(query
 
 
 def test_a_query_between_two_triggers_does_not_wait_for_the_next_one(query, java):
-    java.is_asleep = True
+    java.stack, java.committed = ASLEEP, "Some(5)"
     assert ending.end_between_epochs(query, lambda: True)
     assert query.stops == 1
+
+
+@pytest.mark.parametrize("stack", [PLANS, READS_A_TABLE])
+def test_an_epoch_that_is_being_planned_is_waited_for(query, java, stack):
+    """Spark looks at the state once more when it has planned an epoch, and drops it if no more are to come."""
+    java.stack = stack
+
+    def look(number: int) -> None:
+        assert query.isActive or java.stack == RUNS_JOBS, "it was closed while the epoch was planned"
+        if number == 4:
+            java.stack = RUNS_JOBS
+        java.is_alive = number < 6
+
+    query.looked = look
+    assert ending.end_between_epochs(query, lambda: True)
+    assert (query.stops, java.now.name) == (0, "TERMINATED$")
+
+
+@pytest.mark.parametrize("stack", [WAITS_TO_END, POLLS])
+def test_a_query_between_two_epochs_looks_before_the_next_one(query, java, stack):
+    java.committed = "Some(5)"
+    java.stack = "at streaming.ProgressContext.finishTrigger(P.scala:1)"
+
+    def look(number: int) -> None:
+        if number == 3:
+            java.stack = stack
+        if number > 3:
+            assert not java.is_locked
+            java.is_alive = False
+
+    query.looked = look
+    assert ending.end_between_epochs(query, lambda: True)
+    assert (query.stops, java.now.name) == (0, "TERMINATED$")
+
+
+def test_a_query_that_waits_to_begin_an_epoch_has_looked_before(query, java):
+    java.committed, java.stack = "Some(5)", WAITS_TO_BEGIN
+
+    def time_left() -> bool:
+        assert query.isActive or java.begun == "Some(6)"
+        java.begun, java.stack = "Some(6)", RUNS_JOBS
+        java.is_alive = query.looks < 4
+        return True
+
+    assert ending.end_between_epochs(query, time_left)
+    assert (query.stops, java.now.name) == (0, "TERMINATED$")
+
+
+def test_a_query_whose_place_is_not_known_is_asked_again(query, java, monkeypatch):
+    monkeypatch.setattr(ending, "_HOLD", 0.0)
+    java.committed = "Some(5)"
+
+    def look(number: int) -> None:
+        raise AssertionError
+
+    query.looked = look
+    asked = iter(range(3))
+    assert not ending.end_between_epochs(query, lambda: next(asked) < 2)
+    assert query.isActive and java.now.name == "ACTIVE$"
 
 
 def test_a_query_that_has_taken_on_another_epoch_is_not_stopped_in_it(query, java):
@@ -275,11 +398,12 @@ def test_a_query_that_ends_when_its_time_is_over_stays_ended(query, java):
 def test_a_query_that_begins_is_held_back_when_it_has_begun(query, java):
     java.now = java.kind("INITIALIZING$")
 
-    def look(number: int) -> None:
-        if number == 2:
+    def time_left() -> bool:
+        if java.now.name == "INITIALIZING$":
+            assert not query.looks
             java.now = java.kind("ACTIVE$")
-        java.is_alive = number < 5
+        java.is_alive = query.looks < 3
+        return True
 
-    query.looked = look
-    assert ending.end_between_epochs(query, lambda: True)
+    assert ending.end_between_epochs(query, time_left)
     assert (query.stops, java.now.name) == (0, "TERMINATED$")

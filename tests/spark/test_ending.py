@@ -20,6 +20,7 @@ from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueSta
 from pillarbox._cli import commands
 from pillarbox._runtime.spark import query as query_module
 from pillarbox._runtime.spark.description import Description
+from pillarbox._runtime.spark.ending import Gate, end_between_epochs
 from pillarbox._runtime.spark.requests import request_stop
 
 pytestmark = pytest.mark.spark
@@ -226,3 +227,19 @@ def test_available_now_ends_between_epochs_where_the_clock_counts(spark, tmp_pat
     assert Description(spark, str(tmp_path / "checkpoint")).unfinished is None
     if RESCALES:
         assert pillarbox.rescale(spark, str(tmp_path / "checkpoint"), 2)
+
+
+def test_an_epoch_that_is_being_planned_is_run_and_committed(spark, tmp_path):
+    """Spark drops an epoch if it is told between its beginning and the end of its planning that no more are to come."""
+    (tmp_path / "go").touch()
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(1)
+    rows = env.from_dataframe(numbers.selectExpr("value AS id"))
+    out = rows.key_by("id").process(Slow(tmp_path / "go")).uid("count").to_dataframe("id LONG, n LONG")
+    query = pillarbox.start(out.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "checkpoint")))
+    gate = Gate(query)
+    while not (gate.has_begun() and ".runBatch(" in (stack := gate.stack()) and ".SQLExecution$" not in stack):
+        assert query.isActive, query.exception()
+    assert end_between_epochs(query, lambda: True) and query.exception() is None
+    begun, committed = epochs(tmp_path / "checkpoint")
+    assert begun == committed

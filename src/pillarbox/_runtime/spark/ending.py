@@ -1,17 +1,23 @@
 """Ending a query between two epochs, so that none is begun and not committed.
 
 ``query.stop()`` interrupts the epoch that runs: the next start runs it again, with all of its requests, and nothing
-that needs a whole checkpoint is accepted before that. But Spark looks before each epoch whether the query is to go on,
-which is how ``availableNow`` ends by itself. So a query is told that it is not, and the epoch that runs comes to its
-end. Where that cannot be told (Spark Connect), an epoch that was interrupted is run to its end by itself.
+that needs a whole checkpoint is accepted before that. But Spark looks at the query's state before each epoch, which is
+how ``availableNow`` ends by itself. So the driver changes that state, and the epoch that runs comes to its end. Spark
+looks once more when it has planned an epoch, and then drops it. So the driver changes the state only where the query's
+thread does not come to that look: it holds the lock that the thread takes when it begins an epoch and when it has ended
+one. Where the state is out of reach (Spark Connect), an epoch that was interrupted is run once more by itself.
 """
 
 from __future__ import annotations
 
 import logging
+import re
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from py4j.clientserver import ClientServer
+from pyspark import SparkContext
 
 from pillarbox._errors import describe
 from pillarbox._runtime.spark.description import Description
@@ -21,14 +27,23 @@ from pillarbox._runtime.spark.writer import one_batch, session_of
 if TYPE_CHECKING:
     from pillarbox._runtime.spark.started import StartedQuery
 
-__all__ = ["end_between_epochs", "end_query", "run_one_epoch"]
+__all__ = ["Gate", "end_between_epochs", "end_query", "run_one_epoch"]
 
 _log = logging.getLogger("pillarbox")
 
 # How often a query that is to end is looked at (seconds).
 _LOOK_EVERY = 0.05
-# Spark's method in which the thread of a query waits for the time of its next trigger.
-_WAITS_FOR_TRIGGER = "waitTillTime"
+# How long the driver waits for the lock of a query (milliseconds), and holds it until it sees where the query's thread
+# is (seconds).
+_LOCK = 500
+_HOLD = 0.2
+# Methods of Spark's, as they are in the stack of a query's thread: it waits for the time of its next trigger; waits
+# before it looks for input again; begins an epoch if there is input; runs the jobs of one; waits for the lock.
+_WAITS_FOR_TRIGGER = ".waitTillTime("
+_SLEEPS = "java.lang.Thread.sleep("
+_BEGINS = ".constructNextBatch("
+_RUNS_JOBS = re.compile(r"\.SQLExecution\$\.\S+\(.*\n.*\.MicroBatchExecution\.")
+_WAITS_FOR_LOCK = ".withProgressLocked("
 
 
 def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
@@ -59,11 +74,15 @@ def end_query(started: StartedQuery, has_time: Callable[[], bool]) -> bool:
 
 def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
     """End a query after the running epoch; return whether there was time for that. If not, the query continues."""
-    gate, seen = _Gate(query), _batch(query)
+    gate, seen = Gate(query), _batch(query)
     while gate.is_running:
-        # Where the gate is closed, the query's thread ends by itself, unless it sleeps until its next trigger. Where it
-        # cannot be closed, an epoch that has just ended leaves the least to be done again.
-        if gate.is_asleep if gate.close() else not query.status["isTriggerActive"] or _batch(query) != seen:
+        if gate.exists:
+            # Where it is closed, the query's thread ends by itself, unless it sleeps until its next trigger.
+            is_time = gate.close() and gate.is_asleep
+        else:
+            # An epoch that has just ended leaves the least to be done again.
+            is_time = not query.status["isTriggerActive"] or _batch(query) != seen
+        if is_time:
             query.stop()
             return True
         if not has_time():
@@ -89,62 +108,110 @@ def _batch(query: Any) -> int | None:
     return None if progress is None else int(progress["batchId"])
 
 
-class _Gate:
+class Gate:
     """The place between two epochs of a query, which can be closed: then no other epoch begins.
 
-    In a classic session, the query's state is at hand, by methods of Spark's that are none of its API: while it is
-    closed, ``isActive`` is false, and ``awaitTermination`` with a time is true, though an epoch may still run. Where
-    Spark does not have them, it cannot be closed.
+    In a classic session, the query's state and its lock are at hand, by methods of Spark's that are none of its API:
+    while it is closed, ``isActive`` is false, and ``awaitTermination`` with a time is true, though an epoch may still
+    run. Where Spark does not have them, there is no gate. One thread uses it: a lock in the JVM belongs to the thread
+    there that serves this one.
+
+    Attributes:
+        exists: whether it can be closed.
     """
 
     def __init__(self, query: Any) -> None:
         self._query = query
+        # Its state before this closed it; None: it did not.
         self._open: Any = None
         self._closed: Any = None
-        self._execution: Any = None
+        self.exists = False
         if not hasattr(query, "_jsq"):  # Spark Connect
             return
         try:
+            gateway: Any = SparkContext._gateway
+            if not isinstance(gateway, ClientServer):
+                raise RuntimeError("PYSPARK_PIN_THREAD is false")
+            self._jvm: Any = gateway.jvm
             execution = query._jsq.streamingQuery()
-            execution.queryExecutionThread().isAlive()
+            self._thread = execution.queryExecutionThread()
+            self._thread.isAlive()
             self._state = execution.state()
-            self._execution = execution
+            self._lock = execution.awaitProgressLock()
+            self._lock.isLocked()
+            self._logs = execution.offsetLog(), execution.commitLog()
+            self.exists = True
         except Exception as error:  # another Spark than those that are known
             _log.warning("query %s cannot be held between two epochs: %s", query.id, describe(error))
 
     @property
     def is_running(self) -> bool:
         """Whether the query has not come to its end."""
-        if self._execution is None:
-            return bool(self._query.isActive)
-        return bool(self._execution.queryExecutionThread().isAlive())
+        return bool(self._thread.isAlive()) if self.exists else bool(self._query.isActive)
 
     @property
     def is_asleep(self) -> bool:
-        """Whether the query's thread waits for the time of its next trigger. The session is a classic one."""
-        frames = self._execution.queryExecutionThread().getStackTrace()
-        return any(str(frame.getMethodName()) == _WAITS_FOR_TRIGGER for frame in frames)
+        """Whether the query's thread waits for the time of its next trigger."""
+        return _WAITS_FOR_TRIGGER in self.stack()
 
     def close(self) -> bool:
-        """Let no other epoch begin; return whether none will."""
-        if self._execution is None:
+        """Let no other epoch begin; return whether none will. If not, one is being planned, and can be asked again."""
+        if self._open is not None:
+            return True
+        state = self._state.get()
+        kind = state.getClass()
+        name = str(kind.getName())
+        if name.endswith(".TERMINATED$"):  # it ends by itself
+            return True
+        if not name.endswith(".ACTIVE$"):  # it is not ready to begin an epoch
             return False
-        if self._closed is None:
-            state = self._state.get()
-            kind = state.getClass()
-            name = str(kind.getName())
-            if name.endswith(".TERMINATED$"):  # it ends by itself
-                return True
-            if not name.endswith(".ACTIVE$"):  # it begins
+        other = kind.getClassLoader().loadClass(name.removesuffix("ACTIVE$") + "TERMINATED$")
+        self._closed = other.getField("MODULE$").get(None)
+        if not self._lock.tryLock(_LOCK, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS):
+            return False
+        # While this holds the lock, the query's thread neither begins an epoch nor comes from the end of one to the
+        # look at its state.
+        try:
+            begun = self.has_begun()
+            # An epoch whose jobs run is planned, and so Spark does not look at the state any more before its end.
+            if (begun and not _RUNS_JOBS.search(self.stack())) or not self._state.compareAndSet(state, self._closed):
                 return False
-            other = kind.getClassLoader().loadClass(name.removesuffix("ACTIVE$") + "TERMINATED$")
-            self._open, self._closed = state, other.getField("MODULE$").get(None)
-        self._state.compareAndSet(self._open, self._closed)
-        return True
+            if begun or self._will_look():
+                self._open = state
+            else:
+                self._state.compareAndSet(self._closed, state)
+            return self._open is not None
+        finally:
+            self._lock.unlock()
+
+    def _will_look(self) -> bool:
+        """Whether the thread, which is between two epochs, looks at the state before it begins another epoch."""
+        until = time.monotonic() + _HOLD
+        while time.monotonic() < until:
+            stack = self.stack()
+            if _BEGINS in stack:
+                break  # it has looked before, and waits for the lock
+            if not self.is_running or any(word in stack for word in (_WAITS_FOR_TRIGGER, _SLEEPS, _WAITS_FOR_LOCK)):
+                return True
+        return False
+
+    def has_begun(self) -> bool:
+        """Whether there is an epoch that has begun and is not committed."""
+        begun, committed = (str(log.getLatestBatchId().toString()) for log in self._logs)
+        return begun != committed
+
+    def stack(self) -> str:
+        """Return the methods in which the query's thread is; none where it has ended."""
+        # An exception writes all of it at once; each of its methods would be a request.
+        trace = self._jvm.java.lang.Exception()
+        trace.setStackTrace(self._thread.getStackTrace())
+        text = self._jvm.java.io.StringWriter()
+        trace.printStackTrace(self._jvm.java.io.PrintWriter(text))
+        return str(text.toString())
 
     def open(self) -> None:
         """Let epochs begin again, unless the query has ended meanwhile."""
-        if self._closed is not None:
+        if self._open is not None:
             self._state.compareAndSet(self._closed, self._open)
             # It may just have found it closed.
             time.sleep(_LOOK_EVERY)
