@@ -49,7 +49,7 @@ class TimerQueue:
     """
 
     __slots__ = (
-        "_alone_now",
+        "_alone",
         "_begun",
         "_buckets",
         "_deleted",
@@ -57,6 +57,7 @@ class TimerQueue:
         "_firing",
         "_head",
         "_heap",
+        "_latest_alone",
         "_loaded",
         "_run",
         "overtaken",
@@ -79,9 +80,11 @@ class TimerQueue:
         # timer that fires adds one that comes before the rest of its own timestamp.
         self._begun: list[tuple[int, Iterator[Any]]] = []
         self._firing = MIN_TIMESTAMP
-        # Owners in a bucket have the number of the epoch that added them; of those that are alone it is known here.
+        # Owners in a bucket have the number of the epoch that added them. Timestamps of those that the running epoch
+        # added as the only owner: the latest as they came, the others in a set, which is asked for seldom.
         self._epoch = 0
-        self._alone_now: set[int] = set()
+        self._latest_alone: list[int] = []
+        self._alone: set[int] = set()
         self.overtaken: bool = False
         self.size: int = 0
 
@@ -95,13 +98,13 @@ class TimerQueue:
             bucket[owner] = self._epoch
         elif bucket is _MISSING:
             self._buckets[timestamp] = owner
-            self._alone_now.add(timestamp)
+            self._latest_alone.append(timestamp)
             heappush(self._heap, timestamp)
             if timestamp < self._firing:
                 self.overtaken = True
         else:
             epoch = self._epoch
-            self._buckets[timestamp] = {bucket: epoch - (timestamp not in self._alone_now), owner: epoch}
+            self._buckets[timestamp] = {bucket: epoch if self._is_new(timestamp) else epoch - 1, owner: epoch}
         self.size += 1
 
     def discard(self, timestamp: int, owner: Hashable) -> None:
@@ -171,7 +174,7 @@ class TimerQueue:
                 owners += [owner for owner, epoch in bucket.items() if epoch != self._epoch]
                 added = [owner for owner, epoch in bucket.items() if epoch == self._epoch]
         elif bucket is not _MISSING:
-            (added if timestamp in self._alone_now else owners).append(bucket)
+            (added if owners and self._is_new(timestamp) else owners).append(bucket)
         if in_order is not None and len(owners) > 1:
             owners = in_order(owners)
         rest = iter(owners + added)
@@ -181,7 +184,15 @@ class TimerQueue:
     def end_epoch(self) -> None:
         """Take note that what was added so far is in the log."""
         self._epoch += 1
-        self._alone_now.clear()
+        self._latest_alone.clear()
+        self._alone.clear()
+
+    def _is_new(self, timestamp: int) -> bool:
+        """Whether the running epoch added the only owner at a timestamp."""
+        if self._latest_alone:
+            self._alone.update(self._latest_alone)
+            self._latest_alone.clear()
+        return timestamp in self._alone
 
     def load(self, timestamps: npt.NDArray[np.int64], owners: list[Hashable]) -> None:
         """Add restored timers to a queue to which nothing else has been done."""
