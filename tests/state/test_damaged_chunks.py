@@ -194,6 +194,7 @@ DAMAGES: dict[str, tuple[Callable[[Content], Any], str]] = {
     "a namespace of no kind": (bend_namespace([1]), "a namespace in it is no plain value"),
     "another large row": (bend_large, "another row of it is missing than lies beside it"),
     "a large row under a chunk's number": (no_number_below_zero, "under the number 5"),
+    "no large row": (lambda content: content.pop("large"), "a row in it is no list"),
     "a size less": (lambda content: set_to("weights", content["weights"][4:])(content), "sizes of"),
     "half a size": (lambda content: set_to("weights", content["weights"][1:])(content), "ValueError"),
     "elements of a value": (bend_apart({1: 500}), "slot 1 of its row .* has no elements apart"),

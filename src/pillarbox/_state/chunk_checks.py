@@ -22,12 +22,7 @@ __all__ = ["check_chunk"]
 
 
 def check_chunk(
-    chunk: Chunk,
-    number: int,
-    mark: Mark,
-    start: int,
-    layouts: tuple[Layout, Layout],
-    identity: LogIdentity,
+    chunk: Chunk, number: int, mark: Mark, start: int, layouts: tuple[Layout, Layout], identity: LogIdentity
 ) -> None:
     """Check a chunk that was read.
 
@@ -55,6 +50,8 @@ def _wrong(chunk: Chunk, mark: Mark, start: int, layout: Layout, space_layout: L
     elsewhere = [index for index in chunk.large if index < len(rows)]
     if elsewhere and sorted(elsewhere) != [index for index, row in enumerate(rows) if row is None]:
         yield "another row of it is missing than lies beside it"
+    if not elsewhere and not all(rows):
+        yield "a row in it is no list"
     # One loop of the writer's gives all rows of a kind their numbers and slots, and the digest says that they are as it
     # left them: so the first and the last one show whether it was right. There may be millions between them.
     for first, stop, of in (0, own, layout), (own, len(rows), space_layout):

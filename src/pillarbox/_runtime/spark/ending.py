@@ -2,10 +2,10 @@
 
 ``query.stop()`` interrupts the epoch that runs: the next start runs it again, with all of its requests, and nothing
 that needs a whole checkpoint is accepted before that. But Spark looks at the query's state before each epoch, which is
-how ``availableNow`` ends by itself. So the driver changes that state, and the epoch that runs comes to its end. Spark
-looks once more when it has planned an epoch, and then drops it. So the driver changes the state only where the query's
-thread does not come to that look: it holds the lock that the thread takes when it begins an epoch and when it has ended
-one. Where the state is out of reach (Spark Connect), an epoch that was interrupted is run once more by itself.
+how ``availableNow`` ends by itself. So the driver changes that state, and the running epoch completes. Spark looks once
+more when it has planned an epoch, and then drops it. So the driver changes the state only where the query's thread is
+past that second look: it holds the lock that the thread takes when it begins an epoch and when it has ended one. Where
+the state is out of reach (Spark Connect), an epoch that was interrupted is run once more by itself.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ class Gate:
         return _WAITS_FOR_TRIGGER in self.stack()
 
     def close(self) -> bool:
-        """Let no other epoch begin; return whether none will. If not, one is being planned, and can be asked again."""
+        """Let no other epoch begin; return whether none will. If not, ask again: an epoch is beginning."""
         if self._open is not None:
             return True
         state = self._state.get()
