@@ -25,7 +25,7 @@ second full one on. A JVM goes on compiling for longer than that: it gets micro-
 (the state formats of Spark's own share one). Spark ends Python workers that were idle for a minute: a side with Python
 that has waited for as long gets a micro-batch more, which does not count.
 
-- On Spark the cores are two, shuffle partitions two, output goes into ``foreachBatch`` with the sink ``noop``. Both
+- On Spark the cores are two, shuffle partitions two, output goes into the sink ``noop``. Both
   streams are halves of one source, so that a micro-batch has all of its rows. A micro-batch's throughput is the rows of
   both sides over its ``triggerExecution``.
 - PyFlink takes many times as long, so its round is a job over a share of a micro-batch's rows with the same share of

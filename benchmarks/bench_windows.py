@@ -34,7 +34,7 @@ it stays; where windows slide it is after the small ones, which are long enough.
 side's JVM, which goes on compiling, has had a minute of micro-batches. Spark ends Python workers that were idle for a
 minute: a side with Python that has waited for as long gets a micro-batch more, which does not count.
 
-- On Spark the cores are two, shuffle partitions two, output goes into ``foreachBatch`` with the sink ``noop``. A
+- On Spark the cores are two, shuffle partitions two, output goes into the sink ``noop``. A
   micro-batch's throughput is its ``numInputRows`` over its ``triggerExecution``.
 - Pathway gets the same micro-batches (of rows and keys one in 200 where windows slide, one in ten for sessions); it
   persists nothing. See ``window_pathway.py``.

@@ -9,7 +9,7 @@ other, with a warm-up first, and after each of them pillarbox takes a turn: so i
 each of them, and no more than two Sparks need memory. What counts is a contender's median over its rounds.
 
 - On Spark (pillarbox, Spark's own APIs, identity) the cores are two, shuffle partitions two, the state store is
-  RocksDB with changelog checkpoints, output goes into ``foreachBatch`` with the sink ``noop``. A round's throughput is
+  RocksDB with changelog checkpoints, output goes into the sink ``noop``. A round's throughput is
   the micro-batch's ``numInputRows`` over its ``triggerExecution``. The warm-up is a small micro-batch and a full one.
   The two slow ones of Spark's APIs, those with pandas, get a fifth of the rows with a fifth of the keys: as many rows
   and timers for each key, and less state. Their warm-up is the small one alone: the first full one has fewer timers to

@@ -209,11 +209,8 @@ class SteppedQuery:
 
     def start(self, result: DataFrame) -> None:
         """Start to consume ``result`` as cheaply as it can be."""
-        self._query = (
-            result.writeStream.foreachBatch(lambda batch, _: batch.write.format("noop").mode("overwrite").save())
-            .option("checkpointLocation", str(self._directory / "checkpoint"))
-            .start()
-        )
+        checkpoint = str(self._directory / "checkpoint")
+        self._query = result.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
 
     def step(self, batch: str | Path) -> StreamingQueryProgress:
         """Run the micro-batch whose files are in the directory ``batch``, which is moved."""
