@@ -122,6 +122,6 @@ def _wrong_large(chunk: Chunk) -> str | None:
 
 def _wrong_replaced(chunk: Chunk, start: int) -> str | None:
     replaced = chunk.replaced
-    if len(replaced) and (replaced[0] < 1 or replaced[-1] > start or (np.diff(replaced) < 1).any()):
+    if len(replaced) and (replaced[0] < 1 or replaced[-1] > start or (replaced[1:] <= replaced[:-1]).any()):
         return "it takes the place of entries that were not before it, or of one twice"
     return None
