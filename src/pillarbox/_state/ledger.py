@@ -32,7 +32,7 @@ class ChunkOnFile(NamedTuple):
     Attributes:
         start: the number of its first entry.
         rows: the addresses of its rows, with the key objects that the rows themselves have; None where the entry is out
-            of date: whoever has it keeps its key alive.
+            of date: whoever has it keeps its key alive. A list until :meth:`Ledger.settle` has come by.
         elements: of the entries behind these: address and slot of a map or list, and what its elements are found by.
         entries: how many it has.
         sizes: how many bytes each entry takes; None: all take the same.
@@ -40,7 +40,7 @@ class ChunkOnFile(NamedTuple):
 
     number: int
     start: int
-    rows: npt.NDArray[np.object_]
+    rows: npt.NDArray[np.object_] | list[Any]
     elements: list[tuple[Any, int, Sequence[Any]]]
     entries: int
     sizes: npt.NDArray[np.float32] | None
@@ -68,15 +68,23 @@ class ChunkOnFile(NamedTuple):
 
     def forget(self, indices: npt.NDArray[np.int64]) -> None:
         """Forget whose entries these are: they are out of date."""
-        self.rows[indices[indices < len(self.rows)]] = None
+        indices = indices[indices < len(self.rows)]
+        if isinstance(self.rows, list):
+            for index in indices.tolist():
+                self.rows[index] = None
+        else:
+            self.rows[indices] = None
+
+    def rows_at(self, indices: npt.NDArray[np.int64]) -> npt.NDArray[np.object_]:
+        """Return the addresses of some of its rows."""
+        if isinstance(self.rows, list):
+            return addresses_of([self.rows[index] for index in indices.tolist()])
+        return self.rows[indices]
 
 
-def addresses_of(rows: Sequence[Any], current: npt.NDArray[np.bool_] | None = None) -> npt.NDArray[np.object_]:
-    """Return addresses of rows as an array, whose elements may be tuples; None for those that are not current."""
-    found = np.fromiter(rows, np.object_, len(rows))
-    if current is not None:
-        found[~current[: len(rows)]] = None
-    return found
+def addresses_of(rows: Sequence[Any] | npt.NDArray[np.object_]) -> npt.NDArray[np.object_]:
+    """Return addresses of rows as an array, whose elements may be tuples."""
+    return np.fromiter(rows, np.object_, len(rows))
 
 
 class Ledger:
@@ -98,6 +106,9 @@ class Ledger:
         self._rows = np.zeros(0, np.int64)
         self._means = np.zeros(0)
         self._loading: list[tuple[int, int, float, int, float]] = []
+        # Loaded chunks, newest first, that still hold keys of entries that were out of date: their numbers, and which
+        # of their entries were not.
+        self._unsettled: list[tuple[int, npt.NDArray[np.bool_]]] = []
 
     @property
     def live_bytes(self) -> int:
@@ -133,6 +144,7 @@ class Ledger:
         live = rows * mean if chunk.sizes is None else float(chunk.sizes[current].sum())
         self.chunks.appendleft(chunk)
         self._loading.append((chunk.start, size, live, rows, mean))
+        self._unsettled.append((chunk.number, current))
 
     def end_loading(self) -> None:
         """Compute the figures of the chunks that were loaded."""
@@ -140,6 +152,21 @@ class Ledger:
         self._loading = []
         self._starts, self._rows = np.array(starts, np.int64), np.array(rows, np.int64)
         self._bytes, self._live, self._means = np.array(sizes, float), np.array(live, float), np.array(means, float)
+
+    def settle(self) -> None:
+        """Let go of what one loaded chunk holds of entries that were out of date.
+
+        A start would wait for that, so each epoch does it for one chunk, as long as there are some.
+        """
+        while self._unsettled and self.chunks:
+            number, current = self._unsettled.pop()
+            index = number - self.chunks[0].number
+            if index >= 0:  # else the chunk is gone
+                chunk = self.chunks[index]
+                rows = addresses_of(chunk.rows)
+                rows[~current[: len(rows)]] = None
+                self.chunks[index] = chunk._replace(rows=rows)
+                return
 
     def replace(self, entries: npt.NDArray[np.int64]) -> float:
         """Take note that entries have gone out of date; return how many bytes these take."""
@@ -171,7 +198,7 @@ class Ledger:
         order = order[np.searchsorted(entries[order], 0) :]
         written = entries[order]
         for chunk, part in self._by_chunk(written):
-            found[order[part]] = chunk.rows[written[part] - chunk.start]
+            found[order[part]] = chunk.rows_at(written[part] - chunk.start)
         kept: list[Any] = found.tolist()
         return kept
 

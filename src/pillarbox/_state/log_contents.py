@@ -88,7 +88,7 @@ class LogContents:
     def add(self, number: int, chunk: Chunk, size: int) -> None:
         """Take account of a new chunk, which takes ``size`` bytes."""
         own = chunk.own(size)
-        self.ledger.add(filed(number, self.entry, chunk, own), size, chunk.count, own)
+        self.ledger.add(filed(number, self.entry, chunk, own, addresses_of(chunk.keys)), size, chunk.count, own)
         self.entries += chunk.count
         self.entry += chunk.count
 
@@ -135,9 +135,7 @@ class LogContents:
         return loads_allowed(payload, self.allowed)
 
 
-def filed(
-    number: int, start: int, chunk: Chunk, own: float, current: npt.NDArray[np.bool_] | None = None
-) -> ChunkOnFile:
-    """Return what the ledger keeps of a chunk whose entries take ``own`` bytes; of which these are current, or all."""
+def filed(number: int, start: int, chunk: Chunk, own: float, rows: npt.NDArray[np.object_] | list[Any]) -> ChunkOnFile:
+    """Return what the ledger keeps of a chunk whose entries take ``own`` bytes, with the addresses of its rows."""
     elements = [(found.address, found.slot, found.names()) for found in chunk.elements]
-    return ChunkOnFile(number, start, addresses_of(chunk.keys, current), elements, chunk.count, chunk.sizes(own))
+    return ChunkOnFile(number, start, rows, elements, chunk.count, chunk.sizes(own))

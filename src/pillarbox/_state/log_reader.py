@@ -59,7 +59,7 @@ class LogReader:
                 if chosen.any():
                     layouts.fit(chunk, number)
                     self._forget_deleted(chunk, chosen)
-                contents.ledger.load(filed(number, start, chunk, own, chosen), written.size, own, chosen)
+                contents.ledger.load(filed(number, start, chunk, own, chunk.keys), written.size, own, chosen)
                 self._read_large(chunk, start, chosen)
                 self._read_elements(chunk, start, chosen)
                 # Outdated rows are freed now, and their memory is used for the next chunk, while it is in the cache.

@@ -71,8 +71,8 @@ def scan(
         if place < 0:
             raise damaged(identity, "the state", f"it has more than its {head.entries} entries")
         check_chunk(chunk, number, written, oldest + place, layouts(number), identity)
-        older = place - chunk.replaced
-        older = older[older >= 0]  # others are in chunks that are gone
+        # (They are sorted; those that reach further back are in chunks that are gone.)
+        older = place - chunk.replaced[: np.searchsorted(chunk.replaced, place, "right")]
         if not current[older].all():
             raise damaged(identity, f"chunk {number} of the state", "it takes the place of what another one does")
         current[older] = False

@@ -113,6 +113,7 @@ class EpochWriter:
         self._append(
             Entries(addresses, [*changed.values()], older, sizes, batches, spaces=bool(backend.spaces.slots)), gone
         )
+        ledger.settle()
 
     def _sizes_of(self, rows: dict[Any, list[Any]]) -> npt.NDArray[np.float64]:
         """Return about how many bytes each row takes in the log."""
