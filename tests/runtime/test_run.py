@@ -368,6 +368,19 @@ def test_a_query_whose_place_is_not_known_is_asked_again(query, java, monkeypatc
     assert query.isActive and java.now.name == "ACTIVE$"
 
 
+def test_a_query_that_found_the_gate_closed_in_passing_has_ended(query, java, monkeypatch):
+    """The gate was closed in vain, and the state put back, when the query's thread had already looked at it."""
+    monkeypatch.setattr(ending, "_HOLD", 0.0)
+    java.committed = "Some(5)"
+
+    def time_left() -> bool:
+        java.is_alive = False
+        return True
+
+    assert ending.end_between_epochs(query, time_left)
+    assert (query.isActive, query.stops, java.now.name) == (False, 0, "TERMINATED$")
+
+
 def test_a_query_that_has_taken_on_another_epoch_is_not_stopped_in_it(query, java):
     """Spark says that it is idle, until it has begun that epoch."""
     query.at_work = False

@@ -89,6 +89,7 @@ def end_between_epochs(query: Any, has_time: Callable[[], bool]) -> bool:
             gate.open()
             return False
         time.sleep(_LOOK_EVERY)
+    gate.tell_end()
     return True
 
 
@@ -213,7 +214,13 @@ class Gate:
         """Let epochs begin again, unless the query has ended meanwhile."""
         if self._open is not None:
             self._state.compareAndSet(self._closed, self._open)
-            # It may just have found it closed.
             time.sleep(_LOOK_EVERY)
-            if not self.is_running:
-                self._state.set(self._closed)
+            self.tell_end()
+
+    def tell_end(self) -> None:
+        """Have the query's state say that it has ended, if it has.
+
+        Its thread says so itself, but a gate that is opened, or closed in vain, at that moment puts the state back.
+        """
+        if self._closed is not None and not self.is_running:
+            self._state.set(self._closed)
