@@ -309,8 +309,8 @@ def _packed(stamps: list[Any]) -> npt.NDArray[np.int64] | None:
         packed = np.frombuffer(struct.pack(f"{len(stamps)}q", *stamps), np.int64)
     except (struct.error, TypeError):
         return None
-    # It takes booleans, too.
-    return None if packed.min() <= 1 and bool in map(type, stamps) else packed
+    # It takes booleans and numbers of numpy, too.
+    return packed if set(map(type, stamps)) == {int} else None
 
 
 def _stamps_in(present: Any) -> Iterable[Any]:
