@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError
-from pillarbox._state import HeapKeyedStateBackend
+from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state.log_head import META
 from pillarbox._state.timer_queue import TimerQueue
 from pillarbox._state.timers import HeapTimers
 from pillarbox._time import MIN_TIMESTAMP, ManualProcessingTimeService
@@ -360,6 +362,42 @@ def test_a_timer_of_a_checkpoint_is_an_int_of_64_bits(timers, bad):
     """As each is that is registered: another one is not what was written."""
     with pytest.raises(CheckpointMismatchError, match="operator 'op': the checkpoint holds a timer of key 'bad' at"):
         timers.backend.load(["a", "bad", "c"], [[0, 5, None], [1, bad, None], [2, {7, 8}, None]])
+
+
+def test_a_start_looks_for_timers_only_where_some_row_has_one():
+    store = MemoryChunkStore()
+
+    def task():
+        timers = Timers()
+        log = StateLog(LogIdentity("op", 0, 1, 128), timers.backend, own_state=False)
+        log.sync(store)
+        return timers, log
+
+    def without(log):
+        log.commit(store, {})
+        return pickle.loads(store.chunks[META][15:]).get("without_timers", [])
+
+    timers, log = task()
+    assert without(log) == ["timers/event", "timers/processing"]
+    timers.call("register_event", "a", 5)
+    timers.call("register_event", "b", 6)
+    assert without(log) == ["timers/processing"]
+    timers, log = task()
+    looked = [each.name for each in timers.backend.timers if each.queue.size]
+    assert looked == ["timers/event"]
+    # What was loaded is not put in order for that.
+    assert without(log) == ["timers/processing"]
+    timers.call("register_processing", "a", 7)
+    timers.service.advance_watermark(6)
+    assert [timer[1:3] for timer in timers.take()] == [(5, "a"), (6, "b")]
+    assert without(log) == ["timers/event"]
+    timers, log = task()
+    timers.service.schedule()
+    timers.clock.set_current_time(7)
+    assert timers.take() == [("processing", 7, "a", None)]
+    timers.call("register_event", "a", 8)
+    timers.call("delete_event", "a", 8)
+    assert without(log) == ["timers/event", "timers/processing"]
 
 
 def test_restored_timers_may_go_before_anything_is_asked_of_them(timers):

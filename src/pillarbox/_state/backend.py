@@ -352,5 +352,12 @@ class LoggedStateBackend(LoggedRows, Protocol):
         """
         ...
 
+    def without_timers(self) -> list[str]:
+        """Return the names of the slots of keys' timers that no row has any timer in."""
+        ...
+
+    def begin_loading(self, without_timers: Collection[str]) -> None:
+        """Take note of the slots that no timers need to be looked for in: millions of rows may come."""
+
     def end_loading(self) -> None:
         """Take note that all rows are there."""

@@ -18,7 +18,7 @@ from pillarbox._state.large_collection import Elements
 from pillarbox._state.log_chunk import Chunk
 from pillarbox._state.log_head import Layout, LogIdentity, Mark, damaged
 
-__all__ = ["check_chunk"]
+__all__ = ["check_chunk", "check_rows"]
 
 
 def check_chunk(
@@ -42,6 +42,16 @@ def check_chunk(
         raise damaged(identity, f"chunk {number} of the state", wrong)
 
 
+def check_rows(rows: list[Any], number: int, identity: LogIdentity) -> None:
+    """Check that no current row of a chunk is missing; those that are out of date are never looked at.
+
+    Raises:
+        CheckpointMismatchError: one is.
+    """
+    if not all(rows):
+        raise damaged(identity, f"chunk {number} of the state", "a row in it is no list")
+
+
 def _wrong(chunk: Chunk, mark: Mark, start: int, layout: Layout, space_layout: Layout) -> Iterator[str]:
     """Return what is wrong."""
     rows, own = chunk.rows, chunk.own_keys
@@ -50,8 +60,6 @@ def _wrong(chunk: Chunk, mark: Mark, start: int, layout: Layout, space_layout: L
     elsewhere = [index for index in chunk.large if index < len(rows)]
     if elsewhere and sorted(elsewhere) != [index for index, row in enumerate(rows) if row is None]:
         yield "another row of it is missing than lies beside it"
-    if not elsewhere and not all(rows):
-        yield "a row in it is no list"
     # One loop of the writer's gives all rows of a kind their numbers and slots, and the digest says that they are as it
     # left them: so the first and the last one show whether it was right. There may be millions between them.
     for first, stop, of in (0, own, layout), (own, len(rows), space_layout):

@@ -84,6 +84,7 @@ class HeapKeyedStateBackend(HeapRows):
         self._undo: Undo | None = None
         self.now: int = 0
         self._cleaner: TtlCleaner | None = None
+        self._without_timers: Collection[str] = ()
 
     # -- declaring states --
 
@@ -390,12 +391,21 @@ class HeapKeyedStateBackend(HeapRows):
         """Return how many rows of keys there are."""
         return len(self.rows)
 
+    def without_timers(self) -> list[str]:
+        """Return the names of the slots of keys' timers that no row has any timer in."""
+        return [timers.name for timers in self.timers if not timers.queue.size and timers.next_timestamp() is None]
+
+    def begin_loading(self, without_timers: Collection[str]) -> None:
+        """Take note of the slots that no timers need to be looked for in: millions of rows may come."""
+        self._without_timers = without_timers
+
     def load(self, keys: list[Any], rows: list[Row]) -> None:
         """Take over rows, each key's once, during a cold start; :meth:`end_loading` ends it."""
         self.rows.update(zip(keys, rows))
         # Now the rows are in the processor's cache; of millions, each would have to be fetched once more.
         for timers in self.timers:
-            timers.load(keys, rows)
+            if timers.name not in self._without_timers:
+                timers.load(keys, rows)
 
     def end_loading(self) -> None:
         """Take note that all rows are there."""

@@ -107,8 +107,9 @@ class Ledger:
         self._means = np.zeros(0)
         self._loading: list[tuple[int, int, float, int, float]] = []
         # Loaded chunks, newest first, that still hold keys of entries that were out of date: their numbers, and which
-        # of their entries were not.
+        # of their entries were not. The epoch that loaded them lets them be: its first rows wait for nothing.
         self._unsettled: list[tuple[int, npt.NDArray[np.bool_]]] = []
+        self._just_loaded = False
 
     @property
     def live_bytes(self) -> int:
@@ -150,14 +151,18 @@ class Ledger:
         """Compute the figures of the chunks that were loaded."""
         starts, sizes, live, rows, means = zip(*reversed(self._loading)) if self._loading else ((),) * 5
         self._loading = []
+        self._just_loaded = True
         self._starts, self._rows = np.array(starts, np.int64), np.array(rows, np.int64)
         self._bytes, self._live, self._means = np.array(sizes, float), np.array(live, float), np.array(means, float)
 
     def settle(self) -> None:
         """Let go of what one loaded chunk holds of entries that were out of date.
 
-        A start would wait for that, so each epoch does it for one chunk, as long as there are some.
+        A start would wait for that, so each later epoch does it for one chunk, as long as there are some.
         """
+        if self._just_loaded:
+            self._just_loaded = False
+            return
         while self._unsettled and self.chunks:
             number, current = self._unsettled.pop()
             index = number - self.chunks[0].number

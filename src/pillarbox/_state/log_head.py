@@ -123,6 +123,7 @@ class LogHead:
         former: the slots of states that the program says it has renamed or deleted, by name: the name that each has
             now, or "" where it is deleted.
         depends_on: what the state depends on beside the key.
+        without_timers: the slots of keys' timers that no row has any timer in.
     """
 
     operator: str
@@ -147,10 +148,11 @@ class LogHead:
     types: dict[str, str] = field(default_factory=dict)
     former: dict[str, str] = field(default_factory=dict)
     depends_on: StateNote = field(default_factory=dict)
+    without_timers: list[str] = field(default_factory=list)
 
 
 # Fields that are written only if they say something.
-_OPTIONAL = frozenset({"types", "codes", "space_layouts", "former", "depends_on"})
+_OPTIONAL = frozenset({"types", "codes", "space_layouts", "former", "depends_on", "without_timers"})
 _FIELDS = frozenset(each.name for each in fields(LogHead))
 _NEEDED = frozenset(each.name for each in fields(LogHead) if each.default is each.default_factory is MISSING)
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox._state.addresses import is_space
-from pillarbox._state.chunk_checks import check_chunk
+from pillarbox._state.chunk_checks import check_chunk, check_rows
 from pillarbox._state.chunk_store import ChunkStore
 from pillarbox._state.evolution import Evolution
 from pillarbox._state.large_collection import Owner
@@ -52,6 +52,7 @@ class LogReader:
         backend, identity, layouts = contents.backend, contents.identity, contents.layouts
         if layouts.take_over(head) and evolution is not None:
             evolution.note()
+        backend.begin_loading(head.without_timers)
         with many_new_objects():
             loaded = 0
             for number, chunk, written, start, chosen in scan(self._store, head, identity, layouts.at, self._allowed):
@@ -64,6 +65,7 @@ class LogReader:
                 self._read_elements(chunk, start, chosen)
                 # Outdated rows are freed now, and their memory is used for the next chunk, while it is in the cache.
                 for rows, addresses, found in layouts.of_each_kind(chunk, chosen):
+                    check_rows(found, number, identity)
                     if evolution is not None:
                         evolution.rows(rows, addresses, found, 1 if rows is backend else 2)
                     rows.load(addresses, found)
@@ -137,6 +139,7 @@ class LogReader:
             self._read_elements(chunk, entry, chosen)
             contents.add(number, chunk, written.size)
             for rows, addresses, found in layouts.of_each_kind(chunk, chosen):
+                check_rows(found, number, identity)
                 rows.apply(addresses, found, [])
                 applied += addresses
         # Entries that were replaced, and not written anew, are gone.

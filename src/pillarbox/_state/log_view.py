@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from pillarbox._errors import CheckpointMismatchError, describe
 from pillarbox._state.addresses import is_space, whose
+from pillarbox._state.chunk_checks import check_rows
 from pillarbox._state.chunk_store import ChunkStore
 from pillarbox._state.large_collection import Parts
 from pillarbox._state.log_chunk import Chunk, read_large
@@ -132,6 +133,7 @@ class LogView:
                 waiting.append(_Apart(chunk.keys[index], content["slots"], content["row"], counts, sizes[index]))
                 if not counts:
                     yield from self._completed([waiting.pop()], parts, sizes_of_parts)
+            check_rows(list(compress(chunk.rows, alone.tobytes())), scanned.number, self._identity)
             for index, counts in chunk.apart.items():
                 if current[index] and index not in chunk.large:
                     alone[index] = False

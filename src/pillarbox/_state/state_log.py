@@ -185,6 +185,7 @@ class StateLog:
             task=self._dump_task(),
             types={} if contents.plain is None else contents.plain.types,
             former=contents.layouts.former,
+            without_timers=contents.backend.without_timers(),
         )
 
     def _written_key(self) -> KeyNote | None:

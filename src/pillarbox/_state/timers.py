@@ -36,10 +36,10 @@ class HeapTimers:
     A row's slot holds None, one timestamp, or a set of them: most keys have one timer, and a set costs 200 bytes.
     """
 
-    __slots__ = ("_backend", "_name", "queue", "slot")
+    __slots__ = ("_backend", "name", "queue", "slot")
 
     def __init__(self, name: str, backend: HeapKeyedStateBackend, slot: int) -> None:
-        self._name = name
+        self.name: str = name
         self._backend = backend
         self.queue: TimerQueue = TimerQueue()
         self.slot: int = slot
@@ -109,7 +109,7 @@ class HeapTimers:
                 "; ctx.timestamp() is None where records have no timestamp: put assign_timestamps_and_watermarks(...)"
                 " before, or use processing time"
             )
-        domain = "a processing-time" if self._name.endswith("/processing") else "an event-time"
+        domain = "a processing-time" if self.name.endswith("/processing") else "an event-time"
         raise ProgramError(
             f"operator {self._backend.operator!r}, key {shorten(self._backend.key)}: {domain} timer cannot be set or"
             f" deleted at {shorten(timestamp)} ({type(timestamp).__name__}): {hint}"
@@ -310,7 +310,7 @@ def _packed(stamps: list[Any]) -> npt.NDArray[np.int64] | None:
     except (struct.error, TypeError):
         return None
     # It takes booleans and numbers of numpy, too.
-    return packed if set(map(type, stamps)) == {int} else None
+    return packed if list(map(type, stamps)).count(int) == len(stamps) else None
 
 
 def _stamps_in(present: Any) -> Iterable[Any]:
