@@ -183,8 +183,8 @@ def _nobody_waits_for_the_broadcast_stream(patch: pytest.MonkeyPatch) -> None:
     """Records without a key are not held back in batch mode: some come before what is broadcast."""
     before = BatchInput.__init__
 
-    def init(batch: BatchInput, edges: Sequence[Any], *, by_key: bool) -> None:
-        before(batch, edges, by_key=by_key)
+    def init(batch: BatchInput, operator: str, edges: Sequence[Any], *, by_key: bool) -> None:
+        before(batch, operator, edges, by_key=by_key)
         batch._has_broadcast = False
 
     patch.setattr(BatchInput, "__init__", init)

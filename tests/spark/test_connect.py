@@ -121,6 +121,7 @@ def in_the_session(spark, folder: Path):
     events(spark).where("at < 100000").coalesce(1).write.parquet(str(folder / "in"))
     df = spark.readStream.schema("key LONG, at LONG").parquet(str(folder / "in"))
     spark.conf.set("spark.sql.shuffle.partitions", "6")
+    spark.conf.set("spark.sql.maxPlanStringLength", "50")  # of the plan's text, by which a program is found in a view
     settings = dict(spark.conf.getAll)
     result = program(spark, df)
     result.createOrReplaceTempView("counts")

@@ -23,7 +23,7 @@ from pillarbox._state import (
     Sync,
     ValueStateDescriptor,
 )
-from pillarbox._state.log_chunk import _packed
+from pillarbox._state.log_chunk import _packed, _unpacked
 from pillarbox._state.log_head import META
 from pillarbox._state.log_view import LogView
 
@@ -250,21 +250,30 @@ def test_a_large_row_that_is_none_is_damaged(damage, read):
         read(store, before)
 
 
-@pytest.mark.parametrize("read", [loaded, viewed])
-def test_two_chunks_that_take_the_place_of_the_same_entry_are_damaged(read):
+@pytest.mark.parametrize("read", [loaded, caught_up, viewed])
+@pytest.mark.parametrize("seen", [True, False], ids=["of a chunk that was read before", "of a new one"])
+def test_two_chunks_that_take_the_place_of_the_same_entry_are_damaged(read, seen):
     task = Task(MemoryChunkStore()).epoch(1)
+    before = task.store.copy()
     task.epoch(2)
-    task.backend.set_current_key(0)
-    task.value.update(9)
-    task.log.commit(task.store, {})
+    for value in range(1 if seen else 2):
+        task.backend.set_current_key(0)
+        task.value.update(value)
+        task.log.commit(task.store, {})
     head = head_of(task.store)
-    content = pickle.loads(task.store.chunks[3])
-    # (The entries of the second chunk begin where those of the first one end: it took the place of the very first.)
-    replaced(head["entry"] - 1)(content)
-    task.store.chunks[3] = payload = pickle.dumps(content, 5)
-    put_head(task.store, {**head, "newest": (len(payload), zlib.crc32(payload), 3)})
-    with pytest.raises(CheckpointMismatchError, match=r"chunk 2 of the state .* the place of what another one does"):
-        read(task.store, task.store)
+    newest = head["following"] - 1
+    content = pickle.loads(task.store.chunks[newest])
+    if seen:
+        # (The entries of the second chunk begin where those of the first one end: it took the place of the very first.)
+        replaced(head["entry"] - 1)(content)
+    else:
+        (distance,) = _unpacked(pickle.loads(task.store.chunks[newest - 1])["replaced"])
+        replaced(int(distance) + 1)(content)
+    task.store.chunks[newest] = payload = pickle.dumps(content, 5)
+    put_head(task.store, {**head, "newest": (len(payload), zlib.crc32(payload), newest)})
+    words = "it takes the place of what another one does"
+    with pytest.raises(CheckpointMismatchError, match=rf"chunk [234] of the state .*{words}"):
+        read(task.store, before)
 
 
 @pytest.mark.parametrize("read", [loaded, caught_up, viewed])

@@ -16,6 +16,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pillarbox import OperatorError
 from pillarbox._state import (
     HeapKeyedStateBackend,
     ListStateDescriptor,
@@ -298,3 +299,15 @@ def test_windows_timers_and_stamps_by_workers_in_turn(phases, seed, workers):
         for namespace in last.backend.spaces.namespaces_of(key):
             assert again.backend.contents(key, namespace) == last.backend.contents(key, namespace)
     assert META in store.chunks
+
+
+def test_state_besides_the_keys_that_spark_does_not_take_is_named(monkeypatch):
+    backend = HeapKeyedStateBackend("op")
+    backend.seal()
+    log = StateLog(LogIdentity("op", 0, 1, 128), backend)
+    store = MemoryChunkStore()
+    log.sync(store)
+    monkeypatch.setattr(log_limits, "VALUE_BYTES", 10_000)
+    log.commit(store, {"operators": {"op": bytes(9_000)}})
+    with pytest.raises(OperatorError, match=r"'op': what it keeps besides .* takes 11\d{3} bytes, and Spark takes no"):
+        log.commit(store, {"operators": {"op": bytes(11_000)}})

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pillarbox import OperatorError
 from pillarbox._elements import Records
 from pillarbox._task import key_sorter
 from pillarbox._task.key_sorter import KeySorter
@@ -27,7 +28,7 @@ RUNS = st.lists(st.tuples(st.integers(0, 1), st.lists(RECORD, min_size=1, max_si
 
 def sort(runs: list[tuple[int, list[tuple[Any, int | None]]]], size: int = 100) -> list[list[tuple[int, Any]]]:
     """What comes out for each key: input and record, where a record is its key, its time, and its number."""
-    sorter = KeySorter()
+    sorter = KeySorter("bill")
     number = 0
     for way_in, records in runs:
         values = [(key, time, number + position) for position, (key, time) in enumerate(records)]
@@ -115,7 +116,7 @@ def test_what_is_in_memory_is_bounded(monkeypatch):
         return together(parts)
 
     monkeypatch.setattr(key_sorter, "_together", watched)
-    sorter = KeySorter()
+    sorter = KeySorter("bill")
     for start in range(0, 5_000, 10):
         values = list(range(start, start + 10))
         sorter.add(0, Records([row(key=value % 477, at=value) for value in values]), [v % 477 for v in values], 400)
@@ -130,9 +131,38 @@ def test_what_is_in_memory_is_bounded(monkeypatch):
 
 def test_closed_before_it_was_read(monkeypatch):
     monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 10)
-    sorter = KeySorter()
+    sorter = KeySorter("bill")
     sorter.add(0, Records([1, 2]), [1, 2], 20)
     file = sorter._file
     assert file is not None
     sorter.close()
     assert file._file.closed
+
+
+class Unwritable:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Unwritable({self.name!r})"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("it is a connection")
+
+
+@pytest.mark.parametrize("guilty", ["record", "key"])
+def test_what_cannot_be_written_is_named(monkeypatch, guilty):
+    monkeypatch.setattr(key_sorter, "_PORTION_BYTES", 10_000)
+    sorter = KeySorter("bill")
+    values: list[Any] = [Unwritable("v") if guilty == "record" and n == 2 else n for n in range(4)]
+    keys: list[Any] = [Unwritable("k") if guilty == "key" and n == 3 else n for n in range(4)]
+    monkeypatch.setattr(key_sorter, "stable_hash", lambda key: 7)
+    sorter.add(0, Records([1, 2]), [1, 2], 0)
+    words = {
+        "record": r"operator 'bill' gets the record Unwritable\('v'\), which cannot be pickled",
+        "key": r"operator 'bill' gets the record 3 with the key Unwritable\('k'\), which cannot be pickled",
+    }
+    with pytest.raises(OperatorError, match=words[guilty] + r".*batch mode.*TypeError: it is a connection") as caught:
+        sorter.add(1, Records(values), keys, 10_000)
+    assert isinstance(caught.value.__cause__, TypeError)
+    sorter.close()

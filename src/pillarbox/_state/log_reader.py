@@ -116,12 +116,17 @@ class LogReader:
         start = contents.entry
         current = np.ones(sum(chunk.count for _, chunk, _ in chunks), np.bool_)
         replaced: list[tuple[int, Owner]] = []
+        gone_before = np.zeros(0, np.int64)
         at = 0
         for number, chunk, written in reversed(chunks):
             check_chunk(chunk, number, written, start + at, layouts.at(number), identity)
             older = at - chunk.replaced
-            current[older[older >= 0]] = False
-            replaced += ledger.owners_of(start + older[older < 0])
+            ours, former = older[older >= 0], older[older < 0]
+            if not current[ours].all() or np.isin(former, gone_before).any():
+                raise damaged(identity, f"chunk {number} of the state", "it takes the place of what another one does")
+            current[ours] = False
+            gone_before = np.concatenate([gone_before, former])
+            replaced += ledger.owners_of(start + former)
             at += chunk.count
         known = {address: address for _, (address, slot, _) in replaced if not slot}
         for entry, _ in replaced if contents.large else ():

@@ -142,7 +142,7 @@ class StateLog:
         """Write the epoch's changes, and step to the next version.
 
         Raises:
-            OperatorError: a value cannot be pickled.
+            OperatorError: a value cannot be pickled, or the operators' own state is too large.
             TypeMismatchError: a value does not fit its declared type.
         """
         backend = self.contents.backend
@@ -154,6 +154,12 @@ class StateLog:
         self.task_state = task_state
         self._stamps = [*self._stamps[-log_limits.HISTORY + 1 :], (self.version, secrets.randbits(63))]
         payload = write_head(self._head())
+        if len(payload) > log_limits.VALUE_BYTES:
+            raise OperatorError(
+                f"operator {backend.operator!r}: what it keeps besides the state of keys, such as records of requests"
+                f" that have not ended, takes {len(payload)} bytes, and Spark takes no value of more than"
+                f" {log_limits.VALUE_BYTES}: let it have a smaller capacity, or more subtasks"
+            )
         writer.put(META, payload)
         self._head_as_known = payload
         self.bytes_written = writer.bytes_written

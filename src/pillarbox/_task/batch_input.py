@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from pillarbox._elements import Records
 from pillarbox._task.key_sorter import KeyedRun, KeySorter
 from pillarbox._task.partitioner import BroadcastPartitioner, KeyGroupPartitioner
-from pillarbox._task.record_spool import RecordSpool
+from pillarbox._task.record_spool import NOT_KEPT, RecordSpool
+from pillarbox._task.unpicklable import refuse_unpicklable
 from pillarbox._task.vertex import InputEdge
 
 __all__ = ["BatchInput"]
@@ -20,17 +21,19 @@ class BatchInput:
     """Holds records back until those before them have come. Only the mailbox thread may touch it.
 
     Args:
+        operator: the name of the operator, for errors.
         by_key: whether the operator gets one key at a time.
 
     Attributes:
         complete: whether all records have come.
     """
 
-    def __init__(self, edges: Sequence[InputEdge], *, by_key: bool) -> None:
+    def __init__(self, operator: str, edges: Sequence[InputEdge], *, by_key: bool) -> None:
+        self._operator = operator
         self._by_key = by_key
         self._has_broadcast = any(isinstance(edge.partitioner, BroadcastPartitioner) for edge in edges)
         self._waiting = RecordSpool()
-        self._sorter = KeySorter()
+        self._sorter = KeySorter(operator)
         self.complete: bool = False
 
     def takes(self, edge: InputEdge, records: Records, size: int) -> bool:
@@ -38,11 +41,17 @@ class BatchInput:
 
         Args:
             size: the bytes in which they came.
+
+        Raises:
+            OperatorError: a record, or its key, cannot be pickled.
         """
         if self._by_key and isinstance(edge.partitioner, KeyGroupPartitioner):
             self._sorter.add(edge.index, records, edge.partitioner.keying.keys_of(records), size)
         elif self._has_broadcast and not isinstance(edge.partitioner, BroadcastPartitioner):
-            self._waiting.add(edge.index, records)
+            try:
+                self._waiting.add(edge.index, records)
+            except Exception as error:
+                refuse_unpicklable(error, self._operator, records.values, "gets", NOT_KEPT)
         else:
             return False
         return True

@@ -22,7 +22,8 @@ import numpy.typing as npt
 
 from pillarbox._elements import Records, decode, dumps, encode
 from pillarbox._state.key_groups import stable_hash
-from pillarbox._task.record_spool import RecordSpool
+from pillarbox._task.record_spool import NOT_KEPT, RecordSpool
+from pillarbox._task.unpicklable import refuse_unpicklable
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
 __all__ = ["KeySorter", "KeyedRun"]
@@ -209,9 +210,14 @@ def _merged(runs: Sequence[_Run]) -> Iterator[_Sorted]:
 
 
 class KeySorter:
-    """Takes records in any order, then gives them back key by key. Only the mailbox thread may touch it."""
+    """Takes records in any order, then gives them back key by key. Only the mailbox thread may touch it.
 
-    def __init__(self) -> None:
+    Args:
+        operator: the name of the operator that gets the records, for errors.
+    """
+
+    def __init__(self, operator: str) -> None:
+        self._operator = operator
         self._hashes: dict[Any, int] = {}
         self._gathered: dict[int, _Gathered] = {}
         self._gathered_bytes = 0
@@ -227,6 +233,9 @@ class KeySorter:
             index: the input that they are for.
             keys: the key of each.
             size: the bytes in which they came.
+
+        Raises:
+            OperatorError: one of those that were added so far cannot be written to the file.
         """
         hashes = self._hashes
         if len(hashes) >= _REMEMBERED:
@@ -265,7 +274,11 @@ class KeySorter:
         self._gathered_bytes = 0
         self._file = self._file or _File()
         for index, portion in self._take_gathered().items():
-            self._runs.setdefault(index, []).append(_written(self._file, [portion], length))
+            try:
+                places = _written(self._file, [portion], length)
+            except Exception as error:
+                refuse_unpicklable(error, self._operator, portion.values, "gets", NOT_KEPT, portion.keys)
+            self._runs.setdefault(index, []).append(places)
 
     def groups(self) -> Iterator[list[KeyedRun]]:
         """Return the records of each key, and its end, in steps of some records each."""

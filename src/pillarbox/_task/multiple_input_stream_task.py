@@ -67,7 +67,8 @@ class MultipleInputStreamTask(StreamTask):
         self.gate: InputGate = InputGate(vertex.name, vertex.inputs)
         self._batch: BatchInput | None = None
         if vertex.batch:
-            self._batch = BatchInput(vertex.inputs, by_key=vertex.is_keyed and self.chain.head.by_key)
+            head = self.chain.head
+            self._batch = BatchInput(head.name, vertex.inputs, by_key=vertex.is_keyed and head.by_key)
         self._store: ChunkStore | None = None
         self._sync = Sync.IN_STEP
         self._state_format: str | None = None

@@ -6,13 +6,13 @@ and leaves its loop, and the caller that runs the task takes the buffers. Only t
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from pillarbox._elements import ArrowRecords, Buffer, Element, Records, Watermark, WatermarkStatus, dumps, encode
-from pillarbox._errors import raise_from_user_code, shorten_record
+from pillarbox._task.unpicklable import refuse_unpicklable
 from pillarbox._task.vertex import Edge, channel_code
 from pillarbox._time.timestamps import MIN_TIMESTAMP
 
@@ -147,19 +147,8 @@ class _EdgeWriter:
             try:
                 sent += self._send(subtask, records)
             except BaseException as error:
-                self._refuse(records, error)
+                refuse_unpicklable(error, self._edge.sender, records.values, "emits", "cannot be sent on")
         pending.learn(expected, sent)
-
-    def _refuse(self, records: Records, error: BaseException) -> NoReturn:
-        """Raise the error that names the record that cannot be pickled."""
-        for value in records.values:
-            try:
-                dumps(value)
-            except BaseException:
-                what = f"operator {self._edge.sender!r} emits the record {shorten_record(value)}, which cannot be sent"
-                advice = " on (connections, locks, generators and the like stay in the function that made them)"
-                raise_from_user_code(error, what + advice, operator=self._edge.sender, record=value)
-        raise error
 
     def flush(self) -> None:
         for subtask in range(len(self._targets)):

@@ -6,6 +6,10 @@ from typing import Any
 
 __all__ = ["aliases_of", "plan_steps"]
 
+_PLAN_LENGTH = "spark.sql.maxPlanStringLength"
+# Spark's default: as long as an array of Java can be.
+_WHOLE = 2**31 - 1 - 15
+
 
 def plan_steps(df: Any) -> list[Any]:
     """Return the steps of the plan, as objects of Java, each before those that it reads from, as Spark numbers sources.
@@ -35,6 +39,19 @@ def aliases_of(query: Any) -> str:
             from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
 
             df = ConnectDataFrame(df._write_stream._child, df._session)
-        return str(df._explain_string(mode="extended"))
+        return _explained(df)
     # Not the plan's own text: a setting cuts that.
     return "\n".join(step.simpleString(1) for step in plan_steps(df) if step.nodeName() == "SubqueryAlias")
+
+
+def _explained(df: Any) -> str:
+    """Return the plans of a DataFrame of Spark Connect as text, whole, however little the session shows of plans."""
+    conf = df.sparkSession.conf
+    most = conf.get(_PLAN_LENGTH)
+    if int(most) >= _WHOLE:
+        return str(df._explain_string(mode="extended"))
+    conf.set(_PLAN_LENGTH, str(_WHOLE))
+    try:
+        return str(df._explain_string(mode="extended"))
+    finally:
+        conf.set(_PLAN_LENGTH, most)

@@ -1,0 +1,44 @@
+"""Whose record it is that cannot be pickled, where many are pickled together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from pillarbox._elements import dumps
+from pillarbox._errors import raise_from_user_code, shorten, shorten_record
+
+__all__ = ["refuse_unpicklable"]
+
+_ADVICE = "(connections, locks, generators and the like stay in the function that made them)"
+
+
+def refuse_unpicklable(
+    error: BaseException, operator: str, values: Iterable[Any], does: str, what: str, keys: Iterable[Any] = ()
+) -> NoReturn:
+    """Raise the error that names the record, or its key, that cannot be pickled; else what was raised.
+
+    Args:
+        operator: the name of the operator that has to do with them.
+        values: the records that were pickled together.
+        does: what it does with them, such as "emits".
+        what: what cannot be done with it, such as "cannot be sent on".
+        keys: their keys, if these were pickled, too.
+    """
+    for value in values:
+        if not _is_picklable(value):
+            said = f"operator {operator!r} {does} the record {shorten_record(value)}, which {what} {_ADVICE}"
+            raise_from_user_code(error, said, operator=operator, record=value)
+    for value, key in zip(values, keys):
+        if not _is_picklable(key):
+            said = f"operator {operator!r} {does} the record {shorten_record(value)} with the key {shorten(key)}, which"
+            raise_from_user_code(error, f"{said} {what}", operator=operator, record=value, key=key)
+    raise error
+
+
+def _is_picklable(value: Any) -> bool:
+    try:
+        dumps(value)
+    except BaseException:
+        return False
+    return True
