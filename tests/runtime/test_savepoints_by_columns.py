@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
@@ -9,9 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from pillarbox import CheckpointMismatchError
+from pillarbox import (
+    CheckpointMismatchError,
+    EventTimeSessionWindows,
+    SlidingEventTimeWindows,
+    StreamExecutionEnvironment,
+    TumblingEventTimeWindows,
+    WatermarkStrategy,
+)
+from pillarbox._elements import Records, dumps_by_name
 from pillarbox._runtime.local import LocalJob, Savepoint
-from pillarbox._state import LogIdentity
+from pillarbox._state import LogIdentity, MemoryChunkStore
+from pillarbox._state.log_head import META, write_head
 from pillarbox._state.log_view import LogView
 from pillarbox._state.savepoint import LocalSavepoint, restore_logs, write_savepoint
 from pillarbox._state.savepoint.new_table import EditedTable
@@ -80,6 +91,56 @@ def test_other_subtasks(name, tmp_path):
     back = moved(program, again, tmp_path / "two", 2, 128)
     out += rest(program, back, 5, program.EPOCHS + 1)[0]
     assert out == undisturbed
+
+
+def at_watermark(store: MemoryChunkStore, watermark: int) -> None:
+    """Let a subtask have come to another watermark than it has."""
+    view = LogView(store, 0)
+    task = view.task_state()
+    task["gate"]["valve"]["watermark"] = watermark
+    store.put(META, write_head(replace(view.head, task=dumps_by_name(task))))
+
+
+def test_windows_that_have_not_come_equally_far_stay_in_their_subtasks(tmp_path):
+    _, stores = rest(make_columns, {}, 0, 4)
+    at_watermark(stores["tumbling", 1], 5)
+    assert moved(make_columns, stores, tmp_path / "same", 2, 128).keys() == stores.keys()
+    words = r"operator 'tumbling': its 2 subtasks had come to different watermarks .*\(5 to \d+\), so .* in 3: keep it"
+    with pytest.raises(CheckpointMismatchError, match=words):
+        moved(make_columns, stores, tmp_path / "other", 3, 128)
+    # Rows of joins go when they are over, and each says by itself when that is.
+    _, joins = rest(make_join, {}, 0, 4)
+    at_watermark(joins["left", 1], 5)
+    moved(make_join, joins, tmp_path / "joins", 3, 128)
+
+
+@pytest.mark.parametrize(
+    ("assigner", "stays"),
+    [
+        (SlidingEventTimeWindows.of(10, 5), True),
+        (EventTimeSessionWindows.with_gap(3), True),
+        (TumblingEventTimeWindows.of(10), False),
+    ],
+)
+def test_windows_of_rows_that_have_not_come_equally_far(assigner, stays, tmp_path):
+    """Tumbling windows know by their rows for which keys they have fired."""
+    env = StreamExecutionEnvironment()
+    times = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda pair, _: pair[0])
+    keyed = env.from_collection([]).assign_timestamps_and_watermarks(times).key_by(lambda pair: pair[0])
+    counts = keyed.window(assigner).reduce(lambda one, other: (one[0], one[1] + other[1])).uid("windows")
+    env.set_parallelism(2)
+    with env.local_job(out=counts) as job:
+        (source,) = job.program.sources
+        job.run_epoch({source: [[Records([(key, 1) for key in range(9)])]]})
+        stores = job.savepoint()
+        (vertex,) = (vertex for vertex in job.program.vertices if not vertex.is_source)
+        at_watermark(stores["windows", 1], 5)
+        write_savepoint(tmp_path, stores, epoch=1)
+        names = (vertex.program, vertex.key, vertex.codes)
+        identities = [LogIdentity("windows", n, 3, vertex.max_parallelism, *names) for n in range(3)]
+        words = r"operator 'windows': its 2 subtasks had come to different watermarks"
+        with pytest.raises(CheckpointMismatchError, match=words) if stays else nullcontext():
+            restore_logs(LocalSavepoint(tmp_path), "windows", identities)
 
 
 def test_there_and_back_is_where_it_was(tmp_path):

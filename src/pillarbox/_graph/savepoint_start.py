@@ -17,7 +17,7 @@ from pillarbox._graph.source_match import match_sources
 from pillarbox._operators.timestamps_and_watermarks import status_said_anew
 from pillarbox._state.key_note import key_change
 from pillarbox._state.operator_state import LIST, UNION
-from pillarbox._state.savepoint.own_state import gate_with_edges, redistribute
+from pillarbox._state.savepoint.own_state import check_watermarks, gate_with_edges, redistribute
 from pillarbox._state.state_note import state_change
 from pillarbox._task.vertex import edge_from, sender_of_edge, source_numbers
 
@@ -133,6 +133,8 @@ class SavepointStart:
             if state.task.get("gate"):
                 state.task["gate"] = gate_with_edges(state.task["gate"], edge)
         keys_stay = (table.parallelism, table.max_parallelism) == (vertex.parallelism, vertex.max_parallelism)
+        if not keys_stay:
+            check_watermarks(table, kept, vertex.parallelism)
         return redistribute(vertex.uid, kept, vertex.parallelism, vertex.channels, keys_stay=keys_stay)
 
     def _senders(self, table: OperatorTable, manifest: Manifest, program: Program) -> dict[int, int]:

@@ -23,7 +23,15 @@ from pillarbox._state.log_view import LogView
 from pillarbox._state.savepoint.arrow_parts import schemas_of
 from pillarbox._state.savepoint.log_builder import build_log
 from pillarbox._state.savepoint.manifest import FileDigest, Manifest, OperatorTable, Sources, table_folder
-from pillarbox._state.savepoint.own_state import TASKS, OwnState, is_drained, own_states, redistribute, task_row
+from pillarbox._state.savepoint.own_state import (
+    TASKS,
+    OwnState,
+    check_watermarks,
+    is_drained,
+    own_states,
+    redistribute,
+    task_row,
+)
 from pillarbox._state.savepoint.table import Loads, Table
 from pillarbox._unpickle import loads as loads_anything
 
@@ -209,7 +217,8 @@ def restore_logs(
         loads: unpickles what is pickled.
 
     Raises:
-        CheckpointMismatchError: there is no state of the operator; or it is not as it was written.
+        CheckpointMismatchError: there is no state of the operator; or it is not as it was written; or keys are to
+            change their subtasks, and windows have not come equally far in all.
     """
     identities = list(identities)
     table = savepoint.table(uid)
@@ -220,7 +229,10 @@ def restore_logs(
             shares[subtask].append(share)
     layout = table.operator.parallelism, table.operator.max_parallelism
     keys_stay = layout == (one.parallelism, one.max_parallelism)
-    own = redistribute(uid, savepoint.own_states(uid, loads), one.parallelism, channels, keys_stay=keys_stay)
+    states = savepoint.own_states(uid, loads)
+    if not keys_stay:
+        check_watermarks(table.operator, states, one.parallelism)
+    own = redistribute(uid, states, one.parallelism, channels, keys_stay=keys_stay)
     stores: dict[int, MemoryChunkStore] = {}
     for identity in identities:
         stores[identity.subtask] = store = MemoryChunkStore()

@@ -20,7 +20,16 @@ from pillarbox._state.savepoint.manifest import OperatorTable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 from pillarbox._unpickle import MissingGlobalError
 
-__all__ = ["TASKS", "OwnState", "gate_with_edges", "is_drained", "own_states", "redistribute", "task_row"]
+__all__ = [
+    "TASKS",
+    "OwnState",
+    "check_watermarks",
+    "gate_with_edges",
+    "is_drained",
+    "own_states",
+    "redistribute",
+    "task_row",
+]
 
 #: The columns of the table ``tasks``: a row for each subtask with a log. ``task`` is pickled, as the head has it.
 TASKS = pa.schema(
@@ -149,6 +158,28 @@ def gate_with_edges(gate: dict[str, Any], edge: Callable[[int], int | None]) -> 
 def _with_names(known: Mapping[Any, Any], name: Callable[[Any], Hashable | None]) -> dict[Any, Any]:
     renamed = ((name(former), value) for former, value in known.items())
     return {new: value for new, value in renamed if new is not None}
+
+
+def check_watermarks(operator: OperatorTable, states: Sequence[OwnState], parallelism: int) -> None:
+    """Check that windows have come equally far in all subtasks, if keys are to change these.
+
+    Panes and sessions do not say how far they have fired: at a lesser watermark they would do so again, or never.
+
+    Raises:
+        CheckpointMismatchError: the watermarks differ.
+    """
+    timers = {name.partition("/")[0] for name, kind in (*operator.layout, *operator.space_layout) if kind == "timers"}
+    of_columns = any(part.name == "partials" for part in operator.parts)
+    if not of_columns and timers.isdisjoint({"pane-timers", "session-timers"}):
+        return
+    gates = [state.task["gate"] for state in states if state.task.get("gate")]
+    watermarks = sorted({gate["valve"]["watermark"] for gate in gates})
+    if len(watermarks) > 1:
+        raise CheckpointMismatchError(
+            f"operator {operator.uid!r}: its {operator.parallelism} subtasks had come to different watermarks when the"
+            f" savepoint was taken ({watermarks[0]} to {watermarks[-1]}), so its windows cannot go on in {parallelism}:"
+            f" keep it at {operator.parallelism}, and take another savepoint when records of all sources have come"
+        )
 
 
 def redistribute(
