@@ -8,7 +8,7 @@ __all__ = ["aliases_of", "plan_steps"]
 
 _PLAN_LENGTH = "spark.sql.maxPlanStringLength"
 # Spark's default: as long as an array of Java can be.
-_WHOLE = 2**31 - 1 - 15
+_WHOLE = str(2**31 - 1 - 15)
 
 
 def plan_steps(df: Any) -> list[Any]:
@@ -47,10 +47,10 @@ def aliases_of(query: Any) -> str:
 def _explained(df: Any) -> str:
     """Return the plans of a DataFrame of Spark Connect as text, whole, however little the session shows of plans."""
     conf = df.sparkSession.conf
-    most = conf.get(_PLAN_LENGTH)
-    if int(most) >= _WHOLE:
+    most = conf.get(_PLAN_LENGTH, _WHOLE)
+    if most == _WHOLE:
         return str(df._explain_string(mode="extended"))
-    conf.set(_PLAN_LENGTH, str(_WHOLE))
+    conf.set(_PLAN_LENGTH, _WHOLE)
     try:
         return str(df._explain_string(mode="extended"))
     finally:
