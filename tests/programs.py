@@ -1,4 +1,4 @@
-"""Programs and functions that tests of several floors run."""
+"""Programs and functions that tests of several layers run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house itself: which floor may know which, what is public, what an import loads, and that tests assert."""
+"""The house itself: which layer may know which, what is public, what an import loads, and that tests assert."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SOURCE = Path(pillarbox.__file__).parent
 TESTS = Path(__file__).parent
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 LONGEST = 500
-# From the lowest to the highest, as docs/architecture.md has them. Those of one floor may know each other.
-FLOORS = [
+# From the lowest to the highest, as docs/architecture.md has them. Those of one layer may know each other.
+LAYERS = [
     ("mailbox", "_unpickle", "_generics"),
     ("_errors", "_tracebacks", "_copies", "_rows", "_elements", "_types"),
     ("_time",),
@@ -85,10 +85,10 @@ PUBLIC_MODULES = {
 }  # fmt: skip
 
 
-def floor_of(module: str) -> int:
+def layer_of(module: str) -> int:
     room = module.split(".")[1] if "." in module else ""
-    assert any(room in rooms for rooms in FLOORS), f"{module} is on no floor"
-    return next(number for number, rooms in enumerate(FLOORS) if room in rooms)
+    assert any(room in rooms for rooms in LAYERS), f"{module} is in no layer"
+    return next(number for number, rooms in enumerate(LAYERS) if room in rooms)
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -102,14 +102,14 @@ def imports(path: Path) -> Iterator[str]:
             yield from (alias.name for alias in node.names if alias.name.startswith("pillarbox."))
 
 
-def test_no_floor_knows_a_higher_one():
+def test_no_layer_knows_a_higher_one():
     looks_up = [
         f"{path.relative_to(SOURCE)} imports {module}"
         for path in sorted(SOURCE.rglob("*.py"))
         if path != SOURCE / "__init__.py"
         for module in imports(path)
-        if floor_of("pillarbox." + path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", "."))
-        < floor_of(module)
+        if layer_of("pillarbox." + path.relative_to(SOURCE).with_suffix("").as_posix().replace("/", "."))
+        < layer_of(module)
     ]
     assert looks_up == []
 
@@ -161,10 +161,10 @@ def test_all_that_modules_share_has_a_docstring():
     assert without == []
 
 
-def test_the_floors_are_those_of_the_page():
+def test_the_layers_are_those_of_the_page():
     page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
-    rows = re.findall(r"^\| (`.*?`) \|", page.partition("| floor | contents |")[2].partition("\n\n")[0], re.MULTILINE)
-    assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == list(map(set, FLOORS))
+    rows = re.findall(r"^\| (`.*?`) \|", page.partition("| layer | contents |")[2].partition("\n\n")[0], re.MULTILINE)
+    assert [set(re.findall(r"`(\w+)`", row)) for row in rows] == list(map(set, LAYERS))
 
 
 def test_what_needs_no_spark_is_imported_where_there_is_none():

@@ -1,6 +1,6 @@
 """Flink's mailbox: everything that touches a task happens in one thread, one thing at a time.
 
-The lowest floor of pillarbox. It knows nothing of streams: there is a :class:`TaskMailbox` into
+The lowest layer of pillarbox. It knows nothing of streams: there is a :class:`TaskMailbox` into
 which any thread puts mails, and a :class:`MailboxProcessor` whose thread runs them, by turns with a
 default action::
 
