@@ -364,7 +364,8 @@ class DataStream(CombinedStream[T1], Generic[T1]):
 
         Args:
             key_selector: a function of the record, a ``KeySelector``, or the name or names of columns. A key is a
-                string, a number, bytes, a date or time, a tuple of these, or None.
+                string, a number, bytes, a date or time, a tuple of these, or None. A time of a time zone is told by its
+                instant: all machines, now and later, must agree on the zone's offsets (``tzdata``).
             more: names of more columns; a type in the second place is the ``key_type``, as in PyFlink.
             key_type: one of ``Types``: keys are converted to it, and refused if they do not fit.
             on_error: the fate of a record that has no key, because the function raises or its result cannot be one:
@@ -373,7 +374,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
                 more.
 
         Raises:
-            ProgramError: a column is not there, or its values cannot be keys.
+            ProgramError: a column does not exist, or its values cannot be keys.
 
         Example:
             >>> payments = env.from_collection([row(card="ann", amount=5), row(card="ann", amount=7)])
