@@ -105,7 +105,10 @@ def test_windows_that_have_not_come_equally_far_stay_in_their_subtasks(tmp_path)
     _, stores = rest(make_columns, {}, 0, 4)
     at_watermark(stores["tumbling", 1], 5)
     assert moved(make_columns, stores, tmp_path / "same", 2, 128).keys() == stores.keys()
-    words = r"operator 'tumbling': its 2 subtasks had come to different watermarks .*\(5 to \d+\), so .* in 3: keep it"
+    words = (
+        r"operator 'tumbling': its 2 subtasks had reached different watermarks .*\(5 to \d+\), so .* in 3: keep its 2"
+        " subtasks"
+    )
     with pytest.raises(CheckpointMismatchError, match=words):
         moved(make_columns, stores, tmp_path / "other", 3, 128)
     # Rows of joins go when they are over, and each says by itself when that is.
@@ -138,7 +141,7 @@ def test_windows_of_rows_that_have_not_come_equally_far(assigner, stays, tmp_pat
         write_savepoint(tmp_path, stores, epoch=1)
         names = (vertex.program, vertex.key, vertex.codes)
         identities = [LogIdentity("windows", n, 3, vertex.max_parallelism, *names) for n in range(3)]
-        words = r"operator 'windows': its 2 subtasks had come to different watermarks"
+        words = r"operator 'windows': its 2 subtasks had reached different watermarks"
         with pytest.raises(CheckpointMismatchError, match=words) if stays else nullcontext():
             restore_logs(LocalSavepoint(tmp_path), "windows", identities)
 

@@ -264,15 +264,17 @@ def test_two_chunks_that_take_the_place_of_the_same_entry_are_damaged(read, seen
     newest = head["following"] - 1
     content = pickle.loads(task.store.chunks[newest])
     if seen:
-        # (The entries of the second chunk begin where those of the first one end: it took the place of the very first.)
+        # (The entries of the second chunk begin where the first chunk's end: it took the place of the very first.)
         replaced(head["entry"] - 1)(content)
     else:
         (distance,) = _unpacked(pickle.loads(task.store.chunks[newest - 1])["replaced"])
         replaced(int(distance) + 1)(content)
     task.store.chunks[newest] = payload = pickle.dumps(content, 5)
     put_head(task.store, {**head, "newest": (len(payload), zlib.crc32(payload), newest)})
+    # A start reads the newest chunk first, a task that catches up reads it last: the second one that is read is wrong.
+    wrong = newest if read is caught_up else newest - 1
     words = "it takes the place of what another one does"
-    with pytest.raises(CheckpointMismatchError, match=rf"chunk [234] of the state .*{words}"):
+    with pytest.raises(CheckpointMismatchError, match=rf"chunk {wrong} of the state .*{words}"):
         read(task.store, before)
 
 

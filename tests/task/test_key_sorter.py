@@ -166,3 +166,13 @@ def test_what_cannot_be_written_is_named(monkeypatch, guilty):
         sorter.add(1, Records(values), keys, 10_000)
     assert isinstance(caught.value.__cause__, TypeError)
     sorter.close()
+
+
+def test_what_cannot_wait_beside_a_key_of_the_same_hash_is_named(monkeypatch):
+    monkeypatch.setattr(key_sorter, "stable_hash", lambda key: 7)
+    sorter = KeySorter("bill")
+    sorter.add(0, Records(["a", Unwritable("v")]), ["one", "other"], 0)
+    words = r"operator 'bill' gets the record Unwritable\('v'\), which cannot be pickled"
+    with pytest.raises(OperatorError, match=words):
+        list(sorter.groups())
+    sorter.close()

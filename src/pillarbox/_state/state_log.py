@@ -42,6 +42,9 @@ from pillarbox._unpickle import MissingGlobalError, RefusedGlobalError
 
 __all__ = ["StateLog", "Sync"]
 
+# What the head has of the task, as the subject of a sentence.
+_BESIDE_KEYS = "what it keeps besides the state of keys, such as records of requests that have not ended,"
+
 
 class Sync(Enum):
     """The work that it took to bring a resident task to the store's version."""
@@ -156,9 +159,8 @@ class StateLog:
         payload = write_head(self._head())
         if len(payload) > log_limits.VALUE_BYTES:
             raise OperatorError(
-                f"operator {backend.operator!r}: what it keeps besides the state of keys, such as records of requests"
-                f" that have not ended, takes {len(payload)} bytes, and Spark takes no value of more than"
-                f" {log_limits.VALUE_BYTES}: let it have a smaller capacity, or more subtasks"
+                f"operator {backend.operator!r}: {_BESIDE_KEYS} takes {len(payload)} bytes, and Spark takes no value of"
+                f" more than {log_limits.VALUE_BYTES}: let it have a smaller capacity, or more subtasks"
             )
         writer.put(META, payload)
         self._head_as_known = payload
@@ -203,9 +205,8 @@ class StateLog:
         try:
             return dumps_by_name(self.task_state)
         except Exception as error:
-            what = "what it keeps besides the state of keys, such as records of requests that have not ended,"
             operator = self.contents.backend.operator
-            raise OperatorError(f"operator {operator!r}: {what} {cannot_be_written(error)}") from error
+            raise OperatorError(f"operator {operator!r}: {_BESIDE_KEYS} {cannot_be_written(error)}") from error
 
     @property
     def reason_for_pickles(self) -> str | None:

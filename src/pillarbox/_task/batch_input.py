@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from pillarbox._elements import Records
 from pillarbox._task.key_sorter import KeyedRun, KeySorter
 from pillarbox._task.partitioner import BroadcastPartitioner, KeyGroupPartitioner
-from pillarbox._task.record_spool import NOT_KEPT, RecordSpool
-from pillarbox._task.unpicklable import refuse_unpicklable
+from pillarbox._task.record_spool import RecordSpool
 from pillarbox._task.vertex import InputEdge
 
 __all__ = ["BatchInput"]
@@ -29,10 +28,9 @@ class BatchInput:
     """
 
     def __init__(self, operator: str, edges: Sequence[InputEdge], *, by_key: bool) -> None:
-        self._operator = operator
         self._by_key = by_key
         self._has_broadcast = any(isinstance(edge.partitioner, BroadcastPartitioner) for edge in edges)
-        self._waiting = RecordSpool()
+        self._waiting = RecordSpool(operator)
         self._sorter = KeySorter(operator)
         self.complete: bool = False
 
@@ -48,10 +46,7 @@ class BatchInput:
         if self._by_key and isinstance(edge.partitioner, KeyGroupPartitioner):
             self._sorter.add(edge.index, records, edge.partitioner.keying.keys_of(records), size)
         elif self._has_broadcast and not isinstance(edge.partitioner, BroadcastPartitioner):
-            try:
-                self._waiting.add(edge.index, records)
-            except Exception as error:
-                refuse_unpicklable(error, self._operator, records.values, "gets", NOT_KEPT)
+            self._waiting.add(edge.index, records)
         else:
             return False
         return True

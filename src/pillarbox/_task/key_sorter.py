@@ -348,7 +348,7 @@ class KeySorter:
             for at in others:
                 key = portion.keys[at]
                 if key not in self._aside:
-                    self._aside[key] = RecordSpool()
+                    self._aside[key] = RecordSpool(self._operator)
                 self._aside[key].add(index, portion.records(at, at + 1))
             mine = [at for at in range(start, end) if portion.keys[at] == current]
             for at in mine:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import IO
 
 from pillarbox._elements import Records, decode, encode
+from pillarbox._task.unpicklable import refuse_unpicklable
 
 __all__ = ["NOT_KEPT", "RecordSpool"]
 
@@ -19,16 +20,27 @@ class RecordSpool:
     """Keeps runs in their order, each with the number of the input that it is for.
 
     Only the mailbox thread may touch it.
+
+    Args:
+        operator: the name of the operator that gets the records, for errors.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, operator: str) -> None:
+        self._operator = operator
         self._file: IO[bytes] = tempfile.SpooledTemporaryFile(max_size=_MEMORY_BOUND)  # noqa: SIM115
         self._entries: list[tuple[int, int, int]] = []
         self._end = 0
 
     def add(self, index: int, records: Records) -> None:
-        """Keep a run."""
-        payload = encode(records)
+        """Keep a run.
+
+        Raises:
+            OperatorError: a record cannot be pickled.
+        """
+        try:
+            payload = encode(records)
+        except Exception as error:
+            refuse_unpicklable(error, self._operator, records.values, "gets", NOT_KEPT)
         self._file.seek(self._end)
         self._file.write(payload)
         self._entries.append((index, self._end, len(payload)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from pillarbox._elements import dumps
@@ -14,7 +14,7 @@ _ADVICE = "(connections, locks, generators and the like stay in the function tha
 
 
 def refuse_unpicklable(
-    error: BaseException, operator: str, values: Iterable[Any], does: str, what: str, keys: Iterable[Any] = ()
+    error: BaseException, operator: str, values: Sequence[Any], does: str, what: str, keys: Sequence[Any] = ()
 ) -> NoReturn:
     """Raise the error that names the record, or its key, that cannot be pickled; else what was raised.
 

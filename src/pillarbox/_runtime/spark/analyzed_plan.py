@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from pillarbox._runtime.spark.session import session_settings
+
 __all__ = ["aliases_of", "plan_steps"]
 
 _PLAN_LENGTH = "spark.sql.maxPlanStringLength"
@@ -46,12 +48,7 @@ def aliases_of(query: Any) -> str:
 
 def _explained(df: Any) -> str:
     """Return the plans of a DataFrame of Spark Connect as text, whole, however little the session shows of plans."""
-    conf = df.sparkSession.conf
-    most = conf.get(_PLAN_LENGTH, _WHOLE)
-    if most == _WHOLE:
+    spark = df.sparkSession
+    is_whole = spark.conf.get(_PLAN_LENGTH, _WHOLE) == _WHOLE
+    with session_settings(spark, {} if is_whole else {_PLAN_LENGTH: _WHOLE}):
         return str(df._explain_string(mode="extended"))
-    conf.set(_PLAN_LENGTH, _WHOLE)
-    try:
-        return str(df._explain_string(mode="extended"))
-    finally:
-        conf.set(_PLAN_LENGTH, most)

@@ -176,9 +176,10 @@ def check_watermarks(operator: OperatorTable, states: Sequence[OwnState], parall
     watermarks = sorted({gate["valve"]["watermark"] for gate in gates})
     if len(watermarks) > 1:
         raise CheckpointMismatchError(
-            f"operator {operator.uid!r}: its {operator.parallelism} subtasks had come to different watermarks when the"
-            f" savepoint was taken ({watermarks[0]} to {watermarks[-1]}), so its windows cannot go on in {parallelism}:"
-            f" keep it at {operator.parallelism}, and take another savepoint when records of all sources have come"
+            f"operator {operator.uid!r}: its {operator.parallelism} subtasks had reached different watermarks when the"
+            f" savepoint was taken ({watermarks[0]} to {watermarks[-1]}), so its windows cannot resume in"
+            f" {parallelism}: keep its {operator.parallelism} subtasks, and take another savepoint when all sources have"
+            " had records"
         )
 
 
