@@ -116,6 +116,10 @@ bench-mailbox: setup ## Measure the mailbox
 bench-keyed: setup ## Measure keyed processing on Spark
 	@$(RUN) $(BIN)/python benchmarks/bench_keyed.py $(ARGS)
 
+.PHONY: bench-slots
+bench-slots: setup ## Measure what task slots cost: the same work on 2, 8 and 16 of them (a quarter of an hour)
+	@$(RUN) $(BIN)/python benchmarks/bench_slots.py $(ARGS)
+
 .PHONY: bench-sessions
 bench-sessions: setup ## Measure keyed sessions beside Spark's own APIs and PyFlink
 	@$(RUN) $(BIN)/python benchmarks/bench_sessions.py $(ARGS)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import platform
@@ -31,6 +32,7 @@ STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreP
 
 _ANSWER = "@answer "
 _TICKS = os.sysconf("SC_CLK_TCK")
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def find_pillarbox() -> None:
@@ -84,6 +86,15 @@ def finish(name: str, ratio: float, **more: Any) -> None:
 # -- processes, as /proc tells of them (Linux) --
 
 
+def adopt_orphans() -> None:
+    """Let processes below this one whose parents have ended stay below it: else they would be nobody's."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+adopt_orphans()
+
+
 def descendants(pid: int) -> list[int]:
     """Return the processes below one."""
     found: list[int] = []
@@ -132,14 +143,26 @@ def memory_kib(pid: int, *names: str) -> list[int]:
     return [int(values[name].split()[0]) for name in names if name in values]
 
 
-def is_python_worker(pid: int) -> bool:
-    """Return whether a process is one of PySpark's workers: a child of its daemon."""
+def kind_of_python(pid: int) -> str | None:
+    """Return what a Python process of Spark's or pillarbox's is; None: something else.
+
+    That is a ``worker`` of PySpark's, its ``daemon``, a ``home`` of pillarbox's, or the ``starter`` of homes.
+    """
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
         parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        return b"pyspark.daemon" in command and b"pyspark.daemon" in Path(f"/proc/{parent}/cmdline").read_bytes()
+        above = Path(f"/proc/{parent}/cmdline").read_bytes()
     except OSError:
-        return False
+        return None
+    for program, child, alone in ((b"pyspark.daemon", "worker", "daemon"), (b"homes.starter", "home", "starter")):
+        if program in command:
+            return child if program in above else alone
+    return None
+
+
+def is_python_worker(pid: int) -> bool:
+    """Return whether tasks live in a process, or pass through it."""
+    return kind_of_python(pid) in ("worker", "home")
 
 
 class Measured:
