@@ -24,9 +24,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-__all__ = ["forked_python"]
+__all__ = ["JVM", "forked_python"]
 
 _ROOT = Path(__file__).resolve().parents[1]
+
+# The variable of a forked process that says which JVM has started it: the server is its parent.
+JVM = "PILLARBOX_TESTS_JVM"
 
 # All that it imports, it imports in each start.
 _PROGRAM = """#!{python} -IS
@@ -36,7 +39,7 @@ if sys.argv[1:2] != ["-m"]:
     os.execv({python!r}, [{python!r}, *sys.argv[1:]])
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
-    asked = marshal.dumps((sys.argv[2:], dict(os.environ), os.getcwd()))
+    asked = marshal.dumps((sys.argv[2:], {{**os.environ, {jvm!r}: str(os.getppid())}}, os.getcwd()))
     socket.send_fds(server, [len(asked).to_bytes(4, "big")], [0, 1, 2])
     server.sendall(asked)
     code = server.recv(1)
@@ -49,7 +52,7 @@ def forked_python() -> Iterator[str]:
     """Run a server meanwhile, and return the path of the program."""
     with tempfile.TemporaryDirectory(prefix="pillarbox-") as folder:  # a socket's path has to be short
         address, program = f"{folder}/server", Path(folder, "python")
-        program.write_text(_PROGRAM.format(python=sys.executable, address=address))
+        program.write_text(_PROGRAM.format(python=sys.executable, address=address, jvm=JVM))
         program.chmod(0o755)
         # Objects have the hashes that they have in workers which Spark starts.
         env = {**os.environ, "PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}

@@ -204,6 +204,9 @@ class TaskReport:
         rate_limited_ms: time in which the next request of an async function waited for a rate limit; None: there is no
             rate limit.
         broadcast_in: those of ``records_in`` that were broadcast: each subtask gets all of them.
+        host: the machine that the task ran on.
+        process: the number of its process there: a home, or a Python worker of Spark's.
+        attempt: which attempt of Spark's task ran it, from 0; None where no task of Spark's did.
     """
 
     vertex: str
@@ -237,6 +240,9 @@ class TaskReport:
     gauges: dict[str, float] = field(default_factory=dict)
     rate_limited_ms: int | None = None
     broadcast_in: int | None = None
+    host: str | None = None
+    process: int | None = None
+    attempt: int | None = None
 
     def __repr__(self) -> str:
         return told(self, vars(self))

@@ -36,7 +36,16 @@ class Chaos(ChaosFaults):
 
     # Faults after which Spark goes on by itself; those after which a query has to start again; and those for which a
     # driver has to start, which takes the longest.
-    CHEAP = {"kill_worker": 5, "stop_worker": 2, "kill_daemon": 2, "set_the_clock": 3, "read_the_checkpoint": 3}
+    CHEAP = {
+        "kill_worker": 3,
+        "stop_worker": 1,
+        "kill_daemon": 1,
+        "kill_home": 5,
+        "stop_home": 2,
+        "kill_starter": 2,
+        "set_the_clock": 3,
+        "read_the_checkpoint": 3,
+    }
     RESTARTING = {
         "damage_a_file": 3,
         "undo_a_commit": 3,

@@ -146,6 +146,16 @@ class Driver:
         daemons = [process for process, (_, parent) in parents.items() if parent in servers]
         return sorted(daemons), sorted(process for process, (_, parent) in parents.items() if parent in daemons)
 
+    def homes(self) -> tuple[list[int], list[int]]:
+        """Return the starters of homes, and the homes."""
+        parents, (daemons, _) = self._parents(), self.workers()
+        starters = [
+            process
+            for process, (name, _) in parents.items()
+            if name.startswith("python") and process not in daemons and _group(process) == process != self.process.pid
+        ]
+        return sorted(starters), sorted(process for process, (_, parent) in parents.items() if parent in starters)
+
     def _parents(self) -> dict[int, tuple[str, int]]:
         """Return program and parent of each process."""
         found = {}
@@ -163,8 +173,7 @@ class Driver:
 
     def kill_workers(self) -> None:
         """Kill all that is warm."""
-        daemons, workers = self.workers()
-        for process in (*daemons, *workers):
+        for process in (each for some in (*self.workers(), *self.homes()) for each in some):
             with suppress(ProcessLookupError):
                 os.kill(process, signal.SIGKILL)
 
@@ -178,6 +187,14 @@ class Driver:
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.close()
+
+
+def _group(process: int) -> int:
+    """Return the process group of a process; 0: it has gone."""
+    try:
+        return os.getpgid(process)
+    except ProcessLookupError:
+        return 0
 
 
 def spark_home(folder: Path) -> str:

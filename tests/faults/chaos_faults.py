@@ -59,6 +59,15 @@ class ChaosFaults(ChaosRun):
     def kill_daemon(self, rng: random.Random) -> bool:
         return self.send(lambda: self.driver.workers()[0], signal.SIGKILL, rng)
 
+    def kill_home(self, rng: random.Random) -> bool:
+        return self.send(lambda: self.driver.homes()[1], signal.SIGKILL, rng)
+
+    def stop_home(self, rng: random.Random) -> bool:
+        return self.send(lambda: self.driver.homes()[1], signal.SIGSTOP, rng)
+
+    def kill_starter(self, rng: random.Random) -> bool:
+        return self.send(lambda: self.driver.homes()[0], signal.SIGKILL, rng)
+
     def kill_executor(self, rng: random.Random) -> bool:
         return self.send(lambda: self.driver.java()[1:], signal.SIGKILL, rng)
 

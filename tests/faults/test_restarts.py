@@ -1,4 +1,4 @@
-"""Queries that fail and are started again in the same driver: resident tasks live on in the workers, at versions that
+"""Queries that fail and are started again in the same driver, and epochs that run again: tasks may be at versions that
 were never committed, and nothing of these may come out."""
 
 from __future__ import annotations
@@ -6,13 +6,12 @@ from __future__ import annotations
 import random
 import re
 import shutil
-from contextlib import nullcontext
+from collections import Counter
 
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 
-from pillarbox._runtime.spark import plan
 from tests.faults.conftest import MakeRun, tasks
 from tests.faults.job import Fault, InjectedError
 
@@ -20,38 +19,22 @@ pytestmark = pytest.mark.fault
 
 
 def test_the_sink_raises_after_the_tasks_have_committed(make_run: MakeRun, seed: int) -> None:
-    rng = random.Random(seed)
-    failing = set(rng.sample(range(5), 2))
+    """Each start has homes of its own, whose tasks are at the version that Spark has committed."""
+    failing = Counter(dict.fromkeys(random.Random(seed).sample(range(5), 2), 2))
     print("the sink raises in batches", sorted(failing))
-    # By batch, who has gone through each attempt.
-    attempts: dict[int, list[set[tuple[int, int, int]]]] = {batch: [] for batch in failing}
 
     def sink_raises(df: DataFrame, batch: int) -> None:
-        if batch not in failing:
-            return
-        hosts = {(row.level, row.subtask, row.pid) for row in df.collect()}
-        # Until a worker has gone through the batch again, and so has rolled back: Spark may choose others.
-        if any(hosts & before for before in attempts[batch]) or len(attempts[batch]) == 8:
-            failing.remove(batch)
-        else:
-            attempts[batch].append(hosts)
+        if failing[batch]:
+            df.collect()
+            failing[batch] -= 1
             raise InjectedError(f"the sink fails in batch {batch}")
 
     run = make_run(seed, before=sink_raises, epochs=4)
-    while failing:
-        try:
+    while failing.total():
+        with pytest.raises(StreamingQueryException, match="the sink fails in batch"):
             run.to_the_end()
-        except StreamingQueryException as error:
-            assert "the sink fails in batch" in str(error)
     run.to_the_end()
     run.check()
-    output = run.sink.raw()
-    rolled_back = 0
-    for batch, before in attempts.items():
-        last = {(row.level, row.subtask, row.pid) for row in output[batch]}
-        rolled_back += sum(len(last & hosts) for hosts in before)
-    print("tasks that were rolled back in their process:", rolled_back)
-    assert rolled_back, "each attempt was made by other workers: this test shows nothing"
 
 
 def test_a_later_level_fails_for_good(make_run: MakeRun, seed: int) -> None:
@@ -73,20 +56,24 @@ def test_a_later_level_fails_for_good(make_run: MakeRun, seed: int) -> None:
 
 
 def test_a_sink_with_several_actions(make_run: MakeRun, seed: int) -> None:
-    """Each action on a batch's DataFrame runs the epoch again, some of them only in part."""
+    """Each action on a batch's DataFrame runs the epoch again, some of them only in part: tasks are rolled back."""
+    hosts: dict[int, set[tuple[int, int, int]]] = {}
 
     def look_first(df: DataFrame, batch: int) -> None:
         assert not df.isEmpty()
         if batch % 2:
             assert df.count() == len(run.right.output[batch])
+        hosts[batch] = {(row.level, row.subtask, row.pid) for row in df.collect()}
 
     run = make_run(seed + 2, before=look_first, epochs=2)
     run.to_the_end()
     run.check()
+    for batch, rows in run.sink.raw().items():
+        assert {(row.level, row.subtask, row.pid) for row in rows} == hosts[batch], "each in its own process"
 
 
 def test_stopped_and_started_as_data_comes(make_run: MakeRun, seed: int) -> None:
-    """Every start finds resident tasks of the one before; between two, the checkpoint may also go back in time."""
+    """Between two starts, the checkpoint may also go back in time."""
     from tests.faults.job import write_events
 
     run = make_run(seed + 3, epochs=5, written=2)
@@ -105,9 +92,7 @@ def test_stopped_and_started_as_data_comes(make_run: MakeRun, seed: int) -> None
     assert {batch for batch, _ in run.sink.earlier()} == {2, 3}
 
 
-def test_the_same_program_twice_at_once(make_run: MakeRun, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The two differ in the folders that they write to, so they would have workers of their own: let them share.
-    monkeypatch.setattr(plan, "worker_pool", lambda spark, name: nullcontext())
+def test_the_same_program_twice_at_once(make_run: MakeRun, seed: int) -> None:
     runs = [make_run(seed + 4, epochs=4), make_run(seed + 5, epochs=4)]
     queries = [run.start() for run in runs]
     for query in queries:
@@ -115,4 +100,4 @@ def test_the_same_program_twice_at_once(make_run: MakeRun, seed: int, monkeypatc
     for run in runs:
         run.check()
     hosts = [{row.pid for rows in run.sink.raw().values() for row in rows} for run in runs]
-    assert hosts[0] & hosts[1], "the queries never shared a worker: this test shows nothing"
+    assert not hosts[0] & hosts[1], "each run has homes of its own"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import count
 from typing import Any
 
 import pandas as pd
@@ -15,9 +16,12 @@ from pyspark import TaskContext
 from pillarbox._datastream import DataStream, StreamExecutionEnvironment
 from pillarbox._elements import TaskReport, decode, report_of_text
 from pillarbox._graph import SinkTransformation, output_target
+from pillarbox._graph.targets import spark_hash
 from pillarbox._runtime.shipping import ship
 from pillarbox._runtime.spark._processor import Processor
 from pillarbox._runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows
+from pillarbox._runtime.spark.homes.relay import Homes
+from pillarbox._runtime.spark.homes.settings import MODE
 from pillarbox._runtime.spark.layouts import ProgramLayout
 from pillarbox._runtime.spark.output import BATCH_TIMESTAMP, BufferOutput
 from pillarbox._runtime.spark.residency import DRAIN_PROPERTY
@@ -25,18 +29,14 @@ from pillarbox._runtime.spark.source_host import SourceHost
 from pillarbox._runtime.spark.task_host import TaskHost
 
 
-class Context:
-    """What a task of Spark's may ask."""
+def context_of_task(partition: int, attempt: int, properties: dict[str, str]) -> TaskContext:
+    """Return what a task of Spark's may ask."""
+    context = object.__new__(TaskContext)
+    context._partitionId, context._taskAttemptId, context._localProperties = partition, attempt, properties
+    return context
 
-    def __init__(self, partition: int, properties: dict[str, str]) -> None:
-        self._partition = partition
-        self._properties = properties
 
-    def partitionId(self) -> int:
-        return self._partition
-
-    def getLocalProperty(self, name: str) -> str | None:
-        return self._properties.get(name)
+_attempts = count()
 
 
 class MapState:
@@ -106,13 +106,15 @@ class Query:
 
     Args:
         stream: the stream to look at; its sources are collections, whose place the batches take.
+        settings: of its session.
 
     Attributes:
         handles: of each level behind a shuffle: what is committed.
         reports: metrics of the tasks that ran in the last batch.
     """
 
-    def __init__(self, env: StreamExecutionEnvironment, stream: DataStream) -> None:
+    def __init__(self, env: StreamExecutionEnvironment, stream: DataStream, **settings: str) -> None:
+        self.settings = {MODE: "off", **settings}
         sink = SinkTransformation(env._next(), "out", [stream._plain_step()], output="out", uid="out")
         self.program = env._compile("test", [sink])
         self.timers = self.program.uses_processing_time
@@ -124,7 +126,9 @@ class Query:
 
     def host(self, level: int) -> TaskHost:
         vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
-        return TaskHost(vertices, ProgramLayout.of(self.program), BufferOutput("report"), self.timers)
+        layout = ProgramLayout.of(self.program)
+        homes = Homes.of(vertices, "secret", self.program.parallelism)
+        return TaskHost(vertices, layout, BufferOutput("report"), self.timers, homes)
 
     def run_batch(
         self, *partitions: list[Any], now: int = 0, commit: bool = True, source: int = 0, last: bool = False
@@ -142,16 +146,17 @@ class Query:
             bounded=False,
             columns=["value"],
         )
-        properties = {"streaming.sql.batchId": "7", DRAIN_PROPERTY: "7" if last else "6"}
+        properties = {"streaming.sql.batchId": "7", DRAIN_PROPERTY: "7" if last else "6", **self.settings}
         self.reports = []
         buffers: list[tuple[Any, ...]] = []
         with pytest.MonkeyPatch.context() as patch:
             for partition, values in enumerate(partitions):
                 batch = pa.RecordBatch.from_arrays([pa.array(values, pa.int64())], names=["0"])
-                patch.setattr(TaskContext, "_taskContext", Context(partition, properties))
+                patch.setattr(TaskContext, "_taskContext", context_of_task(partition, next(_attempts), properties))
                 buffers += self._observed(host(iter([batch])))
             handles = copy.deepcopy(self.handles)
             for level, handle in enumerate(handles, start=1):
+                patch.setattr(TaskContext, "_taskContext", context_of_task(level, next(_attempts), properties))
                 buffers = self._run_level(level, handle, buffers, now)
         if commit:
             self.handles = handles
@@ -163,6 +168,9 @@ class Query:
         rows.end()
         return out
 
+    def _partition(self, code: int) -> int:
+        return spark_hash(code) % self.program.parallelism
+
     def _observed(self, batches: Iterable[pa.RecordBatch]) -> list[tuple[Any, ...]]:
         """Return the buffers that a level sends, without the metrics of its tasks."""
         rows = rows_of(list(batches))
@@ -170,25 +178,29 @@ class Query:
         return [row[:-1] for row in rows if row[-1] is None]
 
     def _run_level(self, level: int, handle: Handle, buffers: list[tuple[Any, ...]], now: int) -> list[tuple[Any, ...]]:
-        processor = Processor(self.host(level))
-        processor.init(handle)
         frames: list[pd.DataFrame] = []
-        arrived: defaultdict[int, list[tuple[Any, ...]]] = defaultdict(list)
+        arrived: dict[int, dict[int, list[tuple[Any, ...]]]] = {}
         for buffer in buffers:
-            arrived[buffer[0]].append(buffer)
-        for code, rows in arrived.items():
-            handle.key = code
-            frame = pd.DataFrame(rows, columns=[*BUFFER_COLUMNS])
-            if not self.timers:
-                frame[BATCH_TIMESTAMP] = now
-            frames += processor.handleInputRows((code,), iter([frame]), Times(now))
-        expired = sorted((at, code) for code, timers in handle.timers.items() for at in timers if at < now)
-        for at, code in expired:
-            handle.key = code
-            frames += processor.handleExpiredTimer((code,), Times(now), None)
-            # Spark deletes it after the call, also where it was registered again.
-            handle.deleteTimer(at)
-        processor.close()
+            arrived.setdefault(self._partition(buffer[0]), {}).setdefault(buffer[0], []).append(buffer)
+        expired = [(at, code) for code, timers in handle.timers.items() for at in timers if at < now]
+        for partition in sorted({*arrived, *(self._partition(code) for _, code in expired)}):
+            processor = Processor(self.host(level))
+            processor.init(handle)
+            for code, rows in arrived.get(partition, {}).items():
+                handle.key = code
+                frame = pd.DataFrame(rows, columns=[*BUFFER_COLUMNS])
+                if not self.timers:
+                    frame[BATCH_TIMESTAMP] = now
+                frames += processor.handleInputRows((code,), iter([frame]), Times(now))
+            expired = [(at, code) for code, timers in handle.timers.items() for at in timers if at < now]
+            for at, code in sorted(expired):
+                if self._partition(code) != partition:
+                    continue
+                handle.key = code
+                frames += processor.handleExpiredTimer((code,), Times(now), None)
+                # Spark deletes it after the call, also where it was registered again.
+                handle.deleteTimer(at)
+            processor.close()
         return self._observed(
             pa.RecordBatch.from_arrays([pa.array(frame[name]) for name in frame.columns], names=list(frame.columns))
             for frame in frames

@@ -36,12 +36,12 @@ def test_a_planned_program_is_not_kept(monkeypatch):
         program = harness._program
         layout = Layout(8, 64)
         described = describe_programs([program], [layout])
-        start.register(program, nobody, ["pool"])
+        start.register(program, nobody, "secret")
         number, kept = program.id, weakref.ref(program)
     del harness, program
     gc.collect()
     assert kept() is None
-    facts, pools = start._programs[number]
-    assert pools == ("pool",) and facts.description.uids == ["sum"] and facts.begins is None
+    facts, secret = start._programs[number]
+    assert secret == "secret" and facts.description.uids == ["sum"] and facts.begins is None
     assert describe_programs([facts.description], [layout]) == described
     assert described["programs"][0]["parallelism"] == 8 == described["programs"][0]["operators"][0]["parallelism"]

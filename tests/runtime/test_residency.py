@@ -109,5 +109,5 @@ list(task.run_epoch([Records([1])], subtask=0, checkpoint_id=0, bounded=False))
 
 
 def test_a_querys_residents_are_closed_when_it_has_ended(run: Any) -> None:
-    then = "close = residency.here.close_query; print(close('other'), close(''), close('')); os._exit(0)"
+    then = "close = residency.here.close_run; print(close('other'), close(''), close('')); os._exit(0)"
     assert run(then=then) == (0, ["open", "close True", "0 1 0"])

@@ -173,7 +173,7 @@ def test_a_changed_program_has_residents_of_its_own(worker):
     again.shipped[1] = again.shipped[1].__class__(**{**vars(again.shipped[1]), "digest": "another"})
     again.handles = query.handles
     assert again.run_batch([0]) == [(0, 2)]
-    assert len(worker._residents) == 3 and worker.close_query("") == 3  # they share the source's
+    assert len(worker._residents) == 3 and worker.close_run("") == 3  # they share the source's
 
 
 def test_a_task_that_failed_is_made_anew(worker):

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,7 +93,7 @@ def test_a_savepoint_is_written_while_another_thread_starts_from_one(spark, stop
     assert (stopped / "second" / "manifest").is_dir() and (stopped / "other" / "commits" / "0").exists()
 
 
-def test_neither_lock_is_held_while_jobs_run(spark, stopped, monkeypatch):
+def test_the_lock_of_starts_is_free_while_jobs_run(spark, stopped, monkeypatch):
     """Of what takes long: other threads plan and start meanwhile."""
     looks: list[str] = []
 
@@ -102,15 +101,15 @@ def test_neither_lock_is_held_while_jobs_run(spark, stopped, monkeypatch):
         original = getattr(module, name)
 
         def look(*args: Any, **options: Any) -> Any:
-            free = threading.Thread(target=free_locks, args=(name,), daemon=True)
+            free = threading.Thread(target=free_lock, args=(name,), daemon=True)
             free.start()
             free.join(DEADLOCKED)
             return original(*args, **options)
 
         monkeypatch.setattr(module, name, look)
 
-    def free_locks(name: str) -> None:
-        with session._pool_lock, start._starting:
+    def free_lock(name: str) -> None:
+        with start._starting:
             looks.append(name)
 
     looked_at(savepoint_module, "begin")
@@ -147,15 +146,3 @@ def test_settings_of_the_first_epoch_are_on_the_session_while_nothing_else_start
     monkeypatch.setattr(first_epoch, "session_settings", looked_at)
     run(spark, stopped, "other", str(stopped / "first"))
     assert free == [False]
-
-
-def test_nobody_waits_for_a_start_who_has_the_lock_of_pools():
-    context: Any = SimpleNamespace(sparkContext=SimpleNamespace(environment={}))
-    program = start.program_settings(context, [], runs_every_plan=True)
-    for asked in (program, start.state_settings(context, "1")):
-        with session.worker_pool(context, None), pytest.raises(AssertionError, match="has the lock of pools"), asked:
-            pass
-    inner = session.worker_pool(context, "two")
-    with session.worker_pool(context, "one"), pytest.raises(AssertionError, match="within another one"), inner:
-        pass
-    assert not session.plans_now()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import venv
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -129,15 +128,3 @@ BY_CORES = "by the cluster's cores"
 def test_default_parallelism(conf, parallelism, reason):
     spark: Any = FakeSession(**conf)
     assert (session.default_parallelism(spark), session.reason_for_default(spark)) == (parallelism, reason)
-
-
-def test_a_pool_changes_nothing_that_another_thread_is_reading():
-    context = SimpleNamespace(environment={"PYTHONHASHSEED": "0", "THEIRS": "1"})
-    reading = iter(context.environment.items())
-    first = next(reading)
-    spark: Any = SimpleNamespace(sparkContext=context)
-    with session.worker_pool(spark, "keyed"):
-        assert context.environment["PILLARBOX_POOL"] == "keyed"
-        second = next(reading)
-    assert [first, second, *reading] == [("PYTHONHASHSEED", "0"), ("THEIRS", "1")]
-    assert context.environment == {"PYTHONHASHSEED": "0", "THEIRS": "1"}

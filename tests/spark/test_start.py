@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -25,9 +24,7 @@ from pillarbox import (
     StreamExecutionEnvironment,
     ValueStateDescriptor,
 )
-from pillarbox._runtime.spark import session
 from pillarbox._runtime.spark.metrics import metrics
-from pillarbox._runtime.spark.session import worker_pool
 from pillarbox._runtime.spark.start import metrics_names
 
 LATER = 3_600_000
@@ -277,7 +274,7 @@ class Closed(MapFunction):
 
     def close(self) -> None:
         # And not when Spark lets an idle worker go, after a minute.
-        asked = any(frame.name == "close_query" for frame in traceback.extract_stack())
+        asked = any(frame.name in ("close_ended", "live") for frame in traceback.extract_stack())
         self._note("close" if asked else "left")
 
     def _note(self, what: str) -> None:
@@ -308,46 +305,6 @@ def test_functions_are_closed_when_the_query_has_ended(home: Home, end: str) -> 
 
     wait_for(lambda: even(keyed), "close() of the keyed operator")
     wait_for(lambda: even(source), "close() of the source's operator")
-
-
-def test_a_program_is_planned_while_nobody_plans_for_another_pool(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The pool is in variables of the whole process: a source planned meanwhile would run in other workers."""
-    inside, leave, waits = threading.Event(), threading.Event(), threading.Event()
-    lock = session._pool_lock
-
-    class Watched:
-        """The lock, which tells that somebody has to wait for it."""
-
-        def __enter__(self) -> None:
-            if not lock.acquire(blocking=False):
-                waits.set()
-                lock.acquire()
-
-        def __exit__(self, *error: object) -> None:
-            lock.release()
-
-    monkeypatch.setattr(session, "_pool_lock", Watched())
-
-    def plan_for_another_pool() -> None:
-        with worker_pool(home.spark, "theirs"):
-            inside.set()
-            leave.wait(300)
-
-    def plan() -> None:
-        env = StreamExecutionEnvironment.get_execution_environment(home.spark)
-        env.from_dataframe(home.read()).map(lambda row: (row.card,)).to_dataframe("card STRING")
-
-    other = threading.Thread(target=plan_for_another_pool)
-    mine = threading.Thread(target=plan)
-    other.start()
-    assert inside.wait(300)
-    mine.start()
-    wait_for(lambda: waits.is_set() or not mine.is_alive(), "a thread that waits, or plans")
-    is_planned = not mine.is_alive()
-    leave.set()
-    mine.join()
-    other.join()
-    assert waits.is_set() and not is_planned
 
 
 def test_a_query_without_a_program(home: Home) -> None:

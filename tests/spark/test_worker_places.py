@@ -13,6 +13,7 @@ from pillarbox import ConfigurationError
 from pillarbox._graph import Layout
 from pillarbox._operators.async_io.libraries import import_library
 from pillarbox._runtime.spark._processor import Processor
+from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.layouts import ProgramLayout
 from pillarbox._runtime.spark.output import BufferOutput
 from pillarbox._runtime.spark.task_host import TaskHost
@@ -80,7 +81,7 @@ def test_a_keyed_program_runs_without_the_libraries_of_others():
 
 def test_the_states_are_declared_where_pillarbox_is_not():
     layout = ProgramLayout("0", (), Layout(1, 1))
-    processor = Processor(TaskHost({}, layout, BufferOutput(None), timers=False))
+    processor = Processor(TaskHost({}, layout, BufferOutput(None), False, Homes.of({}, "", 1)))
     pickled = base64.b64encode(cloudpickle.dumps(processor))
     declared, error = run_without({"pillarbox"}, LOAD.format(pickled=pickled))
     assert declared == "log struct<chunk:bigint> struct<payload:binary>"

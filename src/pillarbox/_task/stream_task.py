@@ -9,6 +9,8 @@ Source of the behaviour: Flink's ``StreamTask``.
 from __future__ import annotations
 
 import logging
+import os
+import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
@@ -81,6 +83,7 @@ class StreamTask(ABC):
 
     Attributes:
         life: its state, and who may work in it.
+        attempt: which attempt of Spark's task runs the epoch, from 0; None where none does.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class StreamTask(ABC):
         self._phase = EpochPhase.READING
         self._checkpoint_id = 0
         self._mails_before = 0
+        self.attempt: int | None = None
 
     def _new_mailbox_metrics(self) -> MailboxMetrics:
         """Return the mailbox's metrics; where the program asks for it, with probes by the task's clock."""
@@ -445,4 +449,7 @@ class StreamTask(ABC):
             gauges=gauges,
             rate_limited_ms=sum(limited) if limited else None,
             mailbox_latency_ms=None if latency is None else round(latency.maximum * 1000),
+            host=socket.gethostname(),
+            process=os.getpid(),
+            attempt=self.attempt,
         )

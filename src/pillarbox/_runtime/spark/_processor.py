@@ -72,7 +72,9 @@ class Processor(StatefulProcessor):
         return self._loaded().run_on_timer(int(key[0]), timerValues.getCurrentProcessingTimeInMs())  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """Nothing is held: tasks live on in their worker."""
+        """Let go of where the tasks live; there they live on."""
+        if self._host is not None:
+            self._host.close()
 
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]

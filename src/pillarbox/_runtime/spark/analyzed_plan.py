@@ -47,8 +47,9 @@ def aliases_of(query: Any) -> str:
 
 
 def _explained(df: Any) -> str:
-    """Return the plans of a DataFrame of Spark Connect as text, whole, however little the session shows of plans."""
+    """Return the plan of a DataFrame of Spark Connect as text, whole, however little the session shows of plans."""
     spark = df.sparkSession
     is_whole = spark.conf.get(_PLAN_LENGTH, _WHOLE) == _WHOLE
     with session_settings(spark, {} if is_whole else {_PLAN_LENGTH: _WHOLE}):
-        return str(df._explain_string(mode="extended"))
+        plans = str(df._explain_string(mode="extended"))
+    return plans.partition("== Analyzed Logical Plan ==")[2].partition("== Optimized Logical Plan ==")[0]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import uuid
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ __all__ = [
     "STATE_FORMAT",
     "add_file",
     "add_line",
+    "executor_here",
     "file_names",
     "is_classic",
     "is_missing",
@@ -44,6 +46,13 @@ _WILDCARDS = "__globPaths__"
 def is_classic(spark: Any) -> bool:
     """Return whether a session is a classic one, whose driver runs in this process's JVM."""
     return hasattr(spark, "_jsparkSession")
+
+
+def executor_here(spark: Any) -> int | None:
+    """Return the process of the only executor, if that is the driver's own JVM; None: executors are elsewhere."""
+    if not is_classic(spark) or not re.match(r"local(\[|$)", spark.sparkContext.master):
+        return None
+    return int(spark.sparkContext._jvm.java.lang.ProcessHandle.current().pid())
 
 
 def reader(spark: SparkSession) -> DataFrameReader:

@@ -15,7 +15,7 @@ from pillarbox._errors import OperatorError, PillarboxError
 from pillarbox._runtime.failures import located
 from pillarbox._tracebacks import user_traceback
 
-__all__ = ["failures_in_worker", "unwrapped_failures"]
+__all__ = ["failures_in_worker", "told_elsewhere", "unwrapped_failures"]
 
 
 @contextmanager
@@ -33,13 +33,23 @@ def failures_in_worker(task: str, subtask: int) -> Iterator[None]:
         raise _told(located(error, task, subtask), task, subtask) from None
 
 
-def _told(error: BaseException, task: str, subtask: int) -> PillarboxError:
-    """Return an error as one that is complete without its traceback and its causes."""
+def told_elsewhere(kind: str, text: str) -> PillarboxError:
+    """Return an error that left a task in another process, to be raised here."""
+    _hide_traceback()
+    return _kinds().get(kind, OperatorError)(text)
+
+
+def _hide_traceback() -> None:
+    """Let PySpark report nothing but an error's text: that is the last thing that a worker does."""
     from pyspark import TaskContext
 
     if TaskContext.get() is not None:
-        # PySpark looks at this when it reports the error, which is the last thing that a worker does.
         os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+
+
+def _told(error: BaseException, task: str, subtask: int) -> PillarboxError:
+    """Return an error as one that is complete without its traceback and its causes."""
+    _hide_traceback()
     sentence = str(error)
     kind = _kinds().get(type(error).__name__, OperatorError)
     if not isinstance(error, PillarboxError):

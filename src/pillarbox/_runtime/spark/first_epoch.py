@@ -27,7 +27,7 @@ from pillarbox._runtime.spark.failures import unwrapped_failures
 from pillarbox._runtime.spark.plan import FirstEpoch, plan_first_epoch
 from pillarbox._runtime.spark.restore_host import COMMON, LAST, STATE_SCHEMA, Router
 from pillarbox._runtime.spark.savepoint import OpenSavepoint, open_savepoint
-from pillarbox._runtime.spark.session import session_settings, worker_pool
+from pillarbox._runtime.spark.session import session_settings
 from pillarbox._runtime.spark.sink_log import SinkLog
 from pillarbox._runtime.spark.source_positions import (
     FoundPositions,
@@ -266,13 +266,11 @@ class _Beginning:
             table = opened.table(uid).operator
             rows, digests = opened.contents(uid) or (opened.frame(uid), None)
             router = Router(table, codes, vertex.max_parallelism, ship(vertex), files=digests)
-            with worker_pool(spark, None):
-                frames.append(map_in_arrow(rows, router, STATE_SCHEMA))
+            frames.append(map_in_arrow(rows, router, STATE_SCHEMA))
             states = self._start.own_states(table, own[uid], vertex, opened.manifest, program)
             last += own_rows(codes, states)
-        with worker_pool(spark, None):
-            given = spark.createDataFrame(last, "targets ARRAY<LONG>, number LONG, payload BINARY")
-            frames.append(given.selectExpr("explode(targets) AS target", "number", "payload"))
+        given = spark.createDataFrame(last, "targets ARRAY<LONG>, number LONG, payload BINARY")
+        frames.append(given.selectExpr("explode(targets) AS target", "number", "payload"))
         return reduce(lambda one, other: one.unionAll(other), frames)
 
     def _run(self, first: FirstEpoch, runs_every_plan: bool) -> None:

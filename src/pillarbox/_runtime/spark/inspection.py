@@ -15,7 +15,6 @@ from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles, each_log
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
 from pillarbox._runtime.spark.savepoint import open_savepoint
-from pillarbox._runtime.spark.session import worker_pool
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.log_head import Layout, LogHead
 from pillarbox._state.log_layouts import state_name
@@ -48,8 +47,7 @@ def inspect_checkpoint(spark: SparkSession, checkpoint: str, epoch: int | None =
     found: dict[str, dict[str, Any]] = {}
     for operator in files.stateful:
         logs = files.logs(operator)
-        with worker_pool(spark, None):
-            summaries = logs.mapInArrow(_Summaries(top), "facts STRING")
+        summaries = logs.mapInArrow(_Summaries(top), "facts STRING")
         with unwrapped_failures():
             rows = summaries.collect()
         for facts in sorted((json.loads(row.facts) for row in rows), key=itemgetter("operator", "subtask")):

@@ -18,7 +18,21 @@ if TYPE_CHECKING:
     from pillarbox._runtime.spark.description import Description
     from pillarbox._runtime.spark.start import PlannedProgram
 
-__all__ = ["STATE_PARTITIONS", "ProgramLayout", "check_compiled", "layout_setting", "local_property", "partition_id"]
+__all__ = [
+    "RUN",
+    "STATE_PARTITIONS",
+    "ProgramLayout",
+    "attempt_number",
+    "check_compiled",
+    "layout_setting",
+    "local_property",
+    "partition_id",
+    "query",
+    "run_of_query",
+]
+
+#: The setting for the id of a query's run.
+RUN = "spark.pillarbox.run"
 
 #: The setting for the number of state partitions, which is that of tasks of a level.
 STATE_PARTITIONS = "spark.sql.streaming.internal.stateStore.partitions"
@@ -43,6 +57,27 @@ def partition_id() -> int:
 
     context = TaskContext.get()
     return 0 if context is None else context.partitionId()
+
+
+def attempt_number() -> int | None:
+    """Return which attempt the task of Spark's that runs here is, from 0; None where none runs."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return None if context is None else context.attemptNumber()
+
+
+def query() -> str:
+    """Return the id of the query that the running task of Spark's belongs to; an empty text where nobody knows."""
+    return local_property("sql.streaming.queryId") or ""
+
+
+def run_of_query() -> str:
+    """Return the id of that query's run; an empty text where nobody knows.
+
+    Spark runs the query's jobs as a group whose name is an id of the run, too, unless a user's function sets another.
+    """
+    return local_property(RUN) or local_property("spark.jobGroup.id") or ""
 
 
 def _name(program: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -26,7 +27,7 @@ from pillarbox._runtime.spark.output import (
     ColumnOutput,
     Output,
 )
-from pillarbox._runtime.spark.session import check_session, worker_pool
+from pillarbox._runtime.spark.session import check_session
 from pillarbox._runtime.spark.source_host import SourceHost
 from pillarbox._runtime.spark.start import metrics_names, register, take_metrics_name
 from pillarbox._runtime.spark.worker_sockets import acknowledge_at_once
@@ -90,6 +91,8 @@ class _Plan:
             vertex.fires_processing_time = program.uses_processing_time or not self.is_streaming
         self.shipped: list[ShippedVertex] = [ship(vertex) for vertex in program.vertices]
         self._layout = ProgramLayout.of(program)
+        # Homes let in only who knows it, and it is in nothing but the plan.
+        self.secret = secrets.token_hex(16)
 
     def rows(self, output: Output, schema: str | StructType, metrics: _Metrics | None = None) -> DataFrame:
         """Return what ``output`` makes of the program's end.
@@ -119,8 +122,9 @@ class _Plan:
         vertices = {vertex.number: self.shipped[vertex.number] for vertex in self.program.levels[level]}
         if not self.is_streaming:
             places = {code: place for code, place in self.program.subtasks.items() if place[0] in vertices}
-            return self._mapped(self._shuffled(rows), BatchTaskHost(vertices, places, output), schema)
+            return self._shuffled(rows).mapInArrow(BatchTaskHost(vertices, places, output), schema)
         from pillarbox._runtime.spark._processor import Processor
+        from pillarbox._runtime.spark.homes.relay import Homes
         from pillarbox._runtime.spark.task_host import TaskHost
 
         timers = self.program.uses_processing_time
@@ -130,30 +134,25 @@ class _Plan:
             # `zip_with`, like some others, it generates none.
             time = "zip_with(array(current_timestamp()), array(0), (now, zero) -> unix_millis(now))[0]"
             rows = rows.selectExpr("*", f"{time} AS {BATCH_TIMESTAMP}")
-        host, state = TaskHost(vertices, self._layout, output, timers), None
+        homes = Homes.of(vertices, self.secret, self.program.parallelism)
+        host, state = TaskHost(vertices, self._layout, output, timers, homes), None
         if self._first is not None:
             from pillarbox._runtime.spark.restore_host import RestoringHost
 
-            host = RestoringHost(vertices, self._layout, output, timers, self._first.tables)
+            host = RestoringHost(vertices, self._layout, output, timers, homes, self._first.tables)
             given = self._first.state(list(vertices)).repartition(self.program.parallelism, "target")
             state = given.sortWithinPartitions("target", "number").groupBy("target")
-        with worker_pool(self.session, self._pool(level)):
-            sent = rows.groupBy("target").transformWithStateInPandas(
-                Processor(host, [vertex.broadcasts for vertex in vertices.values()]),
-                outputStructType=schema,
-                outputMode="append",
-                timeMode="ProcessingTime" if timers else "None",
-                initialState=state,
-            )
+        sent = rows.groupBy("target").transformWithStateInPandas(
+            Processor(host, [vertex.broadcasts for vertex in vertices.values()]),
+            outputStructType=schema,
+            outputMode="append",
+            timeMode="ProcessingTime" if timers else "None",
+            initialState=state,
+        )
         if isinstance(schema, str) or not _REQUIRED.search(schema.json()):
             return sent
         # Spark takes all parts of nested types to be nullable there, and takes our word for it in `mapInArrow`.
-        return self._mapped(sent, _unchanged, schema)
-
-    def _mapped(self, rows: DataFrame, host: Any, schema: str | StructType) -> DataFrame:
-        """Map rows by a function that works in the pool of sources, as all that is not stateful does."""
-        with worker_pool(self.session, None):
-            return rows.mapInArrow(host, schema)
+        return sent.mapInArrow(_unchanged, schema)
 
     def _sources(self, output: Output, schema: str | StructType) -> DataFrame:
         tasks = []
@@ -164,7 +163,7 @@ class _Plan:
                 df = df.toDF(*(f"c{position}" for position in range(len(columns))))  # mapInArrow looks them up by name
             bounded = not df.isStreaming
             host = SourceHost(self.shipped[number], self._layout, output, bounded=bounded, columns=columns)
-            tasks.append(self._mapped(df, host, schema))
+            tasks.append(df.mapInArrow(host, schema))
         return reduce(lambda left, right: left.unionAll(right), tasks)
 
     def _nothing(self, first: FirstEpoch, schema: str | StructType) -> DataFrame:
@@ -191,15 +190,6 @@ class _Plan:
         # an order that does not depend on the shuffle: a task that is tried again does what it did.
         shuffled = buffers.repartition(self.program.parallelism, "target")
         return shuffled.sortWithinPartitions("target", "channel", "seq")
-
-    def _pool(self, level: int) -> str:
-        digests = "-".join(self.shipped[vertex.number].digest[:8] for vertex in self.program.levels[level])
-        return f"level {level} {digests}"
-
-    @property
-    def pools(self) -> list[str]:
-        """The names of the pools of workers that the levels behind a shuffle have."""
-        return [self._pool(level) for level in range(1, len(self.program.levels))]
 
 
 @dataclass(frozen=True)
@@ -300,7 +290,7 @@ def _outputs(program: Program, spark: SparkSession, schemas: dict[str, StructTyp
     taken = {field.name.lower() for field in fields}
     report = next(name for name in _report_names() if name not in taken)
     schema = StructType([*fields, StructField(report, StringType(), True)])
-    alias = register(program, spark, plan.pools)
+    alias = register(program, spark, plan.secret)
     for name in metrics_names(spark):
         try:
             rows = plan.rows(ColumnOutput(outputs, report), schema, _Metrics(name, report, alias))

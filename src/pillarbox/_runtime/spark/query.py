@@ -9,26 +9,21 @@ from __future__ import annotations
 
 import atexit
 import logging
-import os
-import socket
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from pillarbox._elements import TaskReport
 from pillarbox._errors import ProgramError, describe, shorten
-from pillarbox._runtime.spark import residency
+from pillarbox._runtime.spark.closing import close_started
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.ending import end_query
 from pillarbox._runtime.spark.metrics import tasks_of
 from pillarbox._runtime.spark.requests import RequestWatch
 from pillarbox._runtime.spark.rescale import check_spark, rescale
-from pillarbox._runtime.spark.session import task_slots, worker_pool
 from pillarbox._runtime.spark.start import PlannedProgram, changes_refused, programs_of, wanted_parallelism
 from pillarbox._runtime.spark.started import StartedQuery, find
 from pillarbox._runtime.spark.writer import checkpoint_of, is_available_now, one_batch, session_of
@@ -46,8 +41,6 @@ _log = logging.getLogger("pillarbox")
 _LOOK_EVERY = 0.2
 # How often requests from the command line are looked for (seconds).
 _REQUESTS_EVERY = 5.0
-# Rounds in which residents are looked for, at most.
-_CLOSING_ROUNDS = 8
 # How long whoever waits for the end of a query waits for its functions to be closed, and the end of the process for all
 # of those (seconds).
 _CLOSING = 60.0
@@ -70,7 +63,7 @@ def start(
       answered. Later timers stay in the checkpoint. The end comes between two epochs, and ``exception()`` is None.
     - ``pillarbox stop CHECKPOINT`` and ``pillarbox savepoint CHECKPOINT DIR --stop`` find it, whichever machine it runs
       on; :func:`pillarbox.run` waits for its end, and for signals.
-    - When the query has ended, the ``close()`` of its functions is called in the workers that are still there. Then
+    - When the query has ended, the ``close()`` of its functions is called, for which they have five seconds. Then
       ``awaitTermination()`` returns.
 
     Args:
@@ -215,7 +208,6 @@ class _Watch(threading.Thread):
         self._spark = spark
         self._managed = started
         self._query: Any = started.query
-        self._pools = [pool for one in started.programs for pool in one.pools]
         self._end = EndOfWork() if ends else None
         self._requests = None if started.checkpoint is None else RequestWatch(spark, started)
 
@@ -239,10 +231,7 @@ class _Watch(threading.Thread):
             # The query's own failure is raised where the user waits for it.
             _log.debug("query %s ended: %s", self._query.id, describe(error))
         self._managed.wait_while_held()
-        try:
-            close_functions(self._spark, str(self._query.id), self._pools)
-        except Exception as error:
-            _log.debug("the functions of query %s were not closed: %s", self._query.id, describe(error))
+        close_started(self._spark, self._managed)
 
     def _wait(self) -> None:
         reports = Reports(self._query)
@@ -284,38 +273,3 @@ def _close_before_leaving() -> None:
 
 def _millis(timestamp: str) -> int:
     return int(datetime.fromisoformat(timestamp.replace("Z", "+00:00")).timestamp() * 1000)
-
-
-# -- closing --
-
-
-class _Closer:
-    """The function for ``mapInArrow`` that closes what the worker holds of a query; a row says which worker that is."""
-
-    def __init__(self, query: str) -> None:
-        self._query = query
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for _ in batches:
-            pass
-        residency.here.close_query(self._query)
-        yield pa.RecordBatch.from_pydict({"worker": [f"{os.getpid()} {socket.gethostname()}"]})
-
-
-def close_functions(spark: SparkSession, query: str, pools: Sequence[str]) -> None:
-    """Close the residents of a query that has ended, in the workers that are idle now.
-
-    Nobody can ask for a certain worker. But Spark hands a task to the one that has been idle the longest, so rounds of
-    tasks reach one after the other, and all of them when none is new: those of other queries as well, of which there
-    may be many in the pool of sources and outputs.
-    """
-    for pool in (None, *pools):
-        reached: set[str] = set()
-        for _ in range(_CLOSING_ROUNDS):
-            tasks = 2 * max(task_slots(spark), len(reached))
-            with worker_pool(spark, pool):
-                closing = spark.range(0, tasks, 1, tasks).mapInArrow(_Closer(query), "worker STRING")
-            workers = {row[0] for row in closing.collect()}
-            if workers <= reached:
-                break
-            reached |= workers

@@ -20,7 +20,7 @@ from typing import NoReturn, TypeVar
 from pillarbox._graph import Layout, lay_out
 from pillarbox._operators.async_io.rates import RateScope
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox._runtime.spark.layouts import STATE_PARTITIONS, local_property, partition_id
+from pillarbox._runtime.spark.layouts import STATE_PARTITIONS, local_property, partition_id, query, run_of_query
 from pillarbox._state import ChunkStore
 from pillarbox._task import MultipleInputStreamTask, SourceStreamTask, StreamTask, TaskState
 from pillarbox._task.vertex import Vertex
@@ -41,17 +41,21 @@ _LEAVE_WITHIN_SECONDS = 10.0
 _COLLECTING = 0.01
 
 T = TypeVar("T", bound=StreamTask)
-# The query, what the program is known by with its layout, and the subtask; -1 is a source.
+# The run of a query, what the program is known by with its layout, and the subtask; -1 is a source.
 _Place = tuple[str, str, Layout, int]
 _log = logging.getLogger("pillarbox")
 
 
 class Residency:
-    """The residents of one worker, by query, program (with its layout) and subtask.
+    """The residents of one worker, by run, program (with its layout) and subtask.
 
     Args:
         clock: seconds, from any start.
         worked: the processor time of this worker (seconds), from any start.
+
+    Attributes:
+        is_busy: whether a task of Spark's uses a resident.
+        closes_later: whether residents of runs that have ended are to be closed when it does not any more.
     """
 
     def __init__(
@@ -68,31 +72,33 @@ class Residency:
         self._collecting_took = 1.0
         # Whether a task has ended since the last collection of any kind.
         self._has_ended = False
+        self.is_busy = False
+        self.closes_later = False
 
     def source_task(self, shipped: ShippedVertex, layout: Layout) -> SourceStreamTask:
         """Return the worker's task of a source: one serves all partitions, in turn."""
 
         def make() -> SourceStreamTask:
             vertex = loaded(shipped, layout)
-            vertex.rate_scope = RateScope.of_worker(_query() or shipped.digest, 1, 0)
+            vertex.rate_scope = RateScope.of_worker(query() or shipped.digest, 1, 0)
             task = SourceStreamTask(vertex, 0)
             task.restore()
             return task
 
-        return self._resident((_query(), shipped.digest, layout, -1), make)
+        return self._resident((run_of_query(), shipped.digest, layout, -1), make)
 
     def has(self, shipped: ShippedVertex, subtask: int, layout: Layout) -> bool:
         """Return whether the task of a subtask is here."""
-        return (_query(), shipped.digest, layout, subtask) in self._residents
+        return (run_of_query(), shipped.digest, layout, subtask) in self._residents
 
     def task(self, shipped: ShippedVertex, subtask: int, store: ChunkStore, layout: Layout) -> MultipleInputStreamTask:
         """Return the task of a subtask, at the version in ``store``."""
-        place = (_query(), shipped.digest, layout, subtask)
+        place = (run_of_query(), shipped.digest, layout, subtask)
 
         def make() -> MultipleInputStreamTask:
             vertex = loaded(shipped, layout)
             partitions = int(local_property(STATE_PARTITIONS) or vertex.partitions)
-            vertex.rate_scope = RateScope.of_worker(_query() or shipped.digest, partitions, partition_id())
+            vertex.rate_scope = RateScope.of_worker(query() or shipped.digest, partitions, partition_id())
             return MultipleInputStreamTask(vertex, subtask)
 
         task = self._resident(place, make)
@@ -151,9 +157,14 @@ class Residency:
                 del self._residents[place]
                 self._last_used.pop(place, None)
 
-    def close_query(self, query: str) -> int:
-        """Close the residents of a query that has ended, and return how many there were."""
-        places = [place for place in self._residents if place[0] == query]
+    @property
+    def runs(self) -> list[str]:
+        """The runs of queries that there are residents of."""
+        return list(dict.fromkeys(place[0] for place in self._residents))
+
+    def close_run(self, run: str) -> int:
+        """Close the residents of a run that has ended, and return how many there were."""
+        places = [place for place in self._residents if place[0] == run]
         for place in places:
             self._close(place)
         return len(places)
@@ -187,10 +198,6 @@ class Residency:
             gc.collect(2 if self._has_ended else 1)
         self._has_ended = False
         gc.freeze()
-
-
-def _query() -> str:
-    return local_property("sql.streaming.queryId") or ""
 
 
 def drains() -> bool:

@@ -21,10 +21,12 @@ from pyspark.sql.streaming.stateful_processor import MapState, StatefulProcessor
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._runtime.savepoint_stores import as_it_is, classes_of
 from pillarbox._runtime.shipping import ShippedVertex
-from pillarbox._runtime.spark import residency
 from pillarbox._runtime.spark.failures import failures_in_worker
+from pillarbox._runtime.spark.homes.relay import Homes
 from pillarbox._runtime.spark.layouts import ProgramLayout
+from pillarbox._runtime.spark.level_tasks import LevelTasks
 from pillarbox._runtime.spark.output import Output
+from pillarbox._runtime.spark.residency import Residency, loaded
 from pillarbox._runtime.spark.task_host import TaskHost
 from pillarbox._state import ChunkStore
 from pillarbox._state.savepoint import FileDigest, OperatorTable, OwnState, Table, build_log
@@ -167,9 +169,10 @@ class RestoringHost(TaskHost):
         layout: ProgramLayout,
         output: Output,
         timers: bool,
+        homes: Homes,
         tables: dict[int, OperatorTable],
     ) -> None:
-        super().__init__(vertices, layout, output, timers)
+        super().__init__(vertices, layout, output, timers, homes)
         self._tables = tables
 
     def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
@@ -200,7 +203,7 @@ class RestoringHost(TaskHost):
         number, subtask = place
         shipped = self._vertices[number]
         with failures_in_worker(shipped.name, subtask):
-            vertex = residency.loaded(shipped, self._layout)
+            vertex = loaded(shipped, self._layout)
             own: OwnState = pickle.loads(last)
             common = self._common.pop(code, None)
             if common is not None:
@@ -208,17 +211,20 @@ class RestoringHost(TaskHost):
             shares = (pa.ipc.open_stream(payload).read_next_batch() for payload in _taken(self._arrived.pop(code, [])))
             table, store = Table(self._tables[number]), _RememberedChunks(self._store)
             build_log(store, table, vertex.log_identity(subtask), shares, own, as_it_is())
-            task = residency.here.task(shipped, subtask, store, self._layout)
-            if self._timers and task.next_wake_up is not None:
-                # Not in this batch: what timers emit is no output of the query yet.
-                self._handle.registerTimer(max(task.next_wake_up, now + 1))
-            residency.here.spare_the_collector()
+        # What does not fit the program is to be found now; the query itself has homes of its own.
+        checked = Residency()
+        wakes_up = LevelTasks(self._vertices, checked).restore(place, self._layout, store)
+        checked.close_all()
+        if self._timers and wakes_up is not None:
+            # Not in this batch: what timers emit is no output of the query yet.
+            self._handle.registerTimer(max(wakes_up, now + 1))
 
 
 class _RememberedChunks:
     """Puts values into a store, and remembers them until a task has read them: Spark need not be asked for them."""
 
     def __init__(self, store: ChunkStore) -> None:
+        self.is_new = True
         self._store = store
         self._written: dict[int, bytes] = {}
 

@@ -20,7 +20,6 @@ from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.facts import is_missing, json_object, read_lines, reader
 from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
 from pillarbox._runtime.spark.places import check_session, place_of
-from pillarbox._runtime.spark.session import worker_pool
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.log_view import LogView
 from pillarbox._state.many_objects import many_new_objects
@@ -199,8 +198,7 @@ def _write_tables(
             if parts_slot(table.operator.layout, table.operator.space_layout) is not None:
                 table = Table(OperatorTable.of(heads, _parts(logs)))
             schema = spark_schema(table.schema)
-            with worker_pool(files.spark, None):
-                rows = logs.mapInArrow(_Rows(table.operator), schema)
+            rows = logs.mapInArrow(_Rows(table.operator), schema)
             write_table(rows, directory, uid)
             operators.append(table.operator)
             tasks += map(task_row, views.values())
@@ -228,8 +226,7 @@ class _Rows:
 def _parts(logs: DataFrame) -> dict[str, pa.Schema]:
     """Return the Arrow schemas of an operator by columns."""
     found: dict[str, pa.Schema] = {}
-    with worker_pool(logs.sparkSession, None):
-        schemas = logs.mapInArrow(_schemas, "part STRING, content BINARY")
+    schemas = logs.mapInArrow(_schemas, "part STRING, content BINARY")
     for row in schemas.collect():
         found.setdefault(row["part"], pa.ipc.read_schema(pa.py_buffer(bytes(row["content"]))))
     return found
@@ -250,14 +247,12 @@ def write_tasks(spark: SparkSession, rows: list[dict[str, Any]], directory: str)
     """Write what subtasks keep beside the rows of keys, of all operators."""
     values = [tuple(row[name] for name in TASKS.names) for row in rows]
     schema = spark_schema(TASKS)
-    with worker_pool(spark, None):
-        frame = spark.createDataFrame(values, schema)
+    frame = spark.createDataFrame(values, schema)
     frame.coalesce(1).write.mode("overwrite").parquet(f"{directory}/{_TASKS}")
 
 
 def _write_text(spark: SparkSession, text: str, folder: str) -> None:
-    with worker_pool(spark, None):
-        frame = spark.createDataFrame([(text,)], "value STRING")
+    frame = spark.createDataFrame([(text,)], "value STRING")
     frame.coalesce(1).write.mode("overwrite").option("compression", "none").text(folder)
 
 

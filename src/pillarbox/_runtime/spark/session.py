@@ -9,10 +9,8 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +24,11 @@ __all__ = [
     "check_session",
     "default_parallelism",
     "local_session",
-    "plans_now",
     "reason_for_default",
     "session_settings",
     "session_with",
     "task_slots",
     "time_zone",
-    "worker_pool",
 ]
 
 _log = logging.getLogger("pillarbox")
@@ -147,8 +143,8 @@ def check_session(spark: SparkSession, *, streaming: bool) -> None:
         for name in _NEEDED_FOR_SPEED:
             if not _is(spark, name, "true"):
                 _log.warning(
-                    "%s is off, so each task gets a new Python process: every epoch reads all of its state again, and"
-                    " opens all functions; leave it on, as it is by default",
+                    "%s is off, so each task of Spark's gets a new Python process, which imports pandas and opens the"
+                    " functions before the first shuffle anew; leave it on, as it is by default",
                     name,
                 )
     # On this machine the workers can be compared with the driver; elsewhere the interpreter's path may well differ.
@@ -275,17 +271,6 @@ def time_zone(spark: SparkSession) -> str:
     return spark.conf.get("spark.sql.session.timeZone", "UTC") or "UTC"
 
 
-# The environment belongs to the whole application, and queries that end have their functions closed from other threads.
-# Whoever has the lock makes one plan, runs no job, and waits for no other lock.
-_pool_lock = threading.Lock()
-_plans: ContextVar[bool] = ContextVar("pillarbox_plans", default=False)
-
-
-def plans_now() -> bool:
-    """Return whether this thread makes a plan for a pool of workers."""
-    return _plans.get()
-
-
 @contextmanager
 def session_settings(spark: SparkSession, settings: dict[str, str]) -> Iterator[None]:
     """Have settings on a session meanwhile."""
@@ -317,44 +302,3 @@ def session_with(spark: SparkSession, settings: dict[str, str]) -> SparkSession:
     for name, value in settings.items():
         own.conf.set(name, value)
     return own
-
-
-@contextmanager
-def worker_pool(spark: SparkSession, name: str | None) -> Iterator[None]:
-    """Give the Python functions of the plan that is built meanwhile workers of their own. No job may run meanwhile.
-
-    Spark hands a task to any idle worker of a pool, and keeps a pool for each set of environment variables. Keyed
-    tasks live in their workers: in a pool with sources and outputs there would be several times as many workers to be
-    warm in. Under Spark Connect there is one pool for all; None is the one of sources and outputs: its functions are
-    planned in here as well, as the variables are those of the whole process, and another thread may be at it.
-    """
-    context = getattr(spark, "sparkContext", None)  # there is none under Spark Connect
-    if context is None:
-        yield
-        return
-    if name is None:
-        with _planning():
-            yield
-        return
-    # Spark sets the second one for Arrow functions but not for stateful ones: those would have two pools of one name,
-    # and nobody would reach the residents of the latter to close them.
-    variables = {"PILLARBOX_POOL": name, "SPARK_SIMPLIFIED_TRACEBACK": "1"}
-    with _planning():
-        # Another dictionary in its place: a thread of the user's, which knows nothing of the lock, may be reading it.
-        before = context.environment
-        context.environment = {**before, **variables}
-        try:
-            yield
-        finally:
-            context.environment = before
-
-
-@contextmanager
-def _planning() -> Iterator[None]:
-    assert not plans_now(), "a plan is made within another one"
-    with _pool_lock:
-        token = _plans.set(True)
-        try:
-            yield
-        finally:
-            _plans.reset(token)

@@ -10,8 +10,9 @@ import pyarrow as pa
 from pillarbox._elements import ArrowRecords, Buffer, Records
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark import residency
+from pillarbox._runtime.spark.closing import hold, prepare_homes, working
 from pillarbox._runtime.spark.failures import failures_in_worker
-from pillarbox._runtime.spark.layouts import ProgramLayout
+from pillarbox._runtime.spark.layouts import ProgramLayout, attempt_number
 from pillarbox._runtime.spark.output import Output
 from pillarbox._runtime.spark.worker_sockets import acknowledge_at_once
 from pillarbox._task.vertex import WAKE_CHANNEL
@@ -50,9 +51,15 @@ class SourceHost:
         context = TaskContext.get()
         batch_id = context.getLocalProperty("streaming.sql.batchId") if context is not None else None
         subtask = context.partitionId() if context is not None else 0
-        with failures_in_worker(self._shipped.name, subtask):
+        if not self._bounded and any(number != 0 for number in self._layout.parallelisms):
+            prepare_homes()
+        with working(), failures_in_worker(self._shipped.name, subtask):
             layout = self._layout.current()
+            is_new = not residency.here.has(self._shipped, -1, layout)
             task = residency.here.source_task(self._shipped, layout)
+            task.attempt = attempt_number()
+            if is_new and not self._bounded and any(operator.has_close for operator in task.chain.operators):
+                hold()
             last = residency.drains()
             if last:
                 # All subtasks take part in the last epoch, also those that this source sends nothing to.

@@ -14,6 +14,7 @@ import functools
 import logging
 import re
 import threading
+import uuid
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -27,14 +28,16 @@ from pillarbox._errors import CheckpointMismatchError, ConfigurationError, Progr
 from pillarbox._graph import CODES, Layout, Program
 from pillarbox._runtime.spark.analyzed_plan import aliases_of
 from pillarbox._runtime.spark.buffer_rows import batch_settings
+from pillarbox._runtime.spark.closing import close_ended_queries
 from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.facts import CHECKSUMS, STATE_FORMAT, is_classic
+from pillarbox._runtime.spark.homes.settings import settings_of
 from pillarbox._runtime.spark.interrupted_batch import finish_batch_in_sink, interrupted_batch_is_read
 from pillarbox._runtime.spark.last_epoch import drain_setting
-from pillarbox._runtime.spark.layouts import STATE_PARTITIONS, check_compiled, layout_setting
+from pillarbox._runtime.spark.layouts import RUN, STATE_PARTITIONS, check_compiled, layout_setting
 from pillarbox._runtime.spark.other_python import runs_other_python
 from pillarbox._runtime.spark.program_facts import ProgramFacts
-from pillarbox._runtime.spark.session import plans_now, reason_for_default, session_settings
+from pillarbox._runtime.spark.session import reason_for_default, session_settings
 from pillarbox._runtime.spark.sink_log import complete_sink_log
 from pillarbox._runtime.spark.started import StartedQuery, remember
 from pillarbox._runtime.spark.telling import tell
@@ -87,10 +90,9 @@ _unstarted: WeakKeyDictionary[SparkSession, list[_TakenName]] = WeakKeyDictionar
 _taking = threading.Lock()  # held by whoever reads or changes them
 
 _REMEMBERED = 256
-_programs: OrderedDict[str, tuple[ProgramFacts, tuple[str, ...]]] = OrderedDict()
+_programs: OrderedDict[str, tuple[ProgramFacts, str]] = OrderedDict()
 
-# A query's settings are on the session while it starts: meanwhile no other query may start. Whoever has the lock of
-# pools does not wait for this one.
+# A query's settings are on the session while it starts: meanwhile no other query may start.
 _starting = threading.RLock()
 _STARTING_SECONDS = 600.0
 _wrapping = threading.Lock()  # guards the methods of writers
@@ -119,7 +121,7 @@ class PlannedProgram:
         sets_parallelism: whether the user has set the parallelism.
         sets_max_parallelism: whether the user has set the max parallelism.
         facts: what a start takes of it; None where it was planned by another process, or very many ago.
-        pools: the workers that are the program's own.
+        secret: that of its plan, which its homes know.
     """
 
     id: str
@@ -128,7 +130,7 @@ class PlannedProgram:
     sets_parallelism: bool
     sets_max_parallelism: bool
     facts: ProgramFacts | None
-    pools: tuple[str, ...] = ()
+    secret: str | None = None
 
     @staticmethod
     def of(program: Program) -> PlannedProgram:
@@ -138,11 +140,11 @@ class PlannedProgram:
         return PlannedProgram(program.id, parallelism, program.layout, *sets, ProgramFacts.of(program))
 
 
-def register(program: Program, spark: SparkSession, pools: Sequence[str]) -> str:
+def register(program: Program, spark: SparkSession, secret: str) -> str:
     """Return the alias for a program's rows in a streaming plan, and have queries that hold it start as it needs."""
     planned = PlannedProgram.of(program)
     assert planned.facts is not None
-    _programs[program.id] = (planned.facts, tuple(pools))
+    _programs[program.id] = (planned.facts, secret)
     while len(_programs) > _REMEMBERED:
         _programs.popitem(last=False)
     _watch_starts(spark)
@@ -175,8 +177,19 @@ def _free_metrics_names(spark: SparkSession, programs: Sequence[PlannedProgram])
 
 
 def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
-    """Return the programs in the plan of a DataFrame, or of one that is about to be written, in no certain order."""
-    found = {each[0]: each for each in _ALIAS.findall(aliases_of(query))}
+    """Return the programs in the plan of a DataFrame, or of one that is about to be written, in no certain order.
+
+    Raises:
+        ProgramError: one is there more than once.
+    """
+    every = _ALIAS.findall(aliases_of(query))
+    found = {each[0]: each for each in every}
+    if len(found) < len(every):
+        raise ProgramError(
+            "the query uses the result of one to_dataframe() more than once, as in df.union(df): Spark would run the"
+            " program as often, and its tasks have one home; call to_dataframe() once for each use, or use the result"
+            " once, in a function for foreachBatch()"
+        )
     return [
         PlannedProgram(
             number,
@@ -184,7 +197,7 @@ def programs_of(query: DataStreamWriter | DataFrame) -> list[PlannedProgram]:
             Layout(int(subtasks), int(key_groups)),
             sets == "1",
             sets_max == "1",
-            *_programs.get(number, (None, ())),
+            *_programs.get(number, (None, None)),
         )
         for number, parallelism, subtasks, key_groups, sets, sets_max in found.values()
     ]
@@ -261,7 +274,6 @@ def program_settings(
 @contextmanager
 def _alone() -> Iterator[None]:
     """Let no query start meanwhile, but those that this thread starts."""
-    assert not plans_now(), "a thread that has the lock of pools waits for the end of a start"
     if not _starting.acquire(timeout=_STARTING_SECONDS):
         raise ConfigurationError(
             f"another query has been starting for {_STARTING_SECONDS:.0f} seconds, and queries of a process that runs"
@@ -403,6 +415,8 @@ def _programs_to_start(writer: Any, spark: SparkSession) -> list[PlannedProgram]
     """Return the programs of a query that starts: none, if its plan cannot be read, and no program is to be started."""
     try:
         return programs_of(writer)
+    except ProgramError:
+        raise
     except Exception as error:
         if _unstarted.get(spark):
             raise  # one may be in this query, and would run without its settings
@@ -426,6 +440,9 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
         if programs:
             from pillarbox._runtime.spark.first_epoch import begin_from_savepoint
 
+            settings_of(lambda name: spark.conf.get(name, None))  # before anything runs
+            run = {RUN: uuid.uuid4().hex}
+            settings = dict(run)
             # Also if it is refused: programs that come now take the place of these.
             _free_metrics_names(spark, programs)
             checkpoint = checkpoint_of(writer, start.__get__(writer), *args, **options)
@@ -438,7 +455,7 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
                 if not tasks_are_told(writer):
                     check_compiled(description, programs, layouts)
                 _look_at_checkpoint(description, programs, layouts)
-                settings = drain_setting(description)
+                settings |= drain_setting(description)
 
                 def finish() -> Any:
                     with (
@@ -449,10 +466,10 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
 
                 if finish_batch_in_sink(writer, description, finish, start.__get__(writer), *args, **options):
                     description = Description(spark, checkpoint)
-                    settings = drain_setting(description)
+                    settings = run | drain_setting(description)
                 complete_sink_log(writer, description, start.__get__(writer), *args, **options)
                 is_new = description.is_new
-                if not settings:
+                if settings == run:
                     begin_batch_without_input(writer, description, programs)
             if is_new:
                 _tell_defaults(spark, programs)
@@ -464,7 +481,9 @@ def _with_settings(start: Callable[..., Any]) -> Callable[..., Any]:
             query = start(writer, *args, **options)
         if programs:
             again = functools.partial(getattr(writer, start.__name__), *args, **options)
-            remember(StartedQuery(query, writer, again, checkpoint, programs))
+            started = StartedQuery(query, writer, again, checkpoint, programs, run[RUN])
+            # Nobody looks after a query that was started by its writer alone: its end is noticed now.
+            close_ended_queries(spark, remember(started))
         return query
 
     setattr(wrapper, _WRAPPED, True)

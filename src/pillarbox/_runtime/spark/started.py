@@ -28,6 +28,8 @@ class StartedQuery:
         writer: whose options it has.
         checkpoint: its checkpoint location; None: it has one of its own, which nobody could go on with.
         programs: those in its plan.
+        run: the id of its run that its tasks are told.
+        is_closed: whether what executors held of it has been closed, or is about to be.
         await_end: the query's own ``awaitTermination``.
     """
 
@@ -38,12 +40,15 @@ class StartedQuery:
         start: Callable[[], StreamingQuery],
         checkpoint: str | None,
         programs: Sequence[PlannedProgram],
+        run: str = "",
     ) -> None:
         self.query = query
         self.writer = writer
         self.start = start
         self.checkpoint = checkpoint
         self.programs = programs
+        self.run = run
+        self.is_closed = False
         # Guards the number; threads wait for it to be 0.
         self._changed = threading.Condition()
         self._holding = 0
@@ -116,15 +121,22 @@ _lock = threading.Lock()
 _queries: dict[str, StartedQuery] = {}
 
 
-def remember(started: StartedQuery) -> None:
-    """Keep a query that has just been started; those that have ended are forgotten, but for who has them at hand."""
+def remember(started: StartedQuery) -> list[StartedQuery]:
+    """Keep a query that has just been started; those that have ended are forgotten, but for who has them at hand.
+
+    Returns:
+        those that were forgotten.
+    """
     query: Any = started.query
     query._pillarbox_started = started
     with _lock:
-        for number, other in list(_queries.items()):
-            if not other.is_running:
-                del _queries[number]
+        ended = [other for number, other in _queries.items() if not other.is_running]
+        before = _queries.get(str(started.query.id))
+        ended += [] if before is None or before in ended else [before]
+        for other in ended:
+            del _queries[str(other.query.id)]
         _queries[str(started.query.id)] = started
+    return ended
 
 
 def find(query: StreamingQuery) -> StartedQuery | None:

@@ -13,7 +13,7 @@ from pillarbox._runtime.spark.checkpoint_files import CheckpointFiles, Stateful,
 from pillarbox._runtime.spark.failures import failures_in_worker
 from pillarbox._runtime.spark.places import check_session, place_of
 from pillarbox._runtime.spark.savepoint import is_savepoint, open_savepoint
-from pillarbox._runtime.spark.session import time_zone, worker_pool
+from pillarbox._runtime.spark.session import time_zone
 from pillarbox._runtime.spark.state_columns import StateEncoder, key_type, state_columns
 from pillarbox._state import MemoryChunkStore
 from pillarbox._state.log_head import LogHead
@@ -78,8 +78,7 @@ def read_state(spark: SparkSession, checkpoint: str, uid: str, epoch: int | None
     encoder = StateEncoder(uid, key_type(every, DataType.fromDDL), states, time_zone(spark))
     codes = ", ".join(map(str, sorted(heads)))
     logs, schema = files.logs(operator).where(f"code IN ({codes})"), _schema(encoder)
-    with worker_pool(spark, None):
-        rows = logs.mapInArrow(_StateRows(encoder), schema)
+    rows = logs.mapInArrow(_StateRows(encoder), schema)
     return _with_variants(rows, encoder)
 
 
@@ -99,8 +98,7 @@ def _of_savepoint(spark: SparkSession, directory: str, uid: str, epoch: int | No
     states = state_columns(heads, _TAKEN)
     encoder = StateEncoder(uid, key_type(heads, DataType.fromDDL), states, time_zone(spark))
     table, schema = opened.frame(uid), _schema(encoder)
-    with worker_pool(spark, None):
-        rows = map_in_arrow(table, _TableRows(operator, encoder), schema)
+    rows = map_in_arrow(table, _TableRows(operator, encoder), schema)
     return _with_variants(rows, encoder)
 
 

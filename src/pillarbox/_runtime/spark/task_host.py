@@ -1,12 +1,15 @@
 """The levels behind a shuffle on Spark: tasks in ``transformWithStateInPandas``.
 
 The grouping key is the subtask's code, so Spark calls once per subtask and epoch, with that subtask's buffers. The
-state log is a map state of Spark's, which commits it with the micro-batch.
+state log is a map state of Spark's, which commits it with the micro-batch. The tasks themselves live in homes (see
+``homes``), or, where there are none, in the worker.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
+from functools import cache
 from itertools import chain
 
 import pandas as pd
@@ -17,21 +20,24 @@ from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark import residency
 from pillarbox._runtime.spark.arrow_frame import arrow_frame
 from pillarbox._runtime.spark.buffer_rows import BUFFER_COLUMNS, BufferRows
-from pillarbox._runtime.spark.failures import failures_in_worker
+from pillarbox._runtime.spark.homes.keeper import NoHomesError
+from pillarbox._runtime.spark.homes.relay import Homes, Relay
+from pillarbox._runtime.spark.homes.settings import MODE
 from pillarbox._runtime.spark.layouts import ProgramLayout
+from pillarbox._runtime.spark.level_tasks import LevelTasks
 from pillarbox._runtime.spark.output import BATCH_TIMESTAMP, Output
-from pillarbox._task import MultipleInputStreamTask
 from pillarbox._task.vertex import WAKE_CHANNEL
 
 __all__ = ["TaskHost"]
+
+_log = logging.getLogger("pillarbox")
 
 
 class _SparkChunkStore:
     """The state log's chunks in a map state of Spark's, under the current grouping key.
 
     Attributes:
-        is_new: whether the worker has no task of this key yet, so values may not be there. Spark logs a warning for
-            each value that it is asked for and does not have.
+        is_new: see :class:`SparkChunks`.
     """
 
     def __init__(self, chunks: MapState) -> None:
@@ -58,13 +64,17 @@ class TaskHost:
         vertices: those of the level, by number.
         layout: by which the subtasks are found.
         timers: whether to keep a timer of Spark's at the earliest of the task's own.
+        homes: where the tasks live.
     """
 
-    def __init__(self, vertices: dict[int, ShippedVertex], layout: ProgramLayout, output: Output, timers: bool) -> None:
+    def __init__(
+        self, vertices: dict[int, ShippedVertex], layout: ProgramLayout, output: Output, timers: bool, homes: Homes
+    ) -> None:
         self._vertices = vertices
         self._program = layout
         self._output = output
         self._timers = timers
+        self._homes = homes
 
     def open(self, handle: StatefulProcessorHandle, chunks: MapState) -> None:
         """Take the state of the partition's grouping keys."""
@@ -72,6 +82,13 @@ class TaskHost:
         self._store = _SparkChunkStore(chunks)
         self._ran: set[int] = set()
         self._layout = self._program.current()
+        # Where the subtasks of this task of Spark's live, which all lie in one state partition.
+        self._tasks: LevelTasks | Relay | None = None
+
+    def close(self) -> None:
+        """Let the home go."""
+        if isinstance(self._tasks, Relay):
+            self._tasks.close()
 
     def _place(self, code: int) -> tuple[int, int] | None:
         """Return vertex and subtask of a code; None: it is on a later level, or no subtask's."""
@@ -97,31 +114,35 @@ class TaskHost:
 
     def _run(self, code: int, place: tuple[int, int], rows: Iterator[pd.DataFrame], now: int) -> Iterator[list[Buffer]]:
         self._ran.add(code)
-        number, subtask = place
         if not self._timers:
             now, rows = _batch_timestamp(rows)
-        with failures_in_worker(self._vertices[number].name, subtask):
-            vertex = self._vertices[number]
-            self._store.is_new = not residency.here.has(vertex, subtask, self._layout)
-            task = residency.here.task(vertex, subtask, self._store, self._layout)
-            last = residency.drains()
-            try:
-                yield from task.run_epoch(_sent(rows) if last else _buffers(rows), self._store, now, last=last)
-                if self._timers:
-                    self._set_timer(task, now)
-                residency.here.spare_the_collector()
-            except BaseException:
-                residency.here.discard(task)
-                raise
+        last = residency.drains()
+        buffers = _sent(rows) if last else _buffers(rows)
+        tasks = self._tasks_of(code)
+        wakes_up = yield from tasks.run_epoch(place, self._layout, buffers, self._store, now, last=last)
+        if self._timers:
+            self._set_timer(wakes_up, now)
+        if isinstance(tasks, LevelTasks):
+            residency.here.spare_the_collector()
 
-    def _set_timer(self, task: MultipleInputStreamTask, now: int) -> None:
+    def _tasks_of(self, code: int) -> LevelTasks | Relay:
+        """Return where the subtasks of a code's state partition live."""
+        if self._tasks is None:
+            try:
+                self._tasks = self._homes.relay(self._vertices, self._layout, code)
+            except NoHomesError as error:
+                _say_once(f"tasks live in Spark's Python workers, as with {MODE}=off: {error}")
+            if self._tasks is None:
+                self._tasks = LevelTasks(self._vertices, residency.here)
+        return self._tasks
+
+    def _set_timer(self, wake_up: int | None, now: int) -> None:
         """Let Spark call again when the task has something to do.
 
         Spark goes by the batch's time: in this batch it calls for all timers before that, and deletes each of them
         after the call, also where it was registered again meanwhile. So they are left to Spark, and work that is due by
         the worker's clock, or was not yet although Spark called for it, is a matter of the next batch.
         """
-        wake_up = task.next_wake_up
         wanted = None if wake_up is None else max(wake_up, now + 1)
         present = [timestamp for timestamp in self._handle.listTimers() if timestamp >= now]
         for timestamp in present:
@@ -129,6 +150,11 @@ class TaskHost:
                 self._handle.deleteTimer(timestamp)
         if wanted is not None and wanted not in present:
             self._handle.registerTimer(wanted)
+
+
+@cache
+def _say_once(sentence: str) -> None:
+    _log.warning("%s", sentence)
 
 
 def _batch_timestamp(frames: Iterator[pd.DataFrame]) -> tuple[int, Iterator[pd.DataFrame]]:

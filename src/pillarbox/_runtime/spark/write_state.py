@@ -14,7 +14,6 @@ from pillarbox._runtime.spark import savepoint as files
 from pillarbox._runtime.spark.any_names import map_in_arrow
 from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
 from pillarbox._runtime.spark.places import place_of
-from pillarbox._runtime.spark.session import worker_pool
 from pillarbox._state.descriptors import StateDescriptor, ValueStateDescriptor
 from pillarbox._state.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._state.savepoint import Manifest, Sources, is_drained
@@ -196,8 +195,7 @@ def _write(
         if before is None:
             files.begin(spark, directory)
         schema = files.spark_schema(Table(table.operator).schema)
-        with worker_pool(spark, None):
-            made = map_in_arrow(rows, _Rows(table, uid), schema)
+        made = map_in_arrow(rows, _Rows(table, uid), schema)
         files.write_table(made, directory, uid)
         others = [] if before is None else [row.asDict() for row in before.tasks.collect()]
         files.write_tasks(spark, [*others, *tasks], directory)

@@ -1,0 +1,69 @@
+"""An executor that is nothing but a process, to whose homes workers in this process talk."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pillarbox._runtime.spark.homes import keeper, relay
+from pillarbox._runtime.spark.homes.keeper import Keeper
+
+
+class Executor:
+    """The process, and what belongs to it."""
+
+    def __init__(self) -> None:
+        code = "import sys; sys.stdin.read()"
+        self.process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+        self.keeper = Keeper(self.process.pid)
+
+    @property
+    def starter(self) -> int:
+        return self.keeper._started[-1].pid
+
+    @property
+    def processes(self) -> set[int]:
+        """The starter and the homes that live: they have a process group of their own."""
+        found = set()
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                state, _, group, _ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if state != "Z" and int(group) in {each.pid for each in self.keeper._started}:
+                found.add(int(pid))
+        return found
+
+    @property
+    def homes(self) -> set[int]:
+        return self.processes - {each.pid for each in self.keeper._started}
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.fixture
+def executor(monkeypatch: pytest.MonkeyPatch) -> Iterator[Executor]:
+    executor = Executor()
+    for module in (keeper, relay):
+        monkeypatch.setattr(module, "of_this_worker", lambda: executor.keeper)
+    yield executor
+    executor.end()
+    wait_until(lambda: not executor.processes)
+    executor.keeper.disconnect()
+    for starter in executor.keeper._started:
+        starter.wait()
+
+
+def wait_until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, "it has not happened"
+        time.sleep(0.01)

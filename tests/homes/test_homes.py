@@ -1,0 +1,301 @@
+"""Homes as processes: one for each state partition, what they keep, and how they end. Spark is made of dictionaries."""
+
+from __future__ import annotations
+
+import copy
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+
+from pillarbox import KeyedProcessFunction, OperatorError, StreamExecutionEnvironment, ValueStateDescriptor
+from pillarbox._elements import Buffer, decode
+from pillarbox._runtime.spark._processor import Processor
+from pillarbox._runtime.spark.buffer_rows import BUFFER_COLUMNS
+from pillarbox._runtime.spark.homes.settings import IDLE, MODE, MOST
+from pillarbox._runtime.spark.output import BATCH_TIMESTAMP
+from tests.homes.conftest import Executor, wait_until
+from tests.runtime.spark_of_dicts import Handle, Query, Times, context_of_task, rows_of
+
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.skipif(sys.platform != "linux", reason="it looks at processes in /proc"),
+]
+
+
+class Count(KeyedProcessFunction):
+    """Counts the records of a key, in a field and in state; says where it lives."""
+
+    def __init__(self, notes: Path) -> None:
+        self.notes = notes
+        self.field: dict[Any, int] = {}
+
+    def note(self, what: str) -> None:
+        with self.notes.open("a") as file:
+            file.write(f"{what} {os.getpid()} {threading.current_thread() is threading.main_thread()}\n")
+
+    def open(self, runtime_context):
+        self.seen = runtime_context.get_state(ValueStateDescriptor("seen", int))
+        self.note("open")
+
+    def process_element(self, value, ctx):
+        if value == 1300:
+            raise ValueError("thirteen")
+        if value == 99:
+            self.note("hangs")
+            time.sleep(1000)
+        self.field[value] = self.field.get(value, 0) + 1
+        self.seen.update((self.seen.value() or 0) + 1)
+        yield value, self.field[value], self.seen.value(), os.getpid()
+
+    def close(self):
+        self.note("close")
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    path = tmp_path / "notes"
+    path.touch()
+    return path
+
+
+def counting(
+    notes: Path, *, run: str = "run", parallelism: int = 2, mode: str = "fork", settings: dict[str, str] | None = None
+) -> Query:
+    env = StreamExecutionEnvironment().set_parallelism(parallelism).set_max_parallelism(2 * parallelism)
+    rows: Any = env.from_collection([0])  # of which Spark's take the place
+    stream = rows.map(lambda row: row[0]).key_by(lambda value: value).process(Count(notes))
+    named = {"spark.jobGroup.id": run, "sql.streaming.queryId": "query", MODE: mode, **(settings or {})}
+    return Query(env, stream.uid("count"), **named)
+
+
+def noted(notes: Path, what: str) -> list[int]:
+    return [int(line.split()[1]) for line in notes.read_text().splitlines() if line.split()[0] == what]
+
+
+@pytest.mark.parametrize("mode", ["fork", "spawn"])
+def test_a_subtask_lives_in_one_process(executor: Executor, notes: Path, mode: str) -> None:
+    query = counting(notes, mode=mode)
+    for epoch in range(1, 5):
+        out = query.run_batch([*range(20)])
+        assert sorted(row[:3] for row in out) == [(key, epoch, epoch) for key in range(20)]
+        assert {row[3] for row in out} == executor.homes
+        assert {report.process for report in query.reports if report.level} == executor.homes
+    assert len(executor.homes) == 2
+    assert len(noted(notes, "open")) == 2, "once for each subtask"
+    assert " False" not in notes.read_text(), "functions run in the main thread"
+
+
+def test_an_error_of_a_function_is_the_workers(executor: Executor, notes: Path) -> None:
+    query = counting(notes)
+    query.run_batch([1, 2])
+    with pytest.raises(
+        OperatorError, match=r"operator 'process: Count' failed at the record 1300: ValueError: thirteen"
+    ) as raised:
+        query.run_batch([1, 1300])
+    assert "in process_element" in str(raised.value) and "pillarbox/_" not in str(raised.value)
+    assert sorted(row[2] for row in query.run_batch([1, 2])) == [2, 2]
+
+
+def test_an_epoch_that_was_not_committed_has_left_nothing(executor: Executor, notes: Path) -> None:
+    query = counting(notes)
+    query.run_batch([1, 2])
+    query.run_batch([1, 2], commit=False)
+    assert sorted(row[2] for row in query.run_batch([1, 2])) == [2, 2]
+
+
+def test_a_home_that_was_killed_has_a_successor_that_reads_the_log(executor: Executor, notes: Path) -> None:
+    query = counting(notes)
+    query.run_batch([1, 2])
+    before = executor.homes
+    for pid in before:
+        os.kill(pid, signal.SIGKILL)
+    out = query.run_batch([1, 2])
+    assert sorted(row[1:3] for row in out) == [(1, 2), (1, 2)] and not {row[3] for row in out} & before
+
+
+def test_a_home_that_hangs_is_replaced(executor: Executor, notes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pillarbox._runtime.spark.homes.relay._DOOR_SECONDS", 1.0)
+    query = counting(notes, parallelism=1)
+    query.run_batch([1])
+    (before,) = executor.homes
+    os.kill(before, signal.SIGSTOP)
+    assert [row[1:3] for row in query.run_batch([1])] == [(1, 2)]
+    wait_until(lambda: before not in executor.processes)
+
+
+def test_a_starter_that_was_killed_has_a_successor(executor: Executor, notes: Path) -> None:
+    query = counting(notes)
+    query.run_batch([1, 2])
+    before = executor.processes
+    starter = executor.starter
+    os.kill(starter, signal.SIGKILL)
+    assert sorted(row[2] for row in query.run_batch([1, 2])) == [2, 2]
+    wait_until(lambda: not executor.processes & before)
+    assert {*noted(notes, "close")} == before - {starter}, "homes whose starter has gone end in good order"
+
+
+def test_an_executors_end_is_that_of_its_processes(executor: Executor, notes: Path) -> None:
+    counting(notes).run_batch([1, 2])
+    executor.end()
+    wait_until(lambda: not executor.processes, 10.0)
+    assert sorted(noted(notes, "close")) == sorted(noted(notes, "open"))
+
+
+def test_a_runs_end_closes_its_functions(executor: Executor, notes: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.touch()
+    counting(notes).run_batch([1, 2])
+    env_of_other = counting(other, run="another run")
+    env_of_other.settings["sql.streaming.queryId"] = "another query"
+    env_of_other.run_batch([1, 2])
+    assert len(executor.homes) == 4
+    assert executor.keeper.ask("end", run="run", secrets=[], within=30.0) == {"ended": 2}
+    assert sorted(noted(notes, "close")) == sorted(noted(notes, "open")) and not noted(other, "close")
+    assert len(executor.homes) == 2
+
+
+def test_a_newer_run_of_a_query_ends_the_homes_of_the_older_one(executor: Executor, notes: Path) -> None:
+    query = counting(notes)
+    query.run_batch([1, 2])
+    before = executor.homes
+    query.settings["spark.jobGroup.id"] = "next run"
+    assert sorted(row[1:3] for row in query.run_batch([1, 2])) == [(1, 2), (1, 2)]
+    wait_until(lambda: not executor.homes & before)
+
+
+def test_a_home_of_a_partition_that_has_moved_away_ends(executor: Executor) -> None:
+    request: dict[str, Any] = {"run": "run", "query": "query", "secret": "s", "mode": "fork", "most": 9, "idle": 99.0}
+
+    def home_at(epoch: int, place: str) -> int:
+        found: int = executor.keeper.ask("home", place=place, epoch=epoch, without=0, **request)["pid"]
+        return found
+
+    moves, stays = home_at(7, "moves"), home_at(7, "stays")
+    assert home_at(17, "stays") == stays and executor.homes == {moves, stays}, "it may still come back"
+    assert home_at(18, "stays") == stays
+    wait_until(lambda: executor.homes == {stays})
+
+
+def test_a_home_that_is_idle_ends(executor: Executor, notes: Path) -> None:
+    query = counting(notes, settings={IDLE: "300 ms"})
+    query.run_batch([1, 2])
+    wait_until(lambda: not executor.homes)
+    assert noted(notes, "close") and sorted(noted(notes, "close")) == sorted(noted(notes, "open"))
+    assert sorted(row[2] for row in query.run_batch([1, 2])) == [2, 2]
+
+
+def test_state_partitions_share_homes_where_there_may_be_no_more(executor: Executor, notes: Path) -> None:
+    query = counting(notes, parallelism=4, settings={MOST: "2"})
+    for epoch in range(1, 4):
+        out = query.run_batch([*range(20)])
+        assert sorted(row[:3] for row in out) == [(key, epoch, epoch) for key in range(20)]
+    assert len(executor.homes) == 2 and len(noted(notes, "open")) == 4
+
+
+def buffers_of(query: Query, values: list[int]) -> list[tuple[Any, ...]]:
+    """What a source sends to the only subtask."""
+    sent: list[list[tuple[Any, ...]]] = []
+
+    def take(level: int, handle: Handle, buffers: list[tuple[Any, ...]], now: int) -> list[tuple[Any, ...]]:
+        sent.append(buffers)
+        return []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(query, "_run_level", take)
+        query.run_batch(values, commit=False)
+    return sent[0]
+
+
+class Attempts:
+    """Attempts at an epoch of the only subtask; the state is that of ``query``."""
+
+    def __init__(self, query: Query, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.query = query
+        self._monkeypatch = monkeypatch
+
+    def begin(self, number: int, frames: Iterator[list[tuple[Any, ...]]]) -> tuple[Handle, Iterator[Any]]:
+        """Return what Spark would commit, and what comes out, which is worked out when it is asked for."""
+        context = context_of_task(0, number, {"streaming.sql.batchId": "7", **self.query.settings})
+        self._monkeypatch.setattr(TaskContext, "_taskContext", context)
+        handle = copy.deepcopy(self.query.handles[0])
+        processor = Processor(self.query.host(1))
+        processor.init(handle)
+        frame_of = lambda rows: pd.DataFrame(rows, columns=[*BUFFER_COLUMNS]).assign(**{BATCH_TIMESTAMP: 0})  # noqa: E731
+        (handle.key,) = handle.state
+        return handle, processor.handleInputRows((handle.key,), map(frame_of, frames), Times(0))
+
+    def run(self, number: int, values: list[int]) -> list[Any]:
+        """Run one to its end, and commit it."""
+        handle, out = self.begin(number, iter([buffers_of(self.query, values)]))
+        rows = rows_of([pa.RecordBatch.from_pandas(frame) for frame in out])
+        self.query.handles[0] = handle
+        buffers = [Buffer(row[0], row[1], row[2], row[5]) for row in rows if row[0] is not None]
+        return [value for buffer in buffers for value in decode(buffer.payload).values]  # type: ignore[union-attr]
+
+
+def test_an_older_attempt_that_sends_late_changes_nothing(
+    executor: Executor, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = counting(notes, parallelism=1)
+    query.run_batch([1])
+    attempts = Attempts(query, monkeypatch)
+    newer: list[Any] = []
+
+    def frames() -> Iterator[list[tuple[Any, ...]]]:
+        first, *rest = buffers_of(query, [1])
+        yield [first]
+        newer.extend(attempts.run(1001, [1]))  # which is committed before the older one goes on
+        yield rest
+
+    _, older = attempts.begin(1000, frames())
+    with pytest.raises(OperatorError, match="has ended in the middle of an epoch, or has a newer attempt"):
+        list(older)
+    assert [row[2] for row in newer] == [2]
+    assert [row[2] for row in attempts.run(1002, [1])] == [3]
+
+
+def test_an_older_attempt_that_comes_late_is_not_let_in(
+    executor: Executor, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = counting(notes, parallelism=1)
+    query.run_batch([1])
+    attempts = Attempts(query, monkeypatch)
+    assert [row[2] for row in attempts.run(1001, [1])] == [2]
+    _, older = attempts.begin(1000, iter([buffers_of(query, [1])]))
+    with pytest.raises(OperatorError, match="newer attempt"):
+        list(older)
+    assert [row[2] for row in attempts.run(1002, [1])] == [3]
+
+
+def test_a_newer_attempt_ends_a_home_whose_function_hangs(
+    executor: Executor, notes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    query = counting(notes, parallelism=1)
+    query.run_batch([1])
+    attempts = Attempts(query, monkeypatch)
+    hanging_rows, rows = buffers_of(query, [1, 99]), buffers_of(query, [1])
+    _, older = attempts.begin(1000, iter([hanging_rows]))
+    failed: list[OperatorError] = []
+
+    def hang() -> None:
+        with pytest.raises(OperatorError) as raised:
+            list(older)
+        failed.append(raised.value)
+
+    hanging = threading.Thread(target=hang)
+    hanging.start()
+    wait_until(lambda: bool(noted(notes, "hangs")))
+    handle, newer = attempts.begin(1001, iter([rows]))
+    assert list(newer) and handle.state != query.handles[0].state
+    hanging.join()
+    assert "has ended in the middle of an epoch" in str(failed[0])
