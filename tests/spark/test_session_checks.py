@@ -84,7 +84,8 @@ def test_a_new_process_for_each_task_is_warned_of(setting, caplog):
     assert not caplog.text
     session.check_session(spark, streaming=True)
     (record,) = caplog.records
-    assert record.getMessage().startswith(f"spark.python.{setting.replace('__', '.')} is off, so each task gets a new")
+    named = f"spark.python.{setting.replace('__', '.')}"
+    assert record.getMessage().startswith(f"{named} is off, so each task of Spark's gets a new Python process")
 
 
 BY_CORES = "by the cluster's cores"
