@@ -152,6 +152,7 @@ def side(work: str, slots: int, arguments: argparse.Namespace, folder: Path) -> 
             env.set_max_parallelism(parts)
         out = stream.key_by("key").process(Count(keeps=work != "empty")).uid("count")
     processor, memory, kinds, epochs = [], [0.0], {}, []
+    own: dict[str, list[float]] = {"worker": [], "home": []}  # homes end with the query
 
     def take(batch: Any, number: int) -> None:
         batch.collect()
@@ -160,6 +161,8 @@ def side(work: str, slots: int, arguments: argparse.Namespace, folder: Path) -> 
         processor.append(processor_s(present))
         if number >= arguments.epochs - 2:
             memory[0] = sum(map(pss_mb, present))
+            for kind in own:
+                own[kind] = [private_mb(pid) for pid in present if present[pid] == kind]
 
     writer = out.to_dataframe("key LONG, pid LONG").writeStream.foreachBatch(take)
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
@@ -169,7 +172,6 @@ def side(work: str, slots: int, arguments: argparse.Namespace, folder: Path) -> 
         epochs += [task.state_sync == "in step" for task in pillarbox.metrics(progress) if task.level]
     half = len(processor) // 2
     last = kinds[max(kinds)]
-    own = {kind: [private_mb(pid) for pid in last if last[pid] == kind] for kind in ("worker", "home")}
     log = sum(path.stat().st_size for path in (folder / "checkpoint" / "state").rglob("*") if path.is_file())
     return {
         "cpu_ms": 1000 * (processor[-1] - processor[half]) / (len(processor) - 1 - half),
