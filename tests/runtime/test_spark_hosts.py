@@ -166,6 +166,16 @@ def test_a_resident_that_nobody_asked_for_is_let_go(worker, clock):
     assert query.run_batch([0]) == [(0, 2)]
 
 
+def test_a_home_keeps_its_tasks_for_as_long_as_it_lives_itself(monkeypatch, clock):
+    monkeypatch.setattr(residency, "here", Residency(clock, idle=7_200))
+    query = counting(1)
+    query.run_batch([0])
+    clock.now = 7_199
+    assert query.run_batch([0]) == [(0, 2)] and CLOSED == []
+    clock.now += 7_201
+    assert query.run_batch([0]) == [(0, 3)] and CLOSED == ["count 0"]
+
+
 def test_a_changed_program_has_residents_of_its_own(worker):
     query = counting(1)
     query.run_batch([0])

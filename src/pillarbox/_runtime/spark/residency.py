@@ -52,6 +52,7 @@ class Residency:
     Args:
         clock: seconds, from any start.
         worked: the processor time of this worker (seconds), from any start.
+        idle: how long a resident stays that nobody asks for (seconds).
 
     Attributes:
         is_busy: whether a task of Spark's uses a resident.
@@ -59,9 +60,14 @@ class Residency:
     """
 
     def __init__(
-        self, clock: Callable[[], float] = time.monotonic, worked: Callable[[], float] = time.process_time
+        self,
+        clock: Callable[[], float] = time.monotonic,
+        worked: Callable[[], float] = time.process_time,
+        *,
+        idle: float = _LET_GO_AFTER_SECONDS,
     ) -> None:
         self._clock = clock
+        self._idle = idle
         self._worked = worked
         self._residents: dict[_Place, StreamTask] = {}
         # In the order of these times: a worker may have a hundred residents, and asks for each in every epoch.
@@ -120,7 +126,7 @@ class Residency:
         self._last_used.pop(place, None)
         while self._last_used:
             oldest, used = next(iter(self._last_used.items()))
-            if now - used <= _LET_GO_AFTER_SECONDS:
+            if now - used <= self._idle:
                 break
             self._close(oldest)
         task = self._residents.get(place)

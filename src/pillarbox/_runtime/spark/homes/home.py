@@ -81,11 +81,12 @@ class _Guest:
 
     Args:
         clock: seconds, from any start.
+        idle: how long a task stays that nobody asks for (seconds).
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], idle: float) -> None:
         self._clock = clock
-        self._residency = Residency(clock)
+        self._residency = Residency(clock, idle=idle)
         self._tasks: LevelTasks | None = None
         # Guards what follows; the guest's thread waits for it.
         self._changed = threading.Condition()
@@ -341,7 +342,7 @@ class Home:
     def _guest(self, place: str) -> _Guest:
         guest = self._guests.get(place)
         if guest is None:
-            guest = self._guests[place] = _Guest(time.monotonic)
+            guest = self._guests[place] = _Guest(time.monotonic, self._facts.idle)
             if self._first is None:
                 self._first = guest
                 self._has_begun.set()
