@@ -6,8 +6,8 @@ the other. Python processes are all that Spark and pillarbox start: workers, whi
 that makes homes. Their processor time per micro-batch is that of the second half. Their memory is the proportional one
 (``Pss``), at the end, less that of the same query whose function keeps no state.
 
-``--works many`` runs 64 partitions with three keyed levels on two slots, ``--works broadcast`` 200,000 broadcast rules
-at the default max parallelism and at two.
+``--works many`` runs 64 partitions with three keyed levels on two slots, with homes and without: ``ratio`` is
+their memory. ``--works broadcast`` has 200,000 broadcast rules at the default max parallelism and at two.
 
 Run it with ``python benchmarks/bench_slots.py`` (Linux: it reads /proc). The last line of the output is one JSON
 object: ``ratio`` is the processor time with 8 slots over that with 2, ``memory_ratio`` the memory; ``in_step`` is the
@@ -92,22 +92,13 @@ def pythons() -> dict[int, str]:
     return {pid: kind for pid, kind in kinds if kind is not None}
 
 
-def pss_mb(pid: int) -> float:
-    """Return the proportional memory of a process."""
+def memory_mb(pid: int, kind: str) -> float:
+    """Return the memory of a process: ``Pss:``, its proportional share; ``Private_``, what it shares with nobody."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:
         return 0.0
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
-
-
-def private_mb(pid: int) -> float:
-    """Return the memory that a process shares with no other one."""
-    try:
-        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Private_")) / 1024
+    return sum(int(line.split()[1]) for line in lines if line.startswith(kind)) / 1024
 
 
 def processor_s(pids: Any) -> float:
@@ -124,8 +115,10 @@ def processor_s(pids: Any) -> float:
 
 def side(work: str, slots: int, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run one query in this process, and return what its Python processes took."""
-    parts = 64 if work == "many" else 2 if work.startswith("broadcast") else arguments.partitions
+    parts = 64 if work.startswith("many") else 2 if work.startswith("broadcast") else arguments.partitions
     settings = {"spark__driver__memory": "4g", "spark__local__dir": str(folder / "local")}
+    if work == "many without homes":
+        settings["spark__pillarbox__homes"] = "off"
     spark = local_session(slots, spark__sql__shuffle__partitions=str(parts), **settings)
     (folder / "in").mkdir()
     rng = np.random.default_rng(1)
@@ -144,25 +137,25 @@ def side(work: str, slots: int, arguments: argparse.Namespace, folder: Path) -> 
         rules = env.from_dataframe(spark.readStream.schema("key LONG").parquet(str(folder / "rules")))
         out = stream.key_by("key").connect(rules.broadcast(RULES)).process(Rule()).uid("rules")
     else:
-        if work == "many":
+        if work.startswith("many"):
             env.set_max_parallelism(64)
             for level in ("one", "two"):
                 stream = stream.key_by("key").process(Pass()).uid(level)
-        elif work != "default":
+        else:
             env.set_max_parallelism(parts)
         out = stream.key_by("key").process(Count(keeps=work != "empty")).uid("count")
-    processor, memory, kinds, epochs = [], [0.0], {}, []
+    processor, memory, last, epochs = [], [0.0], [0], []
     own: dict[str, list[float]] = {"worker": [], "home": []}  # homes end with the query
 
     def take(batch: Any, number: int) -> None:
         batch.collect()
         present = pythons()
-        kinds.update({number: present})
+        last[0] = len(present)
         processor.append(processor_s(present))
         if number >= arguments.epochs - 2:
-            memory[0] = sum(map(pss_mb, present))
+            memory[0] = sum(memory_mb(pid, "Pss:") for pid in present)
             for kind in own:
-                own[kind] = [private_mb(pid) for pid in present if present[pid] == kind]
+                own[kind] = [memory_mb(pid, "Private_") for pid in present if present[pid] == kind]
 
     writer = out.to_dataframe("key LONG, pid LONG").writeStream.foreachBatch(take)
     writer = writer.option("checkpointLocation", str(folder / "checkpoint")).trigger(availableNow=True)
@@ -171,13 +164,12 @@ def side(work: str, slots: int, arguments: argparse.Namespace, folder: Path) -> 
     for progress in query.recentProgress[arguments.epochs // 2 :]:
         epochs += [task.state_sync == "in step" for task in pillarbox.metrics(progress) if task.level]
     half = len(processor) // 2
-    last = kinds[max(kinds)]
     log = sum(path.stat().st_size for path in (folder / "checkpoint" / "state").rglob("*") if path.is_file())
     return {
         "cpu_ms": 1000 * (processor[-1] - processor[half]) / (len(processor) - 1 - half),
         "pss_mb": memory[0],
         "in_step": statistics.fmean(epochs) if epochs else 0.0,
-        "processes": len(last),
+        "processes": last[0],
         "relay_mb": statistics.median(own["worker"]) if own["worker"] else 0.0,
         "home_mb": statistics.median(own["home"]) if own["home"] else 0.0,
         "checkpoint_mb": log / 1e6,
@@ -213,7 +205,7 @@ def main() -> None:
     given = [f"--{name}={getattr(arguments, name)}" for name in ("partitions", "epochs", "keys", "rows", "rules")]
     works = {
         "slots": [("work", 2), ("work", 8), ("work", 16), ("empty", 2), ("empty", 8)],
-        "many": [("many", 2)],
+        "many": [("many", 2), ("many without homes", 2)],
         "broadcast": [("broadcast", 2), ("broadcast 2", 2)],
     }[arguments.works]
     found = {}
@@ -231,7 +223,7 @@ def main() -> None:
         more |= {name: round(found["empty", 8][name], 1) for name in ("relay_mb", "home_mb")}
         finish("slots", eight["cpu_ms"] / two["cpu_ms"], **more)
     elif arguments.works == "many":
-        finish("slots-many", 1.0, **found["many", 2])
+        finish("slots-many", found["many", 2]["pss_mb"] / found["many without homes", 2]["pss_mb"])
     else:
         by_default, by_two = found["broadcast", 2], found["broadcast 2", 2]
         checkpoint_ratio = round(by_default["checkpoint_mb"] / by_two["checkpoint_mb"], 3)

@@ -154,7 +154,10 @@ def kind_of_python(pid: int) -> str | None:
         above = Path(f"/proc/{parent}/cmdline").read_bytes()
     except OSError:
         return None
-    for program, child, alone in ((b"pyspark.daemon", "worker", "daemon"), (b"homes.starter", "home", "starter")):
+    for program, child, alone in (
+        (b"pyspark.daemon", "worker", "daemon"),
+        (b"homes import starter", "home", "starter"),
+    ):
         if program in command:
             return child if program in above else alone
     return None

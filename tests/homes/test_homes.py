@@ -254,7 +254,7 @@ def test_an_older_attempt_that_sends_late_changes_nothing(
     def frames() -> Iterator[list[tuple[Any, ...]]]:
         first, *rest = buffers_of(query, [1])
         yield [first]
-        newer.extend(attempts.run(1001, [1]))  # which is committed before the older one goes on
+        newer.extend(attempts.run(1001, [1]))  # which is committed before the older one continues
         yield rest
 
     _, older = attempts.begin(1000, frames())

@@ -1,4 +1,4 @@
-"""The subtasks of one level behind a shuffle, in the process where they live: a home, or a worker of Spark's."""
+"""The subtasks of one level after a shuffle, in the process where they live: a home, or a worker of Spark's."""
 
 from __future__ import annotations
 

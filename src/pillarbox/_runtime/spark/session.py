@@ -144,7 +144,7 @@ def check_session(spark: SparkSession, *, streaming: bool) -> None:
             if not _is(spark, name, "true"):
                 _log.warning(
                     "%s is off, so each task of Spark's gets a new Python process, which imports pandas and opens the"
-                    " functions before the first shuffle anew; leave it on, as it is by default",
+                    " functions before the first shuffle again; leave it on, as it is by default",
                     name,
                 )
     # On this machine the workers can be compared with the driver; elsewhere the interpreter's path may well differ.

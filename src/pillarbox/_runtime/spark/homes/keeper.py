@@ -14,7 +14,7 @@ from typing import Any
 
 from pillarbox._runtime.spark.homes import sockets
 
-__all__ = ["SIGNAL", "Keeper", "NoHomesError", "of_this_worker"]
+__all__ = ["SIGNAL", "Keeper", "NoHomesError", "of_this_worker", "python_command"]
 
 #: Tells a worker that a run has ended of which it holds tasks. A process that knows nothing of it ignores it.
 SIGNAL = signal.SIGURG
@@ -118,18 +118,21 @@ class Keeper:
             listening = sockets.listen(self._name)
         except OSError:
             return  # another worker was faster
-        told = json.dumps([sys.path, listening.fileno(), self._executor])
-        # A process group of its own keeps it from signals that are for this worker, and for PySpark's daemon.
-        code = "import json, os, sys; os.setpgid(0, 0); told = json.loads(sys.argv[1]); sys.path[:] = told[0]"
-        code += "; from pillarbox._runtime.spark.homes.starter import main; main(*told[1:])"
         with listening:
             self._started.append(
                 subprocess.Popen(
-                    [sys.executable, "-c", code, told],
+                    python_command("main", listening.fileno(), self._executor),
                     stdin=subprocess.DEVNULL,
                     pass_fds=(listening.fileno(),),
                 )
             )
+
+
+def python_command(function: str, *told: Any) -> list[str]:
+    """Return the command of a process that finds modules as this one does, and calls a function of the starter's."""
+    code = "import json, sys; told = json.loads(sys.argv[1]); sys.path[:] = told[0]"
+    code += f"; from pillarbox._runtime.spark.homes import starter; starter.{function}(*told[1:])"
+    return [sys.executable, "-c", code, json.dumps([sys.path, *told])]
 
 
 def _line(connected: socket.socket) -> bytes:

@@ -26,14 +26,13 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
 import time
 import warnings
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 from pillarbox._runtime.spark.homes.home import LEAVE_SECONDS, Home, HomeFacts, leave
-from pillarbox._runtime.spark.homes.keeper import SIGNAL
+from pillarbox._runtime.spark.homes.keeper import SIGNAL, python_command
 from pillarbox._runtime.spark.homes.sockets import peer_pid
 
 __all__ = ["main"]
@@ -338,10 +337,7 @@ class _Starter:
             leave(1)
 
     def _spawn(self, facts: HomeFacts, tells: int) -> int:
-        told = json.dumps([sys.path, facts, self._lifeline, tells])
-        code = "import json, sys; told = json.loads(sys.argv[1]); sys.path[:] = told[0]"
-        code += "; from pillarbox._runtime.spark.homes import starter; starter.run_spawned(*told[1:])"
-        command = [sys.executable, "-c", code, told]
+        command = python_command("run_spawned", facts, self._lifeline, tells)
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=(self._lifeline, tells))
         self._spawned[process.pid] = process
         return process.pid
@@ -410,6 +406,7 @@ def main(listening: int, executor: int) -> NoReturn:
         listening: the number of a socket that listens under the executor's name.
         executor: its process.
     """
+    os.setpgid(0, 0)  # signals that are for the worker, or for PySpark's daemon, are not for this process
     listener = socket.socket(fileno=listening)
     listener.listen(socket.SOMAXCONN)  # from now on it is this process that listens, as far as the others see
     import_all()
