@@ -122,11 +122,10 @@ class Faults:
 NO_FAULTS = Faults("/nowhere")
 
 if os.environ.get("PILLARBOX_FAULT_SMALL_LOG"):
-    # Chunks are cleaned, and resident tasks left behind, within a few epochs.
+    # Chunks are cleaned within a few epochs.
     log_limits.CHUNK_ROWS = 4
     log_limits.SLACK_BYTES = 200
     log_limits.SPARE_CHUNKS = 4
-    log_limits.HISTORY = 3
 
 if said := os.environ.get("PILLARBOX_FAULT_CLOCK"):
     # As tasks see it: their processing time is ahead of the machine's by what the file says.

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from pillarbox._elements import Buffer, Records
 from pillarbox._graph import Program
+from pillarbox._operators.shared_resources import SharedResources
 from pillarbox._runtime.local import EpochStore, Savepoint
 from pillarbox._task import MultipleInputStreamTask, SourceStreamTask
 from pillarbox._task.vertex import Vertex
@@ -190,6 +191,12 @@ class SimulatedJob(PatientJob):
             worker = self._rng.randrange(self._weather.workers)
         self._last_worker[number, subtask] = worker
         return worker
+
+    def _vertex(self, number: int) -> Vertex:
+        vertex = super()._vertex(number)
+        # Where subtasks go from worker to worker, as without homes, no request is carried.
+        vertex.shared = SharedResources(stay=not self._weather.hand_over or self._weather.workers == 1)
+        return vertex
 
     def _resident_source(self, worker: int, number: int) -> SourceStreamTask:
         task = self._sources.get((worker, number))

@@ -10,14 +10,10 @@ from typing import Any
 
 import pytest
 
-from pillarbox._operators.async_io.in_flight import InFlight
-from pillarbox._operators.async_io.request import Request
-from pillarbox._operators.interval_join import IntervalJoinOperator
 from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
 from pillarbox._state import HeapKeyedStateBackend, StateLog, Sync, state_log
 from pillarbox._state.addresses import OPERATOR
 from pillarbox._state.heap_spaces import HeapSpaces
-from pillarbox._state.log_reader import LogReader
 from pillarbox._state.timers import HeapTimers
 from pillarbox._task import key_sorter
 from pillarbox._task.batch_input import BatchInput
@@ -25,7 +21,6 @@ from pillarbox._task.input_gate import InputGate, _Channel
 from pillarbox._task.key_sorter import KeyedRun, KeySorter
 from pillarbox._task.operator_chain import _Meeting
 from pillarbox._time import EpochValve
-from tests.simulation.cluster import Weather
 
 
 @dataclass(frozen=True)
@@ -34,17 +29,11 @@ class PlantedBug:
 
     Attributes:
         within: the number of seeds in which it has to show.
-        weather: the weather of all runs; None: it is drawn.
     """
 
     plant: Callable[[pytest.MonkeyPatch], None]
     program: str
     within: int
-    weather: Weather | None = None
-
-
-# Nothing is lost, but subtasks go from worker to worker: those that come back catch up.
-_CHANGING_HANDS = Weather(2, 0.6, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0, False)
 
 
 def _stamps_from_the_users_random(patch: pytest.MonkeyPatch) -> None:
@@ -82,39 +71,15 @@ def _whether_a_channel_has_caught_up_is_a_race(patch: pytest.MonkeyPatch) -> Non
     patch.setattr(EpochValve, "begin_epoch", lambda valve: None)
 
 
-def _carried_requests_begin_anew(patch: pytest.MonkeyPatch) -> None:
-    """Whoever catches up asks again about what it has under way itself, with all the time that there was at first."""
-    before = InFlight.restore
-
-    def restore(in_flight: InFlight, state: Sequence[tuple[Any, ...]]) -> None:
-        for element in in_flight._queue.elements():
-            if isinstance(element, Request):
-                element.id = None
-        before(in_flight, [(*entry[:4], None) if entry[0] == "request" else entry for entry in state])
-
-    patch.setattr(InFlight, "restore", restore)
-
-
-def _catching_up_skips_a_chunk(patch: pytest.MonkeyPatch) -> None:
-    before = LogReader.catch_up
-
-    def catch_up(reader: LogReader) -> None:
-        contents = reader._contents
-        if reader._head.following > contents.following:
-            contents.following += 1
-            contents.newest = None
-        before(reader)
-
-    patch.setattr(LogReader, "catch_up", catch_up)
-
-
 def _removed_keys_live_on(patch: pytest.MonkeyPatch) -> None:
-    before = HeapKeyedStateBackend.apply
+    """The log is not told of keys that are gone: a start finds them."""
+    before = HeapKeyedStateBackend.take_changes
 
-    def apply(backend: HeapKeyedStateBackend, keys: list[Any], rows: list[Any], removed: list[Any]) -> None:
-        before(backend, keys, rows, [])
+    def take_changes(backend: HeapKeyedStateBackend) -> Any:
+        changed, _ = before(backend)
+        return changed, {}
 
-    patch.setattr(HeapKeyedStateBackend, "apply", apply)
+    patch.setattr(HeapKeyedStateBackend, "take_changes", take_changes)
 
 
 def _restored_timers_are_lost(patch: pytest.MonkeyPatch) -> None:
@@ -140,14 +105,9 @@ def _attempts_in_vain_are_kept(patch: pytest.MonkeyPatch) -> None:
 
     def sync(log: StateLog, store: Any) -> Sync:
         found = before(log, store)
-        return Sync.IN_STEP if found is Sync.DIVERGED else found
+        return Sync.IN_STEP if found is Sync.OUT_OF_STEP else found
 
     patch.setattr(StateLog, "sync", sync)
-
-
-def _a_join_keeps_the_order_of_before(patch: pytest.MonkeyPatch) -> None:
-    """The event times that a join has put in order, beside its state, stay when the state becomes another one."""
-    patch.setattr(IntervalJoinOperator, "restore_state", lambda operator, state: None)
 
 
 def _broadcast_state_is_written_once(patch: pytest.MonkeyPatch) -> None:
@@ -207,14 +167,9 @@ PLANTED = {
     "whether a channel has caught up is a race": PlantedBug(
         _whether_a_channel_has_caught_up_is_a_race, "windows-of-idle-subtasks", 60
     ),
-    "carried requests begin anew": PlantedBug(_carried_requests_begin_anew, "carried", 20),
-    "catching up skips a chunk": PlantedBug(_catching_up_skips_a_chunk, "many-keys", 60),
     "removed keys live on": PlantedBug(_removed_keys_live_on, "sessions", 60),
     "restored timers are lost": PlantedBug(_restored_timers_are_lost, "windows", 20),
     "buffers are taken as they come": PlantedBug(_buffers_are_taken_as_they_come, "history", 20),
-    "a join keeps the order of before": PlantedBug(
-        _a_join_keeps_the_order_of_before, "interval-join-of-one-key", 60, _CHANGING_HANDS
-    ),
     "broadcast state is written once": PlantedBug(_broadcast_state_is_written_once, "broadcast-without-key", 20),
     "attempts in vain are kept": PlantedBug(_attempts_in_vain_are_kept, "history", 20),
 }

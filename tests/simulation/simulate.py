@@ -105,7 +105,7 @@ def compiled(name: str, parallelism: int) -> tuple[Program, dict[str, int | None
     return program_of(PROGRAMS[name].build, parallelism)
 
 
-def small_limits(rng: random.Random, *, history: int) -> list[tuple[Any, str, Any]]:
+def small_limits(rng: random.Random) -> list[tuple[Any, str, Any]]:
     """Return limits at which few records fill a chunk, a buffer, the writer's queue: what takes long runs elsewhere is
     met here."""
     return [
@@ -117,7 +117,6 @@ def small_limits(rng: random.Random, *, history: int) -> list[tuple[Any, str, An
         (log_limits, "SPARE_CHUNKS", rng.choice([0, 4, 64])),
         (log_limits, "GATHERING", rng.choice([1, 16])),
         (log_limits, "SLACK_BYTES", rng.choice([0, 500, 10**6])),
-        (log_limits, "HISTORY", history),
     ]
 
 
@@ -212,9 +211,7 @@ class Run:
         returns = 3
         turns = Turns(clock, rng)
         job = SimulatedJob(self.compiled, weather, turns, rng, self.story, clock=clock)
-        # What a resident has under way is lost with it, so those that have must be able to stay behind for a while.
-        history = 64 if self.program.tail else rng.choice([1, 3, 64])
-        limits = small_limits(rng, history=history)
+        limits = small_limits(rng)
         if self.program.batch:
             limits += small_sorts(rng)
         with replaced([*limits, *in_turn(turns)]), job:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.cluster import Weather
 from tests.simulation.planted import PLANTED
 from tests.simulation.programs import PROGRAMS, STREAMING
 from tests.simulation.simulate import Disagreement, Run, command, simulate
@@ -45,8 +44,6 @@ def test_batch_mode_comes_out_as_plain_python_says(name: str, caplog: pytest.Log
 def test_planted_bugs_are_found(bug: str, monkeypatch: pytest.MonkeyPatch) -> None:
     planted = PLANTED[bug]
     planted.plant(monkeypatch)
-    if planted.weather is not None:
-        monkeypatch.setattr(Weather, "draw", lambda rng: planted.weather)
     with pytest.raises(Disagreement):
         for seed in range(planted.within):
             simulate(planted.program, seed)

@@ -620,7 +620,7 @@ def test_a_worker_that_was_to_write_it_anew_and_did_not_is_made_anew(shop):
     one, other = (Task(store, total=values("total", LONG).renamed_from("sum")) for _ in range(2))
     other["3"]["total"].update(33)
     other.commit()
-    assert one.log.sync(store).value == "diverged"
+    assert one.log.sync(store).value == "out of step"
     other["3"]["total"].update(34)
     other.commit()
     assert Task(store, total=values("total", LONG))["3"]["total"].value() == 34

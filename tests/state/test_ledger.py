@@ -6,7 +6,6 @@ import gc
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pytest
 
 from pillarbox._state import (
@@ -19,7 +18,6 @@ from pillarbox._state import (
     Sync,
     ValueStateDescriptor,
 )
-from pillarbox._state.ledger import ChunkOnFile, Ledger, addresses_of
 
 
 @dataclass(frozen=True)
@@ -78,19 +76,6 @@ def test_there_is_one_key_object_for_each_row():
     assert keys_alive() <= count // 2 + 10
 
 
-def test_a_task_that_catches_up_keeps_its_key_objects():
-    count = 1000
-    task = Task(MemoryChunkStore())
-    task.write(0, count)
-    other = Task(task.store)
-    for epoch in range(3):
-        task.write(epoch, count + 200)
-    assert other.log.sync(task.store) is Sync.CAUGHT_UP
-    assert [row[1] for row in other.backend.rows.values()] == [2] * (count + 200)
-    del task
-    assert keys_alive() <= count + 200 + 10
-
-
 @pytest.mark.parametrize("shared", [False, True])
 def test_rows_of_namespaces_have_one_key_object_each(shared):
     store = MemoryChunkStore()
@@ -120,46 +105,3 @@ def test_rows_of_namespaces_have_one_key_object_each(shared):
         kept = written(values)
         assert keys_alive() <= 500 + 10
         del kept
-
-
-def test_owners_of_entries_in_many_groups_of_elements_are_found_in_a_few_steps():
-    looks = 0
-
-    class Names(list[Any]):
-        def __len__(self) -> int:
-            nonlocal looks
-            looks += 1
-            return super().__len__()
-
-    groups: list[Any] = [((f"k{n}",), 2, Names(["x", "y"] if n % 3 else [])) for n in range(3000)]
-    rows: list[Any] = ["a", ("b", 1), None]
-    chunk = ChunkOnFile(1, 100, addresses_of(rows), groups, 3 + 4000, None)
-    every = list(chunk.owners(0))
-    ledger = Ledger()
-    ledger.add(chunk, 1000, len(every), 1000.0)
-    entries = 100 + np.random.default_rng(1).permutation(len(every))
-    found = list(ledger.owners_of(entries))
-    assert [entry for entry, _ in found] == list(range(100, 100 + len(every)))
-    assert [tuple(owner) for _, owner in found] == every
-    assert looks < 3 * len(groups)
-
-
-def test_a_task_that_missed_epochs_with_many_large_maps_catches_up():
-    task = Task(MemoryChunkStore())
-    for number in range(5):
-        task.backend.set_current_key(Key(number))
-        task.map.put_all({name: bytes(100) for name in range(500)})
-    task.commit()
-    other = Task(task.store)
-    for epoch in range(5):
-        for number in range(5):
-            task.backend.set_current_key(Key(number))
-            task.map.put(epoch, "new")
-            task.map.remove(400 + epoch)
-        task.commit()
-    assert other.log.sync(task.store) is Sync.CAUGHT_UP
-    for number in range(5):
-        task.backend.set_current_key(Key(number))
-        other.backend.set_current_key(Key(number))
-        assert list(other.map.items()) == list(task.map.items())
-        assert len(list(other.map.items())) == 495

@@ -62,8 +62,7 @@ class Worker:
 
     def sync(self) -> Sync:
         synced = self.log.sync(self.store)
-        if synced is not Sync.IN_STEP:
-            self.state.forget_timers()
+        if synced is Sync.LOADED:
             for window in self.state.namespaces():
                 self.timers.register_event_time_timer(window, window[1] - 1)
         return synced
@@ -152,7 +151,7 @@ def test_windows_are_what_dictionaries_are(steps):
                 turn = 1 - turn if what == "other" else turn
                 if what == "restart":
                     workers[turn] = Worker(store)
-                if workers[turn].sync() is Sync.DIVERGED:  # it has not seen the log for too long
+                if workers[turn].sync() is Sync.OUT_OF_STEP:
                     workers[turn] = Worker(store)
             assert workers[turn].held() == {window: held for window, held in model.items() if held}
         worker = workers[turn].commit()

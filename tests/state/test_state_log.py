@@ -338,33 +338,34 @@ def test_a_task_that_goes_on_does_not_read_its_own_head_again(monkeypatch):
     first.commit()
     head = store.chunks[META]
     second.commit()
-    assert first.log.sync(store) is Sync.DIVERGED and second.log.sync(store) is Sync.IN_STEP
+    assert first.log.sync(store) is Sync.OUT_OF_STEP and second.log.sync(store) is Sync.IN_STEP
     store.chunks[META] = head[:-1] + bytes([head[-1] ^ 1])
     with pytest.raises(CheckpointMismatchError, match="digest"):
         first.log.sync(store)
 
 
-def test_the_four_ways_to_be_in_step():
+def test_the_ways_to_stand_to_a_store():
     store = MemoryChunkStore()
     first, second = Task(store, a="value"), Task(store, a="value")
     assert first.sync is second.sync is Sync.IN_STEP
     first.put(1, a=1)
     first.commit()
-    first.put(2, a=2)
-    first.commit()
     assert first.log.sync(store) is Sync.IN_STEP
-    assert second.log.sync(store) is Sync.LOADED
+    # Another one has written: whoever has begun is made anew, also where there was nothing when it began.
+    assert second.log.sync(store) is Sync.OUT_OF_STEP
+    second = Task(store, a="value")
+    assert second.sync is Sync.LOADED
     first.put(1, a=None)
     first.put(3, a=3)
     first.commit()
     before = store.bytes_put
-    assert second.log.sync(store) is Sync.CAUGHT_UP
-    assert store.bytes_put == before
-    assert second.get("a") == first.get("a") == {2: 2, 3: 3}
+    assert second.log.sync(store) is Sync.OUT_OF_STEP
+    assert store.bytes_put == before and second.get("a") == {1: 1}
+    second = Task(store, a="value")
+    assert second.sync is Sync.LOADED and second.get("a") == first.get("a") == {3: 3}
     second.put(4, a=4)
     second.log.commit(store.copy(), {})
-    assert second.log.sync(store) is Sync.DIVERGED
-    assert Task(store, a="value").sync is Sync.LOADED
+    assert second.log.sync(store) is Sync.OUT_OF_STEP
 
 
 def test_a_small_restore_leaves_garbage_in_the_collectors_sight():
@@ -389,75 +390,25 @@ def test_an_uncommitted_first_epoch_is_noticed():
     task = Task(MemoryChunkStore(), a="value")
     task.put(1, a=1)
     task.log.commit(MemoryChunkStore(), {})
-    assert task.log.sync(task.store) is Sync.DIVERGED
+    assert task.log.sync(task.store) is Sync.OUT_OF_STEP
 
 
-def test_a_resident_that_is_too_far_behind_is_made_anew(monkeypatch):
-    monkeypatch.setattr(log_limits, "HISTORY", 3)
-    store = written()
-    late = Task(store, a="value")
-    busy = Task(store, a="value")
-    for epoch in range(2):
-        busy.put(0, a=epoch)
-        busy.commit()
-    assert late.log.sync(store) is Sync.CAUGHT_UP
-    for epoch in range(3):
-        busy.put(0, a=epoch)
-        busy.commit()
-    assert late.log.sync(store) is Sync.DIVERGED
-
-
-def test_catching_up_reads_only_what_is_new():
-    store = written(count=5000)
-
-    class Counting(MemoryChunkStore):
-        reads = 0
-
-        def get(self, number):
-            Counting.reads += 1
-            return super().get(number)
-
-    counting = Counting()
-    counting.chunks = store.chunks
-    late, busy = Task(counting, a="value"), Task(counting, a="value")
-    busy.put(0, a=-1)
-    busy.commit()
-    Counting.reads = 0
-    assert late.log.sync(counting) is Sync.CAUGHT_UP
-    assert Counting.reads == 2
-    assert late.get("a")[0] == -1
-
-
-def test_a_resident_catches_up_with_a_log_that_was_empty_when_another_one_read_it(monkeypatch):
+def test_a_log_that_was_empty_goes_on(monkeypatch):
     """All chunks were removed meanwhile, so the next one is the first of the store, and not of the log."""
     monkeypatch.setattr(log_limits, "SLACK_BYTES", 0)
     monkeypatch.setattr(log_limits, "SPARE_CHUNKS", 0)
     store = written(count=1)
-    late = Task(store, a="value")
-    late.put(0, a=None)
-    late.commit()
-    late.put(1, a=1)
-    late.put(1, a=None)
-    late.commit()
+    task = Task(store, a="value")
+    task.put(0, a=None)
+    task.commit()
+    task.put(1, a=1)
+    task.put(1, a=None)
+    task.commit()
     assert [number for number in store.chunks if number > 0] == []
     other = Task(store, a="value")
     other.put(1, a=1)
     other.commit()
-    assert late.log.sync(store) is Sync.CAUGHT_UP
-    assert late.get("a") == {1: 1}
-
-
-def test_a_resident_whose_chunks_are_gone_is_made_anew(monkeypatch):
-    """It knows where it stands, but what it missed has been cleaned away."""
-    monkeypatch.setattr(log_limits, "CHUNK_ROWS", 2)
-    monkeypatch.setattr(log_limits, "SLACK_BYTES", 100)
-    store = written(count=2)
-    late, busy = Task(store, a="value"), Task(store, a="value")
-    for epoch in range(30):
-        busy.put(epoch % 2, a=epoch)
-        busy.commit()
-    assert min(store.chunks.keys() - {META}) > 2
-    assert late.log.sync(store) is Sync.DIVERGED
+    assert Task(store, a="value").get("a") == {1: 1}
 
 
 def test_an_attempt_that_was_not_committed_never_looks_like_the_one_that_was():
@@ -470,7 +421,7 @@ def test_an_attempt_that_was_not_committed_never_looks_like_the_one_that_was():
     random.seed(7)
     other.put("k", a="committed")
     other.commit()
-    assert one.log.sync(store) is Sync.DIVERGED
+    assert one.log.sync(store) is Sync.OUT_OF_STEP
 
 
 def true_size(task):
@@ -479,17 +430,16 @@ def true_size(task):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_size_of_the_state_is_known_about(seed):
-    """While it grows, is rewritten, cleaned, read by a cold start, caught up with, and goes."""
+    """While it grows, is rewritten, cleaned, read by a cold start, and goes."""
     order = random.Random(seed)
     store = MemoryChunkStore()
-    task, other = Task(store, a="value"), Task(store, a="value")
+    task = Task(store, a="value")
     for epoch in range(60):
         for _ in range(200):
             task.put(order.randrange(1_000 if epoch < 40 else 100), a="x" * order.randrange(200))
         task.commit()
         if epoch % 7 == 0:
-            assert other.log.sync(store) in (Sync.CAUGHT_UP, Sync.LOADED)
-            assert other.log.state_bytes == pytest.approx(task.log.state_bytes, rel=0.02)
+            assert Task(store, a="value").log.state_bytes == pytest.approx(task.log.state_bytes, rel=0.02)
         assert task.log.state_bytes == pytest.approx(true_size(task), rel=0.3)
     assert Task(store, a="value").log.state_bytes == pytest.approx(task.log.state_bytes, rel=0.02)
     for key in list(task.backend.rows):

@@ -34,7 +34,7 @@ from pillarbox._state.log_head import META
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox._time.internal_timer_service import InternalTimerService
 
-CHUNK_ROWS, SPARE_CHUNKS, GATHERING, HISTORY = 4, 3, 2, 4
+CHUNK_ROWS, SPARE_CHUNKS, GATHERING = 4, 3, 2
 # Rows with more than some elements are large ones.
 CHUNK_BYTES = 200
 # Maps and lists with more than one or two elements are large ones.
@@ -367,7 +367,7 @@ class StateLogMachine(RuleBasedStateMachine):
     def synced(self, index):
         """The worker, at the store's version."""
         resident = self.residents[index]
-        if resident.log.sync(self.store) is Sync.DIVERGED:
+        if resident.log.sync(self.store) is Sync.OUT_OF_STEP:
             resident = self.residents[index] = Resident(self.typed)
             assert resident.log.sync(self.store) in (Sync.LOADED, Sync.IN_STEP)
         return resident
@@ -424,7 +424,7 @@ class StateLogMachine(RuleBasedStateMachine):
         resident = self.synced(index)
         self.work(resident, copy.deepcopy(self.model), operations)
         resident.log.commit(self.store.copy(), {"epoch": -1})
-        assert resident.log.sync(self.store) is Sync.DIVERGED
+        assert resident.log.sync(self.store) is Sync.OUT_OF_STEP
 
     @rule(index=st.integers(0, 1), operations=st.lists(EITHER, max_size=6))
     def failed_epoch(self, index, operations):
@@ -489,7 +489,6 @@ def _small_chunks():
         patch.setattr(log_limits, "GATHERING", GATHERING)
         patch.setattr(log_limits, "SLACK_BYTES", 100)
         patch.setattr(log_limits, "CHUNK_BYTES", CHUNK_BYTES)
-        patch.setattr(log_limits, "HISTORY", HISTORY)
         patch.setattr(large_collections, "_LARGE", LARGE)
         patch.setattr(log_writer, "clean", clean_and_check)
         yield

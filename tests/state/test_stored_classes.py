@@ -112,17 +112,24 @@ def test_checking_places_runs_nothing_of_other_classes(where):
 
 
 def test_a_chunk_is_checked_for_the_classes_that_it_names(monkeypatch):
-    """A task that has read values of a class checks no chunk for them that has none."""
+    """Of several chunks, only those that have values of such a class."""
     counted: list[bytes] = []
     task = Task()
-    task.of("a").value.update(Event(1, 1))
-    other = Task(task.commit())
     task.of("b").value.update(5)
     task.commit()
-    monkeypatch.setattr("pillarbox._state.class_names.loads_inert", lambda payload, classes: counted.append(payload))
-    other.log.sync(task.store)
-    assert other.of("b").value.value() == 5
-    assert counted == []
+    task.of("a").value.update(Event(1, 1))
+    task.commit()
+    task.of("c").value.update(6)
+    task.commit()
+
+    def counting(payload, classes):
+        counted.append(payload)
+        return loads_inert(payload, classes)
+
+    monkeypatch.setattr("pillarbox._state.class_names.loads_inert", counting)
+    other = Task(task.store)
+    assert [other.of(key).value.value() for key in "bac"] == [5, Event(1, 1), 6]
+    assert len(counted) == 1
 
 
 class Ring:

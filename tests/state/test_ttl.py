@@ -241,7 +241,7 @@ def test_equal_to_plain_python(epochs, configs, large):
                 workers = [*workers[1:], *(() if len(workers) > 1 else (workers[0], Task(store, configs)))][::-1]
             for attempt in range(1 + (event == "lost")):
                 task = workers[0]
-                if task.log.sync(store) is Sync.DIVERGED:
+                if task.log.sync(store) is Sync.OUT_OF_STEP:
                     task = workers[0] = Task(store, configs)
                 kept = copy.deepcopy(model.held)
                 task.backend.now = now

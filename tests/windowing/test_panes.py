@@ -318,25 +318,6 @@ def test_late_records_change_their_pane_and_fire_the_windows_that_have_fired():
         assert list(harness._backend.get_keys()) == [] and harness.num_event_time_timers() == 0
 
 
-def test_panes_that_another_worker_changed_are_merged_anew():
-    """A worker whose task was elsewhere for an epoch catches up with the rows, and forgets what it had merged."""
-
-    def build(stream):
-        return stream.window(SlidingEventTimeWindows.of(30, 10)).allowed_lateness(50).aggregate(Counted(), Named())
-
-    with open_windows(build) as here:
-        here.push_all([("a", 1), ("a", 2)], [5, 15])
-        here.push_watermark(19)
-        snapshot = here.snapshot()
-        with open_windows(build, snapshot=snapshot) as there:
-            there.push(("a", 4), 7)
-            here._store.chunks = dict(there.snapshot().chunks)
-        here._restore()
-        here.clear_output()
-        here.push_watermark(39)
-        assert [(window, result) for _, window, result in here.get_output()] == [((0, 30), 7), ((10, 40), 2)]
-
-
 @pytest.mark.parametrize(
     "assigner", [SlidingProcessingTimeWindows.of(30, 10), CumulativeProcessingTimeWindows.of(30, 10)]
 )

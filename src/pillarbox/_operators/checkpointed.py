@@ -149,9 +149,7 @@ class CheckpointedFunction(ABC):
     def initialize_state(self, context: FunctionInitializationContext, /) -> None:
         """Declare the states, and take what is in them.
 
-        Called behind ``open()``, before the first record; and again when the subtask comes back to this worker from
-        another one: then the states hold what that one has left. Fields that the constructor has made are then as it
-        made them; those of ``open()`` stay as they are.
+        Called once, after ``open()`` and before the first record.
         """
 
     def snapshot_state(self, context: FunctionSnapshotContext, /) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from traceback import walk_tb
 from typing import Any, TypeVar
 
-from pillarbox._elements import Records, dumps
+from pillarbox._elements import Records
 from pillarbox._errors import ProgramError
 from pillarbox._operators.checkpointed import (
     CheckpointedFunction,
@@ -68,14 +67,9 @@ class FunctionOperator(StreamOperator):
         self.keyed: KeyedContext | None = None if keying is None else keyed_context(context)
         self._method = method
         self._collector: Collector | None = None  # of operators that gather what their function emits
-        # The fields of a function with states of the operator itself as its constructor has made them.
-        self._fields: bytes | None = None
-        self._is_initialized = False
 
     def open(self) -> None:
         """Open the user's function."""
-        if isinstance(self.function, CheckpointedFunction):
-            self._fields = dumps(vars(self.function))
         if isinstance(self.function, Function):
             context = RuntimeContext(self.context, self.keyed, self.own_states)
             opening = with_context(self.context, "open()", self.function.open, context)
@@ -89,9 +83,6 @@ class FunctionOperator(StreamOperator):
     def initialize_function(self, *, is_restored: bool) -> None:
         """Let the function take its states of the operator itself.
 
-        Flink makes a new function whenever it restores one. Here one that is opened serves on, also where its subtask
-        comes back from another worker: so it gets the fields again that its constructor had made.
-
         Raises:
             ProgramError: there is no place for them.
         """
@@ -99,9 +90,6 @@ class FunctionOperator(StreamOperator):
             store = self.context.operator_state
             if store is None:
                 raise ProgramError(no_operator_state(self.name))
-            if self._is_initialized and self._fields is not None:
-                vars(self.function).update(pickle.loads(self._fields))
-            self._is_initialized = True
             context = FunctionInitializationContext(store, is_restored=is_restored)
             with_context(self.context, "initialize_state()", self.function.initialize_state, context)
 

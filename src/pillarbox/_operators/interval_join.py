@@ -161,10 +161,6 @@ class _Side:
         """Return when a record may be dropped."""
         return self._operator.rounded_up(time + max(self.upper, 0) + 1)
 
-    def forget_order(self) -> None:
-        """Drop what is not state: the state may be another one."""
-        self._ordered.clear()
-
 
 class IntervalJoinOperator(KeyedOperator):
     """Applies a ``ProcessJoinFunction`` to each pair whose event times are near enough.
@@ -202,11 +198,6 @@ class IntervalJoinOperator(KeyedOperator):
     def process_records(self, records: Records) -> None:
         """Refuse records that do not say of which stream they are."""
         raise AssertionError("an operator with two inputs takes records at its inputs")
-
-    def restore_state(self, state: Any) -> None:
-        """Forget what was beside the state."""
-        for side in (self._left, self._right):
-            side.forget_order()
 
     def snapshot_state(self, checkpoint_id: int) -> None:
         """Note in the metrics how many records of the epoch were dropped; keyed state is all that there is."""

@@ -271,9 +271,6 @@ class FoldedWindows(Protocol):
     def end(self, namespace: Any) -> None:
         """Remove a window with all that keys have in it, and its timers."""
 
-    def forget_timers(self) -> None:
-        """Forget the timers of all windows: a restored task registers them again."""
-
 
 class LoggedRows(Protocol):
     """Rows that the state log writes and restores: those of keys, or those of namespaces.
@@ -320,9 +317,6 @@ class LoggedRows(Protocol):
 
     def load(self, addresses: list[Any], rows: list[list[Any]]) -> None:
         """Take over rows, each once, during a cold start."""
-
-    def apply(self, addresses: list[Any], rows: list[list[Any]], removed: list[Any]) -> None:
-        """Take over rows that another worker wrote, into rows and timers that are live here."""
 
 
 class LoggedStateBackend(LoggedRows, Protocol):

@@ -69,9 +69,6 @@ class _FoldedWindows:
     def wake(self, keys: Iterable[Any], windows: Iterable[Window]) -> None:
         self._windows.wake(keys, windows)
 
-    def forget_timers(self) -> None:
-        self._windows.forget_timers()
-
     def _failed(self, key: Any) -> None:
         """Take note of whose element it was that failed."""
         self._windows.set_key(key)

@@ -419,22 +419,6 @@ class HeapKeyedStateBackend(HeapRows):
         if self._cleaner is not None:
             self._cleaner.restored(unused)
 
-    def apply(self, keys: list[Any], rows: list[Row], removed: list[Any]) -> None:
-        """Take over rows that another worker wrote, into rows and timers that are live here."""
-        live = self.rows
-        blank = self.blank
-        for key, row in zip(keys, rows):
-            old = live.get(key, blank)
-            for timers in self.timers:
-                if old[timers.slot] != row[timers.slot]:
-                    timers.replace(key, old[timers.slot], row[timers.slot])
-            live[key] = row
-        for key in removed:
-            gone = live.pop(key, blank)
-            for timers in self.timers:
-                timers.replace(key, gone[timers.slot], None)
-        self._timers_are_written()
-
     def _timers_are_written(self) -> None:
         for timers in (*self.timers, *self.spaces.timers):
             timers.queue.end_epoch()

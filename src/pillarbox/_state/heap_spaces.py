@@ -203,22 +203,6 @@ class HeapSpaces(HeapRows):
         for timers in self.timers:
             timers.load(addresses, rows)
 
-    def apply(self, addresses: list[Any], rows: list[Row], removed: list[Any]) -> None:
-        """Take over rows that another worker wrote, into rows and timers that are live here."""
-        for address, row in zip(addresses, rows):
-            old = self.find(address) or self.blank
-            for timers in self.timers:
-                if old[timers.slot] != row[timers.slot]:
-                    timers.replace(address, old[timers.slot], row[timers.slot])
-            self._put(row)
-        for address in removed:
-            gone = self.find(address)
-            if gone is not None:
-                for timers in self.timers:
-                    timers.replace(address, gone[timers.slot], None)
-                self._remove(gone)
-        self.row = self.nowhere
-
 
 class OperatorsRow:
     """The operator's own row: the current one of all states that are the operator's, whatever the current key is."""

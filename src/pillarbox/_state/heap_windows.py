@@ -20,7 +20,6 @@ from pillarbox._state.backend import SlotSpec
 from pillarbox._state.folded_windows import FOLDED_WINDOWS
 from pillarbox._state.heap_rows import NEW, Row, stale_entry
 from pillarbox._state.heap_spaces import HeapSpaces
-from pillarbox._state.timer_queue import TimerQueue
 from pillarbox._state.timers import HeapTimers
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
@@ -91,15 +90,6 @@ class HeapWindows(HeapSpaces):
         timers = _WindowTimers(name, self._backend, self.add_slot(SlotSpec(name, "timers")), self)
         self.timers.append(timers)
         return timers
-
-    def forget_timers(self) -> None:
-        """Forget the timers of all windows: they will be registered again."""
-        for window in self.by_namespace.values():
-            window.timers.clear()
-            window.quiet = None
-        self.quiet = False
-        for timers in self.timers:
-            timers.queue = TimerQueue()
 
     def set_key(self, key: Any) -> None:
         """Make ``key`` the current one, for errors."""
@@ -324,9 +314,6 @@ class HeapWindows(HeapSpaces):
 
     def load(self, addresses: list[Any], rows: list[Row]) -> None:
         """Take over rows, each once, during a cold start."""
-        self._take_over(rows)
-
-    def _take_over(self, rows: Iterable[Row]) -> None:
         by_namespace = self.by_namespace
         for row in rows:
             key, namespace, _ = row[1]
@@ -334,17 +321,6 @@ class HeapWindows(HeapSpaces):
             if window is None:
                 window = by_namespace[namespace] = Window(namespace)
             window.kept[key] = row
-
-    def apply(self, addresses: list[Any], rows: list[Row], removed: list[Any]) -> None:
-        """Take over rows that another worker wrote."""
-        self._take_over(rows)
-        for key, namespace, _ in removed:
-            window = self.by_namespace.get(namespace)
-            if window is not None:
-                window.kept.pop(key, None)
-                if not window.kept:
-                    del self.by_namespace[namespace]
-        self.row: Row = self.nowhere
 
 
 class _WindowTimers(HeapTimers):

@@ -6,14 +6,14 @@ In memory it stays the live dict or list that the states use. Only the mailbox t
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Elements", "LargeCollection", "LargeList", "LargeMap", "LiveMap", "Owner", "Parts"]
+__all__ = ["Elements", "LargeCollection", "LargeList", "LargeMap", "LiveMap", "Parts"]
 
 _UNWRITTEN = -1
 
@@ -81,14 +81,6 @@ class Elements(NamedTuple):
         return range(first, first + count) if self.ordinals[-1] == first + count - 1 else self.ordinals.tolist()
 
 
-class Owner(NamedTuple):
-    """The content of an entry of the log: a row (slot 0), or an element of a map or list of it."""
-
-    address: Any
-    slot: int = 0
-    name: Any = None
-
-
 class LargeCollection(Protocol):
     """A large map or list, and the entries that hold its elements.
 
@@ -135,14 +127,6 @@ class LargeCollection(Protocol):
         """Take all elements, which were found in the log; tell whether they fit together."""
         ...
 
-    def merge(self, went: Iterable[tuple[Any, int]], parts: Parts, count: int) -> bool:
-        """Take over what another worker wrote, and forget elements in entries that are out of date.
-
-        Returns:
-            whether it has as many elements as it should.
-        """
-        ...
-
 
 class LargeList:
     """Its elements are only appended: a place is a position."""
@@ -184,16 +168,6 @@ class LargeList:
         self.live.extend([value for _, _, _, value in elements])
         self.entries.extend([entry for _, entry, _, _ in elements])
         return [ordinal for ordinal, _, _, _ in elements] == list(range(len(elements)))
-
-    def merge(self, went: Iterable[tuple[Any, int]], parts: Parts, count: int) -> bool:
-        live, entries = self.live, self.entries
-        for position, entry, _, value in parts.sorted():
-            if position > len(live):
-                return False
-            live[position : position + 1] = [value]
-            entries[position : position + 1] = array("q", [entry])
-        del live[count:], entries[count:]
-        return len(live) == count
 
 
 class LargeMap:
@@ -279,33 +253,6 @@ class LargeMap:
         self.entries.extend([entry for _, entry, _, _ in elements])
         self._following = self._ordinals[-1] + 1 if elements else 0
         return len(self._places) == len(elements)
-
-    def merge(self, went: Iterable[tuple[Any, int]], parts: Parts, count: int) -> bool:
-        live, entries = self.live, self.entries
-        elements = parts.sorted()
-        stays = {key: ordinal for ordinal, _, key, _ in elements}
-        for key, entry in went:
-            place = self.place_of(key, entry)
-            # A key with a new value keeps its place in the dict.
-            if place is not None and stays.get(key) != self._ordinals[place]:
-                self._remove(key)
-                dict.__delitem__(live, key)
-        present = np.fromiter(self._places.values(), np.int64, len(self._places))
-        last = int(np.array(self._ordinals, np.int64)[present].max(initial=-1))
-        in_order = True
-        for ordinal, entry, key, value in elements:
-            place = self._places.get(key)
-            if place is None:
-                in_order = in_order and ordinal > last
-                place = self._add(key, ordinal)
-            dict.__setitem__(live, key, value)
-            entries[place] = entry
-        if not in_order:  # the map went, and came anew
-            keys = [self._keys[place] for place in self.in_order([*self._places.values()])]
-            content = [(key, live[key]) for key in keys]
-            dict.clear(live)
-            dict.update(live, content)
-        return len(live) == count
 
 
 class Parts:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from pillarbox._state.addresses import is_space, said
 from pillarbox._state.backend import LoggedStateBackend, SlotSpec
-from pillarbox._state.large_collection import Elements, LargeCollection, LargeList, LargeMap, LiveMap, Owner, Parts
+from pillarbox._state.large_collection import Elements, LargeCollection, LargeList, LargeMap, LiveMap, Parts
 from pillarbox._state.sizes import sizes_of
 
 __all__ = ["Batch", "LargeCollections", "batch_of"]
@@ -210,40 +210,6 @@ class LargeCollections:
         for (address, slot), parts in found.items():
             return self._wrong(address, slot, 0, len(parts.values))
         return None
-
-    def merge(self, applied: Iterable[Any], replaced: Iterable[tuple[int, Owner]]) -> str | None:
-        """Do the same where another worker has written in the meantime; return what is wrong.
-
-        Args:
-            applied: the addresses of rows that were taken over.
-            replaced: entries that were put out of date, and the elements in them.
-        """
-        found, counts, self._found, self._counts = self._found, self._counts, {}, {}
-        went: dict[tuple[Any, int], list[tuple[Any, int]]] = {}
-        for entry, (address, slot, name) in replaced:
-            went.setdefault((address, slot), []).append((name, entry))
-        for address in applied:
-            for slot in [*self._of.get(address, ())]:
-                if slot not in counts.get(address, ()):
-                    self._forget(address, slot)
-                    found.pop((address, slot), None)
-            for slot in counts.get(address, ()):
-                found.setdefault((address, slot), Parts(self.spec(address, slot).kind == "list"))
-        for (address, slot), parts in found.items():
-            collection = self.get(address, slot) or self._new(address, slot)
-            row = self._backend.find(address)
-            if row is None:
-                return self._wrong(address, slot, 0, len(parts.values))
-            row[slot] = collection.live
-            count = counts.get(address, {}).get(slot, len(collection.live))
-            older = went.get((address, slot), [])
-            if not collection.merge(older, parts, count):
-                return self._wrong(address, slot, count, len(collection.live))
-        return None
-
-    def remove(self, address: Any) -> None:
-        """Forget what a row has that is gone."""
-        self._of.pop(address, None)
 
     def _new(self, address: Any, slot: int) -> LargeCollection:
         is_list = self.spec(address, slot).kind == "list"

@@ -7,16 +7,13 @@ mailbox thread may touch it.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, chain, repeat
+from itertools import chain, repeat
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-
-from pillarbox._state.large_collection import Owner
 
 __all__ = ["ChunkOnFile", "Ledger", "addresses_of"]
 
@@ -46,7 +43,10 @@ class ChunkOnFile(NamedTuple):
     sizes: npt.NDArray[np.float32] | None
 
     def owners(self, start: int) -> Iterator[tuple[Any, int, Any]]:
-        """Return what the entries hold, from one on, each as the fields of an :class:`Owner`."""
+        """Return what the entries hold, from one on: addresses, each with slot 0 and None for its row.
+
+        Of an element of a map or list it is the slot, and what the element is found by.
+        """
         # There may be millions to look at, so no object is made for each in Python.
         parts = [zip(self.rows[start:], repeat(0), repeat(None))]
         start = max(0, start - len(self.rows))
@@ -54,17 +54,6 @@ class ChunkOnFile(NamedTuple):
             parts.append(zip(repeat(address), repeat(slot), names[start:]))
             start = max(0, start - len(names))
         return chain.from_iterable(parts)
-
-    def owners_at(self, indices: list[int]) -> Iterator[Owner]:
-        """Return what some entries hold, each counted from the first one of the chunk."""
-        ends = list(accumulate((len(names) for *_, names in self.elements), initial=len(self.rows)))
-        for index in indices:
-            group = bisect_right(ends, index) - 1
-            if group < 0:
-                yield Owner(self.rows[index])
-            else:
-                address, slot, names = self.elements[group]
-                yield Owner(address, slot, names[index - ends[group]])
 
     def forget(self, indices: npt.NDArray[np.int64]) -> None:
         """Forget whose entries these are: they are out of date."""
@@ -206,14 +195,6 @@ class Ledger:
             found[order[part]] = chunk.rows_at(written[part] - chunk.start)
         kept: list[Any] = found.tolist()
         return kept
-
-    def owners_of(self, entries: npt.NDArray[np.int64]) -> Iterator[tuple[int, Owner]]:
-        """Return those of the entries that are in the log, each with what it holds, in their order."""
-        if len(self._starts):
-            entries = np.sort(entries[entries >= self._starts[0]])
-            for chunk, part in self._by_chunk(entries):
-                numbers = entries[part]
-                yield from zip(numbers.tolist(), chunk.owners_at((numbers - chunk.start).tolist()))
 
     def _by_chunk(self, entries: npt.NDArray[np.int64]) -> Iterator[tuple[ChunkOnFile, slice]]:
         """Return the chunks that have some of the entries, which are sorted, and which of them each has."""

@@ -110,7 +110,7 @@ class LogHead:
         space_layouts: the same for rows of namespaces.
         codes: by which scheme of codes of subtasks the log is found; 0: otherwise.
         version: the number of epochs in the log.
-        stamps: number and random stamp of the last epochs.
+        stamps: number and random stamp of the last epoch, in a list.
         first: the number of the oldest chunk.
         following: the number of the next chunk.
         entry: the number of the next entry.

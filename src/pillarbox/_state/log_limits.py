@@ -1,8 +1,8 @@
-"""The limits of a state log: how large chunks get, how long the log, and how far back it knows its versions."""
+"""The limits of a state log: how large chunks get, and how long the log."""
 
 from __future__ import annotations
 
-__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "GATHERING", "HISTORY", "SLACK_BYTES", "SPARE_CHUNKS", "VALUE_BYTES"]
+__all__ = ["CHUNK_BYTES", "CHUNK_ROWS", "GATHERING", "SLACK_BYTES", "SPARE_CHUNKS", "VALUE_BYTES"]
 
 CHUNK_BYTES = 512 * 1024
 CHUNK_ROWS = 4096
@@ -16,5 +16,3 @@ SLACK_BYTES = 1024 * 1024
 # cold start its reads.
 GATHERING = 16
 SPARE_CHUNKS = 64
-# How many epochs back a resident task can prove that it is an ancestor of what the store holds.
-HISTORY = 64

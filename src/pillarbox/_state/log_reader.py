@@ -1,23 +1,20 @@
-"""Reading a state log: a cold start reads all of it, a task that missed epochs the chunks that it has not seen.
+"""Reading a state log, all of it: that is a cold start.
 
 Only the mailbox thread may do it.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
 from pillarbox._state.addresses import is_space
-from pillarbox._state.chunk_checks import check_chunk, check_rows
+from pillarbox._state.chunk_checks import check_rows
 from pillarbox._state.chunk_store import ChunkStore
 from pillarbox._state.evolution import Evolution
-from pillarbox._state.large_collection import Owner
-from pillarbox._state.log_chunk import Chunk, check_keys, read_chunk, read_large
+from pillarbox._state.log_chunk import Chunk, check_keys, read_large
 from pillarbox._state.log_contents import LogContents, filed
-from pillarbox._state.log_head import LogHead, Mark, cannot_become, damaged
+from pillarbox._state.log_head import LogHead, cannot_become, damaged
 from pillarbox._state.log_layouts import DELETED
 from pillarbox._state.log_scan import scan
 from pillarbox._state.many_objects import many_new_objects
@@ -92,77 +89,6 @@ class LogReader:
             if evolution is not None and evolution.changes:
                 contents.rewrite()
         contents.entries = head.entries
-        contents.take_over(head)
-
-    def catch_up(self) -> None:
-        """Read the chunks that were added since, into rows and timers that are live.
-
-        Raises:
-            CheckpointMismatchError: it is not what was written.
-        """
-        head, contents = self._head, self._contents
-        backend, ledger, identity, layouts = contents.backend, contents.ledger, contents.identity, contents.layouts
-        chunks: list[tuple[int, Chunk, Mark]] = []
-        mark = head.newest
-        layouts.take_over(head)
-        for number in reversed(range(contents.following, head.following)):
-            if mark is None:
-                raise damaged(identity, f"chunk {number} of the state", "nothing says what it has to be")
-            chunk = read_chunk(self._store, number, mark, identity, layouts.at(number), self._allowed)
-            chunks.append((number, chunk, mark))
-            mark = chunk.before
-        if chunks and mark != contents.newest:
-            raise damaged(identity, f"chunk {contents.following} of the state", "it is another log's")
-        start = contents.entry
-        current = np.ones(sum(chunk.count for _, chunk, _ in chunks), np.bool_)
-        replaced: list[tuple[int, Owner]] = []
-        gone_before = np.zeros(0, np.int64)
-        at = 0
-        for number, chunk, written in reversed(chunks):
-            check_chunk(chunk, number, written, start + at, layouts.at(number), identity)
-            older = at - chunk.replaced
-            ours, former = older[older >= 0], older[older < 0]
-            if not current[ours].all() or np.isin(former, gone_before).any():
-                raise damaged(identity, f"chunk {number} of the state", "it takes the place of what another one does")
-            current[ours] = False
-            gone_before = np.concatenate([gone_before, former])
-            replaced += ledger.owners_of(start + former)
-            at += chunk.count
-        known = {address: address for _, (address, slot, _) in replaced if not slot}
-        for entry, _ in replaced if contents.large else ():
-            contents.forget_large(entry)
-        applied: list[Any] = []
-        for number, chunk, written in reversed(chunks):
-            entry = contents.entry
-            ledger.replace(entry - chunk.replaced)
-            # Rows that are live keep their key objects: those of the chunk equal them, and go.
-            chunk.keys = [known.get(address, address) for address in chunk.keys]
-            chosen = current[entry - start : entry - start + chunk.count]
-            if chosen.any():
-                layouts.fit(chunk, number)
-            self._read_large(chunk, entry, chosen)
-            self._read_elements(chunk, entry, chosen)
-            contents.add(number, chunk, written.size)
-            for rows, addresses, found in layouts.of_each_kind(chunk, chosen):
-                check_rows(found, number, identity)
-                rows.apply(addresses, found, [])
-                applied += addresses
-        # Entries that were replaced, and not written anew, are gone.
-        find = backend.find
-        gone = [
-            address
-            for entry, (address, slot, _) in replaced
-            if not slot and (row := find(address)) is not None and row[0] == entry
-        ]
-        backend.apply([], [], [address for address in gone if not is_space(address)])
-        backend.spaces.apply([], [], [address for address in gone if is_space(address)])
-        for address in gone:
-            contents.collections.remove(address)
-        wrong = contents.collections.merge(applied, [each for each in replaced if each[1].slot])
-        if wrong is not None:
-            raise damaged(identity, "the state", wrong)
-        while ledger.chunks and ledger.chunks[0].number < head.first:
-            contents.drop_oldest()
         contents.take_over(head)
 
     def _read_large(self, chunk: Chunk, start: int, current: npt.NDArray[np.bool_]) -> None:

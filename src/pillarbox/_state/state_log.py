@@ -3,8 +3,8 @@
 Each epoch appends the rows of the keys that it touched. The log is cleaned from its old end, as in a
 log-structured file system: rows of the oldest chunk that are still current are appended again, then the chunk
 is removed. So the log stays within about twice the live rows, no epoch pays for a full snapshot, and an epoch
-costs what it touches. A resident task that missed epochs reads the chunks that it has not seen. What stands in the
-store is written down in docs/checkpoint-format.md.
+costs what it touches. A task reads its log once. If another process runs an epoch of the subtask, the task is created
+again. docs/checkpoint-format.md describes the content of the store.
 
 Only the mailbox thread may touch the log.
 """
@@ -47,12 +47,11 @@ _BESIDE_KEYS = "what it keeps besides the state of keys, such as records of requ
 
 
 class Sync(Enum):
-    """The work that it took to bring a resident task to the store's version."""
+    """How a task stands to the store's version."""
 
     IN_STEP = "in step"
-    CAUGHT_UP = "caught up"
     LOADED = "loaded"
-    DIVERGED = "diverged"
+    OUT_OF_STEP = "out of step"
 
 
 class StateLog:
@@ -81,7 +80,10 @@ class StateLog:
     ) -> None:
         self.contents: LogContents = LogContents(identity, backend, moved)
         self._own_state = own_state
-        self._stamps: list[tuple[int, int]] = []
+        # Of the epoch that this task wrote or read last; None: of none.
+        self._stamp: tuple[int, int] | None = None
+        # Whether it was compared with the store before.
+        self._has_begun = False
         # The head as this task wrote or read it last. Its stamp is random, so no other epoch has the same bytes.
         self._head_as_known: bytes | None = None
         self.version: int = 0
@@ -91,41 +93,36 @@ class StateLog:
         self.bytes_written: int = 0
 
     def sync(self, store: ChunkStore) -> Sync:
-        """Bring the backend to the version in the store, by the cheapest way that is safe.
+        """Load what the store holds into a backend that is new, or make sure that it holds what this task wrote last.
 
         Returns:
-            ``DIVERGED`` when rows here come from an attempt that was not committed: then nothing was done, and
-            the task must be made anew.
+            ``OUT_OF_STEP`` where it does not: the rows here come from an attempt that was not committed, or other
+            processes have run epochs since. Then nothing was done, and the task must be created again.
 
         Raises:
             CheckpointMismatchError: the store holds other state, or not the bytes that were written.
         """
         contents = self.contents
-        if not self._stamps:
+        has_begun, self._has_begun = self._has_begun, True
+        if not has_begun:
             contents.plain = None if self.reason_for_pickles is not None else PlainStates(contents.backend)
         payload = store.get(META)
         if payload is not None and payload == self._head_as_known:
             return Sync.IN_STEP
         head = None if payload is None else read_head(payload, contents.identity)
-        stamp = head.stamps[-1] if head is not None and head.stamps else None
-        mine = self._stamps[-1] if self._stamps else None
-        if mine == stamp:
+        if self._stamp == (None if head is None else head.stamps[-1]):
             return Sync.IN_STEP
-        if mine is None and head is not None:
-            check_key(head, contents.identity)
-            contents.classes_of_keys = classes_of_keys(head.key, contents.identity.key)
-            self._types_of_key = (head.key or {}).get("types", []) if contents.classes_of_keys else []
-            check_dependence(head, contents.identity)
-            evolution = evolution_of(contents, head)
-            LogReader(contents, store, head, evolution).load()
-            self._take_over(head, payload)
-            evolution.task_state(self.task_state)
-            return Sync.LOADED
-        if head is None or mine not in head.stamps or head.first > contents.following or contents.rewrites:
-            return Sync.DIVERGED
-        LogReader(contents, store, head).catch_up()
+        if has_begun or head is None:
+            return Sync.OUT_OF_STEP
+        check_key(head, contents.identity)
+        contents.classes_of_keys = classes_of_keys(head.key, contents.identity.key)
+        self._types_of_key = (head.key or {}).get("types", []) if contents.classes_of_keys else []
+        check_dependence(head, contents.identity)
+        evolution = evolution_of(contents, head)
+        LogReader(contents, store, head, evolution).load()
         self._take_over(head, payload)
-        return Sync.CAUGHT_UP
+        evolution.task_state(self.task_state)
+        return Sync.LOADED
 
     def _take_over(self, head: LogHead, payload: bytes | None) -> None:
         contents = self.contents
@@ -138,7 +135,7 @@ class StateLog:
         program = [(uid, number, level) for uid, number, level in head.program]
         self.former_program = None if program == [*contents.identity.program] else program
         self.version = head.version
-        self._stamps = head.stamps
+        self._stamp = head.stamps[-1]
         self._head_as_known = payload
 
     def commit(self, store: ChunkStore, task_state: dict[str, Any]) -> None:
@@ -155,7 +152,7 @@ class StateLog:
         writer.write_changes()
         self.version += 1
         self.task_state = task_state
-        self._stamps = [*self._stamps[-log_limits.HISTORY + 1 :], (self.version, secrets.randbits(63))]
+        self._stamp = self.version, secrets.randbits(63)
         payload = write_head(self._head())
         if len(payload) > log_limits.VALUE_BYTES:
             raise OperatorError(
@@ -182,7 +179,7 @@ class StateLog:
             space_layouts=contents.layouts.spaces.written(first),
             codes=mine.codes or 0,
             version=self.version,
-            stamps=self._stamps,
+            stamps=[] if self._stamp is None else [self._stamp],
             first=first,
             following=contents.following,
             entry=contents.entry,

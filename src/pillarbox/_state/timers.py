@@ -238,13 +238,6 @@ class HeapTimers:
                 owners.append(address)
         return owners, timestamps
 
-    def replace(self, address: Any, old: Any, new: Any) -> None:
-        """Take note that a row's slot was overwritten from outside."""
-        for timestamp in _stamps_in(old):
-            self.queue.discard(timestamp, address)
-        for timestamp in _stamps_in(new):
-            self.queue.add(timestamp, address)
-
 
 class NamespaceTimers(HeapTimers):
     """The same of the rows of namespaces. When a timer fires, its key and namespace are the current ones."""

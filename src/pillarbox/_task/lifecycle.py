@@ -61,7 +61,7 @@ class TaskEvent(Enum):
 
     RESTORE = "be restored"
     #: A task behind a shuffle is brought to the version of its store, before each epoch but the first.
-    SYNC = "be brought to the version of its store"
+    SYNC = "be compared with its store"
     RESTORED = "end its restoring"
     BEGIN_EPOCH = "begin an epoch"
     PAUSE = "hand over its output"

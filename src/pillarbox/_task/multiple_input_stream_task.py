@@ -77,10 +77,13 @@ class MultipleInputStreamTask(StreamTask):
         self._is_last = False
 
     def restore(self, store: ChunkStore | None) -> bool:
-        """Bring the task to the version in the store; without one (a batch), there is no state yet.
+        """Bring a new task to the version in the store; make sure that one that has run epochs is at that version.
+
+        Without a store (in a batch), there is no state yet.
 
         Returns:
-            False when the task holds changes that were not committed: it has been cancelled, and must be made anew.
+            False where it is not: the task holds changes that were not committed, or another process has run epochs
+            since. It has been cancelled, and must be created again.
 
         Raises:
             CheckpointMismatchError: the store holds something else's state.
@@ -98,13 +101,13 @@ class MultipleInputStreamTask(StreamTask):
                 self._sync = Sync.IN_STEP if store is None else self.log.sync(store)
                 self.metrics.state.mark_end()
                 self._restore_seconds = self.metrics.state.total
-                if self._sync is not Sync.DIVERGED and (first or self._sync is not Sync.IN_STEP):
+                if first:
                     self._restore_task_state(self.log.task_state)
         except Exception as error:
             if _ran_out_of_memory(error):
                 raise self._out_of_memory(self._memory()) from error
             raise
-        if self._sync is Sync.DIVERGED:
+        if self._sync is Sync.OUT_OF_STEP:
             self.cancel()
             return False
         return True

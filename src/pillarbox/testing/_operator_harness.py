@@ -17,7 +17,7 @@ from pillarbox._operators.checkpointed import OperatorStateStore
 from pillarbox._operators.functions import OutputTag
 from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import Input, KeyedContext, OperatorContext, RecordInput, StreamOperator
-from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog, Sync
+from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
 from pillarbox._state.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._state.key_note import note_of_inputs
 from pillarbox._task.operator_chain import as_mail, quiesce
@@ -181,14 +181,7 @@ class OneInputStreamOperatorTestHarness:
         self._store = MemoryChunkStore()
         if snapshot is not None:
             self._store.chunks = dict(_chunks_of(snapshot))
-        self._restore()
-
-    def _restore(self) -> None:
-        if self._log.sync(self._store) is Sync.DIVERGED:
-            raise ProgramError(
-                f"operator {self.operator.name!r}: the snapshot does not follow from the last one of this harness: open"
-                " a new harness with snapshot=..."
-            )
+        self._log.sync(self._store)
         self._current_watermark = self._log.task_state.get("watermark", MIN_TIMESTAMP)
         self._checkpoints = self._log.version
         for service in self._time_services.services():
@@ -384,27 +377,6 @@ class OneInputStreamOperatorTestHarness:
         self._log.commit(self._store, state)
         self.operator.context.epoch = self._checkpoints + 1
         return OperatorSnapshot(dict(self._store.chunks))
-
-    def resume_from(self, snapshot: OperatorSnapshot, *, processing_time: int | None = None) -> None:
-        """Bring the state up to a later snapshot of another harness that started from a snapshot of this one.
-
-        Under Spark several workers keep an open function for the same subtask, and an epoch runs in any of them. The
-        worker reads what the others changed since its own last epoch; the function stays open and keeps its fields.
-
-        Args:
-            processing_time: where the clock stands now, epoch milliseconds; by default it stays.
-
-        Raises:
-            ProgramError: the snapshot is not a later one, because this harness went on in its own way.
-        """
-        self._clock.resume()
-        for service in self._time_services.services():
-            service.unschedule()
-        if processing_time is not None:
-            self._backend.now = processing_time
-            self.processing_time_service.set_current_time(processing_time)
-        self._store.chunks = dict(_chunks_of(snapshot))
-        self._restore()
 
     def notify_of_completed_checkpoint(self, checkpoint_id: int) -> None:
         """Tell the operator that a checkpoint is committed; they count from 1."""

@@ -189,14 +189,12 @@ class BaseJoinOperator(KeyedOperator):
             self._rows.update(content)
 
     def restore_state(self, state: Any) -> None:
-        """Begin with what is kept; it is read when the watermark is known.
+        """Check what is kept; it is read when the watermark is known.
 
         Raises:
             CheckpointMismatchError: it has other columns than the program.
         """
-        self._restored = False
         for side in (self._left, self._right):
-            side.forget()
             side.check()
 
     def _read(self) -> None:

@@ -200,13 +200,6 @@ class RowsOfSide:
         """Return the places of the streams that are kept, in the order in which they were added."""
         return sorted(place for place in self._operator.places() if place[0] == self._name)
 
-    def forget(self) -> None:
-        """Drop what is in memory: the state may be another one."""
-        self.segments, self._came, self._stamps = [], [], []
-        self._next = 0
-        self.rows = 0
-        self.bytes = 0
-
     def check(self) -> None:
         """Check that what is kept has the columns of the program.
 

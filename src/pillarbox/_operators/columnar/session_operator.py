@@ -9,7 +9,6 @@ sessions, these take their place. There are no timers: with each watermark all s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -47,13 +46,6 @@ class ColumnarSessionOperator(ColumnarOperator):
         self._changed: list[pa.RecordBatch] = []
         self._rows = 0
         self._fired = MIN_TIMESTAMP
-
-    def restore_state(self, state: Any) -> None:
-        """Begin with what is kept; it is read when the watermark is known."""
-        super().restore_state(state)
-        self._open = None
-        self._came = []
-        self._changed = []
 
     def process_records(self, records: Records) -> None:
         """Take partial sessions."""

@@ -62,10 +62,6 @@ class ColumnarWindowOperator(ColumnarOperator):
         """Begin with what is kept."""
         super().restore_state(state)
         self._starts = {place for place in self._places() if isinstance(place, int)}
-        self._timed = set()
-        self._fresh = {}
-        self._late = {}
-        self._stacks = self._new_stacks()
 
     # -- records --
 

@@ -92,10 +92,6 @@ class PaneWindowOperator(FoldingWindowOperator):
             and not program.clears
         )
 
-    def restore_state(self, state: Any) -> None:
-        """Forget what is made of panes: another worker may have changed them."""
-        self._by_key.clear()
-
     def end_key(self) -> None:
         """Fire the windows of the key that has ended; nothing is kept of it."""
         super().end_key()

@@ -60,7 +60,6 @@ class TumblingWindowOperator(BaseWindowOperator):
         The subtasks before a savepoint may have come to different watermarks, of which the least holds: so a window
         that has not ended may have fired for some of its keys. Their rows have only the timer of its cleanup.
         """
-        self._state.forget_timers()
         for namespace in self._state.namespaces():
             window = TimeWindow(*namespace)
             if self._is_over(window):
