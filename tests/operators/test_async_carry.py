@@ -1,14 +1,13 @@
-"""Requests that are carried from epoch to epoch: by residents that take turns at a subtask, and in snapshots."""
+"""Requests that are carried from epoch to epoch: by a task that lives on, and in snapshots."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 from typing import Any
 
 import pytest
 
-from pillarbox import AsyncCache, AsyncFunction, OutputTag
+from pillarbox import AsyncFunction, OutputTag
 from pillarbox._elements import Records, Watermark
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.async_io.options import AsyncOptions
@@ -44,7 +43,7 @@ class Tail(StreamOperator):
 
 
 class Resident:
-    """A task that lives in a worker of its own, with a service of its own."""
+    """A task that lives in a process of its own, with a service of its own."""
 
     def __init__(self, store: MemoryChunkStore, clock: ManualProcessingTimeService, **options: Any) -> None:
         options = {"timeout": TIMEOUT, "on_barrier": "carry", **options}
@@ -98,7 +97,7 @@ def clock():
 
 @pytest.fixture
 def pair(clock):
-    """Two residents of one subtask."""
+    """Two residents of one subtask, of which the first one begins."""
     store = MemoryChunkStore()
     residents = [Resident(store, clock), Resident(store, clock)]
     yield residents
@@ -106,82 +105,43 @@ def pair(clock):
         resident.close()
 
 
-def test_residents_that_take_turns_ask_once_each(pair, clock):
-    """However many epochs there are while a request is under way."""
-    first, second = pair
-    assert first.run_epoch("slow", "other") == []
+def test_a_request_is_sent_once_however_many_epochs_there_are(pair, clock):
+    resident, _ = pair
+    assert resident.run_epoch("slow", "other") == []
     for _ in range(20):
         clock.advance(10)
-        assert second.run_epoch() == []
-        assert first.run_epoch() == []
-    for resident in pair:
-        assert resident.service.begun == ["slow", "other"]
-        assert resident.service.cancelled == []
-    # Both finish; the results come out once, of the one whose turn it is.
-    for resident in pair:
-        resident.answer("slow", "S")
-        resident.answer("other", "O")
-    assert second.run_epoch() == ["S", "O"]
-    assert [*first.run_epoch("new"), *second.run_epoch(), *first.run_epoch()] == []
-    assert first.service.begun == second.service.begun == ["slow", "other", "new"]
-    first.answer("new", "N")
-    assert second.run_epoch() == []
-    assert first.run_epoch() == ["N"]
-    assert second.run_epoch() == []
-    assert second.service.cancelled == ["new"]
+        assert resident.run_epoch() == []
+    assert resident.service.begun == ["slow", "other"]
+    resident.answer("slow", "S")
+    resident.answer("other", "O")
+    assert resident.run_epoch("new") == ["S", "O"]
+    resident.answer("new", "N")
+    assert resident.run_epoch() == ["N"]
+    assert resident.service.begun == ["slow", "other", "new"] and resident.service.cancelled == []
 
 
-def test_what_has_left_elsewhere_is_given_up(pair):
+def test_requests_of_a_task_that_is_out_of_step_are_abandoned(pair):
+    """Another process has gone on with the subtask: it has asked, too."""
     first, second = pair
-    first.run_epoch("a", "b")
-    second.run_epoch("c")
+    first.run_epoch("a")
+    assert second.run_epoch() == [] and second.service.begun == ["a"]
+    assert not first.task.restore(first.store)
+    assert first.service.cancelled == ["a"]
     second.answer("a", "A")
     assert second.run_epoch() == ["A"]
-    assert first.run_epoch() == []
-    assert first.service.cancelled == ["a"]
-    assert first.service.begun == ["a", "b", "c"]
-    first.answer("c", "C")
-    first.answer("b", "B")
-    assert first.run_epoch() == ["B", "C"]
-
-
-def test_a_result_that_came_while_another_had_the_subtask_is_not_lost(pair):
-    first, second = pair
-    first.run_epoch("a", "b")
-    first.answer("b", "B")  # waits for a
-    second.run_epoch()
-    assert first.run_epoch() == []
-    second.run_epoch()
-    first.answer("a", "A")
-    assert first.run_epoch() == ["A", "B"]
-    assert first.service.begun == ["a", "b"]
 
 
 def test_a_request_times_out_by_when_it_was_asked_first(pair, clock):
     first, second = pair
     first.ask("a")
+    first.task.cancel()
     clock.advance(TIMEOUT // 2)
     assert second.run_epoch() == []
-    turns = itertools.cycle(pair)
-    for _ in range(4):
-        clock.advance(TIMEOUT // 10)
-        assert next(turns).run_epoch() == []
-    clock.advance(TIMEOUT // 10 - 1)
-    assert next(turns).run_epoch() == []
-    clock.advance(1)
-    assert second.run_epoch() == [("late", "a")]
-    assert first.run_epoch() == []
-    assert first.service.begun == second.service.begun == ["a"]
-    assert first.service.cancelled == ["a"]
-
-
-def test_both_residents_know_the_deadline(pair, clock):
-    first, second = pair
-    first.ask("a")
-    clock.advance(TIMEOUT - 1)
+    clock.advance(TIMEOUT // 2 - 1)
     assert second.run_epoch() == []
     clock.advance(1)
-    assert first.run_epoch() == [("late", "a")]
+    assert second.run_epoch() == [("late", "a")]
+    assert first.service.begun == second.service.begun == ["a"]
 
 
 def test_a_request_whose_time_ran_out_meanwhile_is_asked_before_it_is_given_up(pair, clock):
@@ -210,8 +170,7 @@ def test_a_request_whose_time_ran_out_meanwhile_is_asked_before_it_is_given_up(p
 
 
 def test_what_waits_for_its_turn_is_not_given_up_unasked(clock):
-    store = MemoryChunkStore()
-    first, second = (Resident(store, clock, capacity=1) for _ in range(2))
+    first = Resident(MemoryChunkStore(), clock, capacity=1)
     first.run_epoch("a", "b")
     clock.advance(TIMEOUT // 2)
     first.answer("a", "A")
@@ -222,7 +181,6 @@ def test_what_waits_for_its_turn_is_not_given_up_unasked(clock):
     assert first.run_epoch() == [("late", "b")]
     assert first.service.begun == ["a", "b"]
     first.close()
-    second.close()
 
 
 class SetClock(ManualProcessingTimeService):
@@ -270,8 +228,7 @@ def test_a_request_from_a_worker_whose_clock_is_ahead_times_out_in_time():
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_watermarks_stay_in_their_places(clock, ordered):
-    store = MemoryChunkStore()
-    first, second = (Resident(store, clock, ordered=ordered) for _ in range(2))
+    first = Resident(MemoryChunkStore(), clock, ordered=ordered)
     first.run_epoch("a", "b")
     first.operator.process_watermark(7)
     first.operator.in_flight.process_records(Records(["c"], [8]))
@@ -280,33 +237,11 @@ def test_watermarks_stay_in_their_places(clock, ordered):
     assert first.run_epoch() == []
     first.answer("b", "B")
     first.answer("c", "C")
-    second.run_epoch()
     assert first.run_epoch() == ([] if ordered else ["B"])
-    second.run_epoch()
     first.answer("a", "A")
     expected = ["A", "B", Watermark(7), "C"] if ordered else ["A", Watermark(7), "C"]
     assert first.run_epoch() == expected
     first.close()
-    second.close()
-
-
-def test_followers_of_what_has_left_elsewhere_are_asked(clock):
-    store = MemoryChunkStore()
-    cache = AsyncCache(key=lambda value: value[0])
-    first, second = (Resident(store, clock, cache=cache, ordered=False) for _ in range(2))
-    first.run_epoch("k1", "k2", "k3")
-    assert first.service.begun == ["k1"]
-    second.run_epoch()
-    assert second.service.begun == ["k1"]
-    second.answer("k1", "K")
-    assert second.run_epoch("k4", "k5") == ["K"] * 5
-    first.run_epoch("j1", "j2")
-    assert first.service.cancelled == ["k1"]
-    assert first.service.begun == ["k1", "j1"]
-    first.answer("j1", "J")
-    assert first.run_epoch() == ["J", "J"]
-    first.close()
-    second.close()
 
 
 # -- restored --
@@ -407,10 +342,6 @@ def test_the_snapshot_of_a_resident_is_what_another_one_continues():
         assert h.get_output() == ["A"]
         state = h.operator.snapshot_state(2)
         assert [entry[1] for entry in state] == [["b"]]
-        # The number of a request is the same in each snapshot.
-        h.operator.restore_state(state)
-        settle(h)
-        assert service.begun == ["a", "b"]
         assert h.operator.snapshot_state(3) == state
     service = Service()
     with Harness(carrying(service), snapshot=first) as h:

@@ -33,7 +33,7 @@ from pillarbox._operators.async_io.function import CombiningFunction
 from pillarbox._operators.async_io.operator import AsyncWaitOperator
 from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.async_io.request import Request
-from pillarbox._operators.async_io.workers import RequestWorkers
+from pillarbox._operators.async_io.workers import Places, RequestWorkers
 from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
 from pillarbox.testing import ProgramTestHarness, harness_for, row
 from tests.nodes import node
@@ -651,7 +651,7 @@ def test_completed_requests_wait_for_others_while_there_is_enough_to_ask_about(m
         thread,
         ask,
         batched=False,
-        capacity=40,
+        places=Places(40),
         retry=None,
         turns=None,
         clock=lambda: 0,

@@ -99,17 +99,16 @@ class Model:
     def begun(self) -> list[Element]:
         return self.turn[: self.capacity]
 
-    def restored(self, *, times: bool) -> Model:
+    def restored(self) -> Model:
         """What is held is asked again, whether or not an answer had come.
 
-        Args:
-            times: whether the snapshot tells when it was asked first: its time goes on, if it is not up already.
+        The snapshot tells when it was asked first: its time goes on, if it is not up already.
         """
         other = copy.deepcopy(self)
         for element in other.held:
             element.outputs = None
-            if not times or (element.started is not None and element.started + TIMEOUT <= self.now):
-                element.last_chance = times and element.started is not None
+            if element.started is not None and element.started + TIMEOUT <= self.now:
+                element.last_chance = True
                 element.started = None
         other.turn = [element for element in other.held if not element.watermark]
         other.advance()
@@ -212,27 +211,17 @@ class AsyncWaitMachine(RuleBasedStateMachine):
     def snapshot(self) -> None:
         self.saved = (self.harness.snapshot(), copy.deepcopy(self.model), self.watermark)
 
-    @rule(in_place=st.booleans())
-    def restore(self, in_place: bool) -> None:
-        """The worker dies, or another one took the epoch meanwhile: what was emitted since is not committed."""
+    @rule()
+    def restore(self) -> None:
+        """The process dies: what was emitted since is not committed."""
         snapshot, model, self.watermark = self.saved
         now = self.model.now
         self.model = copy.deepcopy(model)
         self.model.now = now
-        self.model = self.model.restored(times=not in_place)
-        if not in_place:
-            self.harness.close()
-            self.harness = self.new_harness(snapshot)
+        self.model = self.model.restored()
+        self.harness.close()
+        self.harness = self.new_harness(snapshot)
         log = self.watch()
-        if in_place:
-            service = self.harness.operator.function
-            log_state = [
-                ("watermark", e.value) if e.watermark else ("request", [e.value], _stamps(e.stamp), None, None)
-                for e in self.model.held
-            ]
-            self.harness.operator.restore_state(log_state)
-            settle(self.harness)
-            assert set(service.waiting) == {element.value for element in self.model.begun}
         self.log = log
         settle(self.harness)
 
@@ -264,10 +253,6 @@ class AsyncWaitMachine(RuleBasedStateMachine):
             assert self.log.elements[:-1] == self.model.emitted
         finally:
             self.harness.close()
-
-
-def _stamps(stamp: int | None) -> list[int | None] | None:
-    return None if stamp is None else [stamp]
 
 
 TestAsyncWait = AsyncWaitMachine.TestCase

@@ -26,7 +26,7 @@ class AsyncDataStream:
     """Applies an :class:`AsyncFunction` or an :class:`AsyncBatchFunction` to a stream.
 
     ``DataStream.map_async`` takes plain functions. Of each method, ``timeout`` is how long a request may take, retries
-    included (an int: milliseconds), ``capacity`` the maximum number of requests under way in a subtask, and
+    included (an int: milliseconds), ``capacity`` the maximum number of requests under way in a partition, and
     ``output_type`` the columns of the results, for ``to_dataframe()``. The names are PyFlink's; the options behind them
     are those of ``map_async``.
     """
@@ -194,7 +194,7 @@ class AsyncDataStream:
             timeout: for each batch, retries included.
             batch_size: the maximum number of records of a batch.
             batch_timeout: how long a smaller batch waits for more; None: until the epoch or event time goes on.
-            capacity: the maximum number of batches under way in a subtask.
+            capacity: the maximum number of batches under way in a partition.
             output_type: the columns of the results.
             options: ``retry``, ``rate_limit``, ``job_rate_limit``, ``on_failure`` and ``on_barrier``, as of
                 ``DataStream.map_async``; retries, failures and timeouts are of whole batches.
@@ -241,7 +241,7 @@ class AsyncDataStream:
             timeout: for each batch, retries included.
             batch_size: the maximum number of records of a batch.
             batch_timeout: how long a smaller batch waits for more; None: until the epoch or event time goes on.
-            capacity: the maximum number of batches under way in a subtask.
+            capacity: the maximum number of batches under way in a partition.
             output_type: the columns of the results.
             options: as of :meth:`ordered_wait_batch`.
 

@@ -20,6 +20,7 @@ from pillarbox._operators.async_io.rates import RateScope
 from pillarbox._operators.captured import Captured
 from pillarbox._operators.checkpointed import OperatorStateStore
 from pillarbox._operators.metric_group import UserMetrics
+from pillarbox._operators.shared_resources import SharedResources
 from pillarbox._state import KeyedStateBackend
 from pillarbox._state.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._time import ProcessingTimeService, WatermarkSink
@@ -120,6 +121,7 @@ class OperatorContext:
         epoch_time: tells the processing time of the epoch (epoch ms), which is the same for all tasks, and when the
             epoch is run again; None: it is not known before a shuffle.
         rate_scope: which rate limits the task shares with others.
+        shared: what it shares with the other tasks of its vertex that live where it does.
     """
 
     name: str
@@ -145,6 +147,7 @@ class OperatorContext:
     batch: bool = False
     epoch_time: Callable[[], int] | None = None
     rate_scope: RateScope = field(default_factory=RateScope)
+    shared: SharedResources = field(default_factory=SharedResources)
 
 
 class StreamOperator:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from pillarbox._operators.async_io.libraries import import_library
 from pillarbox._operators.async_io.request import NO_KEY, Request
 from pillarbox._operators.collector import settled
 from pillarbox._operators.keys import Keying
+from pillarbox._operators.operator import OperatorContext
 from pillarbox._time.duration import DurationLike, positive_millis, to_millis
 
 __all__ = ["AsyncCache", "ResultCache"]
@@ -19,7 +20,9 @@ __all__ = ["AsyncCache", "ResultCache"]
 
 @dataclass(frozen=True)
 class AsyncCache:
-    """Keep results, and ask once for several records with the same key. One cache per task, for as long as it lives.
+    """Keep results, and ask once for several records with the same key.
+
+    The subtasks of one partition have a cache together, for as long as they live.
 
     Each record gets a copy of a result that is a list, dictionary or set, or a tuple with such fields; objects of other
     kinds are shared, so they are not to be changed.
@@ -61,27 +64,47 @@ class AsyncCache:
                 ) from None
 
 
+class KeptResults:
+    """The results that the subtasks of an operator share in a process, by key.
+
+    Args:
+        clock: returns relative time (ms), by which results age.
+    """
+
+    def __init__(self, settings: AsyncCache, clock: Callable[[], int]) -> None:
+        caches = import_library("cachetools", "cache")
+        self.by_key: MutableMapping[Any, Sequence[Any]] = (
+            caches.LRUCache(settings.max_size)
+            if settings.ttl is None
+            else caches.TTLCache(settings.max_size, to_millis(settings.ttl), timer=clock)
+        )
+
+    def close(self) -> None:
+        """Forget them."""
+        self.by_key.clear()
+
+
 class ResultCache:
-    """The cache of one task. Only the mailbox thread may touch it.
+    """The cache, as one task uses it. Only the mailbox thread may touch it.
 
     The first request for a key *leads*; those that come while it is under way *follow* it, and share its outcome.
 
     Args:
         settings: the user's options.
-        operator: the operator's name, for people.
-        clock: returns relative time (ms), by which results age.
+        context: of the operator.
     """
 
-    def __init__(self, settings: AsyncCache, operator: str, clock: Callable[[], int]) -> None:
-        self._operator = operator
-        self._keying = None if settings.key is None else Keying(settings.key, operator)
-        self._results: MutableMapping[Any, Sequence[Any]]
-        caches = import_library("cachetools", "cache")
-        if settings.ttl is None:
-            self._results = caches.LRUCache(settings.max_size)
-        else:
-            self._results = caches.TTLCache(settings.max_size, to_millis(settings.ttl), timer=clock)
+    def __init__(self, settings: AsyncCache, context: OperatorContext) -> None:
+        self._operator = context.name
+        self._keying = None if settings.key is None else Keying(settings.key, self._operator)
+        clock = context.processing_time_service.relative_time_millis
+        self._lease = context.shared.lease(("cache", context.uid), lambda: KeptResults(settings, clock))
+        self._results = self._lease.resource.by_key
         self._leaders: dict[Any, Request] = {}
+
+    def close(self) -> None:
+        """Let the results go, unless other subtasks use them."""
+        self._lease.release()
 
     def keys_of(self, records: Records) -> list[Any]:
         """Return the key of each record."""
@@ -121,26 +144,6 @@ class ResultCache:
         leader.key = NO_KEY
         followers, leader.followers = leader.followers or (), None
         return followers
-
-    def keep_only(self, kept: Collection[Request]) -> list[Request]:
-        """Forget all requests but these.
-
-        Returns:
-            followers among them whose leader is gone: they lead now, and are to be asked.
-        """
-        promoted = []
-        for key, leader in list(self._leaders.items()):
-            followers = [follower for follower in leader.followers or () if follower in kept]
-            if leader not in kept:
-                del self._leaders[key]
-                leader.key = NO_KEY
-                if not followers:
-                    continue
-                self._leaders[key] = followers.pop(0)
-                self._leaders[key].key = key
-                promoted.append(self._leaders[key])
-            self._leaders[key].followers = followers or None
-        return promoted
 
 
 def copies(results: Sequence[Any]) -> list[Any]:

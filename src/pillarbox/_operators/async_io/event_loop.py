@@ -8,17 +8,30 @@ import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable, Iterable
+from contextvars import Context, ContextVar, copy_context
 from typing import Any
+from weakref import WeakSet
 
 from pillarbox._operators.async_io.threads import DaemonThreads
 
-__all__ = ["GRACE", "CallFailed", "EventLoopThread"]
+__all__ = ["GRACE", "CallFailed", "EventLoopThread", "cancelled", "context_of", "hold_for_good"]
 
 # How long the thread may take to end (seconds): coroutines that do not heed their cancellation must not hold up a task.
 GRACE = 5.0
 
 # How often the loop looks whether it was blocked, and for how long it may be (seconds).
 _BEAT = 1.0
+
+
+# Whose coroutines these are: the asyncio tasks that they begin are theirs, too.
+_tasks_of_owner: ContextVar[WeakSet[asyncio.Task[Any]] | None] = ContextVar("pillarbox_tasks", default=None)
+
+
+def context_of(tasks: WeakSet[asyncio.Task[Any]]) -> Context:
+    """Return a context in which asyncio tasks are noted in a set: those that begin in it, and by these, and so on."""
+    context = copy_context()
+    context.run(_tasks_of_owner.set, tasks)
+    return context
 
 
 class CallFailed(Exception):
@@ -47,6 +60,7 @@ class EventLoopThread:
 
     def __init__(self, name: str, blocked: Callable[[float], None] | None = None) -> None:
         self.loop: asyncio.AbstractEventLoop = _new_event_loop()
+        self.loop.set_task_factory(_noted_task)
         # For ``asyncio.to_thread`` and the like, with asyncio's own bound.
         self.loop.set_default_executor(DaemonThreads(min(32, (os.cpu_count() or 1) + 4), f"{name} to_thread"))
         self._blocked = blocked
@@ -62,11 +76,8 @@ class EventLoopThread:
             while not self._closing:
                 self._run_guarded(self.loop.run_forever)
             tasks = asyncio.all_tasks(self.loop)
-            for task in tasks:
-                task.cancel()
-            if tasks:
-                self._run_guarded(self._complete, lambda: asyncio.wait(tasks, timeout=GRACE))
-                _hold_for_good([task for task in tasks if not task.done()])
+            self._run_guarded(self._complete, lambda: cancelled(tasks))
+            hold_for_good(tasks)
             self._run_guarded(self._complete, lambda: asyncio.wait_for(self.loop.shutdown_asyncgens(), GRACE))
         finally:
             self.loop.close()
@@ -127,14 +138,33 @@ class EventLoopThread:
             self._thread.join(2 * GRACE)
 
 
-def _hold_for_good(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Keep tasks that heed no cancellation for as long as the process lives, its end included.
+def _noted_task(loop: asyncio.AbstractEventLoop, run: Any, **options: Any) -> asyncio.Task[Any]:
+    task: asyncio.Task[Any] = asyncio.Task(run, loop=loop, **options)
+    context: Context | None = options.get("context")
+    tasks = _tasks_of_owner.get() if context is None else context.get(_tasks_of_owner)
+    if tasks is not None:
+        tasks.add(task)
+    return task
+
+
+async def cancelled(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancel asyncio tasks, and wait some seconds for their end."""
+    pending = [task for task in tasks if not task.done()]
+    for task in pending:
+        task.cancel()
+    if pending:
+        await asyncio.wait(pending, timeout=GRACE)
+
+
+def hold_for_good(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Keep those tasks that heed no cancellation for as long as the process lives, its end included.
 
     As garbage, such a coroutine would be told to end by an exception, in whatever thread the garbage is collected. Who
     catches all exceptions, and waits again, would do so for ever there: nothing waits without a running loop.
     """
     for task in tasks:
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
+        if not task.done():
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(task))
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

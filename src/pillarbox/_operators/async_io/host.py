@@ -10,16 +10,25 @@ from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextvars import Context, copy_context
 from typing import Any
+from weakref import WeakSet
 
 from pillarbox._errors import OperatorError, PillarboxError, ProgramError, describe
-from pillarbox._operators.async_io.event_loop import CallFailed, EventLoopThread
+from pillarbox._operators.async_io.event_loop import (
+    GRACE,
+    CallFailed,
+    EventLoopThread,
+    cancelled,
+    context_of,
+    hold_for_good,
+)
 from pillarbox._operators.async_io.function import AsyncBatchFunction, AsyncFunction
 from pillarbox._operators.async_io.options import AsyncOptions
 from pillarbox._operators.async_io.threads import DaemonThreads
 from pillarbox._operators.async_io.turns import Turns
-from pillarbox._operators.async_io.workers import RequestWorkers, most_stuck
+from pillarbox._operators.async_io.workers import Places, RequestWorkers, most_stuck
 from pillarbox._operators.functions import Function, RuntimeContext
 from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.shared_resources import Lease
 from pillarbox._state import StateDescriptor
 
 __all__ = ["FunctionHost", "is_coroutine_function", "is_generator_function"]
@@ -86,7 +95,11 @@ class FunctionHost:
         self._function = function
         self._pool: DaemonThreads | None = None
         self._plain: _PlainCalls | None = None
-        self.thread: EventLoopThread = EventLoopThread(f"pillarbox-async {self._name}", self._warn)
+        self._lease: Lease[_Loop] = context.shared.lease(("async", context.uid), lambda: _Loop(self._name, options))
+        self.thread: EventLoopThread = self._lease.resource.thread
+        # The asyncio tasks of the function: the loop may also run tasks of other subtasks.
+        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        mine = context_of(self._tasks)
         call: Callable[[Any], Any] = function
         if isinstance(function, AsyncFunction):
             call = function.async_invoke
@@ -97,12 +110,13 @@ class FunctionHost:
             self._pool = DaemonThreads(most, f"pillarbox-pool {self._name}")
             call = self._plain = _PlainCalls(call, self._pool)
         try:
-            self.workers: RequestWorkers = RequestWorkers(
+            self.workers: RequestWorkers = mine.run(
+                RequestWorkers,
                 self._name,
                 self.thread,
                 call,
                 batched=options.batch_size is not None,
-                capacity=options.capacity,
+                places=self._lease.resource.places,
                 retry=options.retry_strategy,
                 turns=turns,
                 clock=context.processing_time_service.relative_time_millis,
@@ -110,7 +124,7 @@ class FunctionHost:
                 cancellable=self._plain is None,
             )
             if isinstance(function, Function):
-                self._call_user("open()", _OPENING, function.open, _AsyncRuntimeContext(context))
+                mine.run(self._call_user, "open()", _OPENING, function.open, _AsyncRuntimeContext(context))
         except BaseException:
             self._end()
             raise
@@ -127,6 +141,7 @@ class FunctionHost:
                     self._plain.closing = True
                 self.workers.close()
             except FutureTimeoutError:
+                self._lease.spoil()
                 raise OperatorError(
                     f"operator {self._name!r}: a coroutine blocks its event loop; {_BLOCKING}"
                 ) from None
@@ -136,7 +151,12 @@ class FunctionHost:
             self._end()
 
     def _end(self) -> None:
-        self.thread.close()
+        if not self._lease.is_spoilt:
+            try:
+                self.thread.call(self._end_tasks, timeout=2 * GRACE)
+            except (CallFailed, FutureTimeoutError):
+                self._lease.spoil()  # something blocks the loop
+        self._lease.release()
         if self._pool is not None:
             self._pool.shutdown()
 
@@ -155,14 +175,38 @@ class FunctionHost:
         error.at(operator=self._name, subtask=self._context.subtask)
         raise error from (None if error is cause else cause)
 
+    async def _end_tasks(self) -> None:
+        """End what the function has begun in the loop, in which other subtasks may have more to do."""
+        tasks = list(self._tasks)
+        await cancelled(tasks)
+        hold_for_good(tasks)
+
+
+class _Loop:
+    """The event loop of an operator, which its subtasks share that live in one process.
+
+    Attributes:
+        thread: the loop.
+        places: for their requests.
+    """
+
+    def __init__(self, operator: str, options: AsyncOptions) -> None:
+        self._operator = operator
+        self.thread: EventLoopThread = EventLoopThread(f"pillarbox-async {operator}", self._warn)
+        self.places: Places = Places(options.capacity)
+
     def _warn(self, seconds: float) -> None:
         _log.warning(
             "operator %r: its event loop was blocked for %.1f s, in which no request could proceed; if a coroutine did"
             " it: %s",
-            self._name,
+            self._operator,
             seconds,
             _BLOCKING,
         )
+
+    def close(self) -> None:
+        """End the loop's thread."""
+        self.thread.close()
 
 
 class _PlainCalls:

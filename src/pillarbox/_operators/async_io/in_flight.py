@@ -5,9 +5,8 @@ Everything here belongs to the mailbox thread, but for ``_notify``.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Sequence
-from itertools import count, repeat
+from itertools import repeat
 from typing import Any
 
 from pillarbox._elements import Records, Watermark, WatermarkStatus
@@ -83,14 +82,12 @@ class InFlight:
             )
         self._cache: ResultCache | None = None
         if options.cache is not None:
-            self._cache = ResultCache(options.cache, self._name, clock.relative_time_millis)
+            self._cache = ResultCache(options.cache, context)
         self._deadlines = Deadlines(options.timeout_millis, clock, context.mailbox_executor, self._expire)
         self._counters = Counters()
         self._results = Results(context, function, options)
-        # Requests are told apart in snapshots, also those of several workers that take turns.
-        self._ids = count(secrets.randbits(64) << 32)
-        # Those whose time had run out before they could be asked here. It begins anew, and the epoch waits for them: so
-        # there is an end, also where it is another worker in each epoch.
+        # Those of a snapshot whose time had run out before they could be asked here. It begins again, and the epoch
+        # waits for them: so there is an end, also where processes die again and again.
         self._last_chances: set[Request] = set()
         self._turns: Turns | None = None
         if options.has_rate_limit:
@@ -103,7 +100,11 @@ class InFlight:
                 rate=options.rate_limit,
                 job_rate=options.job_rate_limit,
             )
-        self.host: FunctionHost = FunctionHost(function, options, context, turns=self._turns, notify=self._notify)
+        try:
+            self.host: FunctionHost = FunctionHost(function, options, context, turns=self._turns, notify=self._notify)
+        except BaseException:
+            self._release()
+            raise
         self._workers = self.host.workers
 
     def _new_queue(self) -> StreamElementQueue:
@@ -117,8 +118,13 @@ class InFlight:
         try:
             self.host.close()
         finally:
-            if self._turns is not None:
-                self._turns.close()
+            self._release()
+
+    def _release(self) -> None:
+        if self._turns is not None:
+            self._turns.close()
+        if self._cache is not None:
+            self._cache.close()
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -349,7 +355,7 @@ class InFlight:
             if request.attempts:
                 self._give_up(request)
             else:
-                # Another worker asked about it, here it has not had its turn.
+                # Another process asked about it, here it has not had its turn.
                 request.started = self._context.processing_time_service.relative_time_millis()
                 self._last_chances.add(request)
         self.emit()
@@ -376,8 +382,12 @@ class InFlight:
     # -- checkpoints (A7) --
 
     def prepare_snapshot(self) -> None:
-        """Wait for the epoch's requests, or let them be carried on."""
-        if self._options.carries:
+        """Wait for the epoch's requests, or let them be carried on.
+
+        Where the task may be created again in another process for each epoch, a request would be asked about again and
+        again, and might never be answered: so there the epoch waits.
+        """
+        if self._options.carries and self._context.shared.stay:
             self.flush_batch()
             self.take_completed()
             while self._last_chances:
@@ -398,67 +408,31 @@ class InFlight:
             if not isinstance(element, Request):
                 state.append(("idle", element.idle))
                 continue
-            if element.id is None:
-                element.id = next(self._ids)
             started = None if element.started is None else self._deadlines.to_wall_clock(element.started)
-            state.append(("request", element.values, element.timestamps, element.id, started))
+            state.append(("request", element.values, element.timestamps, started))
         return state
 
     def restore(self, state: Sequence[tuple[Any, ...]]) -> None:
-        """Go on with the records that had not left: ask about those not under way here, forget those that have left."""
-        wanted = {content[2] for what, *content in state if what == "request" and len(content) > 2}
-        kept: dict[int, Request] = {}
-        for element in self._queue.elements():
-            if not isinstance(element, Request):
-                continue
-            if element.id is not None and element.id in wanted:
-                kept[element.id] = element
-            elif element.state is _PENDING:
-                element.state = RequestState.DISCARDED
-                self._workers.cancel(element)
-        if self._batches is not None:
-            self._batches.clear()
-        if self._cache is not None:
-            for follower in self._cache.keep_only(set(kept.values())):
-                self._submit(follower)
-        self._last_chances.intersection_update(kept.values())
-        self._deadlines.cancel()
-        self._queue = self._new_queue()
+        """Ask about the records that had not left."""
         for what, *content in state:
             if what == "watermark":
                 self.put_event(Watermark(content[0]))
             elif what == "idle":
                 self.put_event(WatermarkStatus(content[0]))
             else:
-                self._take_back(kept, *content)
+                self._take_back(content[0], content[1], content[-1])
         self._workers.start()
         if not self._queue.is_empty():
             self._deadlines.look()
 
-    def _take_back(
-        self,
-        kept: dict[int, Request],
-        values: list[Any],
-        stamps: list[int | None] | None,
-        number: int,
-        started: int | None,
-    ) -> None:
+    def _take_back(self, values: list[Any], stamps: list[int | None] | None, started: int | None) -> None:
         """Take a request of a snapshot back into the queue."""
         if started is not None:
             started = self._deadlines.from_wall_clock(started)
-        if number in kept:
-            request = kept[number]
-            if started is not None and (request.started is None or started < request.started):
-                request.started = started
-            self._put(request)
-            if request.state is _SETTLED:
-                self._queue.complete(request)
-            return
         size = self._options.batch_size or 1
         for start in range(0, len(values), size):
             # A batch of a program with larger batches, or any, comes back in parts.
             request = Request(values[start : start + size], None if stamps is None else stamps[start : start + size])
-            request.id = number if len(values) <= size else None
             if started is not None and self._deadlines.is_past(started):
                 self._last_chances.add(request)
             else:

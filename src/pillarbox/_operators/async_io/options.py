@@ -60,14 +60,14 @@ class AsyncOptions:
 
     Attributes:
         method: the method that the user called, for error messages.
-        capacity: the maximum number of requests under way in a subtask. The same number may wait for their turn, or
-            for those before them.
+        capacity: the maximum number of requests under way in a partition, whose subtasks share it. In each of them, the
+            same number may wait for their turn, or for those before them.
         timeout: how long a request may take from its first attempt on, retries included; None: without limit.
         ordered: whether results leave in the order of the records; else as they come, but none across a watermark.
         retry: when to ask again, or how often; None: never.
         batch_size: the maximum number of records that the function gets at a time, as a list; None: one, as it is.
         batch_timeout: how long a smaller batch waits for more; None: until the epoch or event time goes on.
-        rate_limit: the maximum number of requests per second of a subtask.
+        rate_limit: the maximum number of requests per second of a partition.
         job_rate_limit: the maximum number of requests per second of all subtasks together.
         cache: keeps results, by a key of the record.
         on_failure: the fate of a record whose last attempt failed: fail the task, drop it, send an

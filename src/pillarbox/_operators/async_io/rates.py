@@ -200,15 +200,17 @@ class RateScope:
         rates: where they are.
         partitions: how many tasks of a vertex behind a shuffle run at a time, at most.
         partition: which of these the task belongs to.
+        shares_all: whether all tasks of a partition have one limit together, as Flink's subtask has one.
     """
 
     rates: Rates = field(default_factory=RatesInMemory)
     partitions: int = 1
     partition: int = 0
+    shares_all: bool = False
 
     @staticmethod
     def of_worker(job: str, partitions: int, partition: int) -> RateScope:
         """Return that of a task in a worker of Spark's, whose executor has a folder for the time of the application."""
         folder = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
         rates = RatesInFiles(folder, job) if folder and fcntl is not None else RatesInMemory()
-        return RateScope(rates, partitions, partition)
+        return RateScope(rates, partitions, partition, shares_all=True)

@@ -28,8 +28,6 @@ class RequestState(Enum):
     """It waits for its turn or is under way, or its result has not been taken yet."""
     SETTLED = "settled"
     """The records that leave in its place are known; any later outcome is ignored."""
-    DISCARDED = "discarded"
-    """Its records are not this task's any more: its outcome is ignored."""
 
 
 class Request:
@@ -40,14 +38,13 @@ class Request:
     Attributes:
         values: the elements.
         timestamps: their event times (epoch ms, or None), or None when none has one.
-        id: its name in snapshots; None until it is in one.
         key: what its result is kept under, or ``NO_KEY``.
         followers: requests for the same key, which get the same result, or None.
         state: as the mailbox thread knows it.
         outputs: what leaves in its place, once it is settled: of a batch one for each element, or none at all.
         failure: the error that it failed with for good, or None.
         segment: where an unordered queue holds it.
-        started: when it was asked first (relative time, ms), here or in the worker that had it before; None until then.
+        started: when it was asked first (relative time, ms), here or in a process that had it before; None until then.
             This and what follows is written by the loop's thread.
         attempts: the number of attempts begun here.
         seconds: how long the service took.
@@ -63,7 +60,6 @@ class Request:
         "failure",
         "followers",
         "given_up",
-        "id",
         "key",
         "outputs",
         "result",
@@ -79,7 +75,6 @@ class Request:
     def __init__(self, values: list[Any], timestamps: list[int | None] | None) -> None:
         self.values: list[Any] = values
         self.timestamps: list[int | None] | None = timestamps
-        self.id: int | None = None
         self.key: Any = NO_KEY
         self.followers: list[Request] | None = None
         self.state: RequestState = RequestState.PENDING

@@ -14,7 +14,7 @@ class Turns:
     """The order in which the requests of an operator begin: each waits until all its buckets have one.
 
     Args:
-        rate: of the subtask, or None.
+        rate: of the subtask, or of all subtasks of its partition together, or None.
         job_rate: of all subtasks together, or None.
         uid: of the operator.
         subtask: of the task, where ``rate`` is.
@@ -45,7 +45,8 @@ class Turns:
         if rate is not None:
             # Before a shuffle a task is that of whatever partition comes: in its worker it has a bucket to itself.
             rates = self._rates if parallelism else RatesInMemory()
-            self._own.append(rates.bucket(f"{uid} subtask {subtask}", rate))
+            whose = f"all of partition {scope.partition}" if scope.shares_all else f"subtask {subtask}"
+            self._own.append(rates.bucket(f"{uid} {whose}", rate))
         if job_rate is not None and parallelism:
             tasks = min(parallelism, scope.partitions)
             self._own.append(self._rates.bucket(f"{uid} partition {scope.partition}", job_rate / tasks))

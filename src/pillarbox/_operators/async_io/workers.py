@@ -17,12 +17,12 @@ from time import perf_counter
 from typing import Any
 
 from pillarbox._errors import OperatorError, shorten
-from pillarbox._operators.async_io.event_loop import GRACE, EventLoopThread
+from pillarbox._operators.async_io.event_loop import GRACE, EventLoopThread, cancelled
 from pillarbox._operators.async_io.request import Request
 from pillarbox._operators.async_io.retry import AsyncRetryStrategy, retry_after_millis
 from pillarbox._operators.async_io.turns import Turns
 
-__all__ = ["RequestWorkers", "most_stuck"]
+__all__ = ["Places", "RequestWorkers", "most_stuck"]
 
 # Completed requests wait up to this long (seconds) for others before the mailbox thread is woken up for them, as long
 # as more requests than _PLENTY are queued: waking it up costs more than a request, and takes the interpreter from the
@@ -45,6 +45,55 @@ def most_stuck(capacity: int) -> int:
     return max(capacity, 32)
 
 
+class Places:
+    """Places for requests under way, which the subtasks of an operator share in a process. Of the loop's thread.
+
+    A subtask that finds no free place waits in line, and the first in line gets the next place. A subtask that has no
+    place may always take one: otherwise, a subtask whose calls hang could stop another one, whose epoch has to end
+    before the first can time out.
+
+    Args:
+        most: the most requests under way, but for that.
+
+    Attributes:
+        line: those who wait.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._taken = 0
+        self.line: dict[RequestWorkers, None] = {}
+
+    def has_room(self, owner: RequestWorkers) -> bool:
+        """Return whether the workers of a subtask may have one more place."""
+        return self._taken < self.most or not owner.places_taken
+
+    def take(self, owner: RequestWorkers) -> bool:
+        """Take a place, or wait in line for one; return whether it was taken."""
+        if not self.has_room(owner):
+            if owner.places_taken < self.most:
+                self.line[owner] = None
+            return False
+        self._taken += 1
+        return True
+
+    def give(self) -> None:
+        """Give a place back; whoever waits for one gets it."""
+        self._taken -= 1
+        while self.line and self._taken < self.most:
+            first = next(iter(self.line))
+            del self.line[first]
+            first.start_workers()
+
+    def are_wanted(self, owner: RequestWorkers) -> bool:
+        """Return whether others wait for a place that this one has."""
+        return next(iter(self.line), owner) is not owner
+
+    def leave(self, owner: RequestWorkers) -> None:
+        """Wait no longer."""
+        self.line.pop(owner, None)
+
+
 class RequestWorkers:
     """The workers of one operator.
 
@@ -52,12 +101,15 @@ class RequestWorkers:
         operator: the operator's name, for people.
         thread: the event loop.
         function: asks about one element, or where ``batched`` about a list of them.
-        capacity: the most requests under way.
+        places: for requests under way.
         retry: when to ask again.
         turns: the order in which attempts begin under a rate limit, or None.
         clock: returns relative time (ms); called in the loop's thread.
         notify: called in the loop's thread when completed requests are to be taken; not again until they were.
         cancellable: whether calls can be cancelled; those of plain functions cannot.
+
+    Attributes:
+        places_taken: how many places its workers have. Of the loop's thread.
     """
 
     def __init__(
@@ -67,7 +119,7 @@ class RequestWorkers:
         function: Callable[[Any], Awaitable[Any]],
         *,
         batched: bool,
-        capacity: int,
+        places: Places,
         retry: AsyncRetryStrategy | None,
         turns: Turns | None,
         clock: Callable[[], int],
@@ -79,13 +131,13 @@ class RequestWorkers:
         self._loop = thread.loop
         self._function = function
         self._batched = batched
-        self._capacity = capacity
+        self._places = places
         self._retry = retry
         self._turns = turns
         self._clock = clock
         self._notify = notify
         self._cancellable = cancellable
-        self._plenty = max(_PLENTY, capacity // 2)
+        self._plenty = max(_PLENTY, places.most // 2)
         # Appended to by the mailbox thread, taken from by the workers.
         self._waiting: deque[Request] = deque()
         # The other way round.
@@ -93,7 +145,10 @@ class RequestWorkers:
         # Set by the loop's thread before it notifies, reset by the mailbox thread before it takes.
         self._notified = False
         self._closing = False
-        # Written by the loop's thread only. Workers that have one of the ``capacity`` places:
+        # Written by the loop's thread only, as what follows. Whether places are no concern of its workers any more.
+        self._has_left = False
+        self.places_taken = 0
+        # Workers that have a place:
         self._active: set[asyncio.Task[None]] = set()
         # Those that have lost theirs, as they did not heed their cancellation, with what they are at; and those that
         # should lose it, but too many have already.
@@ -119,8 +174,8 @@ class RequestWorkers:
         """Begin queued requests, as far as there is room."""
         # Workers that are active take it by themselves. One that is about to stop has said so before it looks at the
         # queue for the last time: so it sees what was queued before this line, or this line sees that it stops.
-        if self._waiting and len(self._active) < self._capacity:
-            self._loop.call_soon_threadsafe(self._start_workers)
+        if self._waiting and len(self._active) < self._places.most:
+            self._loop.call_soon_threadsafe(self.start_workers)
 
     def take_completed(self) -> list[Request]:
         """Return the requests that were completed.
@@ -159,8 +214,12 @@ class RequestWorkers:
 
     # -- the loop's side --
 
-    def _start_workers(self) -> None:
-        for _ in range(min(len(self._waiting), self._capacity - len(self._active))):
+    def start_workers(self) -> None:
+        """Begin queued requests, as far as there are places."""
+        for _ in range(min(len(self._waiting), self._places.most - len(self._active))):
+            if self._closing or not self._places.take(self):
+                break
+            self.places_taken += 1
             worker = self._context.run(self._loop.create_task, self._work())
             self._active.add(worker)
         self._most_active = max(self._most_active, len(self._active))
@@ -170,7 +229,8 @@ class RequestWorkers:
         worker = asyncio.current_task()
         assert worker is not None
         waiting, active, stuck = self._waiting, self._active, self._stuck
-        completed, plenty = self._completed, self._plenty
+        completed, plenty, places = self._completed, self._plenty, self._places
+        line = places.line
         function, clock, batched = self._function, self._clock, self._batched
         simple = self._retry is None and self._turns is None
         clean = copy_context()
@@ -180,7 +240,7 @@ class RequestWorkers:
                     request = waiting.popleft()
                 except IndexError:
                     active.discard(worker)
-                    if not waiting or len(active) >= self._capacity:
+                    if not waiting:
                         return
                     active.add(worker)
                     continue
@@ -209,6 +269,8 @@ class RequestWorkers:
                     self._announce(len(waiting) <= plenty)
                 if stuck and worker in stuck:
                     return  # another has its place
+                if line and places.are_wanted(self):
+                    return
                 if _differs(clean):
                     return  # and the next begins with a clean context
         finally:
@@ -217,13 +279,19 @@ class RequestWorkers:
     def _leave(self, worker: asyncio.Task[None]) -> None:
         """Hand a worker's place to another one, if there is something to do."""
         self._active.discard(worker)
-        if self._stuck.pop(worker, None) is not None and self._paralysed:
+        if self._stuck.pop(worker, None) is None:
+            self._give_place()
+        elif self._paralysed:
             # One more may be replaced.
             other, request = self._paralysed.popitem()
             self._replace(other, request)
         self._paralysed.pop(worker, None)
-        if self._waiting and not self._closing:
-            self._start_workers()
+        self.start_workers()
+
+    def _give_place(self) -> None:
+        if not self._has_left:
+            self.places_taken -= 1
+            self._places.give()
 
     async def _ask(self, request: Request) -> None:
         """Ask, and ask again where the strategy says so, at no more than the limited rate."""
@@ -296,20 +364,25 @@ class RequestWorkers:
         """Hand the place of a worker that is still busy with an abandoned request to another one."""
         if request.running is not worker or self._closing:
             return
-        if len(self._stuck) < most_stuck(self._capacity):
+        if len(self._stuck) < most_stuck(self._places.most):
             self._active.discard(worker)
             self._stuck[worker] = request
-            self._start_workers()
+            self._give_place()
+            self.start_workers()
             return
         self._paralysed[worker] = request
-        if len(self._paralysed) == self._capacity:
+        if self._is_paralysed():
             # The time counts from now on, also where all were busy once before.
             if self._giving_up is not None:
                 self._giving_up.cancel()
             self._giving_up = self._loop.call_later(_PARALYSED, self._give_up)
 
+    def _is_paralysed(self) -> bool:
+        """Whether no request can begin until a call returns that should have long ago."""
+        return len(self._paralysed) == self.places_taken and not self._places.has_room(self)
+
     def _give_up(self) -> None:
-        if len(self._paralysed) < self._capacity or self._closing:
+        if self._closing or not self._is_paralysed():
             return
         values = [shorten(request.values[0]) for request in (*self._stuck.values(), *self._paralysed.values())]
         kind = "do not heed their cancellation" if self._cancellable else "do not return"
@@ -321,11 +394,11 @@ class RequestWorkers:
         self._notify()
 
     async def _end_workers(self) -> None:
-        workers = {*self._active, *self._stuck}
-        for worker in workers:
-            worker.cancel()
-        if workers:
-            await asyncio.wait(workers, timeout=GRACE)
+        await cancelled({*self._active, *self._stuck})
+        self._has_left = True
+        self._places.leave(self)
+        for _ in range(self.places_taken):  # of calls that heed no cancellation
+            self._places.give()
 
 
 def _differs(clean: Context) -> bool:

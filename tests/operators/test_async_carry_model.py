@@ -1,4 +1,4 @@
-"""Two residents that take turns at a subtask at random, against what must hold whatever happens (A7)."""
+"""Carried requests of a task that dies at random, against what must hold whatever happens (A7)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tests.operators.test_async_carry import Resident
 TIMEOUT = 100
 
 
-class HandOverMachine(RuleBasedStateMachine):
-    """Epochs here and there, answers, errors of all kinds, time that passes, workers that die."""
+class CarryMachine(RuleBasedStateMachine):
+    """Epochs, answers, errors of all kinds, time that passes, processes that die."""
 
     @initialize(ordered=st.booleans(), capacity=st.integers(1, 3))
     def start(self, ordered: bool, capacity: int) -> None:
         self.options = {"timeout": TIMEOUT, "capacity": capacity, "ordered": ordered, "on_failure": "drop"}
         self.store = MemoryChunkStore()
         self.clock = ManualProcessingTimeService()
-        self.residents = [self.new_resident(), self.new_resident()]
+        self.resident = self.new_resident()
         self.pushed = 0
         # Requests that the last epoch left in the state.
         self.carried = 0
@@ -47,10 +47,10 @@ class HandOverMachine(RuleBasedStateMachine):
 
     # -- what happens --
 
-    @rule(place=st.integers(0, 1), records=st.integers(0, 3))
-    def epoch(self, place: int, records: int) -> None:
+    @rule(records=st.integers(0, 3))
+    def epoch(self, records: int) -> None:
         records = min(records, 2 * self.options["capacity"] - self.carried)  # type: ignore[operator]
-        resident = self.residents[place]
+        resident = self.resident
         values = range(self.pushed, self.pushed + records)
         self.pushed += records
         answering = self.answer_all_that_is_overdue(resident)
@@ -89,25 +89,24 @@ class HandOverMachine(RuleBasedStateMachine):
         return asyncio.run_coroutine_threadsafe(answer(), resident.operator.in_flight.host.thread.loop)
 
     def note(self) -> None:
-        for resident in self.residents:
-            for value in resident.service.begun:
-                self.asked.setdefault(value, self.clock.current_processing_time())
+        for value in self.resident.service.begun:
+            self.asked.setdefault(value, self.clock.current_processing_time())
 
-    def waiting(self) -> list[tuple[Resident, int]]:
-        return [(resident, value) for resident in self.residents for value in resident.service.waiting]
+    def waiting(self) -> list[int]:
+        return list(self.resident.service.waiting)
 
     @precondition(lambda self: self.waiting())
     @rule(data=st.data())
     def answer(self, data: Any) -> None:
-        resident, value = data.draw(st.sampled_from(self.waiting()))
-        resident.answer(value, value)
+        value = data.draw(st.sampled_from(self.waiting()))
+        self.resident.answer(value, value)
         self.note()
 
     @precondition(lambda self: self.waiting())
     @rule(data=st.data(), kind=st.sampled_from([ValueError, SystemExit, KeyboardInterrupt, GeneratorExit]))
     def fail(self, data: Any, kind: type[BaseException]) -> None:
-        resident, value = data.draw(st.sampled_from(self.waiting()))
-        resident.fail(value, kind())
+        value = data.draw(st.sampled_from(self.waiting()))
+        self.resident.fail(value, kind())
         self.failed.add(value)
         self.note()
 
@@ -115,38 +114,37 @@ class HandOverMachine(RuleBasedStateMachine):
     def wait(self, milliseconds: int) -> None:
         self.clock.advance(milliseconds)
 
-    @rule(place=st.integers(0, 1))
-    def die(self, place: int) -> None:
-        self.residents[place].task.cancel()
-        self.residents[place] = self.new_resident()
+    @rule()
+    def die(self) -> None:
+        self.resident.task.cancel()
+        self.resident = self.new_resident()
 
     # -- what holds --
 
     @invariant()
     def at_most_capacity_under_way_and_each_asked_once(self) -> None:
-        for resident in getattr(self, "residents", ()):
-            assert len(resident.service.waiting) <= self.options["capacity"]  # type: ignore[operator]
-            assert len(set(resident.service.begun)) == len(resident.service.begun), "asked again in one worker"
+        if hasattr(self, "resident"):
+            service = self.resident.service
+            assert len(service.waiting) <= self.options["capacity"]  # type: ignore[operator]
+            assert len(set(service.begun)) == len(service.begun), "asked again in one process"
 
     def teardown(self) -> None:
-        if not hasattr(self, "residents"):
+        if not hasattr(self, "resident"):
             return
         try:
-            resident = self.residents[0]
-            self.epoch(0, 0)
+            self.epoch(0)
             while self.carried:
-                for value in list(resident.service.waiting):
-                    resident.answer(value, value)
-                self.epoch(0, 0)
+                for value in self.waiting():
+                    self.resident.answer(value, value)
+                self.epoch(0)
             left = [outcome[1] if isinstance(outcome, tuple) else outcome for outcome in self.out]
             assert len(set(left)) == len(left), "out twice"
             assert set(range(self.pushed)) - set(left) <= self.failed, "lost"
             if self.options["ordered"]:
                 assert left == sorted(left)
         finally:
-            for resident in self.residents:
-                resident.task.cancel()
+            self.resident.task.cancel()
 
 
-TestHandOver = HandOverMachine.TestCase
-TestHandOver.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)
+TestCarry = CarryMachine.TestCase
+TestCarry.settings = settings(max_examples=100, stateful_step_count=25, deadline=None)

@@ -1,0 +1,261 @@
+"""What the subtasks of an async operator share that live in one process: event loop, places, results, limits."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pillarbox import AsyncCache, Function
+from pillarbox._errors import OperatorError
+from pillarbox._operators.async_io import event_loop, host, workers
+from pillarbox._operators.async_io.operator import AsyncWaitOperator
+from pillarbox._operators.async_io.options import AsyncOptions
+from pillarbox._operators.async_io.rates import RateScope, RatesInMemory
+from pillarbox._operators.async_io.turns import Turns
+from pillarbox._operators.operator import OperatorContext
+from pillarbox._operators.shared_resources import SharedResources
+from pillarbox.testing import OneInputStreamOperatorTestHarness as Harness
+from tests.nodes import node
+
+
+class Service(Function):
+    """Answers a value when it is told to; each subtask has a copy, as from a pickle."""
+
+    def __init__(self) -> None:
+        self.asked: list[Any] = []
+        self.loops: list[asyncio.AbstractEventLoop] = []
+        self._answers: dict[Any, asyncio.Future[Any]] = {}
+        self._changed = threading.Condition()
+
+    async def __call__(self, value):
+        answer = asyncio.get_running_loop().create_future()
+        with self._changed:
+            self.loops.append(asyncio.get_running_loop())
+            self._answers[value] = answer
+            self.asked.append(value)
+            self._changed.notify_all()
+        return await answer
+
+    def await_asked(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.asked) >= count, 60)
+
+    def settle(self) -> None:
+        """Wait until the loop has done what is ready, and what follows from it."""
+
+        async def pause() -> None:
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+        asyncio.run_coroutine_threadsafe(pause(), self.loops[0]).result(60)
+
+    def answer(self, value: Any) -> None:
+        self.loops[0].call_soon_threadsafe(self._answers[value].set_result, value)
+
+
+def task(shared: SharedResources, function: Any, *, subtask: int = 0, **options: Any) -> Any:
+    """Return a harness of one of the subtasks that share."""
+    one = node(AsyncWaitOperator, "ask", function, AsyncOptions("map_async", on_barrier="carry", **options))
+
+    def make(context: OperatorContext) -> Any:
+        context.shared = shared
+        return one.factory.make(context)
+
+    return Harness(replace(one, factory=replace(one.factory, make=make)), subtask=subtask, parallelism=2)
+
+
+def test_a_resource_is_made_once_and_closed_with_its_last_share():
+    made: list[Any] = []
+
+    class Resource:
+        is_closed = False
+
+        def __init__(self) -> None:
+            made.append(self)
+
+        def close(self) -> None:
+            self.is_closed = True
+
+    shared = SharedResources()
+    one, two = shared.lease("a", Resource), shared.lease("a", Resource)
+    other = shared.lease("b", Resource)
+    assert one.resource is two.resource is made[0] and other.resource is made[1] and len(made) == 2
+    one.release()
+    assert not made[0].is_closed
+    two.spoil()
+    assert two.is_spoilt and shared.lease("a", Resource).resource is made[2]
+    two.release()
+    assert [each.is_closed for each in made] == [True, False, False]
+
+
+def test_they_share_a_loop_which_ends_with_the_last_of_them():
+    shared, service = SharedResources(), Service()
+    with task(shared, service, timeout=None) as two:
+        one = task(shared, service, timeout=None)
+        one.push(1)
+        two.push(2)
+        service.await_asked(2)
+        assert service.loops[0] is service.loops[1]
+        one.close()  # its request is abandoned
+        service.answer(2)
+        two.drain()
+        assert two.get_output() == [2]
+        assert service.loops[0].is_running()
+    assert service.loops[0].is_closed()
+
+
+def test_capacity_is_theirs_together_and_nobody_waits_for_ever():
+    shared, service = SharedResources(), Service()
+    with task(shared, service, capacity=3, timeout=None) as one, task(shared, service, capacity=3, timeout=None) as two:
+        one.push_all(["a", "b", "c", "d"])
+        service.await_asked(3)
+        two.push_all(["x", "y"])
+        service.await_asked(4)
+        # All are taken, and who has none may always have one.
+        assert service.asked == ["a", "b", "c", "x"]
+        service.answer("x")
+        service.await_asked(5)
+        assert service.asked[4:] == ["y"]  # as before: three, and one more
+        service.answer("a")  # three are under way: one more may not be
+        service.answer("b")
+        service.await_asked(6)
+        assert service.asked[5:] == ["d"]
+        for value in "cdy":
+            service.answer(value)
+        one.drain()
+        two.drain()
+        assert one.get_output() == ["a", "b", "c", "d"] and two.get_output() == ["x", "y"]
+
+
+def test_who_waits_in_line_has_the_next_place():
+    shared, service = SharedResources(), Service()
+    with task(shared, service, capacity=2, timeout=None) as one, task(shared, service, capacity=2, timeout=None) as two:
+        one.push_all([1, 2, 3, 4])
+        service.await_asked(2)
+        two.push_all([11, 12, 13, 14])
+        service.await_asked(3)
+        # What is answered, and what is asked then. Two are under way, and one more of whoever would have none.
+        for value, asked in [(11, [12]), (1, []), (12, [13]), (2, [14, 3]), (13, []), (14, [4])]:
+            before = len(service.asked)
+            service.answer(value)
+            service.await_asked(before + len(asked))
+            service.settle()
+            assert service.asked[before:] == asked
+        service.answer(3)
+        service.answer(4)
+        one.drain()
+        two.drain()
+        assert not shared_places(one).line
+
+
+def shared_places(harness: Any) -> workers.Places:
+    places: workers.Places = harness.operator.in_flight.host._lease.resource.places
+    return places
+
+
+def test_results_are_kept_for_all_of_them():
+    asked = []
+
+    async def ask(value):
+        asked.append(value)
+        return value
+
+    shared, cache = SharedResources(), AsyncCache(max_size=10)
+    with task(shared, ask, cache=cache) as one, task(shared, ask, cache=cache) as two:
+        one.push("a")
+        one.drain()
+        two.push_all(["a", "b"])
+        two.drain()
+        assert two.get_output() == ["a", "b"] and asked == ["a", "b"]
+
+
+def test_what_a_function_began_ends_with_its_task():
+    ended = []
+
+    class Polling(Function):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        async def open(self, runtime_context):
+            self.polling = asyncio.create_task(self.poll())
+
+        async def poll(self):
+            try:
+                await asyncio.create_task(asyncio.sleep(3600))
+            finally:
+                ended.append(self.name)
+
+        async def __call__(self, value):
+            return value
+
+    shared = SharedResources()
+    with task(shared, Polling("one")):
+        with task(shared, Polling("two")) as two:
+            two.push(1)
+            two.drain()
+        assert ended == ["two"]
+    assert ended == ["two", "one"]
+
+
+def test_a_blocked_loop_is_not_for_those_who_come_later(monkeypatch):
+    monkeypatch.setattr(workers, "_HEARS", 0.1)
+    monkeypatch.setattr(workers, "GRACE", 0.1)
+    monkeypatch.setattr(event_loop, "GRACE", 0.1)
+    monkeypatch.setattr(host, "GRACE", 0.1)
+    blocked, may_end = threading.Event(), threading.Event()
+
+    async def ask(value):
+        if value == "blocks":
+            blocked.set()
+            may_end.wait()
+        return value
+
+    shared = SharedResources()
+    try:
+        one, two = task(shared, ask, timeout=None), task(shared, ask, timeout=None)
+        one.push("blocks")
+        assert blocked.wait(60)
+        with pytest.raises(OperatorError, match="a coroutine blocks its event loop"):
+            one.close()
+        with task(shared, ask, timeout=None) as again:
+            again.push(1)
+            again.drain()
+            assert again.get_output() == [1]
+    finally:
+        may_end.set()
+    two.close()
+
+
+def test_a_limit_is_that_of_all_in_a_partition():
+    rates = RatesInMemory()
+
+    def buckets(scope: RateScope) -> list[Any]:
+        turns = [Turns(scope, "uid", subtask, 4, 2, rate=5, job_rate=None) for subtask in (0, 1)]
+        return [each._own[0] for each in turns]
+
+    together = buckets(RateScope(rates, 2, 1, shares_all=True))
+    alone = buckets(RateScope(rates))
+    other = buckets(RateScope(rates, 2, 0, shares_all=True))
+    assert together[0] is together[1] and other[0] is not together[0]
+    assert alone[0] is not alone[1]
+
+
+@pytest.mark.parametrize("stay", [True, False])
+def test_requests_are_carried_only_where_the_next_epoch_runs_in_the_same_process(stay):
+    answers = threading.Event()
+
+    def ask(value):
+        assert answers.wait(60)
+        return value
+
+    with task(SharedResources(stay=stay), ask, timeout=None) as harness:
+        harness.push(1)
+        if not stay:
+            answers.set()
+        harness.snapshot()
+        assert harness.get_output() == ([] if stay else [1])
+        answers.set()
