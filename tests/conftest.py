@@ -64,6 +64,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory, workers_python: str) -> Iter
         .config("spark.driver.memory", "4g")
         .config("spark.local.dir", str(home / "local"))
         .config("spark.log.level", "ERROR")
+        # Queries of other tests may still have some.
+        .config("spark.pillarbox.homes.max", "64")
         .config("spark.python.daemon.module", "tests.daemon")
         .config("spark.speculation", "false")
         .config("spark.sql.shuffle.partitions", "2")

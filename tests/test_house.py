@@ -31,7 +31,7 @@ LAYERS = [
     ("_runtime",),
     ("_datastream",),
     ("functions", "async_retry_predicates", "_api"),
-    ("_cli", "__main__"),
+    ("_cli", "__main__", "daemon"),
     ("testing",),
 ]
 PUBLIC = {
@@ -69,6 +69,7 @@ PUBLIC = {
 
 PUBLIC_MODULES = {
     "async_retry_predicates": {"empty_result_predicate", "exception_type_predicate", "has_exception_predicate"},
+    "daemon": set(),
     "functions": {"async_map", "interval_join", "window_aggregate"},
     "mailbox": {
         "LatencyStatistics", "MAX_PRIORITY", "MIN_PRIORITY", "Mail", "MailOptions", "MailboxClosedError",

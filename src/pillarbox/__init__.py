@@ -42,4 +42,6 @@ else:
 
     def __dir__() -> list[str]:
         own = {name for name in globals() if name.startswith("__")}
-        return sorted({*own, *__getattr__("__all__"), "async_retry_predicates", "functions", "mailbox", "testing"})
+        return sorted(
+            {*own, *__getattr__("__all__"), "async_retry_predicates", "daemon", "functions", "mailbox", "testing"}
+        )

@@ -197,7 +197,7 @@ class TaskReport:
         state_chunks: chunks of the state log.
         mailbox_latency_ms: the longest that one of the latest ten probes waited for its turn in the mailbox; also for a
             source. None: no probe has run, or the program asks for none (``measure_mailbox_latency``).
-        state_sync: how the task got to the store's version: ``"in step"``, ``"caught up"``, ``"loaded"``, ...
+        state_sync: how the task stood to the store's version: ``"in step"``, or ``"loaded"``: it was created again.
         state_format: ``"plain"``, where state is plain data of declared types; or ``"pickle: "`` and the reason. None:
             there is no state, or (in a batch) it is written nowhere.
         gauges: the other metrics of the user's functions, by ``uid.name``.
@@ -207,6 +207,8 @@ class TaskReport:
         host: the machine that the task ran on.
         process: the number of its process there: a home, or a Python worker of Spark's.
         attempt: which attempt of Spark's task ran it, from 0; None where no task of Spark's did.
+        process_tasks: how many tasks live in that process.
+        process_bytes: the resident memory of that process (Linux), of which homes share some with each other.
     """
 
     vertex: str
@@ -243,6 +245,8 @@ class TaskReport:
     host: str | None = None
     process: int | None = None
     attempt: int | None = None
+    process_tasks: int | None = None
+    process_bytes: int | None = None
 
     def __repr__(self) -> str:
         return told(self, vars(self))

@@ -35,7 +35,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch):
     """The clock of the worker."""
-    mine = Residency()
+    mine = Residency(stay=True)
     monkeypatch.setattr(residency, "here", mine)
     wall = Clock()
     monkeypatch.setattr(system_clock, "time", wall)

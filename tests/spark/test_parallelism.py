@@ -138,22 +138,27 @@ def test_who_has_set_no_parallelism_is_told_once_which_one_it_is(home, capsys):
     """Nothing is configured here: messages that are no warnings are in no log."""
     told = (
         "pillarbox: the query begins with parallelism 2, as spark.sql.shuffle.partitions says:"
-        " env.set_parallelism() sets another one, and 'pillarbox rescale' changes it\n"
+        " env.set_parallelism() sets another one, and 'pillarbox rescale' changes it, up to the max parallelism\n"
+    )
+    fixed = (
+        "pillarbox: the query begins with max parallelism 16, which is now fixed:"
+        " env.set_max_parallelism() sets another one for a new checkpoint, which may begin with a savepoint of this"
+        " one\n"
     )
 
     def said() -> str:
         return "".join(line for line in capsys.readouterr().err.splitlines(True) if "pillarbox" in line)
 
-    assert home.run(None) == counts(1) and said() == told
+    assert home.run(None) == counts(1) and said() == told + fixed
     assert home.run(None) == counts(2) and said() == ""
     savepoint = str(home.folder / "savepoint")
     pillarbox.savepoint(home.spark, str(home.checkpoint), savepoint)
     home.checkpoint = home.folder / "from a savepoint"
-    assert home.run(None, savepoint=savepoint) == counts(3) and said() == told
+    assert home.run(None, savepoint=savepoint) == counts(3) and said() == told + fixed
     assert home.run(None, savepoint=savepoint) == counts(4) and said() == ""
     home.checkpoint = home.folder / "another"
     home.run(2)
-    assert said() == ""
+    assert said() == fixed
 
 
 def test_a_checkpoint_that_lost_its_note_goes_by_its_logs(home, caplog, capsys):
@@ -164,7 +169,7 @@ def test_a_checkpoint_that_lost_its_note_goes_by_its_logs(home, caplog, capsys):
         "begins with parallelism 2, as spark.sql.shuffle.partitions says: env.set_parallelism() sets another one"
         in caplog.text
     )
-    assert "begins with max parallelism 16, which its checkpoint keeps: env.set_max_parallelism()" in caplog.text
+    assert "begins with max parallelism 16, which is now fixed: env.set_max_p" in caplog.text
     assert "parallelism" not in capsys.readouterr().err  # it is in the log
     shutil.rmtree(home.checkpoint / "pillarbox")
     assert home.run() == counts(2)

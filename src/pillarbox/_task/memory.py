@@ -14,7 +14,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
-__all__ = ["Memory", "MemoryProbe", "process_memory", "readable"]
+__all__ = ["Memory", "MemoryProbe", "process_memory", "readable", "resident_bytes"]
 
 # More than any machine has: so a control group of the first version says that there is no limit.
 _NO_LIMIT = 1 << 50
@@ -84,6 +84,14 @@ def process_memory(root: str = "/sys/fs/cgroup", process: str = "/proc/self") ->
         return own
     shared = _container_memory(root, process, resident * page)
     return shared if shared is not None and (own is None or shared.is_scarce) else own
+
+
+def resident_bytes(process: str = "/proc/self") -> int | None:
+    """Return the memory of this process that is not swapped out; None: there is no way to know."""
+    try:
+        return int(_read(f"{process}/statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None
 
 
 def _container_memory(root: str, process: str, share: int) -> Memory | None:

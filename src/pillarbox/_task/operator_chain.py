@@ -19,6 +19,7 @@ from pillarbox._operators.operator import (
     RecordInput,
     StreamOperator,
 )
+from pillarbox._operators.shared_resources import SharedResources
 from pillarbox._operators.timestamps_and_watermarks import status_said_anew
 from pillarbox._operators.typed_results import typed
 from pillarbox._state import KeyedStateBackend
@@ -72,6 +73,7 @@ class OperatorChain:
             self._keyed = KeyedContext(backend, timers)
         wiring = _Wiring(vertex, writer)
         epoch_time = None if own_state is None else lambda: own_state.now
+        shared = vertex.shared or SharedResources()
         for index, node in reversed(list(enumerate(vertex.nodes))):
             types = node.factory.result_types
             outputs: dict[Any, Input] = {
@@ -94,6 +96,7 @@ class OperatorChain:
                 batch=vertex.batch,
                 epoch_time=epoch_time,
                 rate_scope=vertex.rate_scope or RateScope(),
+                shared=shared,
             )
             wiring.add(index, node.factory.make(context))
         self.operators: list[StreamOperator] = [wiring.operators[index] for index in range(len(vertex.nodes))]

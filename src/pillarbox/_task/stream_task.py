@@ -25,6 +25,7 @@ from pillarbox._state import KeyedStateBackend
 from pillarbox._task.checkpoint import SubtaskCheckpointCoordinator
 from pillarbox._task.collector import rare_collections
 from pillarbox._task.lifecycle import TaskEvent, TaskLife, TaskState, suppress
+from pillarbox._task.memory import resident_bytes
 from pillarbox._task.metrics import TaskMetrics
 from pillarbox._task.operator_chain import OperatorChain
 from pillarbox._task.record_writer import RecordWriter
@@ -117,6 +118,7 @@ class StreamTask(ABC):
         self._checkpoint_id = 0
         self._mails_before = 0
         self.attempt: int | None = None
+        self.process_tasks: int | None = None
 
     def _new_mailbox_metrics(self) -> MailboxMetrics:
         """Return the mailbox's metrics; where the program asks for it, with probes by the task's clock."""
@@ -452,4 +454,6 @@ class StreamTask(ABC):
             host=socket.gethostname(),
             process=os.getpid(),
             attempt=self.attempt,
+            process_tasks=self.process_tasks,
+            process_bytes=resident_bytes(),
         )

@@ -10,6 +10,7 @@ from itertools import count, islice
 from pillarbox._elements import channel_code
 from pillarbox._operators.async_io.rates import RateScope
 from pillarbox._operators.operator import OperatorFactory
+from pillarbox._operators.shared_resources import SharedResources
 from pillarbox._state.key_note import KeyNote
 from pillarbox._state.log_head import LogIdentity
 from pillarbox._state.state_note import StateNote
@@ -224,6 +225,7 @@ class Vertex:
         moved: the classes that have moved, by the module and name that checkpoints have them by.
         partitions: how many tasks of a vertex behind a shuffle run at a time, by the program.
         rate_scope: which rate limits its task shares with others; None: none. The runtime sets it where the task runs.
+        shared: what its task shares with the others of the vertex there; None: nothing. The runtime sets it, too.
     """
 
     number: int
@@ -249,6 +251,7 @@ class Vertex:
     parallelisms: tuple[int | None, ...] = ()
     partitions: int = 1
     rate_scope: RateScope | None = None
+    shared: SharedResources | None = None
 
     @property
     def is_source(self) -> bool:

@@ -63,7 +63,7 @@ class LevelTasks:
         shipped = self._vertices[number]
         with failures_in_worker(shipped.name, subtask):
             task = self._task(place, layout, chunks)
-            task.attempt = attempt_number()
+            task.attempt, task.process_tasks = attempt_number(), len(self._residency)
             try:
                 yield from task.run_epoch(buffers, chunks, now, last=last)
                 wakes_up = task.next_wake_up

@@ -16,9 +16,11 @@ import time
 from collections.abc import Callable
 from functools import cache
 from typing import NoReturn, TypeVar
+from weakref import WeakValueDictionary
 
 from pillarbox._graph import Layout, lay_out
 from pillarbox._operators.async_io.rates import RateScope
+from pillarbox._operators.shared_resources import SharedResources
 from pillarbox._runtime.shipping import ShippedVertex
 from pillarbox._runtime.spark.layouts import STATE_PARTITIONS, local_property, partition_id, query, run_of_query
 from pillarbox._state import ChunkStore
@@ -53,6 +55,7 @@ class Residency:
         clock: seconds, from any start.
         worked: the processor time of this worker (seconds), from any start.
         idle: how long a resident stays that nobody asks for (seconds).
+        stay: whether all epochs of a subtask run here, as in a home; else Spark gives each to any of several workers.
 
     Attributes:
         is_busy: whether a task of Spark's uses a resident.
@@ -65,11 +68,15 @@ class Residency:
         worked: Callable[[], float] = time.process_time,
         *,
         idle: float = _LET_GO_AFTER_SECONDS,
+        stay: bool = False,
     ) -> None:
         self._clock = clock
         self._idle = idle
+        self._stay = stay
         self._worked = worked
         self._residents: dict[_Place, StreamTask] = {}
+        # What the tasks of a vertex share that belong to one partition: as long as one of them lives.
+        self._shared: WeakValueDictionary[_Place, SharedResources] = WeakValueDictionary()
         # In the order of these times: a worker may have a hundred residents, and asks for each in every epoch.
         self._last_used: dict[_Place, float] = {}
         # When the last full collection ended, and how long it took (processor time). The first one can wait: what a
@@ -93,6 +100,9 @@ class Residency:
 
         return self._resident((run_of_query(), shipped.digest, layout, -1), make)
 
+    def __len__(self) -> int:
+        return len(self._residents)
+
     def has(self, shipped: ShippedVertex, subtask: int, layout: Layout) -> bool:
         """Return whether the task of a subtask is here."""
         return (run_of_query(), shipped.digest, layout, subtask) in self._residents
@@ -104,7 +114,9 @@ class Residency:
         def make() -> MultipleInputStreamTask:
             vertex = loaded(shipped, layout)
             partitions = int(local_property(STATE_PARTITIONS) or vertex.partitions)
-            vertex.rate_scope = RateScope.of_worker(query() or shipped.digest, partitions, partition_id())
+            partition = partition_id()
+            vertex.rate_scope = RateScope.of_worker(query() or shipped.digest, partitions, partition)
+            vertex.shared = self._shared.setdefault((*place[:-1], partition), SharedResources(stay=self._stay))
             return MultipleInputStreamTask(vertex, subtask)
 
         task = self._resident(place, make)

@@ -70,6 +70,8 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
         "spark.master": f"local[{cores}, 4]",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
+        # What workers import is imported once, and shared.
+        "spark.python.daemon.module": "pillarbox.daemon",
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.speculation": "false",

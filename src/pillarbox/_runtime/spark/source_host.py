@@ -57,7 +57,7 @@ class SourceHost:
             layout = self._layout.current()
             is_new = not residency.here.has(self._shipped, -1, layout)
             task = residency.here.source_task(self._shipped, layout)
-            task.attempt = attempt_number()
+            task.attempt, task.process_tasks = attempt_number(), len(residency.here)
             if is_new and not self._bounded and any(operator.has_close for operator in task.chain.operators):
                 hold()
             last = residency.drains()

@@ -374,15 +374,16 @@ def _tell_defaults(spark: SparkSession, planned: Sequence[PlannedProgram]) -> No
     if stateful and wanted_parallelism(stateful) is None:
         tell(
             f"the query begins with parallelism {max(one.parallelism for one in stateful)},"
-            f" {reason_for_default(spark)}: env.set_parallelism() sets another one, and 'pillarbox rescale' changes it"
+            f" {reason_for_default(spark)}: env.set_parallelism() sets another one, and 'pillarbox rescale' changes it,"
+            " up to the max parallelism"
         )
-    for one in stateful:
-        if not one.sets_max_parallelism:
-            _log.info(
-                "the query begins with max parallelism %d, which its checkpoint keeps: env.set_max_parallelism() sets"
-                " another one at the first start",
-                one.layout.subtasks,
-            )
+    fixed = {one.layout.subtasks for one in stateful if not one.sets_max_parallelism}
+    if fixed:
+        tell(
+            f"the query begins with max parallelism {' and '.join(map(str, sorted(fixed)))},"
+            " which is now fixed: env.set_max_parallelism() sets another one for a new checkpoint, which may begin"
+            " with a savepoint of this one"
+        )
 
 
 def _watch_starts(spark: SparkSession) -> None:

@@ -86,7 +86,7 @@ class _Guest:
 
     def __init__(self, clock: Callable[[], float], idle: float) -> None:
         self._clock = clock
-        self._residency = Residency(clock, idle=idle)
+        self._residency = Residency(clock, idle=idle, stay=True)
         self._tasks: LevelTasks | None = None
         # Guards what follows; the guest's thread waits for it.
         self._changed = threading.Condition()

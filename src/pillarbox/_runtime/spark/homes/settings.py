@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ MOST = "spark.pillarbox.homes.max"
 IDLE = "spark.pillarbox.homes.idle"
 """How long a home lives without an epoch."""
 
-_MOST = 32
+# Each home takes some megabytes, and no more of them work at a time than there are task slots: a few for each processor
+# are enough to keep those that do from sharing one, which would be sharing its interpreter.
+_MOST = min(32, max(8, 4 * (os.cpu_count() or 1)))
 _IDLE = "2 hours"
 _MODES = ("fork", "spawn", "off")
 

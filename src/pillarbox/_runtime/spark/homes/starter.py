@@ -360,16 +360,17 @@ def run_spawned(facts: list[Any], lifeline: int, tells: int) -> NoReturn:
 
 
 def import_all() -> None:
-    """Import what homes need."""
+    """Import what homes and workers need."""
     import pandas
     import pyarrow.compute
-    import pyspark.sql.streaming.stateful_processor
+    import pyspark.sql.streaming.stateful_processor_util
     import pyspark.worker
 
     import pillarbox
-    from pillarbox._runtime.spark import task_host
+    from pillarbox._runtime.spark import source_host, task_host
 
-    _ = pandas, pyarrow.compute, pyspark.worker, pyspark.sql.streaming.stateful_processor, pillarbox, task_host
+    _ = pandas, pyarrow.compute, pyspark.worker, pyspark.sql.streaming.stateful_processor_util, pillarbox
+    _ = source_host, task_host
 
 
 def _watch(pid: int) -> int | None:

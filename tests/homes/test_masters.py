@@ -1,0 +1,88 @@
+"""Homes on masters with many task slots and several executors, and on other versions of Spark; nothing stays behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.homes.program import EPOCHS, KEYS, MARK, PARTITIONS, processes
+
+ROOT = Path(__file__).resolve().parents[2]
+LONG = "PILLARBOX_LONG" in os.environ
+CLUSTER = "local-cluster[2,4,2048]"
+VERSIONS = sorted(path.name.partition("-")[2] for path in (ROOT / ".venvs").glob("spark-*"))
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(sys.platform != "linux", reason="it looks at processes in /proc"),
+]
+
+CASES = [
+    pytest.param("local[8]", "fork", None, id="local-fork"),
+    pytest.param(CLUSTER, "fork", None, id="cluster-fork"),
+    *(
+        pytest.param(master, mode, version, id=f"{master.partition('[')[0]}-{mode}-{version or 'installed'}")
+        for master in ("local[8]", CLUSTER)
+        for mode in ("fork", "spawn", "off")
+        for version in (None, *VERSIONS)
+        if LONG and (mode, version) != ("fork", None)
+    ),
+]
+
+
+def run(tmp_path: Path, version: str | None = None, **told: Any) -> dict[str, Any]:
+    """Run the program, and wait for the end of all its processes."""
+    mark = uuid.uuid4().hex
+    path = [ROOT / ".venvs" / f"spark-{version}"] if version else []
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    env |= {
+        MARK: mark,
+        "PYTHONPATH": os.pathsep.join(map(str, [*path, ROOT / "src", ROOT])),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    command = [sys.executable, "-m", "tests.homes.program", str(tmp_path), json.dumps(told)]
+    ran = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]
+    until = time.monotonic() + 10
+    while processes(mark):
+        assert time.monotonic() < until, f"these processes have not ended: {processes(mark)}"
+        time.sleep(0.05)
+    found: dict[str, Any] = json.loads([line for line in ran.stdout.splitlines() if line.startswith("{")][-1])
+    return found
+
+
+RIGHT = sorted([key, count] for key in range(KEYS) for count in range(1, EPOCHS + 1))
+
+
+@pytest.mark.parametrize(("master", "mode", "version"), CASES)
+def test_functions_live_in_homes_wherever_spark_runs_their_tasks(
+    master: str, mode: str, version: str | None, tmp_path: Path
+) -> None:
+    found = run(tmp_path, version, master=master, homes=mode)
+    assert found["counted"] == RIGHT and found["asked"] == EPOCHS * KEYS
+    if mode == "off":
+        return
+    assert found["alive"] == [], "functions are closed, and their processes end, with the query"
+    if master == CLUSTER:
+        # Spark may move a partition: then its task is made anew, and asks again about what was under way.
+        assert found["homes"] <= 2 * PARTITIONS
+        return
+    assert found["homes"] == PARTITIONS
+    assert found["in_fields"] == found["requests"] == EPOCHS * KEYS, (
+        "a field counts what state counts, a request is one"
+    )
+
+
+def test_an_executor_that_is_killed_leaves_nothing_behind(tmp_path: Path) -> None:
+    found = run(tmp_path, master=CLUSTER, homes="fork", kills=True)
+    assert found["counted"] == RIGHT and found["asked"] == EPOCHS * KEYS
+    assert PARTITIONS < found["homes"] <= 3 * PARTITIONS
