@@ -26,7 +26,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -38,7 +37,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.support import ROOT, SOURCE, Side, find_pillarbox, finish, print_table
+from benchmarks.support import ROOT, SOURCE, Side, find_pillarbox, finish, print_table, revision_source
 
 find_pillarbox()
 
@@ -284,13 +283,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if unknown := set(arguments.works) - set(WORKS):
         parser.error(f"{', '.join(sorted(unknown))}: known are {', '.join(WORKS)}")
-    with tempfile.TemporaryDirectory(prefix="bench-revision-") as directory:
-        archive = ["git", "-C", str(ROOT), "archive", arguments.revision, "src"]
-        with subprocess.Popen(archive, stdout=subprocess.PIPE) as tree:
-            subprocess.run(["tar", "-x", "-C", directory], stdin=tree.stdout, check=True)
-        if tree.returncode:
-            raise SystemExit(f"git knows no revision {arguments.revision!r}")
-        places = {"this": SOURCE, "revision": Path(directory) / "src"}
+    with revision_source(arguments.revision) as revision:
+        places = {"this": SOURCE, "revision": revision}
         orders = [dict(sorted(places.items(), reverse=bool(number % 2))) for number in range(arguments.starts)]
         found = {
             name: [ratio for order in orders for ratio in measure(name, order, arguments.pairs)]

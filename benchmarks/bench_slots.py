@@ -7,7 +7,10 @@ that makes homes. Their processor time per micro-batch is that of the second hal
 (``Pss``), at the end, less that of the same query whose function keeps no state.
 
 ``--works many`` runs 64 partitions with three keyed levels on two slots, with homes and without: ``ratio`` is
-their memory. ``--works broadcast`` has 200,000 broadcast rules at the default max parallelism and at two.
+their memory. ``--works broadcast`` has 200,000 broadcast rules at the default max parallelism and at two. ``--works
+cluster --revision REVISION`` compares this checkout with another revision on two executors with four slots each, with
+1,000,000 keys and an uneven load: ``ratio`` divides the 99th percentiles of epochs' times, and ``moves`` how often a
+key was on another executor than in the epoch before.
 
 Run it with ``python benchmarks/bench_slots.py`` (Linux: it reads /proc). The last line of the output is one JSON
 object: ``ratio`` is the processor time with 8 slots over that with 2, ``memory_ratio`` the memory; ``in_step`` is the
@@ -27,7 +30,16 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.support import descendants, find_pillarbox, finish, kind_of_python, print_table
+from benchmarks.support import (
+    ROOT,
+    SOURCE,
+    descendants,
+    find_pillarbox,
+    finish,
+    kind_of_python,
+    print_table,
+    revision_source,
+)
 
 find_pillarbox()
 
@@ -76,6 +88,18 @@ class Pass(KeyedProcessFunction):
         yield row
 
 
+class Where(KeyedProcessFunction):
+    """Counts the rows of a key, and says of some on which executor: each has a folder of its own."""
+
+    def open(self, ctx):
+        self.n = ctx.get_state(ValueStateDescriptor("n"))
+
+    def process_element(self, row, ctx):
+        self.n.update((self.n.value() or 0) + 1)
+        if row.key % 20_000 == 0:
+            yield row.key, int(os.path.basename(os.getcwd()))
+
+
 class Rule(KeyedBroadcastProcessFunction):
     """Keeps all rules."""
 
@@ -113,8 +137,47 @@ def processor_s(pids: Any) -> float:
     return ticks / _TICKS
 
 
+def cluster_side(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Run one query on two executors in this process; return its epochs' times (ms), and how often keys moved."""
+    spark = local_session(
+        8,
+        spark__master="local-cluster[2,4,2048]",
+        spark__sql__shuffle__partitions="8",
+        spark__local__dir=str(folder / "local"),
+        spark__sql__streaming__numRecentProgressUpdates="1000",
+    )
+    (folder / "in").mkdir()
+    rng, keys, loads = np.random.default_rng(1), 1_000_000, 8
+    for epoch in range(loads + arguments.epochs):
+        if epoch < loads:  # all keys come
+            given = np.arange(keys)[epoch::loads]
+        else:
+            given = np.minimum(rng.zipf(1.3, 30_000) * 7919 % keys, keys - 1)
+            given[:7_500] = rng.integers(0, keys, 7_500)
+            given[:50] = np.arange(50) * 20_000
+        pq.write_table(pa.table({"key": given.astype("int64")}), folder / "in" / f"{epoch:04}.parquet")
+    rows = spark.readStream.schema("key LONG").option("maxFilesPerTrigger", 1).parquet(str(folder / "in"))
+    env = StreamExecutionEnvironment.get_execution_environment(spark).set_parallelism(8).set_max_parallelism(16)
+    frame = env.from_dataframe(rows).key_by("key").process(Where()).uid("count").to_dataframe("key LONG, at LONG")
+    places: dict[int, int] = {}
+    moves = [0]
+
+    def take(batch: Any, number: int) -> None:
+        for key, at in set(map(tuple, batch.collect())):
+            moves[0] += places.setdefault(key, at) != at
+            places[key] = at
+
+    writer = frame.writeStream.foreachBatch(take).option("checkpointLocation", str(folder / "checkpoint"))
+    query = pillarbox.start(writer.trigger(availableNow=True))
+    query.awaitTermination()
+    times = [progress.durationMs["triggerExecution"] for progress in query.recentProgress if progress.numInputRows]
+    return {"times": times[loads + 2 :], "moves": moves[0]}
+
+
 def side(work: str, slots: int, arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Run one query in this process, and return what its Python processes took."""
+    if work == "cluster":
+        return cluster_side(arguments, folder)
     parts = 64 if work.startswith("many") else 2 if work.startswith("broadcast") else arguments.partitions
     settings = {"spark__driver__memory": "4g", "spark__local__dir": str(folder / "local")}
     if work == "many without homes":
@@ -176,25 +239,53 @@ def side(work: str, slots: int, arguments: argparse.Namespace, folder: Path) -> 
     }
 
 
-def run_side(work: str, slots: int, arguments: list[str]) -> dict[str, Any]:
-    """Run one query in a process of its own."""
+def run_side(work: str, slots: int, arguments: list[str], source: Path = SOURCE) -> dict[str, Any]:
+    """Run one query in a process of its own, with the pillarbox of a source tree."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [source, ROOT]))}
     command = [sys.executable, os.path.abspath(__file__), "--side", work, "--slots", str(slots), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
     if done.returncode:
         raise SystemExit(done.stderr[-4000:])
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return found
 
 
+def compare_on_cluster(arguments: argparse.Namespace, given: list[str]) -> None:
+    """Compare this checkout with a revision on two executors, twice each, in turns."""
+    if arguments.revision is None:
+        raise SystemExit("--works cluster compares with a --revision")
+    with revision_source(arguments.revision) as revision:
+        order = [("this", SOURCE), ("revision", revision), ("revision", revision), ("this", SOURCE)]
+        found = [(name, run_side("cluster", 4, given, source)) for name, source in order]
+    times: dict[str, list[int]] = {"this": [], "revision": []}
+    moves = {"this": 0, "revision": 0}
+    for name, one in found:
+        times[name] += one["times"]
+        moves[name] += one["moves"]
+    p50 = {name: float(np.median(several)) for name, several in times.items()}
+    p99 = {name: float(np.percentile(several, 99)) for name, several in times.items()}
+    print_table(
+        ["", "p50 (ms)", "p99 (ms)", "moves"],
+        [[name, f"{p50[name]:,.0f}", f"{p99[name]:,.0f}", moves[name]] for name in times],
+    )
+    finish(
+        "slots-cluster",
+        p99["this"] / p99["revision"],
+        p50_ratio=round(p50["this"] / p50["revision"], 3),
+        moves=moves["this"],
+    )
+
+
 def main() -> None:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--works", choices=["slots", "many", "broadcast"], default="slots")
+    parser.add_argument("--works", choices=["slots", "many", "broadcast", "cluster"], default="slots")
     parser.add_argument("--partitions", type=int, default=8)
     parser.add_argument("--epochs", type=int, default=40)
     parser.add_argument("--keys", type=int, default=400_000)
     parser.add_argument("--rows", type=int, default=100_000)
     parser.add_argument("--rules", type=int, default=200_000)
+    parser.add_argument("--revision", help="what to compare with, for the work cluster")
     parser.add_argument("--side")
     parser.add_argument("--slots", type=int, default=2)
     arguments = parser.parse_args()
@@ -203,6 +294,9 @@ def main() -> None:
             print(json.dumps(side(arguments.side, arguments.slots, arguments, Path(folder))), flush=True)
             os._exit(0)
     given = [f"--{name}={getattr(arguments, name)}" for name in ("partitions", "epochs", "keys", "rows", "rules")]
+    if arguments.works == "cluster":
+        compare_on_cluster(arguments, given)
+        return
     works = {
         "slots": [("work", 2), ("work", 8), ("work", 16), ("empty", 2), ("empty", 8)],
         "many": [("many", 2), ("many without homes", 2)],

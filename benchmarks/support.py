@@ -14,7 +14,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,18 @@ def find_pillarbox() -> None:
     except ImportError:
         sys.path.insert(0, str(SOURCE))
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(SOURCE), os.environ.get("PYTHONPATH")]))
+
+
+@contextmanager
+def revision_source(revision: str) -> Iterator[Path]:
+    """Make the source tree of another revision of this repository available for a while."""
+    with tempfile.TemporaryDirectory(prefix="bench-revision-") as directory:
+        archive = ["git", "-C", str(ROOT), "archive", revision, "src"]
+        with subprocess.Popen(archive, stdout=subprocess.PIPE) as tree:
+            subprocess.run(["tar", "-x", "-C", directory], stdin=tree.stdout, check=True)
+        if tree.returncode:
+            raise SystemExit(f"git knows no revision {revision!r}")
+        yield Path(directory) / "src"
 
 
 # -- reports --
@@ -154,12 +167,17 @@ def kind_of_python(pid: int) -> str | None:
         above = Path(f"/proc/{parent}/cmdline").read_bytes()
     except OSError:
         return None
+
+    def is_python(command: bytes) -> bool:  # Java's command has settings, with names of modules
+        return b"python" in command.partition(b"\0")[0]
+
     for program, child, alone in (
         (b"pyspark.daemon", "worker", "daemon"),
+        (b"pillarbox.daemon", "worker", "daemon"),
         (b"homes import starter", "home", "starter"),
     ):
-        if program in command:
-            return child if program in above else alone
+        if program in command and is_python(command):
+            return child if program in above and is_python(above) else alone
     return None
 
 
