@@ -331,16 +331,6 @@ def test_a_buffering_sink_loses_and_doubles_nothing():
         assert harness.run_epoch()["output"] == [[*events[6:], ("b", 0)]]
 
 
-def test_a_function_whose_subtask_comes_back_begins_with_the_fields_of_its_constructor():
-    with harness_for(BufferingSink(3)) as harness:
-        harness.push(("a", 0))
-        harness.snapshot()
-        harness.operator.initialize_function(is_restored=True)
-        harness.push(("a", 1))
-        harness.push(("a", 2))
-        assert harness.get_output() == [[("a", 0), ("a", 1), ("a", 2)]]
-
-
 # -- broadcast state: pairs of shapes of one colour, by rules --
 
 
