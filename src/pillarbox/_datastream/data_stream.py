@@ -214,7 +214,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
                 ten minutes and half a minute. Whatever it raises is a failure of its record. Requests have context
                 variables of their own, but share asyncio tasks: ``asyncio.current_task()`` does not tell them apart.
             output_type: the columns of the results, for ``to_dataframe()``; results are converted to one of ``Types``.
-            capacity: the maximum number of requests under way in a subtask.
+            capacity: the maximum number of requests under way in a partition.
             timeout: how long a request may take, retries included (an int: milliseconds); None: without limit.
             ordered: whether results leave in the order of the records; otherwise they leave as they come, but none
                 crosses a watermark.
@@ -222,7 +222,7 @@ class DataStream(CombinedStream[T1], Generic[T1]):
                 whatever was raised.
             batch_size: ``func`` gets a list of up to this many records, and returns a list with one result for each.
             batch_timeout: how long a smaller batch waits for more; by default until the epoch or event time goes on.
-            rate_limit: the maximum number of requests per second of a subtask.
+            rate_limit: the maximum number of requests per second of a partition.
             job_rate_limit: the maximum number of requests per second of all subtasks together: each task that runs at
                 the same time has an equal share.
             cache: keeps results, by a key of the record.
@@ -230,8 +230,8 @@ class DataStream(CombinedStream[T1], Generic[T1]):
                 (the task's metrics count it), the tag of a side output sends an :class:`AsyncFailure` there, and
                 ``fallback(f)`` emits what ``f(record, error)`` returns.
             on_barrier: where an epoch ends, ``"drain"`` waits for its requests; ``"carry"`` takes those under way into
-                the next (behind a ``key_by`` only): they are part of the state, and each worker that the subtask is
-                given to asks about them once. Their timeout counts from their first attempt.
+                the next (behind a ``key_by`` only): they are part of the state, and are asked about again only
+                where the task is created again. Their timeout counts from their first attempt.
 
         Raises:
             ProgramError: ``func`` is no such function, or an option is invalid.
