@@ -7,16 +7,12 @@ second, and most of the memory of a worker that only brings buffers to homes. Se
 
 from __future__ import annotations
 
-import gc
-
 from pyspark.daemon import manager
 
-from pillarbox._runtime.spark.homes.starter import import_all
+from pillarbox._runtime.spark.homes.starter import import_and_freeze
 
 __all__: list[str] = []
 
 if __name__ == "__main__":
-    import_all()
-    gc.collect()
-    gc.freeze()  # workers share what is here by now: no collection is to touch it
+    import_and_freeze()
     manager()

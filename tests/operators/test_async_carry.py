@@ -121,7 +121,7 @@ def test_a_request_is_sent_once_however_many_epochs_there_are(pair, clock):
 
 
 def test_requests_of_a_task_that_is_out_of_step_are_abandoned(pair):
-    """Another process has gone on with the subtask: it has asked, too."""
+    """Another process has run an epoch of the subtask: it has asked, too."""
     first, second = pair
     first.run_epoch("a")
     assert second.run_epoch() == [] and second.service.begun == ["a"]

@@ -102,7 +102,7 @@ class Model:
     def restored(self) -> Model:
         """What is held is asked again, whether or not an answer had come.
 
-        The snapshot tells when it was asked first: its time goes on, if it is not up already.
+        The snapshot tells when it was asked first: its time continues, if it is not up already.
         """
         other = copy.deepcopy(self)
         for element in other.held:

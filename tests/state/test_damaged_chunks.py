@@ -274,6 +274,7 @@ def test_two_chunks_that_take_the_place_of_the_same_entry_are_damaged(read):
         {"large": -3},
         {"version": 1.5},
         {"following": "3"},
+        {"stamps": []},
     ],
 )
 def test_a_head_with_numbers_of_no_log_is_damaged(numbers, read):

@@ -351,7 +351,7 @@ def test_the_ways_to_stand_to_a_store():
     first.put(1, a=1)
     first.commit()
     assert first.log.sync(store) is Sync.IN_STEP
-    # Another one has written: whoever has begun is made anew, also where there was nothing when it began.
+    # Another task has written: a task that has begun is created again, also where there was nothing when it began.
     assert second.log.sync(store) is Sync.OUT_OF_STEP
     second = Task(store, a="value")
     assert second.sync is Sync.LOADED

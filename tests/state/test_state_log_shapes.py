@@ -137,7 +137,7 @@ def _a_64th():
 
 
 def in_turn(tasks: list[Operator], epoch: int, store: MemoryChunkStore) -> Operator:
-    """Return the task whose turn it is; where another one has run an epoch meanwhile, it is made anew."""
+    """Return the task whose turn it is; if another task has run an epoch meanwhile, it is created again."""
     turn = epoch % len(tasks)
     if tasks[turn].log.sync(store) is Sync.OUT_OF_STEP:
         tasks[turn] = Operator(store)

@@ -100,7 +100,7 @@ def test_a_failing_epoch_leaves_no_trace():
 
 
 def test_a_task_that_missed_an_epoch_is_refused():
-    """Another process has run it: the task's state is of before, and whatever it has under way is asked for there."""
+    """Another process has run it: the task's state is old, and the other process asks for all that is under way."""
     store = MemoryChunkStore()
     first, second = sum_task(), sum_task()
     assert sent(run_shuffled(first, store, Records([1]))) == [1]

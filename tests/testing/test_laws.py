@@ -396,7 +396,7 @@ class Counting(KeyedProcessFunction):
 
 
 def test_a_field_counts_on_from_snapshot_to_snapshot():
-    """Only where the task is made anew does it begin anew, as in Flink."""
+    """It begins again only if the task is created again, as in Flink."""
     with pytest.raises(AssertionError, match="law 2: a snapshot"):
         check_operator(lambda **options: harness_for(Counting(), key_by="key", **options), SCRIPT)
     with harness_for(Counting(), key_by="key") as harness:

@@ -225,6 +225,7 @@ def _has_numbers(head: LogHead) -> bool:
         and META < head.first <= head.following
         and 0 <= head.cleaned <= head.entries <= head.entry
         and min(numbers) >= 0
+        and bool(head.stamps)
     )
 
 

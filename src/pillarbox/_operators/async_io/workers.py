@@ -107,9 +107,6 @@ class RequestWorkers:
         clock: returns relative time (ms); called in the loop's thread.
         notify: called in the loop's thread when completed requests are to be taken; not again until they were.
         cancellable: whether calls can be cancelled; those of plain functions cannot.
-
-    Attributes:
-        places_taken: how many places its workers have. Of the loop's thread.
     """
 
     def __init__(
@@ -147,7 +144,6 @@ class RequestWorkers:
         self._closing = False
         # Written by the loop's thread only, as what follows. Whether places are no concern of its workers any more.
         self._has_left = False
-        self.places_taken = 0
         # Workers that have a place:
         self._active: set[asyncio.Task[None]] = set()
         # Those that have lost theirs, as they did not heed their cancellation, with what they are at; and those that
@@ -219,7 +215,6 @@ class RequestWorkers:
         for _ in range(min(len(self._waiting), self._places.most - len(self._active))):
             if self._closing or not self._places.take(self):
                 break
-            self.places_taken += 1
             worker = self._context.run(self._loop.create_task, self._work())
             self._active.add(worker)
         self._most_active = max(self._most_active, len(self._active))
@@ -288,9 +283,13 @@ class RequestWorkers:
         self._paralysed.pop(worker, None)
         self.start_workers()
 
+    @property
+    def places_taken(self) -> int:
+        """How many places its workers have. Of the loop's thread."""
+        return len(self._active)
+
     def _give_place(self) -> None:
         if not self._has_left:
-            self.places_taken -= 1
             self._places.give()
 
     async def _ask(self, request: Request) -> None:

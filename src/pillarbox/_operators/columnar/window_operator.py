@@ -49,14 +49,12 @@ class ColumnarWindowOperator(ColumnarOperator):
         self._timed: set[int] = set()
         self._fresh: dict[int, list[pa.RecordBatch]] = {}
         self._late: dict[TimeWindow, list[pa.RecordBatch]] = {}
-        self._stacks = self._new_stacks()
+        # The merged panes of the windows to come; tumbling windows need none.
+        tumbling = isinstance(self._panes, TumblingPanes)
+        self._stacks = None if tumbling else ColumnStacks(self._partials, self._merged)
         # The windows that have ended by the watermark that is being handled; and up to which end they are over.
         self._due: list[TimeWindow] = []
         self._over = MIN_TIMESTAMP
-
-    def _new_stacks(self) -> ColumnStacks | None:
-        """Return the merged panes of the windows to come; tumbling windows need none."""
-        return None if isinstance(self._panes, TumblingPanes) else ColumnStacks(self._partials, self._merged)
 
     def restore_state(self, state: Any) -> None:
         """Begin with what is kept."""

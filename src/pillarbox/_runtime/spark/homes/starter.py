@@ -373,6 +373,13 @@ def import_all() -> None:
     _ = source_host, task_host
 
 
+def import_and_freeze() -> None:
+    """Import what homes and workers need, so that processes forked from this one share it."""
+    import_all()
+    gc.collect()
+    gc.freeze()  # no collection is to touch what was here before the fork
+
+
 def _watch(pid: int) -> int | None:
     """Return a file that can be read when a process has ended; None where there is no such thing."""
     if not hasattr(os, "pidfd_open"):
@@ -410,7 +417,5 @@ def main(listening: int, executor: int) -> NoReturn:
     os.setpgid(0, 0)  # signals that are for the worker, or for PySpark's daemon, are not for this process
     listener = socket.socket(fileno=listening)
     listener.listen(socket.SOMAXCONN)  # from now on it is this process that listens, as far as the others see
-    import_all()
-    gc.collect()
-    gc.freeze()  # homes share what was here before they were forked: no collection is to touch it
+    import_and_freeze()
     _Starter(listener, executor).run()
