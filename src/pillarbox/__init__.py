@@ -32,7 +32,8 @@ else:
         if name.startswith("_") and name != "__all__":  # such as a module within, before it is imported
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         api = import_module("pillarbox._api")
-        globals().update({each: getattr(api, each) for each in api.__all__}, __all__=api.__all__)
+        # What somebody has put in the place of a class before it was asked for stays.
+        globals().update({each: getattr(api, each) for each in api.__all__} | globals(), __all__=api.__all__)
         try:
             return globals()[name]
         except KeyError:

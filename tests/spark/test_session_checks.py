@@ -37,6 +37,18 @@ def test_a_missing_package_is_named(monkeypatch):
         session.check_packages()
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_the_daemon_of_workers_is_ours_where_it_will_find_pillarbox(installed, tmp_path, monkeypatch):
+    venv.create(tmp_path / "bare", with_pip=False, symlinks=True)
+    monkeypatch.setattr(sys, "executable", sys.executable if installed else str(tmp_path / "bare" / "bin" / "python"))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    assert session._daemon_finds_pillarbox() is installed
+    monkeypatch.setenv("PYTHONPATH", str(Path(session.__file__).parents[3]))
+    assert session._daemon_finds_pillarbox()
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")  # of spark-submit, whose --py-files are no part of the environment
+    assert not session._daemon_finds_pillarbox()
+
+
 @pytest.mark.parametrize(("said", "version"), [('openjdk version "11.0.2"', 11), ('java version "1.8.0_392"', 8)])
 def test_an_old_java_is_refused(monkeypatch, tmp_path, said, version):
     java = tmp_path / "bin" / "java"

@@ -71,7 +71,7 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
         # What workers import is imported once, and shared.
-        "spark.python.daemon.module": "pillarbox.daemon",
+        **({"spark.python.daemon.module": "pillarbox.daemon"} if _daemon_finds_pillarbox() else {}),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.speculation": "false",
@@ -83,6 +83,18 @@ def local_session(cores: int = 2, *, app_name: str = "pillarbox", **settings: st
         builder = builder.config(name, value)
     session: SparkSession = builder.getOrCreate()
     return session
+
+
+def _daemon_finds_pillarbox() -> bool:
+    """Return whether the daemon of Python workers will find pillarbox when it starts.
+
+    It has what is installed and what is on ``PYTHONPATH``. What ``--py-files`` ships reaches only workers, and after
+    ``spark-submit`` the JVM has an environment of its own.
+    """
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return False
+    look = "import sys, importlib.util; sys.exit(importlib.util.find_spec('pillarbox') is None)"
+    return subprocess.run([sys.executable, "-c", look], cwd=os.sep, check=False).returncode == 0
 
 
 def check_packages() -> None:
