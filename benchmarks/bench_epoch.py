@@ -6,7 +6,7 @@ Spark runs one micro-batch after the other, whether or not there are data: what 
 set, which spares Spark's side a call to the Java side for each.
 
 Each side has a Spark of its own, with two cores and two partitions, the same state store and as good as no sink.
-pillarbox has 16 subtasks in them, as it has by default; and, on sides of their own, 2 and 64 (``--sides`` leaves some
+pillarbox has 4 subtasks in them, as it has by default; and, on sides of their own, 2 and 64 (``--sides`` leaves some
 out), which are compared by processor time.
 While one runs a micro-batch the other is held, in its ``foreachBatch`` function once the work is done; that time is
 taken off. Micro-batches without data and with 1,000 rows of different keys take turns, and so do the sides; what
@@ -17,7 +17,7 @@ Spark's side is its row flavour. The results are checked: every micro-batch must
 
 Run it with ``make bench-epoch`` or ``python benchmarks/bench_epoch.py``. The last line of the output is one JSON
 object; ``ratio`` is the time of pillarbox's epoch over the time of Spark's epoch, without data or with, the larger;
-``over_two_subtasks`` the processor time of an epoch with 16 and 64 subtasks over its processor time with 2.
+``over_two_subtasks`` the processor time of an epoch with 4 and 64 subtasks over its processor time with 2.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ SIDES = {
     "2 subtasks": "pillarbox, 2 subtasks",
     "64 subtasks": "pillarbox, 64 subtasks",
 }
-SUBTASKS = {"pillarbox": 16, "2 subtasks": 2, "64 subtasks": 64}
+SUBTASKS = {"pillarbox": 4, "2 subtasks": 2, "64 subtasks": 64}
 KINDS = {"empty": "without data", "rows": "with data"}
 OUTPUT = "key INT, n LONG"
 CHECKSUM = (1_000_003, 7_919, 2_147_483_647)

@@ -646,7 +646,7 @@ def main(work: Work, doc: str | None) -> None:
     parser.add_argument("--flink-warm-up-rows", type=int, default=20_000, help="of its first one")
     parser.add_argument("--flink-bundle", type=int, default=10_000, help="elements in a bundle of PyFlink")
     parser.add_argument("--flink-directory", type=Path, default=DIRECTORY, help="its environment, made when missing")
-    parser.add_argument("--subtasks", type=int, default=8 * SUBTASKS, help="of pillarbox, in two partitions")
+    parser.add_argument("--subtasks", type=int, default=2 * SUBTASKS, help="of pillarbox, in two partitions")
     parser.add_argument("--memory", default="3g", help="of each Spark")
     parser.add_argument("--side", choices=CONTENDERS, help=argparse.SUPPRESS)
     parser.add_argument("--directory", type=Path, help=argparse.SUPPRESS)

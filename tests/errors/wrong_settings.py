@@ -113,7 +113,7 @@ SETTINGS_BUILDS = [
     ),
     Build(
         "parallelism above the max parallelism",
-        lambda env: rows(env).map(_doubled).set_parallelism(9).execute_and_collect(),
+        lambda env: rows(env.set_max_parallelism(8)).map(_doubled).set_parallelism(9).execute_and_collect(),
         ("operator 'map: _doubled' has parallelism 9, above the max parallelism 8", "env.set_max_parallelism(9)"),
     ),
     Build(

@@ -49,21 +49,23 @@ def numbers(program):
 
 def test_a_streaming_query_has_a_subtask_for_each_key_group():
     program = compiled(2)
-    assert (program.parallelism, program.max_parallelism, program.layout) == (2, 16, Layout(16, 16))
-    assert numbers(program) == [(0, 16, 16, 16), (16, 16, 16, 1)]
-    assert str(program).startswith("Program 'test': parallelism 2, max parallelism 16\n")
+    assert (program.parallelism, program.max_parallelism, program.layout) == (2, 4, Layout(4, 4))
+    assert numbers(program) == [(0, 4, 4, 4), (4, 4, 4, 1)]
+    assert str(program).startswith("Program 'test': parallelism 2, max parallelism 4\n")
     assert compiled(3, 5).layout == Layout(5, 5)
     # What has no checkpoint that it goes on with needs no more than run at a time.
-    assert compiled(2, streaming=False).layout == Layout(2, 16)
-    assert numbers(compiled(2, streaming=False)) == [(0, 2, 16, 2), (2, 2, 16, 1)]
+    assert compiled(2, streaming=False).layout == Layout(2, 4)
+    assert numbers(compiled(2, streaming=False)) == [(0, 2, 4, 2), (2, 2, 4, 1)]
     with pytest.raises(ProgramError, match="parallelism 6 is above the max parallelism 5: some subtasks would own no"):
         compiled(6, 5)
 
 
 def test_an_operator_of_a_parallelism_of_its_own():
     program = compiled(2, report=1)
-    assert [vertex.parallelism for vertex in program.vertices] == [0, 16, 1]
+    assert [vertex.parallelism for vertex in program.vertices] == [0, 4, 1]
     assert "uid=report  parallelism=1" in str(program)
+    # By default it is at least the most subtasks that an operator has.
+    assert compiled(2, report=16).layout == Layout(16, 16)
     # The default depends on the parallelism, which may change. So chains do not depend on it: 16 is one's own number.
     assert len(compiled(2, report=16).vertices) == len(compiled(4, report=16).vertices) == 3
     assert len(compiled(2, 16, report=16).vertices) == len(compiled(4, 16, report=16).vertices) == 2
@@ -91,7 +93,7 @@ def test_tasks_learn_the_layout_from_their_query(monkeypatch):
 
     program = compiled(2)
     layout = ProgramLayout.of(program)
-    assert layout.current() == Layout(16, 16, 2)
+    assert layout.current() == Layout(4, 4, 2)
     assert [layout.place(layout.current(), code) for code in (1, 2)] == [(1, 0), None]
 
     class Context:
@@ -109,12 +111,12 @@ def described(program, layout=None):
 
 def test_which_max_parallelism_goes_on():
     then = described(compiled(2))
-    assert (then["programs"][0]["parallelism"], then["programs"][0]["operators"][0]["parallelism"]) == (16, 16)
-    assert compare(then, described(compiled(4), Layout(16, 16))).refused == []
+    assert (then["programs"][0]["parallelism"], then["programs"][0]["operators"][0]["parallelism"]) == (4, 4)
+    assert compare(then, described(compiled(4), Layout(4, 4))).refused == []
     assert compare(then, described(compiled(4))).refused == []  # as another checkpoint has it, begun by such a program
-    assert compare(then, described(compiled(4, 16))).refused == []
+    assert compare(then, described(compiled(4, 4))).refused == []
     assert compare(then, described(compiled(4, 20))).refused == [
-        "max_parallelism was 16, and is 20: a checkpoint keeps it, so call set_max_parallelism(16), or leave that out"
+        "max_parallelism was 4, and is 20: a checkpoint keeps it, so call set_max_parallelism(4), or leave that out"
     ]
 
 

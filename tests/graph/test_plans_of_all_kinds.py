@@ -111,7 +111,7 @@ def test_operators_of_two_streams(kind):
     build(*streams).uid("both")
     plan = env.get_execution_graph()
     assert plan.to_text() == (
-        "Program 'program': parallelism 2, max parallelism 16\n"
+        "Program 'program': parallelism 2, max parallelism 4\n"
         "Level 0 (sources)\n"
         "  [0] orders -> timestamps\n"
         f"        --{labels[0]}--> [1]\n"

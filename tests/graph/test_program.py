@@ -459,7 +459,7 @@ def test_plan_as_text():
         plan().to_text()
         == str(plan())
         == (
-            "Program 'test': parallelism 3, max parallelism 24\n"
+            "Program 'test': parallelism 3, max parallelism 6\n"
             "Level 0 (sources)\n"
             "  [0] words -> flat_map: split\n"
             "        --key by function--> [1]\n"

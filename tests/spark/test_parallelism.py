@@ -141,7 +141,7 @@ def test_who_has_set_no_parallelism_is_told_once_which_one_it_is(home, capsys):
         " env.set_parallelism() sets another one, and 'pillarbox rescale' changes it, up to the max parallelism\n"
     )
     fixed = (
-        "pillarbox: the query begins with max parallelism 16, which is now fixed:"
+        "pillarbox: the query begins with max parallelism 4, which is now fixed:"
         " env.set_max_parallelism() sets another one for a new checkpoint, which may begin with a savepoint of this"
         " one\n"
     )
@@ -169,7 +169,7 @@ def test_a_checkpoint_that_lost_its_note_goes_by_its_logs(home, caplog, capsys):
         "begins with parallelism 2, as spark.sql.shuffle.partitions says: env.set_parallelism() sets another one"
         in caplog.text
     )
-    assert "begins with max parallelism 16, which is now fixed: env.set_max_p" in caplog.text
+    assert "begins with max parallelism 4, which is now fixed: env.set_max_p" in caplog.text
     assert "parallelism" not in capsys.readouterr().err  # it is in the log
     shutil.rmtree(home.checkpoint / "pillarbox")
     assert home.run() == counts(2)

@@ -170,11 +170,12 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
     def get_max_parallelism(self) -> int:
         """Return the number of key groups.
 
-        Where it was not set it is eight times the parallelism, at most 128; a checkpoint keeps that of its first start.
+        Where it was not set it is twice the parallelism, at most 128; a checkpoint keeps that of its first start. A
+        program with an operator of a higher parallelism takes that.
 
         Example:
             >>> env.set_parallelism(4).get_max_parallelism()
-            32
+            8
         """
         return self._max_parallelism or default_max_parallelism(self.get_parallelism())
 
@@ -344,7 +345,7 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
         Example:
             >>> _ = env.from_collection([1]).map(str).print()
             >>> print(env.get_execution_graph())
-            Program 'program': parallelism 1, max parallelism 8
+            Program 'program': parallelism 1, max parallelism 2
             Level 0 (sources)
               [0] collection -> map: str -> print
         """

@@ -153,7 +153,7 @@ class Stream(Generic[T1]):
         Example:
             >>> _ = env.from_collection([1]).map(str).map(len).disable_chaining().print()
             >>> print(env.get_execution_graph())
-            Program 'program': parallelism 1, max parallelism 8
+            Program 'program': parallelism 1, max parallelism 2
             Level 0 (sources)
               [0] collection -> map: str
                     --forward--> [1]

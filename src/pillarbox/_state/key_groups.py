@@ -266,11 +266,12 @@ def key_group_range(subtask: int, max_parallelism: int, parallelism: int) -> ran
 
 
 def default_max_parallelism(parallelism: int) -> int:
-    """Return the number of key groups for a program that does not set it: eight times the parallelism, at most 128.
+    """Return the number of key groups for a program that does not set it: twice the parallelism, at most 128.
 
-    Flink's is 128 and more: there a key group costs next to nothing, here each may be a subtask of its own.
+    Flink's is 128 and more: there a key group costs next to nothing, here each is a subtask of its own in a streaming
+    query, with its own copy of broadcast state.
     """
-    return max(parallelism, min(8 * parallelism, DEFAULT_MAX_PARALLELISM))
+    return max(parallelism, min(2 * parallelism, DEFAULT_MAX_PARALLELISM))
 
 
 def owners(max_parallelism: int, parallelism: int) -> Sequence[int]:

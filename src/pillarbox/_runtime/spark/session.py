@@ -35,7 +35,7 @@ _log = logging.getLogger("pillarbox")
 
 _PARTITIONS = "spark.sql.shuffle.partitions"
 _NEEDED_FOR_SPEED = ("spark.python.worker.reuse", "spark.python.use.daemon")
-# By default no program has a higher parallelism: its max parallelism is eight times as high, and at most 128.
+# A program sets a higher parallelism by itself: each partition has a state store and may have a home of its own.
 _MOST_BY_DEFAULT = 16
 # `spark.sql.shuffle.partitions` may be meant for the batch jobs of a whole cluster; each of ours has a state store.
 _MOST_PARTITIONS = 128
