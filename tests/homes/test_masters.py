@@ -27,13 +27,12 @@ pytestmark = [
 
 CASES = [
     pytest.param("local[8]", "fork", None, id="local-fork"),
-    pytest.param(CLUSTER, "fork", None, id="cluster-fork"),
     *(
         pytest.param(master, mode, version, id=f"{master.partition('[')[0]}-{mode}-{version or 'installed'}")
         for master in ("local[8]", CLUSTER)
         for mode in ("fork", "spawn", "off")
         for version in (None, *VERSIONS)
-        if LONG and (mode, version) != ("fork", None)
+        if LONG and (master, mode, version) != ("local[8]", "fork", None)
     ),
 ]
 
