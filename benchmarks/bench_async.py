@@ -61,6 +61,7 @@ from benchmarks import async_work
 from benchmarks.async_work import SCHEMA, Stopwatch, Work, score
 from benchmarks.flink import DIRECTORY, FlinkSide, flink_python
 from benchmarks.support import (
+    AS_SPARK_COMES,
     ROOT,
     Side,
     answer,
@@ -225,9 +226,7 @@ def serve(side: str, memory: str) -> None:
     """In a side's process: run the jobs that are asked for."""
     settings = {"spark__driver__memory": memory}
     if side != "pillarbox":
-        # As Spark comes: these two are set for pillarbox's buffers.
-        settings["spark__sql__execution__arrow__maxBytesPerBatch"] = "67108864"
-        settings["spark__sql__adaptive__coalescePartitions__enabled"] = "true"
+        settings |= AS_SPARK_COMES
     spark = local_session(SUBTASKS, **settings)
     with tempfile.TemporaryDirectory(prefix="bench-async-") as times:
         for question in questions():

@@ -34,6 +34,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.support import (
+    AS_SPARK_COMES,
     Side,
     answer,
     cpu_by_program,
@@ -174,6 +175,8 @@ def serve(side: str, directory: Path, memory: str) -> None:
     settings = step_settings(directory, memory)
     settings["spark__sql__streaming__noDataMicroBatches__enabled"] = "true"
     settings["spark__sql__streaming__numRecentProgressUpdates"] = "10000"
+    if side not in SUBTASKS:
+        settings |= AS_SPARK_COMES
     spark = local_session(2, **settings)
     arrived = directory / "in"
     (arrived / "nothing").mkdir(parents=True)

@@ -28,6 +28,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.support import (
+    AS_SPARK_COMES,
     Side,
     answer,
     find_pillarbox,
@@ -125,6 +126,8 @@ class Sender:
 def serve(side: str, directory: Path, memory: str) -> None:
     settings = step_settings(directory, memory)
     settings["spark__sql__streaming__pollingDelay"] = "10ms"  # Spark's own
+    if side != "pillarbox":
+        settings |= AS_SPARK_COMES
     spark = local_session(2, **settings)
     sender = Sender()
     lines = spark.readStream.format("socket").option("host", "127.0.0.1").option("port", sender.port).load()

@@ -33,7 +33,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.environments import NotInstalled
 from benchmarks.s3_gateway import BUCKET, Gateway, requests_in, s3_settings
-from benchmarks.support import Side, answer, find_pillarbox, finish, print_table, questions, spark_version, spread
+from benchmarks.support import (
+    AS_SPARK_COMES,
+    Side,
+    answer,
+    find_pillarbox,
+    finish,
+    print_table,
+    questions,
+    spark_version,
+    spread,
+)
 
 find_pillarbox()
 
@@ -151,6 +161,7 @@ def serve(side: str, directory: Path, settings: dict[str, str]) -> None:
         # Of each side: what pillarbox sets for its own queries.
         **{f"{_STORE}providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"},
         **{f"{_STORE}rocksdb__changelogCheckpointing__enabled": "true"},
+        **({} if side == "pillarbox" else AS_SPARK_COMES),
         **settings,
     )
     for number, question in enumerate(questions()):

@@ -49,11 +49,6 @@ from pillarbox import StreamExecutionEnvironment, local_session
 OUTPUT = "card LONG, cents LONG, shop STRING"
 ARROW_OUTPUT = pa.schema([("card", pa.int64()), ("cents", pa.int64()), ("shop", pa.string())])
 SHOPS = 1_000
-SETTINGS = {
-    # As Spark comes: these two are set for pillarbox's buffers, and pillarbox sets them for its own programs.
-    "spark__sql__execution__arrow__maxBytesPerBatch": "67108864",
-    "spark__sql__adaptive__coalescePartitions__enabled": "true",
-}
 
 
 # -- the work --
@@ -175,7 +170,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="bench-stateless-") as directory:
         spark = local_session(
-            2, **SETTINGS, spark__driver__memory=arguments.memory, spark__local__dir=str(Path(directory) / "local")
+            2, spark__driver__memory=arguments.memory, spark__local__dir=str(Path(directory) / "local")
         )
         compare(arguments, spark)
         spark.stop()

@@ -59,6 +59,7 @@ from pyspark.sql import functions as F
 
 from benchmarks.flink import DIRECTORY, FlinkSide, flink_python
 from benchmarks.support import (
+    AS_SPARK_COMES,
     ROOT,
     Side,
     SteppedQuery,
@@ -241,9 +242,7 @@ def serve(work: Work, contender: str, directory: Path, memory: str, subtasks: in
     """
     settings = step_settings(directory, memory)
     if contender not in ("pillarbox", "few"):
-        # As Spark comes: these two are set for pillarbox's buffers.
-        settings["spark__sql__execution__arrow__maxBytesPerBatch"] = "67108864"
-        settings["spark__sql__adaptive__coalescePartitions__enabled"] = "true"
+        settings |= AS_SPARK_COMES
     spark = local_session(SUBTASKS, **settings)
     query = SteppedQuery(spark, directory, "key INT, ts LONG")
     if contender in ("pillarbox", "few"):

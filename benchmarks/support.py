@@ -316,6 +316,10 @@ def run_to_the_end(result: Callable[[], DataFrame], checkpoint: Path) -> tuple[f
     return seconds, out, query
 
 
+# For the sides of others: `local_session` lets workers begin with what pillarbox's need.
+AS_SPARK_COMES = {"spark__python__daemon__module": "pyspark.daemon"}
+
+
 def step_settings(directory: Path, memory: str) -> dict[str, str]:
     """Return the settings for a session with a stepped query, with ``__`` for dots."""
     return {
