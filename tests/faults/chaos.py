@@ -142,6 +142,7 @@ class Chaos(ChaosFaults):
         return {
             "seed": self.seed,
             "master": "local-cluster" if self.is_cluster else "local",
+            "homes": self.shape["homes"],
             "second": self.mode,
             "faults": sum(self.faults.values()),
             "kinds": dict(sorted(self.faults.items())),
@@ -158,17 +159,24 @@ class Chaos(ChaosFaults):
         }
 
 
-def run_seed(seed: int, archive: Path | None = None, epochs: int = EPOCHS, only: Sequence[str] = ()) -> dict[str, Any]:
+def run_seed(
+    seed: int,
+    archive: Path | None = None,
+    epochs: int = EPOCHS,
+    only: Sequence[str] = (),
+    homes: str | None = None,
+) -> dict[str, Any]:
     """Run a seed; return what happened. What it wrote stays where it is if something went wrong.
 
     Args:
         archive: where the JVMs of further seeds find their classes.
         epochs: as for :class:`ChaosRun`.
         only: likewise.
+        homes: likewise.
     """
     began = time.monotonic()
     home = Path(tempfile.mkdtemp(prefix=f"pillarbox-chaos-{seed}-"))
-    chaos = Chaos(seed, home, archive, epochs, only)
+    chaos = Chaos(seed, home, archive, epochs, only, homes)
     error = ""
     try:
         chaos.run()
@@ -202,6 +210,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--minutes", type=float, default=0, help="begin with further seeds for so long")
     kinds_of_faults = sorted(Chaos.CHEAP | Chaos.RESTARTING | Chaos.COSTLY)
     parser.add_argument("--only", nargs="+", default=(), choices=kinds_of_faults, help="these faults, in this order")
+    parser.add_argument("--homes", choices=("fork", "spawn", "off"), help="by default the seed says which")
     options = parser.parse_args(arguments)
     # Whoever ends this process ends its drivers as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -212,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         while len(results) < options.seeds or time.monotonic() < until:
             seed = time.time_ns() // 1000 % 10**6 if options.seed is None else options.seed + len(results)
             print(f"seed {seed}; to do it again: make chaos SEED={seed}", flush=True)
-            results.append(run_seed(seed, archive, only=options.only))
+            results.append(run_seed(seed, archive, only=options.only, homes=options.homes))
     kinds: Counter[str] = Counter()
     for result in results:
         kinds.update(result["kinds"])

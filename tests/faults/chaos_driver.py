@@ -360,6 +360,7 @@ def main(home: Path, status: Path, python: str) -> None:
         spark__executor__extraJavaOptions=JAVA_OPTIONS,
         spark__log__level="ERROR",
         spark__python__daemon__module="tests.daemon",
+        spark__pillarbox__homes=shape["homes"],
         spark__local__dir=str(status.parent / "local"),
         spark__sql__warehouse__dir=str(status.parent / "warehouse"),
         spark__sql__streaming__minBatchesToRetain=str(shape["retained"]),

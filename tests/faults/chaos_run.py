@@ -28,6 +28,7 @@ __all__ = ["EPOCHS", "HOUR", "PATIENCE", "SECOND", "ChaosRun"]
 EPOCHS = 14
 # Seconds for what is waited for: something is wrong then, however much else the machine has to do.
 PATIENCE = 1_800
+HOMES = ("fork", "off", "fork", "spawn", "fork", "fork", "fork")
 FAILURES = 30  # of queries and drivers in one seed, at the most
 SECOND = 1000
 HOUR = 3600 * SECOND
@@ -40,10 +41,17 @@ class ChaosRun:
         archive: where the JVMs of further seeds find their classes.
         epochs: how many there are; with fewer than `EPOCHS` there are fewer faults, too.
         only: the faults that there are, in this order, instead of those that the seed draws.
+        homes: the mode of homes, instead of the seed's.
     """
 
     def __init__(
-        self, seed: int, home: Path, archive: Path | None = None, epochs: int = EPOCHS, only: Sequence[str] = ()
+        self,
+        seed: int,
+        home: Path,
+        archive: Path | None = None,
+        epochs: int = EPOCHS,
+        only: Sequence[str] = (),
+        homes: str | None = None,
     ) -> None:
         self.rng = random.Random(seed)
         self.only = only
@@ -88,6 +96,7 @@ class ChaosRun:
             "cores": self.rng.choice([2, 2, 3]),
             "parallelism": (parallelism := self.rng.choice([1, 2, 3])),
             "max_parallelism": parallelism * (1, 8, 2)[seed % 3],
+            "homes": homes or HOMES[seed % 7],
             "mode": self.mode,
             "service": None if self.service is None else self.service.url,
             "epochs": len(self.epochs),
