@@ -31,6 +31,9 @@ from tests.faults.columns_oracle import frames_answer
 from tests.faults.second_job import WAITING
 
 
+OF_HOMES = ("kill_home", "stop_home", "kill_starter")
+
+
 class Chaos(ChaosFaults):
     """One seed: which faults there are, and what comes of them."""
 
@@ -70,7 +73,10 @@ class Chaos(ChaosFaults):
         restarting = dict(self.RESTARTING)
         if self.mode not in WAITING:
             del restarting["end_of_work"]
-        chosen = self._choices(self.CHEAP, round(6 * self.share)) + self._choices(restarting, round(3 * self.share))
+        cheap = {
+            kind: weight for kind, weight in self.CHEAP.items() if kind not in OF_HOMES or self.shape["homes"] != "off"
+        }
+        chosen = self._choices(cheap, round(6 * self.share)) + self._choices(restarting, round(3 * self.share))
         chosen += ["kill_executor", "kill_executor"] if self.is_cluster else self._choices(costly, 1)
         self.rng.shuffle(chosen)
         return chosen
