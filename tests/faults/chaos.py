@@ -30,7 +30,6 @@ from tests.faults.chaos_sinks import LoggedFiles
 from tests.faults.columns_oracle import frames_answer
 from tests.faults.second_job import WAITING
 
-
 OF_HOMES = ("kill_home", "stop_home", "kill_starter")
 
 
@@ -73,9 +72,10 @@ class Chaos(ChaosFaults):
         restarting = dict(self.RESTARTING)
         if self.mode not in WAITING:
             del restarting["end_of_work"]
-        cheap = {
-            kind: weight for kind, weight in self.CHEAP.items() if kind not in OF_HOMES or self.shape["homes"] != "off"
-        }
+        cheap = dict(self.CHEAP)
+        if self.shape["homes"] == "off":
+            for kind in OF_HOMES:
+                del cheap[kind]
         chosen = self._choices(cheap, round(6 * self.share)) + self._choices(restarting, round(3 * self.share))
         chosen += ["kill_executor", "kill_executor"] if self.is_cluster else self._choices(costly, 1)
         self.rng.shuffle(chosen)
