@@ -186,6 +186,7 @@ def test_what_has_no_common_hash_is_refused(key):
 
 def test_default_max_parallelism():
     assert [default_max_parallelism(p) for p in (1, 4, 64, 65, 128, 200)] == [2, 8, 128, 128, 128, 200]
+    assert [default_max_parallelism(2, 1, own) for own in (4, 5, 40_000)] == [4, 5, 32_768]
 
 
 def hashes(column: pa.Array, **options: bool) -> list[int]:

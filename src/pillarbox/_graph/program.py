@@ -32,7 +32,7 @@ from pillarbox._graph.transformations import (
     Transformation,
 )
 from pillarbox._operators.pass_through import PASS_THROUGH
-from pillarbox._state.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
+from pillarbox._state.key_groups import default_max_parallelism
 from pillarbox._state.key_note import note_of_inputs
 from pillarbox._task.partitioner import ForwardPartitioner, OutputPartitioner, Partitioner, RebalancePartitioner
 from pillarbox._task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
@@ -162,10 +162,9 @@ class _Compiler:
         self._strategies: defaultdict[tuple[int, int], set[WatermarkStrategy]] = defaultdict(set)
         for sink in sinks:
             self._reach(sink)
-        streaming = any(
-            isinstance(source, DataFrameSource) and source.dataframe.isStreaming for source in self._sources
-        )
-        most = self._default_max_parallelism(parallelism) if max_parallelism is None else max_parallelism
+        streaming = any(isinstance(each, DataFrameSource) and each.dataframe.isStreaming for each in self._sources)
+        own = (step.parallelism or 1 for step in self._children if isinstance(step, OperatorTransformation))
+        most = max_parallelism or default_max_parallelism(parallelism, *own)
         layout = Layout(most if streaming else parallelism, most)
         # The number of subtasks that a streaming query has by default is that of its first start, whatever it is now:
         # which operators are chained must not depend on it.
@@ -176,10 +175,6 @@ class _Compiler:
         self._check_uids()
         self._check_parallelism()
         check_event_time(self._children, batch=batch)
-
-    def _default_max_parallelism(self, parallelism: int) -> int:
-        own = (step.parallelism or 1 for step in self._children if isinstance(step, OperatorTransformation))
-        return min(max(default_max_parallelism(parallelism), *own, 1), MAX_MAX_PARALLELISM)
 
     def _reach(self, sink: SinkTransformation) -> None:
         """Take in all steps that lead to a sink, each after its inputs; there may be more than calls can nest."""

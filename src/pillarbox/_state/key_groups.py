@@ -265,13 +265,16 @@ def key_group_range(subtask: int, max_parallelism: int, parallelism: int) -> ran
     return range(start, end + 1)
 
 
-def default_max_parallelism(parallelism: int) -> int:
+def default_max_parallelism(parallelism: int, *of_operators: int) -> int:
     """Return the number of key groups for a program that does not set it: twice the parallelism, at most 128.
+
+    An operator that has more subtasks of its own than that raises it to their number.
 
     Flink's is 128 and more: there a key group costs next to nothing, here each is a subtask of its own in a streaming
     query, with its own copy of broadcast state.
     """
-    return max(parallelism, min(2 * parallelism, DEFAULT_MAX_PARALLELISM))
+    default = min(2 * parallelism, DEFAULT_MAX_PARALLELISM)
+    return min(max(parallelism, default, *of_operators), MAX_MAX_PARALLELISM)
 
 
 def owners(max_parallelism: int, parallelism: int) -> Sequence[int]:
