@@ -24,6 +24,8 @@ from typing import Any
 
 from pyspark import cloudpickle
 
+from tests.sessions import environment_without_spark
+
 __all__ = ["ConnectClient", "RaisedInTheClient"]
 
 _ROOT = Path(__file__).resolve().parents[1]
@@ -61,14 +63,13 @@ class ConnectClient:
         python: str = sys.executable,
     ) -> None:
         here, there = Pipe()
-        env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-        env |= {
-            "PYSPARK_PYTHON": python,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_TESTING": "1",  # the server takes a free port
-            "PYTHONPATH": os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")])),
-        }
+        env = environment_without_spark(
+            PYSPARK_PYTHON=python,
+            PYSPARK_DRIVER_PYTHON=sys.executable,
+            SPARK_LOCAL_IP="127.0.0.1",
+            SPARK_TESTING="1",  # the server takes a free port
+            PYTHONPATH=os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")])),
+        )
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.connect", str(there.fileno())],
             env=env,

@@ -65,3 +65,9 @@ def session_with_package(home: Path, name: str, package: str, **settings: str) -
         spark__sql__warehouse__dir=str(home / "warehouse"),
         **settings,
     )
+
+
+def environment_without_spark(**more: str) -> dict[str, str]:
+    """Return the environment for a program of its own: this process's, without what it says of Spark, and more."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    return {**env, **more}

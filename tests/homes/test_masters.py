@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.homes.program import EPOCHS, KEYS, MARK, PARTITIONS, processes
+from tests.sessions import environment_without_spark
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = "PILLARBOX_LONG" in os.environ
@@ -41,13 +42,12 @@ def run(tmp_path: Path, version: str | None = None, **told: Any) -> dict[str, An
     """Run the program, and wait for the end of all its processes."""
     mark = uuid.uuid4().hex
     path = [ROOT / ".venvs" / f"spark-{version}"] if version else []
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-    env |= {
-        MARK: mark,
-        "PYTHONPATH": os.pathsep.join(map(str, [*path, ROOT / "src", ROOT])),
-        "PYSPARK_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-    }
+    env = environment_without_spark(
+        **{MARK: mark},
+        PYTHONPATH=os.pathsep.join(map(str, [*path, ROOT / "src", ROOT])),
+        PYSPARK_PYTHON=sys.executable,
+        SPARK_LOCAL_IP="127.0.0.1",
+    )
     command = [sys.executable, "-m", "tests.homes.program", str(tmp_path), json.dumps(told)]
     ran = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout[-3000:] + ran.stderr[-6000:]

@@ -21,6 +21,7 @@ import pytest
 
 import pillarbox
 from tests.faults import everything_oracle
+from tests.sessions import environment_without_spark
 from tests.versions import smoke
 
 pytestmark = pytest.mark.spark
@@ -44,9 +45,7 @@ def versions() -> list[str]:
 
 
 def environment(**more: str) -> dict[str, str]:
-    foreign = ("SPARK_", "PYSPARK_")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    return {**env, "SPARK_LOCAL_IP": "127.0.0.1", **more}
+    return environment_without_spark(**{"SPARK_LOCAL_IP": "127.0.0.1", **more})
 
 
 def answer(command: list[str], env: dict[str, str], cwd: Path) -> Any:
