@@ -16,8 +16,8 @@ The peers, all of them or those in ``--peers``:
 
 two limits: ``identity``, the same rows through the same hops with no work in ``mapInArrow``, and ``bare``, the
 same function in a Python loop; and, where it is asked for, ``few``: pillarbox with as many subtasks as partitions, two,
-instead of twice as many, as it has by default (``--subtasks``). The head of ``keyed_work.py`` says how they are run
-beside each other, and what is to whose favour.
+instead of twice as many, as it has by default (``--subtasks``). The head of ``keyed_work.py`` says how they take
+turns, and what is to whose favour.
 
 Spark's sides are written as sparingly as their APIs allow: the count is read and written once per key and micro-batch,
 a timer is set once per key, minute and micro-batch, and a timer whose key had rows in the same micro-batch finds its

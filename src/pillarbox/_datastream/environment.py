@@ -170,8 +170,8 @@ class StreamExecutionEnvironment(ClassAliases, StartsFromSavepoint):
     def get_max_parallelism(self) -> int:
         """Return the number of key groups.
 
-        Where it was not set it is twice the parallelism, at most 128; a checkpoint keeps that of its first start. A
-        program with an operator of a higher parallelism takes that.
+        Where it was not set it is twice the parallelism, at most 128; or the highest parallelism of an operator, if
+        that is more. A checkpoint keeps the number of its first start.
 
         Example:
             >>> env.set_parallelism(4).get_max_parallelism()
