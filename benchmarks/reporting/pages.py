@@ -43,6 +43,7 @@ WORDS: dict[str, Block] = {
     "where the time goes": (sentences.where_time_goes, ("keyed",)),
     "epochs in words": (sentences.epoch_words, ("epoch",)),
     "latency in words": (sentences.latency_words, ("latency",)),
+    "slots in words": (sentences.slot_words, ("slots",)),
     "the hop in words": (sentences.hop_words, ("windows",)),
     "panes in words": (sentences.pane_words, ("windows",)),
     "a cold start in words": (sentences.cold_start_words, ("recovery",)),

@@ -25,6 +25,7 @@ RUNS: dict[str, tuple[str, str]] = {
     "epoch": ("bench-epoch", ""),
     "start": ("bench-start", ""),
     "latency": ("bench-latency", ""),
+    "slots": ("bench-slots", ""),
     "async": ("bench-async", ""),
     "recovery": ("bench-recovery", "--large"),
     "operate": ("bench-operate", ""),
@@ -39,7 +40,7 @@ RUNS: dict[str, tuple[str, str]] = {
 }
 # Their checkpoints are in memory: what they measure is small compared with what a slow disk takes, and how much that
 # varies.
-IN_MEMORY = {"epoch", "latency", "growth", "windows", "join", "operate"}
+IN_MEMORY = {"epoch", "latency", "growth", "windows", "join", "operate", "slots"}
 MEMORY = Path("/dev/shm")
 
 Result = dict[str, Any]

@@ -126,6 +126,18 @@ def latency_words(report: Report) -> str:
     )
 
 
+def slot_words(report: Report) -> str:
+    said = report["slots"]
+    in_step = "all" if said["in_step"] == 1 else f"{said['in_step']:.1%}"
+    return paragraph(
+        "`make bench-slots` runs the same work, a keyed count in 8 partitions, with 2, 8 and 16 slots. With 8 it took"
+        f" {said['ratio']:.2f} times the processor time that it took with 2, its state took {said['memory_ratio']:.2f}"
+        f" times the memory, and {in_step} of the subtasks' epochs found their state in step with Spark's."
+        f" A worker took {said['relay_mb']:.0f} MB of its own, and a home {said['home_mb']:.0f} MB,"
+        " of which some 4 MB are buffers of Arrow's."
+    )
+
+
 def hop_words(report: Report) -> str:
     works = report["windows"]["works"].values()
     hop, ours = ([each["cpu_s_per_1m_rows"][side] for each in works] for side in ("one-hop", "columnar"))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +95,29 @@ def test_a_subtask_lives_in_one_process(executor: Executor, notes: Path, mode: s
     assert len(executor.homes) == 2
     assert len(noted(notes, "open")) == 2, "once for each subtask"
     assert " False" not in notes.read_text(), "functions run in the main thread"
+
+
+STARTS_HERE = """
+import importlib, sys, zipimport
+from pillarbox._runtime.spark.homes.starter import import_and_freeze
+import_and_freeze()
+assert not [each for each in sys.path_importer_cache.values() if isinstance(each, zipimport.zipimporter)]
+before = set(sys.modules)
+from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment
+import in_an_archive
+stream = StreamExecutionEnvironment().from_collection([1, 2]).key_by(lambda n: n).map(lambda n: n + in_an_archive.ONE)
+assert list(stream.execute_and_collect()) == [2, 3]
+print(sorted(name for name in set(sys.modules) - before if name != "in_an_archive"))
+"""
+
+
+def test_processes_are_forked_with_all_that_they_need(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
+        archive.writestr("in_an_archive.py", "ONE = 1")
+    path = os.pathsep.join([str(tmp_path / "archive.zip"), *sys.path])
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-c", STARTS_HERE], check=False, capture_output=True, text=True, env=env)
+    assert done.stdout == "[]\n", done.stdout + done.stderr
 
 
 def test_an_error_of_a_function_is_the_workers(executor: Executor, notes: Path) -> None:

@@ -172,6 +172,7 @@ class _Guest:
                 _log.exception("a home left a relay")
             finally:
                 channel.close()
+            self._residency.spare_the_collector()  # now nobody waits for it
         self._residency.close_all()
 
     def _serve(self, visit: Visit, channel: Channel) -> None:
@@ -189,7 +190,6 @@ class _Guest:
                 channel.send((Kind.FAILED, type(error).__name__, str(error), surroundings.taken()))
             else:
                 channel.send((Kind.DONE, wakes_up, surroundings.taken()))
-            self._residency.spare_the_collector()
 
     def _run_epoch(self, channel: Channel, place: tuple[int, int], layout: Any, now: int, last: bool) -> int | None:
         assert self._tasks is not None
