@@ -17,9 +17,7 @@ import pillarbox
 __all__ = ["HOME", "PAGES", "blocks", "fragments", "programs"]
 
 HOME = Path(__file__).parents[1]
-PAGES = [HOME / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
-    (HOME / "docs").rglob("*.md")
-)
+PAGES = sorted(HOME.glob("*.md")) + sorted((HOME / "docs").rglob("*.md"))
 
 # What the programs take for granted.
 PREAMBLE = """\

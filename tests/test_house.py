@@ -17,6 +17,7 @@ import pillarbox
 
 SOURCE = Path(pillarbox.__file__).parent
 TESTS = Path(__file__).parent
+HOME = TESTS.parent
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 LONGEST = 500
 # From the lowest to the highest, as docs/architecture.md has them. Those of one layer may know each other.
@@ -221,6 +222,15 @@ def calls(function: Function) -> set[str]:
     """The last names of what a function calls."""
     called = [each.func for each in ast.walk(function) if isinstance(each, ast.Call)]
     return {str(getattr(each, "attr", getattr(each, "id", ""))) for each in called}
+
+
+def test_commands_for_contributors_exist():
+    """What the pages for contributors tell them to run with `make`, and what CI runs."""
+    targets = set(re.findall(r"^([a-z-]+):", (HOME / "Makefile").read_text(), re.MULTILINE))
+    text = "\n".join(page.read_text() for page in [*HOME.glob("*.md"), *HOME.glob(".github/**/*.*")])
+    asked = set(re.findall(r"(?:`|run: )make ([a-z-]+)", text))
+    asked |= {name for named in re.findall(r"target: \[(.*)\]", text) for name in named.split(", ")}
+    assert len(asked) > 8 and asked - targets == set()
 
 
 def asserts(function: Function) -> bool:
