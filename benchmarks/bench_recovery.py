@@ -68,7 +68,7 @@ from pillarbox import KeyedProcessFunction, StreamExecutionEnvironment, ValueSta
 from pillarbox._elements import Records
 from pillarbox._runtime.local import LocalJob, Savepoint
 from pillarbox._state import MemoryChunkStore
-from pillarbox._state.log_head import Mark
+from pillarbox._state.chunks.head import Mark
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

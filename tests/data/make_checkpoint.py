@@ -38,8 +38,10 @@ from pillarbox import (
 )
 from pillarbox._elements import Records
 from pillarbox._runtime.local import LocalJob, Savepoint
-from pillarbox._state import MemoryChunkStore, large_collections, log_limits
-from pillarbox._state.log_head import FORMAT
+from pillarbox._state import MemoryChunkStore
+from pillarbox._state.chunks import large_collections
+from pillarbox._state.chunks.head import FORMAT
+from pillarbox._state.log import limits
 from pillarbox._time import ManualProcessingTimeService
 
 __all__ = [
@@ -257,9 +259,9 @@ def make(kind: str = "") -> Savepoint:
     savepoint: Savepoint | None = None
     with pytest.MonkeyPatch.context() as patch:
         # Chunks of few rows: the log has several, and has been cleaned; and some rows are large.
-        patch.setattr(log_limits, "CHUNK_ROWS", 8)
-        patch.setattr(log_limits, "CHUNK_BYTES", 2_500)
-        patch.setattr(log_limits, "SLACK_BYTES", 500)
+        patch.setattr(limits, "CHUNK_ROWS", 8)
+        patch.setattr(limits, "CHUNK_BYTES", 2_500)
+        patch.setattr(limits, "SLACK_BYTES", 500)
         if kind == "elements":
             patch.setattr(large_collections, "_LARGE", 40)
         for later in (False, True):

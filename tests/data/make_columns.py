@@ -30,7 +30,7 @@ from pillarbox import (
 from pillarbox._elements import Records
 from pillarbox._rows import row_class
 from pillarbox._runtime.local import LocalJob, Savepoint
-from pillarbox._state.log_head import FORMAT
+from pillarbox._state.chunks.head import FORMAT
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["EPOCHS", "PATH", "job", "run"]

@@ -23,10 +23,10 @@ from pillarbox._state import (
     ReducingStateDescriptor,
     StateLog,
     ValueStateDescriptor,
-    large_collections,
 )
-from pillarbox._state.key_note import KeyNote
-from pillarbox._state.log_head import FORMAT
+from pillarbox._state.chunks import large_collections
+from pillarbox._state.chunks.head import FORMAT
+from pillarbox._state.keys.key_note import KeyNote
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["KEYS", "PATH", "Money", "Moved", "Order", "Slim"]

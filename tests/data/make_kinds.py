@@ -28,8 +28,8 @@ from pillarbox._state import (
     StateLog,
     ValueStateDescriptor,
 )
-from pillarbox._state.key_note import KeyNote
-from pillarbox._state.log_head import FORMAT
+from pillarbox._state.chunks.head import FORMAT
+from pillarbox._state.keys.key_note import KeyNote
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["KEYS", "PATH", "Line", "Place", "Renamed", "Scalars", "scalars"]

@@ -27,8 +27,9 @@ from pillarbox import (
 )
 from pillarbox._elements import Records
 from pillarbox._runtime.local import LocalJob, Savepoint
-from pillarbox._state import large_collections, log_limits
-from pillarbox._state.log_head import FORMAT
+from pillarbox._state.chunks import large_collections
+from pillarbox._state.chunks.head import FORMAT
+from pillarbox._state.log import limits
 from pillarbox._time import ManualProcessingTimeService
 from tests.data.make_checkpoint import HERE, save
 
@@ -139,7 +140,7 @@ def run(running: LocalJob, epoch: int) -> dict[str, list[str]]:
 def make() -> Savepoint:
     """Run the program up to the checkpoint."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_limits, "CHUNK_BYTES", 400)
+        patch.setattr(limits, "CHUNK_BYTES", 400)
         patch.setattr(large_collections, "_LARGE", 60)
         with job(0) as running:
             for epoch in range(EPOCHS):

@@ -22,9 +22,9 @@ from pillarbox._state import (
     StateLog,
     Sync,
     ValueStateDescriptor,
-    log_limits,
 )
-from pillarbox._state.log_head import FORMAT
+from pillarbox._state.chunks.head import FORMAT
+from pillarbox._state.log import limits
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox._time.internal_timer_service import InternalTimerService
 from tests.data.make_checkpoint import HERE, save
@@ -152,10 +152,10 @@ def make() -> MemoryChunkStore:
     """Write the log."""
     store = MemoryChunkStore()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_limits, "CHUNK_ROWS", 8)
-        patch.setattr(log_limits, "CHUNK_BYTES", 2_500)
-        patch.setattr(log_limits, "SLACK_BYTES", 500)
-        patch.setattr(log_limits, "SPARE_CHUNKS", 4)
+        patch.setattr(limits, "CHUNK_ROWS", 8)
+        patch.setattr(limits, "CHUNK_BYTES", 2_500)
+        patch.setattr(limits, "SLACK_BYTES", 500)
+        patch.setattr(limits, "SPARE_CHUNKS", 4)
         for epoch in operations():
             windows = Windows(store)
             for operation in epoch:

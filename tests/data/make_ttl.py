@@ -22,10 +22,10 @@ from pillarbox._state import (
     StateLog,
     StateTtlConfig,
     ValueStateDescriptor,
-    large_collections,
-    log_limits,
 )
-from pillarbox._state.log_head import FORMAT
+from pillarbox._state.chunks import large_collections
+from pillarbox._state.chunks.head import FORMAT
+from pillarbox._state.log import limits
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["END", "PATH", "Timed", "expected"]
@@ -115,9 +115,9 @@ def make() -> MemoryChunkStore:
     store = MemoryChunkStore()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(large_collections, "_LARGE", 60)
-        patch.setattr(log_limits, "CHUNK_ROWS", 8)
-        patch.setattr(log_limits, "SLACK_BYTES", 500)
-        patch.setattr(log_limits, "SPARE_CHUNKS", 4)
+        patch.setattr(limits, "CHUNK_ROWS", 8)
+        patch.setattr(limits, "SLACK_BYTES", 500)
+        patch.setattr(limits, "SPARE_CHUNKS", 4)
         timed = Timed(store, None)
         for number in range(EPOCHS):
             if number in (TIMED_FROM, 15):

@@ -26,11 +26,11 @@ from pillarbox._state import (
     ReducingStateDescriptor,
     StateLog,
     ValueStateDescriptor,
-    large_collections,
-    log_limits,
 )
-from pillarbox._state.key_note import KeyNote
-from pillarbox._state.log_head import FORMAT
+from pillarbox._state.chunks import large_collections
+from pillarbox._state.chunks.head import FORMAT
+from pillarbox._state.keys.key_note import KeyNote
+from pillarbox._state.log import limits
 from tests.data.make_checkpoint import HERE, save
 
 __all__ = ["PATH", "Money", "Order", "Typed", "contents"]
@@ -126,7 +126,7 @@ def make() -> MemoryChunkStore:
     """Run the epochs up to the checkpoint."""
     typed = Typed(MemoryChunkStore())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(log_limits, "CHUNK_ROWS", 8)
+        patch.setattr(limits, "CHUNK_ROWS", 8)
         patch.setattr(large_collections, "_LARGE", 200)
         for key, states, windows in contents():
             typed.put(key, states, windows)

@@ -38,7 +38,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox._state import log_limits
+from pillarbox._state.log import limits
 from pillarbox._time import system_clock
 from tests.faults.clock import SetClock
 from tests.faults.tally import Tally, open_faults
@@ -123,9 +123,9 @@ NO_FAULTS = Faults("/nowhere")
 
 if os.environ.get("PILLARBOX_FAULT_SMALL_LOG"):
     # Chunks are cleaned within a few epochs.
-    log_limits.CHUNK_ROWS = 4
-    log_limits.SLACK_BYTES = 200
-    log_limits.SPARE_CHUNKS = 4
+    limits.CHUNK_ROWS = 4
+    limits.SLACK_BYTES = 200
+    limits.SPARE_CHUNKS = 4
 
 if said := os.environ.get("PILLARBOX_FAULT_CLOCK"):
     # As tasks see it: their processing time is ahead of the machine's by what the file says.

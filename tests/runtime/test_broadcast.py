@@ -22,7 +22,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox._state.heap_spaces import HeapSpaces
+from pillarbox._state.heap.spaces import HeapSpaces
 from pillarbox.testing import ProgramTestHarness, StreamRecord, check_operator, harness_for, row
 
 PARALLELISM = st.integers(1, 4)

@@ -24,7 +24,7 @@ from pillarbox import (
     ValueStateDescriptor,
     WatermarkStrategy,
 )
-from pillarbox._state import large_collections
+from pillarbox._state.chunks import large_collections
 from pillarbox._state.savepoint import write_savepoint
 from pillarbox.testing import ProgramTestHarness
 

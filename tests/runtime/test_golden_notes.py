@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from pillarbox import CheckpointMismatchError, SlidingEventTimeWindows, TumblingEventTimeWindows
-from pillarbox._state.log_head import META
-from pillarbox._state.unread import AnyNames
+from pillarbox._state.chunks.head import META
+from pillarbox._state.inspect.unread import AnyNames
 from pillarbox._unpickle import loads_allowed
 from tests.data import make_noted
 from tests.data.make_checkpoint import load
-from tests.state.test_log_view import restored
+from tests.state.inspect.test_view import restored
 
 LAST = (make_noted.EPOCHS, make_noted.EPOCHS + 1)
 

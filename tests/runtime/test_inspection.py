@@ -14,7 +14,7 @@ from pillarbox import CheckpointMismatchError, KeyedProcessFunction, Types, Valu
 from pillarbox._graph.description import describe_programs
 from pillarbox._runtime.spark import inspection
 from pillarbox._runtime.spark.inspection import changes_to
-from pillarbox._state.log_view import LogView
+from pillarbox._state.inspect.view import LogView
 from pillarbox.testing import ProgramTestHarness, row
 
 # Until then no request is answered: all of them are carried to the next epoch.

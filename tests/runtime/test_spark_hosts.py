@@ -26,7 +26,7 @@ from pillarbox._runtime.spark.residency import Residency
 from pillarbox._runtime.spark.restore_host import Router
 from pillarbox._runtime.spark.source_host import SourceHost
 from pillarbox._state import MemoryChunkStore
-from pillarbox._state.log_view import LogView
+from pillarbox._state.inspect.view import LogView
 from pillarbox._state.savepoint import FileDigest, OperatorTable, Table
 from pillarbox._unpickle import loads
 from tests.runtime.spark_of_dicts import Query, rows_of

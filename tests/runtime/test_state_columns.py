@@ -25,10 +25,10 @@ from pillarbox._runtime.spark.state_columns import (
     state_columns,
     type_of_name,
 )
-from pillarbox._state.log_head import LogHead
-from pillarbox._state.log_view import ViewedRows
-from pillarbox._state.plain_types import plain_type
-from pillarbox._state.unread import Unread, name_of_class
+from pillarbox._state.chunks.head import LogHead
+from pillarbox._state.inspect.unread import Unread, name_of_class
+from pillarbox._state.inspect.view import ViewedRows
+from pillarbox._state.types.plain_types import plain_type
 
 
 class Point(NamedTuple):

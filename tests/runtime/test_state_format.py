@@ -26,7 +26,7 @@ from pillarbox import (
     WatermarkStrategy,
 )
 from pillarbox._elements import Records
-from pillarbox._state.log_head import META
+from pillarbox._state.chunks.head import META
 
 BY_TIME = WatermarkStrategy.for_monotonous_timestamps().with_timestamp_assigner(lambda value: value[1])
 MINUTE = 60_000

@@ -11,7 +11,7 @@ from pillarbox import (
     SlidingEventTimeWindows,
     WatermarkStrategy,
 )
-from pillarbox._state import log_limits
+from pillarbox._state.log import limits
 from pillarbox.testing import ProgramTestHarness, row
 
 EPOCHS, RECORDS, PAYLOAD = 24, 60, 400
@@ -42,8 +42,8 @@ def grouped(env, lefts, rights):
 
 @pytest.mark.parametrize("build", [near, joined, grouped])
 def test_joins_leave_nothing_behind(build, monkeypatch):
-    monkeypatch.setattr(log_limits, "SLACK_BYTES", 30_000)
-    monkeypatch.setattr(log_limits, "CHUNK_BYTES", 20_000)
+    monkeypatch.setattr(limits, "SLACK_BYTES", 30_000)
+    monkeypatch.setattr(limits, "CHUNK_BYTES", 20_000)
     rng = random.Random(1)
     live, longest, pushed, pairs = [], 0, 0, 0
     with ProgramTestHarness(build, parallelism=2) as harness:

@@ -31,8 +31,8 @@ from pillarbox import (
     WindowFunction,
 )
 from pillarbox._graph.description import Comparison, compare, describe_programs
-from pillarbox._state.log_head import META
-from pillarbox._state.state_note import kept_inputs, state_change
+from pillarbox._state.chunks.head import META
+from pillarbox._state.keys.state_note import kept_inputs, state_change
 from pillarbox.testing import ProgramTestHarness, row
 from tests.data import make_dependence
 from tests.data.make_checkpoint import load

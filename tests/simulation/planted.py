@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from pillarbox._operators.timestamps_and_watermarks import TimestampsAndWatermarksOperator
-from pillarbox._state import HeapKeyedStateBackend, StateLog, Sync, state_log
-from pillarbox._state.addresses import OPERATOR
-from pillarbox._state.heap_spaces import HeapSpaces
-from pillarbox._state.timers import HeapTimers
+from pillarbox._state import HeapKeyedStateBackend, StateLog, Sync
+from pillarbox._state.heap.spaces import HeapSpaces
+from pillarbox._state.heap.timers import HeapTimers
+from pillarbox._state.keys.addresses import OPERATOR
+from pillarbox._state.log import state_log
 from pillarbox._task import key_sorter
 from pillarbox._task.batch_input import BatchInput
 from pillarbox._task.input_gate import InputGate, _Channel

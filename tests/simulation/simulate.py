@@ -16,8 +16,8 @@ from pillarbox._graph import Program
 from pillarbox._operators import reduce
 from pillarbox._operators.async_io import host
 from pillarbox._runtime.local import LocalJob, Savepoint
-from pillarbox._state import log_limits
-from pillarbox._state.key_groups import stable_hash
+from pillarbox._state.keys.key_groups import stable_hash
+from pillarbox._state.log import limits as log_limits
 from pillarbox._task import input_gate, key_sorter, record_spool, record_writer, stream_task
 from pillarbox._time import ManualProcessingTimeService
 from pillarbox.testing._program_harness import PatientJob, program_of

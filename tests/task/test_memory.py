@@ -12,7 +12,7 @@ from pillarbox._elements import Records
 from pillarbox._operators.keyed_process import KeyedProcessOperator
 from pillarbox._operators.keys import Keying
 from pillarbox._state import MemoryChunkStore
-from pillarbox._state.sizes import largest_rows
+from pillarbox._state.types.sizes import largest_rows
 from pillarbox._task import MultipleInputStreamTask
 from pillarbox._task.memory import Memory, process_memory, readable
 from tests.nodes import node

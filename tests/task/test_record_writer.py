@@ -14,7 +14,7 @@ from pillarbox import Row
 from pillarbox._elements import ArrowRecords, Barrier, EndOfData, Records, Watermark, WatermarkStatus, decode
 from pillarbox._errors import KeyTypeError, OperatorError, ProgramError
 from pillarbox._operators.keys import Keying
-from pillarbox._state.key_groups import key_group, subtask_of
+from pillarbox._state.keys.key_groups import key_group, subtask_of
 from pillarbox._task import Edge, RecordWriter, channel_code, edge_id, record_writer
 from pillarbox._task.partitioner import KeyGroupPartitioner, OutputPartitioner, RebalancePartitioner
 from pillarbox._time import MIN_TIMESTAMP

@@ -19,7 +19,7 @@ from pillarbox import (
     Types,
     ValueStateDescriptor,
 )
-from pillarbox._state.log_head import META
+from pillarbox._state.chunks.head import META
 from pillarbox.testing import harness_for
 from tests.windowing.windows import Contents, key_of, open_windows
 

@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from pillarbox._errors import CheckpointMismatchError, ProgramError
 from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
-from pillarbox._state.log_head import META
-from pillarbox._state.timer_queue import TimerQueue
-from pillarbox._state.timers import HeapTimers
+from pillarbox._state.chunks.head import META
+from pillarbox._state.heap.timer_queue import TimerQueue
+from pillarbox._state.heap.timers import HeapTimers
 from pillarbox._time import MIN_TIMESTAMP, ManualProcessingTimeService
 from pillarbox._time.internal_timer_service import InternalTimerService, InternalTimeServiceManager
 

@@ -31,7 +31,7 @@ from pillarbox import (
     TumblingProcessingTimeWindows,
     ValueStateDescriptor,
 )
-from pillarbox._state import log_limits
+from pillarbox._state.log import limits
 from tests.windowing.test_trigger_model import LONG, Budget
 from tests.windowing.windows import Contents, Number, open_windows
 
@@ -111,8 +111,8 @@ PROGRAMS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_nothing_is_left_of_windows_that_are_over(name, monkeypatch):
-    monkeypatch.setattr(log_limits, "SLACK_BYTES", SLACK)
-    monkeypatch.setattr(log_limits, "CHUNK_BYTES", CHUNK)
+    monkeypatch.setattr(limits, "SLACK_BYTES", SLACK)
+    monkeypatch.setattr(limits, "CHUNK_BYTES", CHUNK)
     step = 86_400_000 if name == "days" else 10
     windows, longest = 1000 if LONG else 60, 0
     with open_windows(PROGRAMS[name]) as harness:

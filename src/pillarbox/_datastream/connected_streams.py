@@ -31,7 +31,7 @@ from pillarbox._operators.two_inputs import (
     KeyedCoProcessOperator,
     Keyings,
 )
-from pillarbox._state.key_note import are_other_types
+from pillarbox._state.keys.key_note import are_other_types
 from pillarbox._types import SchemaLike, TypeInformation
 
 __all__ = ["ConnectedStreams", "check_key_types"]

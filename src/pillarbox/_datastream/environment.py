@@ -28,7 +28,7 @@ from pillarbox._operators.operator import OperatorFactory
 from pillarbox._rows import Row
 from pillarbox._runtime.base import Runtime
 from pillarbox._runtime.local import LocalJob, LocalRuntime, Savepoint
-from pillarbox._state.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
+from pillarbox._state.keys.key_groups import MAX_MAX_PARALLELISM, default_max_parallelism
 from pillarbox._time import ProcessingTimeService
 from pillarbox._time.duration import DurationLike, positive_millis
 from pillarbox._types import SchemaLike, TypeInformation, converter

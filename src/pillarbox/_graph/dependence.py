@@ -11,7 +11,7 @@ from pillarbox._graph.transformations import (
     SourceTransformation,
     Transformation,
 )
-from pillarbox._state.state_note import INPUTS, SIDES, Inputs, StateNote, kept_inputs
+from pillarbox._state.keys.state_note import INPUTS, SIDES, Inputs, StateNote, kept_inputs
 
 __all__ = ["dependence"]
 

@@ -16,8 +16,8 @@ from pillarbox._graph.layout import Layout
 from pillarbox._graph.program import Program
 from pillarbox._graph.targets import CODES
 from pillarbox._graph.transformations import DataFrameSource, SourceTransformation
-from pillarbox._state.key_note import key_change
-from pillarbox._state.state_note import state_change
+from pillarbox._state.keys.key_note import key_change
+from pillarbox._state.keys.state_note import state_change
 
 __all__ = [
     "Comparison",

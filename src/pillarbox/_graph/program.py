@@ -32,8 +32,8 @@ from pillarbox._graph.transformations import (
     Transformation,
 )
 from pillarbox._operators.pass_through import PASS_THROUGH
-from pillarbox._state.key_groups import default_max_parallelism
-from pillarbox._state.key_note import note_of_inputs
+from pillarbox._state.keys.key_groups import default_max_parallelism
+from pillarbox._state.keys.key_note import note_of_inputs
 from pillarbox._task.partitioner import ForwardPartitioner, OutputPartitioner, Partitioner, RebalancePartitioner
 from pillarbox._task.vertex import ChainInput, ChainNode, Consumers, Edge, InputEdge, Vertex, edge_id
 from pillarbox._time import WatermarkStrategy

@@ -9,7 +9,7 @@ from typing import Any
 from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import OperatorFactory
 from pillarbox._operators.pass_through import PASS_THROUGH
-from pillarbox._state.key_note import KeyNote
+from pillarbox._state.keys.key_note import KeyNote
 from pillarbox._task.partitioner import KeyGroupPartitioner, Partitioner
 from pillarbox._time import WatermarkStrategy
 

@@ -14,7 +14,7 @@ from pillarbox._elements import Records
 from pillarbox._errors import ProgramError, shorten
 from pillarbox._operators.functions import OutputTag
 from pillarbox._operators.operator import Input, OperatorContext
-from pillarbox._state.sizes import size_of
+from pillarbox._state.types.sizes import size_of
 
 __all__ = [
     "FIRST_LOOK",

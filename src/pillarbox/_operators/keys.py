@@ -17,13 +17,13 @@ from pillarbox._operators.captured import Captured
 from pillarbox._operators.functions import KeySelector, check_plain
 from pillarbox._operators.user_code import raise_at_record
 from pillarbox._rows import Row, column_to_list
-from pillarbox._state.key_groups import (
+from pillarbox._state.keys.key_groups import (
     hashes_of_column,
     hashes_of_tuples,
     owners,
     stable_hash,
 )
-from pillarbox._state.key_note import KeyNote, function_note
+from pillarbox._state.keys.key_note import KeyNote, function_note
 from pillarbox._types import TypeInformation, converter, resolve_schema
 
 __all__ = ["Keying", "Router"]

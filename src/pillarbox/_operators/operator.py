@@ -22,7 +22,7 @@ from pillarbox._operators.checkpointed import OperatorStateStore
 from pillarbox._operators.metric_group import UserMetrics
 from pillarbox._operators.shared_resources import SharedResources
 from pillarbox._state import KeyedStateBackend
-from pillarbox._state.key_groups import DEFAULT_MAX_PARALLELISM
+from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._time import ProcessingTimeService, WatermarkSink
 from pillarbox._time.internal_timer_service import InternalTimeServiceManager
 from pillarbox._types import TypeInformation
@@ -299,7 +299,7 @@ class OperatorFactory:
         result_types: the types of ``Types`` that results are declared to have, by the tag of the side output; None as
             the tag stands for the main output.
         depends_on: what its keyed state depends on, and could not be gone on with if it were another: phrases, each
-            under the name of what it tells of. It is noted with the state (``_state/state_note.py``).
+            under the name of what it tells of. It is noted with the state (``_state/keys/state_note.py``).
         keeps_sides: whether it keeps records of each of its inputs, so that these may not change places.
     """
 

@@ -21,8 +21,8 @@ from pillarbox._operators.async_io.rates import RateScope
 from pillarbox._runtime.failures import failures_of
 from pillarbox._runtime.shipping import ship
 from pillarbox._state import MemoryChunkStore
-from pillarbox._state.log_head import META
-from pillarbox._state.log_view import LogView
+from pillarbox._state.chunks.head import META
+from pillarbox._state.inspect.view import LogView
 from pillarbox._task import REPORT_TARGET, MultipleInputStreamTask, SourceStreamTask
 from pillarbox._task.vertex import Vertex
 from pillarbox._time import ProcessingTimeService

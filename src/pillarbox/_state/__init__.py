@@ -1,7 +1,8 @@
 """Keyed state: descriptors, key groups, the heap backend and the state log."""
 
 from pillarbox._state.backend import FoldedWindows, KeyedStateBackend, SlotSpec
-from pillarbox._state.chunk_store import ChunkStore, MemoryChunkStore
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import ChunkStore, MemoryChunkStore
 from pillarbox._state.descriptors import (
     AggregateFunction,
     AggregatingState,
@@ -16,9 +17,8 @@ from pillarbox._state.descriptors import (
     ValueState,
     ValueStateDescriptor,
 )
-from pillarbox._state.heap_backend import HeapKeyedStateBackend, KeyOwner
-from pillarbox._state.log_head import LogIdentity
-from pillarbox._state.state_log import StateLog, Sync
+from pillarbox._state.heap.backend import HeapKeyedStateBackend, KeyOwner
+from pillarbox._state.log.state_log import StateLog, Sync
 from pillarbox._state.ttl import StateTtlConfig
 
 __all__ = [

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pillarbox._elements import Records, decode, dumps, encode
-from pillarbox._state.key_groups import stable_hash
+from pillarbox._state.keys.key_groups import stable_hash
 from pillarbox._task.record_spool import NOT_KEPT, RecordSpool
 from pillarbox._task.unpicklable import refuse_unpicklable
 from pillarbox._time.timestamps import MIN_TIMESTAMP

@@ -11,9 +11,9 @@ from pillarbox._elements import channel_code
 from pillarbox._operators.async_io.rates import RateScope
 from pillarbox._operators.operator import OperatorFactory
 from pillarbox._operators.shared_resources import SharedResources
-from pillarbox._state.key_note import KeyNote
-from pillarbox._state.log_head import LogIdentity
-from pillarbox._state.state_note import StateNote
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.keys.key_note import KeyNote
+from pillarbox._state.keys.state_note import StateNote
 from pillarbox._task.partitioner import BroadcastPartitioner, Partitioner
 
 __all__ = [

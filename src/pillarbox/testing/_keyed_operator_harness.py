@@ -11,7 +11,7 @@ from typing import Any
 
 from pillarbox._elements import Records
 from pillarbox._operators.keys import Router
-from pillarbox._state.key_groups import DEFAULT_MAX_PARALLELISM
+from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._time.internal_timer_service import InternalTimerService
 from pillarbox.testing._operator_harness import (
     OneInputStreamOperatorTestHarness,

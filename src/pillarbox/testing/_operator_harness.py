@@ -18,8 +18,8 @@ from pillarbox._operators.functions import OutputTag
 from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import Input, KeyedContext, OperatorContext, RecordInput, StreamOperator
 from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
-from pillarbox._state.key_groups import DEFAULT_MAX_PARALLELISM
-from pillarbox._state.key_note import note_of_inputs
+from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
+from pillarbox._state.keys.key_note import note_of_inputs
 from pillarbox._task.operator_chain import as_mail, quiesce
 from pillarbox._task.vertex import ChainNode
 from pillarbox._time import MAX_WATERMARK, MIN_TIMESTAMP, ManualProcessingTimeService, ProcessingTimeServiceImpl

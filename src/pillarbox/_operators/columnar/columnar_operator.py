@@ -23,7 +23,7 @@ from pillarbox._operators.keys import Keying
 from pillarbox._operators.operator import OperatorContext
 from pillarbox._operators.windowing.base_operator import LATE_RECORDS_DROPPED
 from pillarbox._state import MapStateDescriptor
-from pillarbox._state.key_groups import smallest_key
+from pillarbox._state.keys.key_groups import smallest_key
 from pillarbox._types import Types
 
 __all__ = ["ColumnarOperator", "home_key"]

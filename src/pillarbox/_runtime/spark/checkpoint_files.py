@@ -17,8 +17,8 @@ from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.places import state_is_found
 from pillarbox._runtime.spark.start import state_settings
 from pillarbox._state import MemoryChunkStore
-from pillarbox._state.log_head import META, LogHead
-from pillarbox._state.log_view import LogView
+from pillarbox._state.chunks.head import META, LogHead
+from pillarbox._state.inspect.view import LogView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

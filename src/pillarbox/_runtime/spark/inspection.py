@@ -16,14 +16,14 @@ from pillarbox._runtime.spark.description import Description
 from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
 from pillarbox._runtime.spark.savepoint import open_savepoint
 from pillarbox._state import MemoryChunkStore
-from pillarbox._state.log_head import Layout, LogHead
-from pillarbox._state.log_layouts import state_name
-from pillarbox._state.log_summary import LogSummary
-from pillarbox._state.log_view import LogView
-from pillarbox._state.plain_names import without_forms
-from pillarbox._state.plain_states import reason_for_pickled_keys
+from pillarbox._state.chunks.head import Layout, LogHead
+from pillarbox._state.inspect.changes import compare_states
+from pillarbox._state.inspect.summary import LogSummary
+from pillarbox._state.inspect.view import LogView
+from pillarbox._state.log.layouts import state_name
+from pillarbox._state.log.plain_states import reason_for_pickled_keys
 from pillarbox._state.savepoint.manifest import parts_slot, table_folder
-from pillarbox._state.state_changes import compare_states
+from pillarbox._state.types.plain_names import without_forms
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -21,8 +21,8 @@ from pillarbox._runtime.spark.facts import is_missing, json_object, read_lines, 
 from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
 from pillarbox._runtime.spark.places import check_session, place_of
 from pillarbox._state import MemoryChunkStore
-from pillarbox._state.log_view import LogView
-from pillarbox._state.many_objects import many_new_objects
+from pillarbox._state.inspect.view import LogView
+from pillarbox._state.log.many_objects import many_new_objects
 from pillarbox._state.savepoint import (
     TASKS,
     FileDigest,

@@ -22,13 +22,13 @@ import pyspark.sql.types as spark
 
 from pillarbox._errors import TypeMismatchError, shorten
 from pillarbox._rows import Row
-from pillarbox._state.log_head import Layout, LogHead
-from pillarbox._state.log_layouts import state_name
-from pillarbox._state.log_summary import timestamps_in
-from pillarbox._state.log_view import ViewedRows
-from pillarbox._state.plain_names import PlainName, parse_name
-from pillarbox._state.unread import pickled
-from pillarbox._state.unread_records import with_fields
+from pillarbox._state.chunks.head import Layout, LogHead
+from pillarbox._state.inspect.summary import timestamps_in
+from pillarbox._state.inspect.unread import pickled
+from pillarbox._state.inspect.unread_records import with_fields
+from pillarbox._state.inspect.view import ViewedRows
+from pillarbox._state.log.layouts import state_name
+from pillarbox._state.types.plain_names import PlainName, parse_name
 from pillarbox._types.codecs import MISFITS, Slot, codec_for, time_zone
 from pillarbox._types.type_information import DECIMAL
 

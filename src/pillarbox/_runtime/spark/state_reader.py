@@ -16,10 +16,10 @@ from pillarbox._runtime.spark.savepoint import is_savepoint, open_savepoint
 from pillarbox._runtime.spark.session import time_zone
 from pillarbox._runtime.spark.state_columns import StateEncoder, key_type, state_columns
 from pillarbox._state import MemoryChunkStore
-from pillarbox._state.log_head import LogHead
-from pillarbox._state.log_view import LogView
+from pillarbox._state.chunks.head import LogHead
+from pillarbox._state.inspect.unread import AnyNames
+from pillarbox._state.inspect.view import LogView
 from pillarbox._state.savepoint import OperatorTable, Table
-from pillarbox._state.unread import AnyNames
 from pillarbox._unpickle import loads_allowed
 
 if TYPE_CHECKING:

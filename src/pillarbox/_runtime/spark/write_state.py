@@ -15,7 +15,7 @@ from pillarbox._runtime.spark.any_names import map_in_arrow
 from pillarbox._runtime.spark.failures import failures_in_worker, unwrapped_failures
 from pillarbox._runtime.spark.places import place_of
 from pillarbox._state.descriptors import StateDescriptor, ValueStateDescriptor
-from pillarbox._state.key_groups import DEFAULT_MAX_PARALLELISM
+from pillarbox._state.keys.key_groups import DEFAULT_MAX_PARALLELISM
 from pillarbox._state.savepoint import Manifest, Sources, is_drained
 from pillarbox._state.savepoint.new_table import EditedTable, NewTable
 from pillarbox._state.savepoint.table import Table

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 
 from pillarbox._errors import CheckpointMismatchError
 from pillarbox._rows import column_to_list
-from pillarbox._state.heap_rows import NEW
-from pillarbox._state.key_groups import hashes_of_column, hashes_of_tuples, stable_hash
-from pillarbox._state.log_view import LogView, ViewedRows
+from pillarbox._state.heap.rows import NEW
+from pillarbox._state.inspect.view import LogView, ViewedRows
+from pillarbox._state.keys.key_groups import hashes_of_column, hashes_of_tuples, stable_hash
 from pillarbox._state.savepoint.manifest import ArrowPart, OperatorTable, parts_slot
 
 __all__ = [

@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from pillarbox._rows import Row, column_to_list, row_class
-from pillarbox._state.plain_names import PlainName, RecordName, parse_name
-from pillarbox._state.unread import pickled
-from pillarbox._state.unread_records import RecordForm
+from pillarbox._state.inspect.unread import pickled
+from pillarbox._state.inspect.unread_records import RecordForm
+from pillarbox._state.types.plain_names import PlainName, RecordName, parse_name
 
 __all__ = ["ColumnType", "PickledType", "column_type", "is_typed"]
 

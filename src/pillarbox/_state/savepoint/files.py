@@ -17,9 +17,9 @@ import pyarrow.parquet as pq
 
 import pillarbox
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._state.chunk_store import ChunkStore, MemoryChunkStore
-from pillarbox._state.log_head import LogIdentity
-from pillarbox._state.log_view import LogView
+from pillarbox._state.chunks.head import LogIdentity
+from pillarbox._state.chunks.store import ChunkStore, MemoryChunkStore
+from pillarbox._state.inspect.view import LogView
 from pillarbox._state.savepoint.arrow_parts import schemas_of
 from pillarbox._state.savepoint.log_builder import build_log
 from pillarbox._state.savepoint.manifest import FileDigest, Manifest, OperatorTable, Sources, table_folder

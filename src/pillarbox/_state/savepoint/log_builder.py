@@ -15,21 +15,21 @@ from typing import Any, cast
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError
-from pillarbox._state.addresses import OPERATOR, said, space_address
 from pillarbox._state.backend import LoggedStateBackend, SlotSpec
-from pillarbox._state.chunk_store import ChunkStore
-from pillarbox._state.heap_backend import KeyOwner
-from pillarbox._state.heap_rows import NEW
-from pillarbox._state.key_groups import hashes_of_keys, key_group_range
-from pillarbox._state.log_contents import LogContents
-from pillarbox._state.log_head import META, LogHead, LogIdentity, write_head
-from pillarbox._state.log_view import ViewedRows
-from pillarbox._state.log_writer import EpochWriter
-from pillarbox._state.many_objects import many_new_objects
+from pillarbox._state.chunks.head import META, LogHead, LogIdentity, write_head
+from pillarbox._state.chunks.store import ChunkStore
+from pillarbox._state.heap.backend import KeyOwner
+from pillarbox._state.heap.rows import NEW
+from pillarbox._state.inspect.unread import pickled, quickly_pickled
+from pillarbox._state.inspect.view import ViewedRows
+from pillarbox._state.keys.addresses import OPERATOR, said, space_address
+from pillarbox._state.keys.key_groups import hashes_of_keys, key_group_range
+from pillarbox._state.log.contents import LogContents
+from pillarbox._state.log.many_objects import many_new_objects
+from pillarbox._state.log.writer import EpochWriter
 from pillarbox._state.savepoint.manifest import OperatorTable
 from pillarbox._state.savepoint.own_state import OwnState
 from pillarbox._state.savepoint.table import Loads, Table
-from pillarbox._state.unread import pickled, quickly_pickled
 from pillarbox._unpickle import loads as loads_anything
 
 __all__ = ["LogBuilder", "build_log"]

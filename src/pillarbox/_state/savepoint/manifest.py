@@ -16,11 +16,11 @@ from typing import Any
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, advice_on_version, describe, shorten
-from pillarbox._state.key_note import KeyNote
-from pillarbox._state.log_head import Layout, LogHead
-from pillarbox._state.log_layouts import state_name
+from pillarbox._state.chunks.head import Layout, LogHead
+from pillarbox._state.keys.key_note import KeyNote
+from pillarbox._state.keys.state_note import StateNote
+from pillarbox._state.log.layouts import state_name
 from pillarbox._state.savepoint.column_types import is_typed
-from pillarbox._state.state_note import StateNote
 
 __all__ = [
     "FORMAT",

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pillarbox._state.addresses import OPERATOR
+from pillarbox._state.keys.addresses import OPERATOR
 
 __all__ = ["has_own_namespace", "is_own", "is_space", "namespace_of", "texts_of"]
 

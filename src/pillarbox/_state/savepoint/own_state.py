@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from pillarbox._elements import channel_code, edge_of_channel, subtask_of_channel
 from pillarbox._errors import CheckpointMismatchError, describe
-from pillarbox._state.log_view import LogView
+from pillarbox._state.inspect.view import LogView
 from pillarbox._state.operator_state import redistribute_operator_state
 from pillarbox._state.savepoint.manifest import OperatorTable
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP

@@ -17,11 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from pillarbox._errors import CheckpointMismatchError, describe
-from pillarbox._state.addresses import OPERATOR
-from pillarbox._state.heap_backend import KeyOwner
-from pillarbox._state.heap_rows import NEW
-from pillarbox._state.key_groups import hashes_of_keys, key_group, smallest_key
-from pillarbox._state.log_view import ViewedRows
+from pillarbox._state.heap.backend import KeyOwner
+from pillarbox._state.heap.rows import NEW
+from pillarbox._state.inspect.unread import AnyNames, Unread, pickled
+from pillarbox._state.inspect.view import ViewedRows
+from pillarbox._state.keys.addresses import OPERATOR
+from pillarbox._state.keys.key_groups import hashes_of_keys, key_group, smallest_key
 from pillarbox._state.savepoint.arrow_parts import (
     ArrowRows,
     PartsReader,
@@ -35,7 +36,6 @@ from pillarbox._state.savepoint.column_types import ColumnType, PickledType, col
 from pillarbox._state.savepoint.manifest import ArrowPart, OperatorTable, SlotColumn
 from pillarbox._state.savepoint.namespaces import has_own_namespace, is_own, is_space, namespace_of, texts_of
 from pillarbox._state.savepoint.timer_column import TIMERS, decode_timers, encode_timers
-from pillarbox._state.unread import AnyNames, Unread, pickled
 from pillarbox._unpickle import MissingGlobalError, loads_allowed
 from pillarbox._unpickle import loads as loads_anything
 

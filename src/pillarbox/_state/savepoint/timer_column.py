@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from pillarbox._state.log_head import Layout
+from pillarbox._state.chunks.head import Layout
 from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP
 
 __all__ = ["TIMERS", "decode_timers", "encode_timers"]

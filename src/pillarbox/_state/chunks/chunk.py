@@ -1,0 +1,491 @@
+"""A chunk of a state log: the entries that an epoch adds, as plain data around the users' rows.
+
+A chunk is a pickled dictionary. What kinds of records there are is written down in docs/checkpoint-format.md; a chunk
+with a kind that this version does not know is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from operator import is_
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox._elements import dumps_by_name
+from pillarbox._errors import CheckpointMismatchError, describe, shorten
+from pillarbox._state.chunks.head import Layout, LogIdentity, Mark, cannot_become, damaged, newer, refused, unreadable
+from pillarbox._state.chunks.large_collection import Elements, LargeCollection
+from pillarbox._state.chunks.large_collections import Batch
+from pillarbox._state.chunks.store import ChunkStore
+from pillarbox._state.keys.addresses import is_space, space_address
+from pillarbox._state.types.class_names import Classes
+from pillarbox._state.types.records import RecordError
+from pillarbox._state.types.sizes import sizes_of
+from pillarbox._state.types.stand_ins import StandIn, equal_keys, loads_inert, stand_ins_in
+from pillarbox._unpickle import Allowed, MissingGlobalError, RefusedGlobalError, loads_allowed
+
+__all__ = ["Chunk", "Entries", "check_keys", "large_element", "large_row", "read_chunk", "read_large"]
+
+# The entry in a chunk for a row that lies elsewhere.
+_STUB = 64
+# Rows of a chunk whose sizes differ by no more than this factor count as their mean.
+_ALIKE = 1.5
+_WIDTHS = tuple(np.dtype(f"<u{width}") for width in (1, 2, 4, 8))
+_KNOWN = frozenset({"epoch", "before", "keys", "rows", "replaced", "weights", "large", "spaces"}) | frozenset(
+    {"apart", "elements", "element_weights"}
+)
+
+
+@dataclass
+class Chunk:
+    """The entries of a chunk, rows and elements of large maps and lists, and the entries that they replace.
+
+    Attributes:
+        keys: the addresses of the rows.
+        rows: the rows, as they are written: without address; None in the place of a large one.
+        spaces: how many of them, the last ones, are rows of namespaces.
+        elements: the elements; their entries come behind those of the rows.
+        apart: which rows have maps and lists whose elements are entries of their own, and how many, by slot.
+        replaced: how far before the chunk's first entry those entries are that are out of date now: older values of
+            its rows, and the rows of keys that were removed.
+        epoch: the epoch that wrote it.
+        before: size and digest of the chunk before it; None: it is the first one of its log.
+        weights: about how many bytes each entry takes, for their proportions; None: all take the same.
+        large: which entries lie in values of their own, and where: number, and mark.
+        beside: how many bytes of the chunk are no entries: the list of those that it replaces, and ordinals.
+    """
+
+    keys: list[Any]
+    rows: list[Any]
+    replaced: npt.NDArray[np.int64]
+    epoch: int = 0
+    before: Mark | None = None
+    weights: npt.NDArray[np.uint32] | None = None
+    large: dict[int, tuple[int, Mark]] = field(default_factory=dict)
+    beside: int = 0
+    spaces: int = 0
+    elements: list[Elements] = field(default_factory=list)
+    apart: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    @property
+    def own_keys(self) -> int:
+        """How many rows, the first ones, are those of keys."""
+        return len(self.keys) - self.spaces
+
+    def is_space(self, index: int) -> bool:
+        """Return whether a row is that of a namespace."""
+        return index >= self.own_keys
+
+    @property
+    def count(self) -> int:
+        """The number of entries."""
+        return len(self.keys) + sum(len(group.values) for group in self.elements)
+
+    def put(self, index: int, value: Any) -> None:
+        """Replace the row or element of an entry."""
+        if index < len(self.rows):
+            self.rows[index] = value
+            return
+        index -= len(self.rows)
+        for found in self.elements:
+            if index < len(found.values):
+                found.values[index] = value
+                return
+            index -= len(found.values)
+
+    def encode(self, dump: Callable[[Any], bytes] = dumps_by_name) -> bytes:
+        """Return the chunk as it stands in the store."""
+        content: dict[str, Any] = {"epoch": self.epoch, "keys": self.keys, "rows": self.rows}
+        if self.spaces:
+            own = self.own_keys
+            of = self.keys[own:]
+            content["keys"], content["rows"] = self.keys[:own], self.rows[:own]
+            content["spaces"] = [key for key, *_ in of], [namespace for _, namespace, _ in of], self.rows[own:]
+        if self.before is not None:
+            content["before"] = tuple(self.before)
+        self.beside = 0
+        if len(self.replaced):
+            content["replaced"] = _packed(self.replaced)
+            self.beside += len(content["replaced"][1])
+        if self.weights is not None:
+            rows, elements = self.weights[: len(self.keys)], self.weights[len(self.keys) :]
+            if len(rows):
+                content["weights"] = rows.astype("<u4").tobytes()
+                self.beside += 4 * len(rows)
+            if len(elements):
+                alike = int(elements.min()) == int(elements.max())
+                content["element_weights"] = elements[: 1 if alike else None].astype("<u4").tobytes()
+                self.beside += len(content["element_weights"])
+        if self.large:
+            content["large"] = {index: (number, *mark) for index, (number, mark) in self.large.items()}
+        if self.apart:
+            content["apart"] = {
+                index: {slot - self.is_space(index): count for slot, count in counts.items()}
+                for index, counts in self.apart.items()
+            }
+        if self.elements:
+            content["elements"] = groups = []
+            for address, slot, ordinals, keys, values in self.elements:
+                first, width, steps = _packed_ordinals(ordinals)
+                # In the log slots are counted without what leads a row, as layouts do.
+                row, at = (address[:2], slot - 1) if is_space(address) else ((address,), slot)
+                groups.append((row, at, (first, width, steps), keys, values))
+                self.beside += len(steps)
+        return dump(content)
+
+    def own(self, size: int) -> float:
+        """Return how many of the bytes of the chunk are its entries: what a new log would take for them."""
+        return float(size - self.beside) if self.count else 0.0
+
+    def sizes(self, own: float) -> npt.NDArray[np.float32] | None:
+        """Return how many bytes each entry takes; None: all take the same."""
+        if self.weights is None:
+            return None
+        factor = np.float32(own / max(1.0, float(self.weights.sum())))
+        sizes: npt.NDArray[np.float32] = np.multiply(self.weights, factor, dtype=np.float32)
+        return sizes
+
+
+class Entries:
+    """The entries that an epoch appends: rows of keys, rows of namespaces, then elements of large maps and lists.
+
+    Attributes:
+        keys: the addresses of the rows.
+        own_keys: how many are rows of keys.
+        stale: the entries that these take the place of; negative: none.
+        sizes: about how many bytes each takes together with its key.
+        large: which of them lie in values of their own, and where.
+    """
+
+    def __init__(
+        self,
+        keys: list[Any],
+        rows: list[list[Any]],
+        stale: npt.NDArray[np.int64],
+        sizes: npt.NDArray[np.float64],
+        batches: list[Batch],
+        *,
+        spaces: bool,
+    ) -> None:
+        self.keys: list[Any] = keys
+        self.rows: list[list[Any]] = rows
+        self.own_keys: int = len(self.keys)
+        if spaces:
+            of_spaces = np.fromiter(map(is_space, self.keys), np.bool_, len(self.keys))
+            self.own_keys -= int(np.count_nonzero(of_spaces))
+            order = np.argsort(of_spaces, kind="stable")
+            self.keys = [self.keys[index] for index in order.tolist()]
+            self.rows = [self.rows[index] for index in order.tolist()]
+            stale, sizes = stale[order], sizes[order]
+        self._batches = batches
+        self._ends = np.cumsum([len(self.rows), *(len(batch.places) for batch in batches)])
+        self.stale: npt.NDArray[np.int64] = np.concatenate([stale, *(batch.older for batch in batches)])
+        self.sizes: npt.NDArray[np.float64] = np.concatenate([sizes, *(batch.sizes for batch in batches)])
+        self.large: dict[int, tuple[int, Mark]] = {}
+
+    def __len__(self) -> int:
+        return len(self.stale)
+
+    def elements(self, start: int, stop: int) -> Iterator[tuple[LargeCollection, list[int], Elements]]:
+        """Return the elements among some of the entries: whose, at which places, and what."""
+        first = int(np.searchsorted(self._ends, start, "right"))
+        for batch, begin in zip(self._batches[max(0, first - 1) :], self._ends[max(0, first - 1) :].tolist()):
+            if begin >= stop:
+                return
+            part = slice(max(0, start - begin), stop - begin)
+            address, slot, ordinals, keys, values = batch.elements
+            found = Elements(address, slot, ordinals[part], None if keys is None else keys[part], values[part])
+            yield batch.collection, batch.places[part], found
+
+    def so_far(self) -> Iterator[int]:
+        """Return the entries that hold these so far; negative: none, or one that is out of date."""
+        for row in self.rows:
+            yield row[0]
+        for batch in self._batches:
+            for place in batch.places:
+                yield batch.collection.entries[place]
+
+    def shares(self) -> npt.NDArray[np.float64]:
+        """Return about how many bytes each takes of its chunk."""
+        for index in self.large:  # its key is in the chunk
+            self.sizes[index] = _STUB + float(sizes_of([self._name(index)], [[]])[0])
+        return self.sizes
+
+    def _name(self, index: int) -> Any:
+        """Return the address of a row, or what an element is found by."""
+        if index < len(self.keys):
+            return self.keys[index]
+        ((_, _, found),) = self.elements(index, index + 1)
+        return found.names()[0]
+
+    def weights(self, start: int, stop: int) -> npt.NDArray[np.uint32] | None:
+        """Return the sizes of some of them; None where all take about the same."""
+        sizes = self.sizes[start:stop]
+        if start == stop or sizes.max() <= _ALIKE * sizes.min():
+            return None
+        elements = sizes[max(0, len(self.rows) - start) :]
+        if len(elements) and elements.max() <= _ALIKE * elements.min():
+            elements = np.full(len(elements), elements.mean())
+            sizes = np.concatenate([sizes[: len(sizes) - len(elements)], elements])
+        weights: npt.NDArray[np.uint32] = np.maximum(sizes, 1).astype(np.uint32)
+        return weights
+
+
+def _packed(distances: npt.NDArray[np.int64]) -> tuple[int, bytes]:
+    """Return distances in a byte or two each: sorted, as the steps between them, in numbers of this many bytes."""
+    steps = np.diff(np.sort(distances), prepend=0)
+    width = next(width for width in _WIDTHS if steps.max() <= np.iinfo(width).max)
+    return width.itemsize, steps.astype(width).tobytes()
+
+
+def _unpacked(packed: tuple[int, bytes]) -> npt.NDArray[np.int64]:
+    width, steps = packed
+    return np.cumsum(np.frombuffer(steps, f"<u{width}"), dtype=np.int64)
+
+
+def _packed_ordinals(ordinals: npt.NDArray[np.int64]) -> tuple[int, int, bytes]:
+    """Return ascending numbers as the first one and the steps between them; width 0: each is one more."""
+    first, steps = int(ordinals[0]), np.diff(ordinals)
+    if (steps == 1).all():
+        return first, 0, b""
+    return first, *_packed(np.cumsum(steps))
+
+
+def _unpacked_ordinals(packed: tuple[int, int, bytes], count: int) -> npt.NDArray[np.int64]:
+    first, width, steps = packed
+    if width == 0:
+        return np.arange(first, first + count)
+    return np.concatenate([np.array([first]), first + _unpacked((width, steps))])
+
+
+def read_chunk(
+    store: ChunkStore,
+    number: int,
+    mark: Mark,
+    identity: LogIdentity,
+    layouts: tuple[Layout, Layout],
+    allowed: Allowed,
+) -> Chunk:
+    """Return a chunk.
+
+    Args:
+        mark: the size and digest that it must have.
+        layouts: what the slots of rows hold, of those of keys and of those of namespaces, for people.
+        allowed: what it may name.
+
+    Raises:
+        CheckpointMismatchError: it is missing, or not as it was written; or something in it cannot be read.
+    """
+    payload = store.get(number)
+    if payload is None:
+        raise _missing(identity, f"chunk {number} of the state", mark)
+    content = _checked(payload, mark, identity, f"chunk {number} of the state", layouts, allowed)
+    if not isinstance(content, dict):
+        raise damaged(identity, f"chunk {number} of the state", "it is no dictionary")
+    unknown = sorted(content.keys() - _KNOWN)
+    if unknown:
+        raise newer(identity, unknown[0])
+    try:
+        return _made(content)
+    except Exception as error:
+        raise damaged(identity, f"chunk {number} of the state", describe(error)) from error
+
+
+def _made(content: dict[str, Any]) -> Chunk:
+    """Return the chunk of what was unpickled."""
+    before, weights, replaced = content.get("before"), content.get("weights"), content.get("replaced")
+    _check_lengths(content["keys"], content["rows"])
+    chunk = Chunk(
+        _list(content["keys"]),
+        _list(content["rows"]),
+        np.zeros(0, np.int64) if replaced is None else _unpacked(replaced),
+        content["epoch"],
+        None if before is None else Mark(*before),
+        None if weights is None else np.frombuffer(weights, "<u4"),
+        {index: (number, Mark(*mark)) for index, (number, *mark) in content.get("large", {}).items()},
+        (0 if replaced is None else len(replaced[1])) + (0 if weights is None else len(weights)),
+    )
+    if "spaces" in content:
+        keys, namespaces, rows = map(_list, content["spaces"])
+        _check_lengths(keys, namespaces, rows)
+        chunk.keys += map(space_address, keys, namespaces)
+        chunk.rows += rows
+        chunk.spaces = len(keys)
+    if "apart" in content:
+        chunk.apart = content["apart"]
+    for row, slot, ordinals, keys, values in content.get("elements", ()):
+        address = row[0] if len(row) == 1 else space_address(*row)
+        names = None if keys is None else _list(keys)
+        chunk.elements.append(Elements(address, slot, _unpacked_ordinals(ordinals, len(_list(values))), names, values))
+        chunk.beside += len(ordinals[2])
+    of_elements = content.get("element_weights")
+    if of_elements is not None:
+        chunk.beside += len(of_elements)
+        each = np.frombuffer(of_elements, "<u4")
+        elements = np.broadcast_to(each, chunk.count - len(chunk.keys)) if len(each) == 1 else each
+        chunk.weights = np.concatenate([np.zeros(0, "<u4") if chunk.weights is None else chunk.weights, elements])
+    return chunk
+
+
+def _check_lengths(*lists: list[Any]) -> None:
+    if len(set(map(len, lists))) > 1:
+        raise ValueError(f"its lists of keys and rows have {', '.join(map(str, map(len, lists)))} elements")
+
+
+def _list(value: Any) -> list[Any]:
+    if type(value) is not list:
+        raise TypeError(f"{shorten(value)} is no list")
+    return value
+
+
+def read_large(
+    store: ChunkStore, number: int, mark: Mark, identity: LogIdentity, allowed: Allowed, *, of_row: bool
+) -> dict[str, Any]:
+    """Return what has a value of its own: ``row``, with ``slots``, which says what its slots hold; or ``element``.
+
+    Raises:
+        CheckpointMismatchError: it is missing, or not as it was written; or something in it cannot be read.
+    """
+    payload = store.get(number)
+    if payload is None:
+        raise _missing(identity, f"large row {-number} of the state", mark)
+    what = f"large row {-number} of the state"
+    content: dict[str, Any] = _checked(payload, mark, identity, what, ([], []), allowed)
+    if type(content) is not dict or content.keys() != ({"slots", "row"} if of_row else {"element"}):
+        raise damaged(identity, what, f"it is no {'row' if of_row else 'element'}")
+    if of_row and not (type(content["row"]) is list and len(content["row"]) == 1 + len(content["slots"])):
+        raise damaged(identity, what, f"it has not its {len(content['slots'])} slots")
+    return content
+
+
+def check_keys(
+    payloads: Iterable[bytes | None],
+    identity: LogIdentity,
+    layouts: tuple[Layout, Layout],
+    fields: Mapping[tuple[str, str], Sequence[str]],
+) -> None:
+    """Check that no two keys of a map, and no two members of a set, have become equal by losing fields.
+
+    Args:
+        payloads: a chunk and its large values.
+        fields: by the names of dataclasses and named tuples, the fields by which their objects are compared now.
+
+    Raises:
+        CheckpointMismatchError: two have.
+    """
+    for payload in payloads:
+        content = None if payload is None else loads_inert(payload)
+        equal = equal_keys(content, fields)
+        if equal is not None:
+            raise cannot_become(
+                identity,
+                _where_in(content, *layouts, partial(is_, equal)) or "a state",
+                f"keys of {'.'.join(equal.where)} that differed by a field that the class has no more are equal now,"
+                " and their entries would become one: keep the field",
+            )
+
+
+def large_row(slots: Layout, row: list[Any], dump: Callable[[Any], bytes] = dumps_by_name) -> bytes:
+    """Return a row as it stands in the store by itself: it stays there when the program gets other states."""
+    return dump({"slots": slots, "row": row})
+
+
+def large_element(value: Any, dump: Callable[[Any], bytes] = dumps_by_name) -> bytes:
+    """Return an element of a large map or list as it stands in the store by itself."""
+    return dump({"element": value})
+
+
+def _checked(
+    payload: bytes,
+    mark: Mark,
+    identity: LogIdentity,
+    what: str,
+    layouts: tuple[Layout, Layout],
+    allowed: Allowed,
+) -> Any:
+    if not mark.fits(payload):
+        length = f", {len(payload)} bytes where {mark.size} were" if len(payload) != mark.size else ""
+        raise damaged(identity, f"{what}, of epoch {mark.epoch},", f"its digest does not fit{length}")
+    try:
+        content = loads_allowed(payload, allowed)
+        if isinstance(allowed, Classes):
+            allowed.check_places(payload)
+        return content
+    except MissingGlobalError as error:
+        raise unreadable(identity, _where(payload, *layouts, _names(error.args[:2])), error) from error
+    except RefusedGlobalError as error:
+        raise refused(identity, _where(payload, *layouts, _names(error.args[:2])), error) from error
+    except RecordError as error:
+        names = allowed.names_of(error.record) if isinstance(allowed, Classes) else []
+        names = names or [(error.record.__module__, error.record.__qualname__)]
+        raise cannot_become(identity, _where(payload, *layouts, _names(*names)), str(error)) from error
+    except Exception as error:
+        where = _found(payload, *layouts, allowed.is_misfit) if isinstance(allowed, Classes) else ""
+        raise CheckpointMismatchError(
+            f"{identity}: {what}, of epoch {mark.epoch}, cannot be read{where and f' (in {where})'}: {describe(error)};"
+            " it is as it was written, so a class in it does not read what it wrote before: let it, as with a default"
+            " for a new field and the members that an enum had, or start from a new checkpoint"
+        ) from error
+
+
+def _missing(identity: LogIdentity, what: str, mark: Mark) -> CheckpointMismatchError:
+    return CheckpointMismatchError(
+        f"{identity}: {what}, of epoch {mark.epoch} and {mark.size} bytes, is missing in the checkpoint: it is damaged;"
+        " start from an older copy of it, or from a new one"
+    )
+
+
+_Test = Callable[["StandIn | type[StandIn]"], bool]
+
+
+def _names(*names: tuple[Any, ...]) -> _Test:
+    return lambda made: made.where in names
+
+
+def _where(payload: bytes, layout: Layout, space_layout: Layout, test: _Test) -> str:
+    """Return which state of which key holds a value with something that is looked for."""
+    found = _found(payload, layout, space_layout, test)
+    return found or (
+        f"one of the states {', '.join(repr(name.partition('/')[2]) for name, _ in layout + space_layout)}"
+    )
+
+
+def _found(payload: bytes, layout: Layout, space_layout: Layout, test: _Test) -> str:
+    """Return the same; "" where it is not found. Nothing in the pickle is run."""
+    try:
+        return _where_in(loads_inert(payload), layout, space_layout, test)
+    except Exception:
+        return ""  # the error about the class is the one to report
+
+
+def _where_in(content: Any, layout: Layout, space_layout: Layout, test: _Test) -> str:
+    """Return the same of what was read by stand-ins."""
+
+    def in_rows(keys: list[Any], rows: list[Any], layout: Layout, whose: str = "") -> str:
+        for key, row in zip(keys, rows):
+            of = whose or f"the key {shorten(key)}"
+            if is_in(key):
+                return of
+            for (name, kind), value in zip(layout, (row or ())[1:]):
+                if is_in(value):
+                    return f"the {kind} state {name.partition('/')[2]!r} of {of}"
+        return ""
+
+    def is_in(value: Any) -> bool:
+        return any(map(test, stand_ins_in(value)))
+
+    if "element" in content:
+        return "an element of a large map or list"
+    if "row" in content:
+        return in_rows([None], [content["row"]], content["slots"], "a key with much state")
+    keys, _, rows = content.get("spaces", ([], [], []))
+    found = in_rows(content["keys"], content["rows"], layout) or in_rows(keys, rows, space_layout)
+    for row, slot, _, names, values in () if found else content.get("elements", ()):
+        if is_in(names) or is_in(values):
+            name, kind = (layout if len(row) == 1 else space_layout)[slot - 1]
+            return f"the {kind} state {name.partition('/')[2]!r} of the key {shorten(row[0])}"
+    return found

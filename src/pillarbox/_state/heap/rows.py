@@ -1,0 +1,399 @@
+"""Rows on the heap: what their slots hold, which one is current, and what a row's mark says.
+
+A *row* is a list: its mark, for rows of namespaces their address, then a slot for each state and each kind of timers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import is_
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
+from pillarbox._state.backend import SlotSpec
+from pillarbox._state.descriptors import StateDescriptor
+from pillarbox._state.heap.states import STATES
+from pillarbox._state.operator_state import LIST, UNION
+
+if TYPE_CHECKING:
+    from pillarbox._state.heap.timers import HeapTimers
+
+__all__ = ["NEW", "STAMPS", "CurrentRow", "HeapRows", "Row", "stale_entry"]
+
+Row = list[Any]
+_Marks = TypeVar("_Marks", int, npt.NDArray[np.int64])
+
+# Marks of a row. At least 0: unchanged since the entry of that number was written to the log.
+NEW = -1  # changed; the log does not have it
+
+# Names of slots whose states may be asked for at any time, so also after a checkpoint with them was restored.
+_LATE = "late/"
+_STATE = "state/"
+# What leads the name of a slot of stamps: when a state with a time-to-live was last accessed. The state's own follows.
+STAMPS = "ttl/"
+# These are kept where the program does not declare them; stamps are cleared then.
+_KEPT = (_LATE, STAMPS, LIST, UNION)
+
+
+def stale_entry(mark: _Marks) -> _Marks:
+    """Return the number of the entry that holds an older value of a row, from its mark; negative: there is none.
+
+    It takes the marks of many rows in an array, too. It is its own inverse: a row that is being changed has the stale
+    entry of its mark so far as its mark.
+    """
+    return -2 - mark
+
+
+class NoRow(list[Any]):
+    """Stands for the current row as long as there is none."""
+
+    def __init__(self, rows: HeapRows) -> None:
+        self._rows = rows
+
+    def _refuse(self, slot: Any, value: Any = None) -> NoReturn:
+        name, kind = self._rows.spec_of(slot)
+        raise ProgramError(
+            f"operator {self._rows.operator!r} uses the {kind} state {name.partition('/')[2]!r} where there is no"
+            f" current {self._rows.whose}"
+        )
+
+    __getitem__: Any = _refuse
+    __setitem__: Any = _refuse
+
+
+class CurrentRow(Protocol):
+    """What a state knows of the rows that it is in."""
+
+    operator: str
+
+    @property
+    def row(self) -> Row:
+        """The current row."""
+        ...
+
+    @property
+    def current_key(self) -> Any:
+        """Whose it is, for errors."""
+
+    def touch(self) -> None:
+        """Note that the current row, unchanged so far in this epoch, is being changed."""
+
+    def row_in(self, namespace: Any) -> Row:
+        """Return the current key's row in a namespace, made where there is none."""
+        ...
+
+    def touch_row(self, row: Row) -> None:
+        """Note that a namespace's row, unchanged so far in this epoch, is being changed."""
+
+    def spec_of(self, slot: int) -> SlotSpec:
+        """Return what is in a place of the rows."""
+        ...
+
+
+class HeapRows:
+    """The rows of keys, or those of namespaces.
+
+    Attributes:
+        operator: the operator's name.
+        row: the current row.
+        slots: what the slots of each row hold.
+        blank: a row that holds nothing.
+        timers: the timers in the slots.
+        former: the names that slots have now, by those that they had.
+        deleted: the names of slots of states that the program deletes.
+        is_renamed: whether a state got another name since rows were restored: all are to be written anew then.
+        whose: whose rows they are, for errors.
+    """
+
+    whose = "key: open() only declares states, close() is too late; read and change them when a record or a timer comes"
+    # How many places there are before the slots.
+    _lead = 1
+
+    def __init__(self, operator: str) -> None:
+        self.operator = operator
+        self.slots: list[SlotSpec] = []
+        self.timers: list[HeapTimers] = []
+        self.blank: Row = [NEW] + [None] * (self._lead - 1)
+        self.nowhere: NoRow = NoRow(self)
+        self.row: Row = self.nowhere
+        self._states: dict[str, Any] = {}
+        self._declared: dict[str, tuple[Any, ...]] = {}
+        self._sealed = False
+        # By the name of a slot, the one that it has now; and the names of those that are deleted.
+        self.former: dict[str, str] = {}
+        self.is_renamed: bool = False
+        self.deleted: set[str] = set()
+
+    @property
+    def current_key(self) -> Any:
+        """The current key."""
+        raise NotImplementedError
+
+    def touch(self) -> None:
+        """Note that the current row, unchanged so far in this epoch, is being changed."""
+        raise NotImplementedError
+
+    def row_in(self, namespace: Any) -> Row:
+        """Return the current key's row in a namespace, made where there is none."""
+        raise ProgramError(f"operator {self.operator!r}: a state of keys has no namespaces")
+
+    def touch_row(self, row: Row) -> None:
+        """Note that a namespace's row, unchanged so far in this epoch, is being changed."""
+        raise NotImplementedError
+
+    def every_row(self) -> Iterable[Row]:
+        """Return all rows."""
+        raise NotImplementedError
+
+    # -- slots --
+
+    def declare(
+        self, descriptor: StateDescriptor, *, late: bool = False, current: CurrentRow | None = None, lead: str = ""
+    ) -> Any:
+        """Return the state that a descriptor declares; the same name means the same state.
+
+        Args:
+            late: it may be asked for at any time; else only before rows are read.
+            current: tells which row it is in; by default the current one.
+            lead: what leads the name of its slot; by default that says only whether it is late.
+        """
+        lead = lead or (_LATE if late else _STATE)
+        name = f"{lead}{descriptor.name}"
+        state = self._states.get(name)
+        self._take_former_names(lead, descriptor)
+        if state is None:
+            state = self._states[name] = self._new_state(name, descriptor, late, current or self)
+        elif self._kind_of(name) != descriptor.kind:
+            raise ProgramError(
+                f"operator {self.operator!r} declares the state {descriptor.name!r} twice:"
+                f" as a {self._kind_of(name)} state and as a {descriptor.kind} state"
+            )
+        elif descriptor.ttl_config not in (None, getattr(state, "ttl", None)):
+            raise ProgramError(
+                f"operator {self.operator!r} declares the state {descriptor.name!r} twice, with another time-to-live:"
+                f" {descriptor.ttl_config}"
+            )
+        return state
+
+    def _take_former_names(self, lead: str, descriptor: StateDescriptor) -> None:
+        name = f"{lead}{descriptor.name}"
+        taken = [name] if name in self.former or name in self.deleted else []
+        for former in descriptor.former_names:
+            other = f"{lead}{former}"
+            if other in self._states or self.former.get(other, name) != name:
+                taken.append(other)
+            self.former[other], self.former[STAMPS + other] = name, STAMPS + name
+            if other not in taken:
+                self._rename(other, SlotSpec(name, descriptor.kind))
+        if taken:
+            raise ProgramError(
+                f"operator {self.operator!r} has several uses for the name {taken[0].rpartition('/')[2]!r} of a state:"
+                " a state that was renamed or deleted leaves its name to no other one as long as the program says so"
+            )
+
+    def _rename(self, former: str, now: SlotSpec) -> None:
+        """Rename a state that was restored already, as those are that may be asked for late."""
+        kind = self._kind_of(former)
+        if kind is None:
+            return
+        slot = self.slots.index(SlotSpec(former, kind))
+        if self._kind_of(now.name) is not None:
+            # It was renamed before, and there are still rows in the log that had nothing in it.
+            if any(row[slot + self._lead] is not None for row in self.every_row()):
+                raise self._both(former, now.name)
+            return
+        if kind != now.kind:
+            raise self._other_kind(SlotSpec(former, kind), now.kind)
+        self.slots[slot] = now
+        self.is_renamed = True
+
+    def rewrite(self) -> None:
+        """Have all rows written with this epoch."""
+        raise NotImplementedError
+
+    def delete_if_exists(self, name: str, lead: str = _STATE) -> None:
+        """Delete the state that a checkpoint holds under a name, and its stamps.
+
+        Raises:
+            ProgramError: the program declares it, or records are processed already.
+        """
+        slot = f"{lead}{name}"
+        if slot in self._states or slot in self.former or slot in self.former.values() or self._sealed:
+            why = "while records are processed" if self._sealed else "and declares it, or has renamed it"
+            raise ProgramError(
+                f"operator {self.operator!r} deletes the state {name!r} {why}: call delete_if_exists() in open(), for"
+                " a state that the program has no more"
+            )
+        self.deleted |= {slot, STAMPS + slot}
+
+    def _new_state(self, name: str, descriptor: StateDescriptor, late: bool, current: CurrentRow) -> Any:
+        if self._sealed and not late:
+            raise ProgramError(
+                f"operator {self.operator!r} asks for the state {descriptor.name!r} while records are processed:"
+                " declare all states in open()"
+            )
+        make = self._class_of(descriptor.kind, late=late)
+        if make is None:
+            raise ProgramError(f"{shorten(descriptor)} is not a descriptor of keyed state")
+        if descriptor.ttl_config is not None and (late or current is not self):
+            self.refuse_time_to_live(descriptor)
+        slot = self._slot_for(SlotSpec(name, descriptor.kind), descriptor.declared_types)
+        if descriptor.ttl_config is not None:
+            return self.make_timed(name, slot, descriptor)
+        return make(current, slot, descriptor)
+
+    def _class_of(self, kind: str, *, late: bool) -> Any:
+        """Return the class of states of a kind; None: there is no such kind."""
+        return STATES.get(kind)
+
+    def _slot_for(self, spec: SlotSpec, declared: tuple[Any, ...]) -> int:
+        """Return the place of a slot, which a checkpoint may have already; else it is added."""
+        kind = self._kind_of(spec.name)
+        if kind is None:
+            slot = self.add_slot(spec)
+        elif kind == spec.kind:
+            slot = self.slots.index(spec) + self._lead
+        else:
+            raise self._other_kind(SlotSpec(spec.name, kind), spec.kind)
+        self._declared[spec.name] = declared
+        return slot
+
+    def make_timed(self, name: str, slot: int, descriptor: StateDescriptor) -> Any:
+        """Return a state with a time-to-live."""
+        self.refuse_time_to_live(descriptor)
+
+    def refuse_time_to_live(self, descriptor: StateDescriptor) -> NoReturn:
+        """Refuse the time-to-live of a state that is not of a key alone."""
+        raise ProgramError(
+            f"operator {self.operator!r}: the {descriptor.kind} state {descriptor.name!r} has a time-to-live, which is"
+            " for states of keys that open() declares: not for those of windows and triggers, which go with their"
+            " window, nor for broadcast state and other states of the operator itself, as in Flink"
+        )
+
+    def add_slot(self, spec: SlotSpec) -> int:
+        """Add a slot to each row, and return its place."""
+        self.slots.append(spec)
+        for row in self.every_row():
+            row.append(None)
+        self.blank = [*self.blank, None]
+        return len(self.blank) - 1
+
+    def seal(self) -> None:
+        """End the declaring of states, but for those that may come late."""
+        self._sealed = True
+
+    def declared_types(self) -> Iterable[tuple[SlotSpec, tuple[Any, ...]]]:
+        """Return what is declared of the types of states, as far as they were asked for: of maps two."""
+        return [(slot, self._declared[slot.name]) for slot in self.slots if slot.name in self._declared]
+
+    def spec_of(self, slot: int) -> SlotSpec:
+        """Return what is in a place of the rows."""
+        return self.slots[slot - self._lead]
+
+    def place_of(self, name: str) -> int:
+        """Return the place of a slot in the rows."""
+        return next(place for place, slot in enumerate(self.slots, self._lead) if slot.name == name)
+
+    def _kind_of(self, name: str) -> str | None:
+        return next((slot.kind for slot in self.slots if slot.name == name), None)
+
+    def holds_something(self, row: Row) -> bool:
+        """Return whether a row has any state or timer."""
+        # By identity: a state may hold what does not compare to a bool, such as a numpy array.
+        lead = self._lead
+        return not all(map(is_, row[lead:], self.blank[lead:]))
+
+    def contents_by_slot(self, row: Row) -> Iterable[tuple[str, Any]]:
+        """Return what a row holds, by the names of its slots."""
+        held = zip(self.slots, row[self._lead :])
+        return [(slot.name, value) for slot, value in held if value is not None]
+
+    def is_asked_for(self, name: str) -> bool:
+        """Return whether the program has asked for the state with this name of its slot."""
+        return name in self._states
+
+    def contents_of(self, row: Row) -> dict[str, Any]:
+        """Return the states of a row that are not empty, by name."""
+        return {
+            slot.name.partition("/")[2]: value
+            for slot, value in zip(self.slots, row[self._lead :])
+            if slot.kind != "timers" and value is not None and not slot.name.startswith(STAMPS)
+        }
+
+    def timestamps_of(self, row: Row) -> dict[str, list[int]]:
+        """Return the timestamps of the timers of a row, in order, by the timers' name."""
+        return {
+            slot.name: sorted(value) if type(value) is set else [value]
+            for slot, value in zip(self.slots, row[self._lead :])
+            if slot.kind == "timers" and value is not None
+        }
+
+    # -- restoring --
+
+    def adopt_slots(self, written: list[SlotSpec]) -> bool:
+        """Compare the slots of restored rows with those that the program declares, and make room for those to come.
+
+        Returns:
+            whether the program has renamed or deleted any of them.
+
+        Raises:
+            CheckpointMismatchError: a restored state is not declared, or with another kind.
+        """
+        changed = False
+        names = {slot.name for slot in written}
+        for slot in sorted(written, key=lambda slot: slot.kind == "timers"):  # a state's name says more to people
+            if slot.name in self.deleted:
+                changed = True
+                continue
+            now = SlotSpec(self.former.get(slot.name, slot.name), slot.kind)
+            if now.name != slot.name:
+                if now.name in names:
+                    raise self._both(slot.name, now.name)
+                changed = True
+            kind = self._kind_of(now.name)
+            if kind is None and now.name.startswith(_KEPT):
+                self.add_slot(now)
+            elif kind is None:
+                raise self._undeclared(slot)
+            elif kind != slot.kind:
+                raise self._other_kind(slot, kind)
+        return changed
+
+    def _undeclared(self, slot: SlotSpec) -> CheckpointMismatchError:
+        name, ways = slot.name, "run the program that wrote it"
+        if slot.kind != "timers":
+            name = slot.name.partition("/")[2]
+            ways += f"; if it has another name now, say so with renamed_from({name!r}) of its descriptor"
+            if slot.name.startswith(_STATE):
+                ways += f"; if it may go, call runtime_context.delete_if_exists({name!r}) in open()"
+        return CheckpointMismatchError(
+            f"the checkpoint holds {slot.kind} {name!r} of operator {self.operator!r}, which the program does not"
+            f" declare in open(): {ways}; if the operator keeps something else now, such as windows of another kind,"
+            " give it another uid() and start from a savepoint with allow_non_restored_state=True; or start from a new"
+            " checkpoint"
+        )
+
+    def _both(self, former: str, name: str) -> CheckpointMismatchError:
+        former, name = former.rpartition("/")[2], name.rpartition("/")[2]
+        return CheckpointMismatchError(
+            f"the checkpoint holds a state {name!r} of operator {self.operator!r}, and one with its former name"
+            f" {former!r}: declare both, or delete one of them with runtime_context.delete_if_exists()"
+        )
+
+    def _other_kind(self, written: SlotSpec, declared: str) -> CheckpointMismatchError:
+        return CheckpointMismatchError(
+            f"the checkpoint holds {written.name.partition('/')[2]!r} of operator {self.operator!r} as"
+            f" {written.kind} state, the program declares it as {declared} state: give it another name, and delete the"
+            " old one with runtime_context.delete_if_exists()"
+        )
+
+    def positions(self, written: list[SlotSpec]) -> list[int] | None:
+        """Return for each slot its position in written rows (0 where they have none); None: they are the same."""
+        if written == self.slots:
+            return None
+        former = self.former
+        found = {former.get(slot.name, slot.name): position for position, slot in enumerate(written, 1)}
+        return [found.get(slot.name, 0) for slot in self.slots]

@@ -1,0 +1,343 @@
+"""States on the heap: each is the number of a slot, and whose current row that slot is in.
+
+Only the mailbox thread may touch them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from functools import partial
+from operator import is_
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from pillarbox._errors import ProgramError, shorten
+from pillarbox._state.descriptors import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+
+if TYPE_CHECKING:
+    from pillarbox._state.heap.rows import CurrentRow
+
+__all__ = [
+    "STATES",
+    "HeapAggregatingState",
+    "HeapListState",
+    "HeapMapState",
+    "HeapReducingState",
+    "HeapState",
+    "HeapValueState",
+    "folded_none",
+]
+
+_EMPTY: dict[Any, Any] = {}
+_IS_NONE = partial(is_, None)
+
+
+def folded_none(rows: CurrentRow, slot: int, key: Any) -> ProgramError:
+    """Return the error of a function that folds elements, and returned nothing."""
+    name = rows.spec_of(slot).name.partition("/")[2]
+    return ProgramError(
+        f"operator {rows.operator!r}, key {shorten(key)}: the function that folds the state {name!r} returned None,"
+        " which would empty it: does it return its result?"
+    )
+
+
+class HeapState:
+    """A state is a slot number, and the rows of which one is current: those of keys, or of namespaces."""
+
+    __slots__ = ("_backend", "_slot")
+
+    def __init__(self, backend: CurrentRow, slot: int, descriptor: Any) -> None:
+        self._backend = backend
+        self._slot = slot
+
+    @property
+    def rows(self) -> CurrentRow:
+        """The rows that it is in."""
+        return self._backend
+
+    @property
+    def slots(self) -> tuple[int, ...]:
+        """The slots that hold it; that of its content first."""
+        return (self._slot,)
+
+    def _set(self, value: Any) -> None:
+        backend = self._backend
+        row = backend.row
+        row[self._slot] = value
+        if row[0] >= 0:
+            backend.touch()
+
+    def clear(self) -> None:
+        if self._backend.row[self._slot] is not None:
+            self._set(None)
+
+    def is_readable(self, row: Any) -> bool:
+        """Return whether there is something in a row that may be read."""
+        return row[self._slot] is not None
+
+    def _refuse_none(self) -> NoReturn:
+        backend = self._backend
+        name = backend.spec_of(self._slot).name.partition("/")[2]
+        raise ProgramError(
+            f"operator {backend.operator!r}, key {shorten(backend.current_key)}: None cannot be put into the list state"
+            f" {name!r}: leave it out, or put in a value that stands for it"
+        )
+
+
+class HeapValueState(HeapState, ValueState[Any]):
+    """ValueState on the heap."""
+
+    __slots__ = ()
+
+    def value(self) -> Any:
+        return self._backend.row[self._slot]
+
+    def update(self, value: Any) -> None:
+        backend = self._backend
+        row = backend.row
+        row[self._slot] = value
+        if row[0] >= 0:
+            backend.touch()
+
+
+class _HeapValueStateWithDefault(HeapValueState):
+    __slots__ = ("_make_default",)
+
+    def __init__(self, backend: CurrentRow, slot: int, descriptor: ValueStateDescriptor) -> None:
+        super().__init__(backend, slot, descriptor)
+        self._make_default = descriptor.make_default
+
+    def value(self) -> Any:
+        value = self._backend.row[self._slot]
+        return self._make_default() if value is None else value
+
+
+def _value_state(backend: CurrentRow, slot: int, descriptor: ValueStateDescriptor) -> HeapValueState:
+    return (_HeapValueStateWithDefault if descriptor.has_default else HeapValueState)(backend, slot, descriptor)
+
+
+class HeapMergingState(HeapState):
+    """A state whose contents in several namespaces can become one: Flink's ``InternalMergingState``."""
+
+    __slots__ = ()
+
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        """Move what the current key has in the namespaces ``sources`` into ``target``, behind what is there.
+
+        The current namespace stays what it is.
+        """
+        rows, slot = self._backend, self._slot
+        merged = None
+        for namespace in sources:
+            row = rows.row_in(namespace)
+            part = row[slot]
+            if part is not None:
+                row[slot] = None
+                if row[0] >= 0:
+                    rows.touch_row(row)
+                merged = part if merged is None else self._merged(merged, part)
+        if merged is None:
+            return
+        row = rows.row_in(target)
+        row[slot] = merged if row[slot] is None else self._merged(row[slot], merged)
+        if row[0] >= 0:
+            rows.touch_row(row)
+
+    def _merged(self, one: Any, other: Any) -> Any:
+        raise NotImplementedError
+
+    def _folded_none(self) -> ProgramError:
+        return folded_none(self._backend, self._slot, self._backend.current_key)
+
+
+class HeapListState(HeapMergingState, ListState[Any]):
+    """ListState on the heap."""
+
+    __slots__ = ()
+
+    def _merged(self, one: Any, other: Any) -> Any:
+        one.extend(other)
+        return one
+
+    def get(self) -> tuple[Any, ...]:
+        return tuple(self._backend.row[self._slot] or ())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(tuple(self._backend.row[self._slot] or ()))
+
+    def add(self, value: Any) -> None:
+        if value is None:
+            self._refuse_none()
+        backend = self._backend
+        row = backend.row
+        elements = row[self._slot]
+        if elements is None:
+            row[self._slot] = [value]
+        else:
+            elements.append(value)
+        if row[0] >= 0:
+            backend.touch()
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        added = self._without_none(values)
+        elements = self._backend.row[self._slot]
+        if elements is not None:
+            elements.extend(added)
+            added = elements
+        self._set(added or None)
+
+    def update(self, values: Iterable[Any]) -> None:
+        self._set(self._without_none(values) or None)
+
+    def _without_none(self, values: Iterable[Any]) -> list[Any]:
+        elements = list(values)
+        # By identity: numpy arrays do not compare to a bool.
+        if any(map(_IS_NONE, elements)):
+            self._refuse_none()
+        return elements
+
+
+class HeapMapState(HeapState, MapState[Any, Any]):
+    """MapState on the heap."""
+
+    __slots__ = ()
+
+    def get(self, key: Any) -> Any:
+        entries = self._backend.row[self._slot]
+        return None if entries is None else entries.get(key)
+
+    def put(self, key: Any, value: Any) -> None:
+        backend = self._backend
+        row = backend.row
+        entries = row[self._slot]
+        if entries is None:
+            row[self._slot] = {key: value}
+        else:
+            entries[key] = value
+        if row[0] >= 0:
+            backend.touch()
+
+    def put_all(self, mapping: Mapping[Any, Any]) -> None:
+        added = dict(mapping)
+        entries = self._backend.row[self._slot]
+        if entries is not None:
+            entries.update(added)
+            added = entries
+        self._set(added or None)
+
+    def remove(self, key: Any) -> None:
+        entries = self._backend.row[self._slot]
+        if entries is not None and key in entries:
+            del entries[key]
+            self._set(entries or None)
+
+    def contains(self, key: Any) -> bool:
+        return key in (self._backend.row[self._slot] or _EMPTY)
+
+    def items(self) -> ItemsView[Any, Any]:
+        return (self._backend.row[self._slot] or _EMPTY).items()
+
+    def keys(self) -> KeysView[Any]:
+        return (self._backend.row[self._slot] or _EMPTY).keys()
+
+    def values(self) -> ValuesView[Any]:
+        return (self._backend.row[self._slot] or _EMPTY).values()
+
+    def is_empty(self) -> bool:
+        return not self._backend.row[self._slot]
+
+
+class HeapReducingState(HeapMergingState, ReducingState[Any]):
+    """ReducingState on the heap."""
+
+    __slots__ = ("_reduce",)
+
+    def __init__(self, backend: CurrentRow, slot: int, descriptor: ReducingStateDescriptor) -> None:
+        super().__init__(backend, slot, descriptor)
+        self._reduce = descriptor.reduce_function
+
+    def _merged(self, one: Any, other: Any) -> Any:
+        return self._reduce(one, other)
+
+    def get(self) -> Any:
+        return self._backend.row[self._slot]
+
+    accumulator = get
+
+    def add(self, value: Any) -> None:
+        if value is None:
+            self.clear()
+            return
+        self.fold(value)
+
+    def fold(self, value: Any) -> bool:
+        """Fold a value in, also None; return whether it is the first."""
+        backend, slot = self._backend, self._slot
+        row = backend.row
+        present = row[slot]
+        row[slot] = folded = value if present is None else self._reduce(present, value)
+        if folded is None:
+            raise self._folded_none()
+        if row[0] >= 0:
+            backend.touch()
+        return present is None
+
+
+class HeapAggregatingState(HeapMergingState, AggregatingState[Any, Any]):
+    """AggregatingState on the heap."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, backend: CurrentRow, slot: int, descriptor: AggregatingStateDescriptor) -> None:
+        super().__init__(backend, slot, descriptor)
+        self._function = descriptor.agg_function
+
+    def _merged(self, one: Any, other: Any) -> Any:
+        return self._function.merge(one, other)
+
+    def get(self) -> Any:
+        accumulator = self._backend.row[self._slot]
+        return None if accumulator is None else self._function.get_result(accumulator)
+
+    def accumulator(self) -> Any:
+        """Return the accumulator itself; None: there is none."""
+        return self._backend.row[self._slot]
+
+    def add(self, value: Any) -> None:
+        if value is None:
+            self.clear()
+            return
+        self.fold(value)
+
+    def fold(self, value: Any) -> bool:
+        """Add a value, also None; return whether it is the first."""
+        backend, slot = self._backend, self._slot
+        row = backend.row
+        present = row[slot]
+        function = self._function
+        row[slot] = folded = function.add(value, function.create_accumulator() if present is None else present)
+        if folded is None:
+            raise self._folded_none()
+        if row[0] >= 0:
+            backend.touch()
+        return present is None
+
+
+# By kind.
+STATES: dict[str, Any] = {
+    ValueStateDescriptor.kind: _value_state,
+    ListStateDescriptor.kind: HeapListState,
+    MapStateDescriptor.kind: HeapMapState,
+    ReducingStateDescriptor.kind: HeapReducingState,
+    AggregatingStateDescriptor.kind: HeapAggregatingState,
+}

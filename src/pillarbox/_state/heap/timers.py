@@ -1,0 +1,313 @@
+"""The timers of keys and of namespaces, which are part of their rows: written, restored and dropped with them.
+
+A queue for each time domain of a timer service is an index over the rows.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox._errors import CheckpointMismatchError, ProgramError, shorten
+from pillarbox._state.heap.rows import NEW, stale_entry
+from pillarbox._state.heap.timer_queue import TimerQueue
+from pillarbox._state.keys.addresses import said
+from pillarbox._time.internal_timer_service import VOID_NAMESPACE
+from pillarbox._time.timestamps import MAX_WATERMARK, MIN_TIMESTAMP, to_millisecond
+
+if TYPE_CHECKING:
+    from pillarbox._state.heap.backend import HeapKeyedStateBackend
+    from pillarbox._state.heap.rows import Row
+
+__all__ = ["HeapTimers", "NamespaceTimers"]
+
+
+# Fewer entries than this are compared faster by Python than by numpy.
+_FEW = 64
+
+
+class HeapTimers:
+    """One time domain of a timer service: the queue, and the slot of the keys' rows that it indexes.
+
+    A row's slot holds None, one timestamp, or a set of them: most keys have one timer, and a set costs 200 bytes.
+    """
+
+    __slots__ = ("_backend", "name", "queue", "slot")
+
+    def __init__(self, name: str, backend: HeapKeyedStateBackend, slot: int) -> None:
+        self.name: str = name
+        self._backend = backend
+        self.queue: TimerQueue = TimerQueue()
+        self.slot: int = slot
+
+    def __len__(self) -> int:
+        return self.queue.size
+
+    def next_timestamp(self) -> int | None:
+        """Return the earliest timestamp that has a timer."""
+        return self.queue.next_timestamp()
+
+    def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Add a timer of the current key, unless it has it.
+
+        Raises:
+            ProgramError: the timestamp is not an int of 64 bits: in the queue and in the checkpoint it would do harm
+                long after the record that brought it.
+        """
+        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+            timestamp = self._checked(timestamp)
+        backend = self._backend
+        row = backend.row
+        slot = self.slot
+        if row[slot] is None:
+            row[slot] = timestamp
+        elif not self._add(row, timestamp):
+            return
+        if row[0] >= 0:
+            backend.touch()
+        self.queue.add(timestamp, backend.key)
+
+    def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Remove a timer of the current key, if it has it.
+
+        Raises:
+            ProgramError: the timestamp is not an int of 64 bits.
+        """
+        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+            timestamp = self._checked(timestamp)
+        backend = self._backend
+        if self._forget(backend.row, timestamp):
+            self.queue.discard(timestamp, backend.key)
+
+    def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
+        """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile."""
+        queue = self.queue
+        backend = self._backend
+        while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
+            # One by one: a timer that is registered meanwhile for an earlier time comes before the rest.
+            for key in queue.pop(timestamp, self._in_order):
+                backend.set_current_key(key)
+                # A timer that was called before, at the same timestamp, may have deleted this one.
+                if self._forget(backend.row, timestamp):
+                    queue.size -= 1
+                    trigger(timestamp, VOID_NAMESPACE)
+                if queue.overtaken:
+                    break
+
+    def _checked(self, timestamp: Any) -> int:
+        """Return a timestamp that is not a plain int as one, or refuse it."""
+        try:
+            return to_millisecond(timestamp)
+        except ValueError as error:
+            hint = str(error)
+        if timestamp is None:
+            hint += (
+                "; ctx.timestamp() is None where records have no timestamp: put assign_timestamps_and_watermarks(...)"
+                " before, or use processing time"
+            )
+        domain = "a processing-time" if self.name.endswith("/processing") else "an event-time"
+        raise ProgramError(
+            f"operator {self._backend.operator!r}, key {shorten(self._backend.key)}: {domain} timer cannot be set or"
+            f" deleted at {shorten(timestamp)} ({type(timestamp).__name__}): {hint}"
+        )
+
+    def _in_order(self, owners: list[Any]) -> list[Any]:
+        """Return owners of timers of one time in the order of the log, those that it does not have as they came.
+
+        So a task that was restored fires them in the same order as one that was resident.
+        """
+        # Of a row that is being changed, the entry with its older value: where the log has it.
+        found = [NEW if row is None else row[0] for row in self._rows_of(owners)]
+        if len(found) < _FEW:  # mostly: timers to the millisecond
+            places = [mark if mark >= 0 else stale_entry(mark) for mark in found]
+            places = [place if place >= 0 else MAX_WATERMARK for place in places]
+            if places == sorted(places):
+                return owners
+            return [owners[index] for index in sorted(range(len(owners)), key=places.__getitem__)]
+        marks = np.array(found)
+        entries = np.where(marks < 0, stale_entry(marks), marks)
+        entries[entries < 0] = np.iinfo(np.int64).max
+        if (entries[1:] >= entries[:-1]).all():
+            return owners
+        return list(map(owners.__getitem__, np.argsort(entries, kind="stable").tolist()))
+
+    def _rows_of(self, owners: list[Any]) -> Iterable[Row | None]:
+        return map(self._backend.rows.get, owners)
+
+    # -- undoing --
+
+    def place(self, namespace: Any) -> tuple[Row, Any]:
+        """Return the row that has the current key's timers in a namespace, and its address."""
+        return self._backend.row, self._backend.key
+
+    def put_back(self, row: Row, address: Any, timestamp: int) -> None:
+        """Add a timer to a row that has changed."""
+        self._add(row, timestamp)
+        self.queue.add(timestamp, address)
+
+    def take_away(self, row: Row, address: Any, timestamp: int) -> None:
+        """Remove a timer from a row that has changed."""
+        self._forget(row, timestamp)
+        self.queue.discard(timestamp, address)
+
+    def clear(self) -> None:
+        """Drop all timers, the rows that they are in being dropped."""
+        if self.queue.size:
+            self.queue = TimerQueue()
+
+    # -- slots --
+
+    def _add(self, row: Row, timestamp: int) -> bool:
+        """Add a timestamp to a row, unless it is there; tell whether it was not."""
+        slot = self.slot
+        present = row[slot]
+        if present is None:
+            row[slot] = timestamp
+        elif type(present) is set:
+            if timestamp in present:
+                return False
+            present.add(timestamp)
+        elif present == timestamp:
+            return False
+        else:
+            row[slot] = {present, timestamp}
+        return True
+
+    def _forget(self, row: Row, timestamp: int) -> bool:
+        """Take a timestamp out of a row; tell whether it was there."""
+        slot = self.slot
+        present = row[slot]
+        if present is None:
+            return False
+        if type(present) is set:
+            if timestamp not in present:
+                return False
+            present.discard(timestamp)
+            if len(present) == 1:
+                row[slot] = present.pop()
+        elif present == timestamp:
+            row[slot] = None
+        else:
+            return False
+        if row[0] >= 0:
+            self._touch(row)
+        return True
+
+    def _touch(self, row: Row) -> None:
+        self._backend.touch()
+
+    # -- restoring --
+
+    def load(self, addresses: list[Any], rows: list[Row]) -> None:
+        """Index the timers of restored rows."""
+        slot = self.slot
+        # Mostly each row has one timer, or none has any, and there are millions of them at a cold start.
+        stamps: list[Any] = [stamp for row in rows if (stamp := row[slot]) is not None]
+        if not stamps:
+            return
+        owners: list[Any] = addresses
+        if len(stamps) < len(rows):
+            owners = [address for address, row in zip(addresses, rows) if row[slot] is not None]
+        timestamps = _packed(stamps)
+        if timestamps is None:
+            owners, stamps = self._unpacked(addresses, rows)
+            timestamps = np.array(stamps, np.int64)
+        self.queue.load(timestamps, owners)
+
+    def _unpacked(self, addresses: list[Any], rows: list[Row]) -> tuple[list[Any], list[int]]:
+        """Return owners and timestamps of the timers in restored rows.
+
+        Raises:
+            CheckpointMismatchError: what is in the place of a timer is none.
+        """
+        owners: list[Any] = []
+        timestamps: list[int] = []
+        for address, row in zip(addresses, rows):
+            for timestamp in _stamps_in(row[self.slot]):
+                if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+                    raise CheckpointMismatchError(
+                        f"operator {self._backend.operator!r}: the checkpoint holds a timer of key {said(address)} at"
+                        f" {shorten(timestamp)} ({type(timestamp).__name__}), which is no 64-bit integer: it is"
+                        " damaged; start from an older copy of it, or from a new one"
+                    )
+                timestamps.append(timestamp)
+                owners.append(address)
+        return owners, timestamps
+
+
+class NamespaceTimers(HeapTimers):
+    """The same of the rows of namespaces. When a timer fires, its key and namespace are the current ones."""
+
+    __slots__ = ()
+
+    def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Add a timer of the current key in a namespace, unless it has it.
+
+        Raises:
+            ProgramError: the timestamp is not an int of 64 bits, or the namespace no plain value.
+        """
+        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+            timestamp = self._checked(timestamp)
+        row = self._backend.spaces.row_in(namespace)
+        if self._add(row, timestamp):
+            if row[0] >= 0:
+                self._touch(row)
+            self.queue.add(timestamp, row[1])
+
+    def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        """Remove a timer of the current key in a namespace, if it has it.
+
+        Raises:
+            ProgramError: the timestamp is not an int of 64 bits, or the namespace no plain value.
+        """
+        if type(timestamp) is not int or not MIN_TIMESTAMP <= timestamp <= MAX_WATERMARK:
+            timestamp = self._checked(timestamp)
+        row = self._backend.spaces.row_in(namespace)
+        if self._forget(row, timestamp):
+            self.queue.discard(timestamp, row[1])
+
+    def fire(self, limit: int, trigger: Callable[[int, Any], None]) -> None:
+        """Fire the timers up to and at ``limit`` in timestamp order, also those registered meanwhile."""
+        queue = self.queue
+        backend = self._backend
+        while (timestamp := queue.next_timestamp()) is not None and timestamp <= limit:
+            for key, namespace, _ in queue.pop(timestamp, self._in_order):
+                backend.set_current(key, namespace)
+                if self._forget(backend.spaces.row, timestamp):
+                    queue.size -= 1
+                    trigger(timestamp, namespace)
+                if queue.overtaken:
+                    break
+
+    def place(self, namespace: Any) -> tuple[Row, Any]:
+        """Return the row that has the current key's timers in a namespace, and its address."""
+        row = self._backend.spaces.row_in(namespace)
+        return row, row[1]
+
+    def _rows_of(self, owners: list[Any]) -> Iterable[Row | None]:
+        return map(self._backend.spaces.find, owners)
+
+    def _touch(self, row: Row) -> None:
+        self._backend.spaces.touch_row(row)
+
+
+def _packed(stamps: list[Any]) -> npt.NDArray[np.int64] | None:
+    """Return timestamps as an array; None: one of them is no timestamp, or a set of them."""
+    try:
+        # (Half the time that numpy takes for that.)
+        packed = np.frombuffer(struct.pack(f"{len(stamps)}q", *stamps), np.int64)
+    except (struct.error, TypeError):
+        return None
+    # It takes booleans and numbers of numpy, too.
+    return packed if list(map(type, stamps)).count(int) == len(stamps) else None
+
+
+def _stamps_in(present: Any) -> Iterable[Any]:
+    """Return the timestamps in a slot."""
+    if present is None:
+        return ()
+    return present if type(present) is set else (present,)

@@ -1,0 +1,260 @@
+"""What was done to keyed state and timers, to be undone: for operators that go on when their function raises.
+
+It is noted step by step, so it costs what is done, whatever a key has besides. Only the mailbox thread may touch it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from pillarbox._copies import ATOMS, deep_copy
+from pillarbox._state.chunks.large_collection import LiveMap
+
+if TYPE_CHECKING:
+    from pillarbox._state.heap.rows import Row
+
+__all__ = ["Undo"]
+
+_MISSING = object()
+
+Step = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+class Undo:
+    """Steps that put back what was there before each change, and before each look at what may be changed in place.
+
+    What is noted is what is about to happen. A list or map that another one takes the place of stays as it is, so the
+    reference to it is all that has to be noted.
+
+    Args:
+        appended: the names of list states whose elements are never changed: looking at them notes nothing.
+        unchanged: the names of states of which nothing is noted: they are the same when the function raises.
+    """
+
+    def __init__(self, appended: Collection[str] = (), unchanged: Collection[str] = ()) -> None:
+        self.appended = frozenset(appended)
+        self.unchanged = frozenset(unchanged)
+        self._active = False
+        self._steps: list[Step] = []
+        # What was copied, and need not be once more; with what has its id, so that nothing else comes to have it.
+        self._copied: dict[Any, Any] = {}
+        # By the id of a map; and those into which something was put back that was removed.
+        self._orders: dict[int, _Order] = {}
+        self._disturbed: list[_Order] = []
+
+    def begin(self) -> None:
+        """Begin to note, and forget what was noted before."""
+        self._active = True
+        if self._steps:
+            self._steps.clear()
+        if self._copied:
+            self._copied.clear()
+
+    def mark(self) -> int:
+        """Return a mark, up to which what follows can be undone."""
+        # What was copied before the mark is, at the mark, something else.
+        self._copied.clear()
+        return len(self._steps)
+
+    def restore(self, mark: int = 0) -> None:
+        """Undo what was done since the mark, or since all began."""
+        steps = self._steps
+        while len(steps) > mark:
+            step, arguments = steps.pop()
+            step(*arguments)
+        self._copied.clear()
+        disturbed, self._disturbed = self._disturbed, []
+        for order in {id(order): order for order in disturbed}.values():
+            order.restore()
+
+    def end(self) -> None:
+        """Note no more: what comes is for good."""
+        self.begin()
+        self._active = False
+
+    def end_epoch(self) -> None:
+        """Forget what is known of maps: other code changes them now."""
+        self._orders.clear()
+
+    # -- rows, and values in them --
+
+    def slot(self, row: Row, slot: int) -> None:
+        """Note a slot that will hold another object."""
+        if self._active:
+            self._steps.append((_set_slot, (row, slot, row[slot])))
+
+    def content(self, row: Row, slot: int) -> None:
+        """Note a slot that will hold another object, or whose object may be changed in place."""
+        if not self._active:
+            return
+        value = row[slot]
+        if type(value) not in ATOMS:
+            name = id(row), slot
+            if name in self._copied:
+                return
+            self._copied[name] = row
+            value = _copy(value)
+        self._steps.append((_set_slot, (row, slot, value)))
+
+    # -- lists --
+
+    def length(self, elements: list[Any] | None) -> None:
+        """Note a list to which elements will be appended."""
+        if self._active and elements is not None:
+            self._steps.append((_cut, (elements, len(elements))))
+
+    def elements(self, elements: list[Any] | None) -> None:
+        """Note a list whose elements may be changed in place."""
+        if self._active and elements is not None and id(elements) not in self._copied:
+            self._copied[id(elements)] = elements
+            if not _all_fixed(elements):
+                self._steps.append((_set_elements, (elements, _copy(elements))))
+
+    # -- maps --
+
+    def value(self, entries: dict[Any, Any] | None, key: Any) -> None:
+        """Note a value that may be changed in place."""
+        if not self._active or not entries:
+            return
+        value = entries.get(key)
+        if type(value) in ATOMS or id(entries) in self._copied or (name := (id(entries), key)) in self._copied:
+            return
+        self._copied[name] = entries
+        self._note(entries, key, _copy(value))
+
+    def values(self, entries: dict[Any, Any] | None) -> None:
+        """Note a map whose values may all be changed in place."""
+        if self._active and entries and id(entries) not in self._copied:
+            self._copied[id(entries)] = entries
+            changing = {key: _copy(value) for key, value in entries.items() if not _is_fixed(value)}
+            if changing:
+                self._steps.append((_set_values, (entries, changing)))
+
+    def put(self, entries: dict[Any, Any] | None, key: Any) -> None:
+        """Note a key that will get a value."""
+        if entries is None:
+            return
+        value = entries.get(key, _MISSING)
+        if self._active:
+            self._note(entries, key, value)
+        order = self._orders.get(id(entries))
+        if order is not None and value is _MISSING:
+            order.places[key] = (order.following(), key)
+            if self._active:
+                self._steps.append((order.places.pop, (key, None)))
+
+    def removal(self, entries: dict[Any, Any] | None, key: Any) -> None:
+        """Note a key that will be removed, if it is there."""
+        if entries is None or key not in entries:
+            return
+        order = self._orders.get(id(entries))
+        if order is None and self._active:
+            order = self._orders[id(entries)] = _Order(entries)
+        if order is not None:
+            place = order.places.pop(key)
+            if self._active:
+                self._note(entries, place[1], entries[key])
+                self._steps.append((self._into_place, (order, place)))
+
+    def _note(self, entries: dict[Any, Any], key: Any, value: Any) -> None:
+        if isinstance(entries, LiveMap):
+            noted = key in entries.changed, key in entries.removed
+            self._steps.append((_put_back_live, (entries, key, value, *noted)))
+        else:
+            self._steps.append((_put_back, (entries, key, value)))
+
+    def _into_place(self, order: _Order, place: tuple[int, Any]) -> None:
+        order.places[place[1]] = place
+        self._disturbed.append(order)
+
+    # -- everything else --
+
+    def step(self, step: Callable[..., Any], *arguments: Any) -> None:
+        """Note how that is undone which has been done."""
+        if self._active:
+            self._steps.append((step, arguments))
+
+
+class _Order:
+    """The order of a map's keys, from when the first of them is removed: it could not be told from the map any more.
+
+    Attributes:
+        places: by key a number, which is greater for keys that come later, and the key as the map has it (an equal one
+            may be of another type).
+    """
+
+    def __init__(self, entries: dict[Any, Any]) -> None:
+        self.entries = entries
+        self.places: dict[Any, tuple[int, Any]] = {key: (number, key) for number, key in enumerate(entries)}
+        self._next = len(entries)
+
+    def following(self) -> int:
+        """Return the number of a key that comes behind all others."""
+        self._next += 1
+        return self._next
+
+    def restore(self) -> None:
+        """Put the map in order again."""
+        entries, places = self.entries, self.places
+        content = sorted(entries.items(), key=lambda entry: places[entry[0]][0])
+        dict.clear(entries)
+        dict.update(entries, content)
+        if isinstance(entries, LiveMap):
+            # New ones are written in this order.
+            entries.changed = dict.fromkeys(sorted(entries.changed, key=lambda key: places[key][0]))
+
+
+def _set_slot(row: Row, slot: int, value: Any) -> None:
+    row[slot] = value
+
+
+def _cut(elements: list[Any], length: int) -> None:
+    del elements[length:]
+
+
+def _set_elements(elements: list[Any], copies: list[Any]) -> None:
+    elements[:] = copies
+
+
+def _set_values(entries: dict[Any, Any], values: dict[Any, Any]) -> None:
+    dict.update(entries, values)
+
+
+def _put_back(entries: dict[Any, Any], key: Any, value: Any) -> None:
+    if value is _MISSING:
+        dict.pop(entries, key, None)
+    else:
+        dict.__setitem__(entries, key, value)
+
+
+def _put_back_live(entries: LiveMap, key: Any, value: Any, is_changed: bool, is_removed: bool) -> None:
+    """Put it back also for the log: what it will write of the map is what it would have written."""
+    _put_back(entries, key, value)
+    for noted, is_there in ((entries.changed, is_changed), (entries.removed, is_removed)):
+        if is_there:
+            noted[key] = None
+        else:
+            noted.pop(key, None)
+
+
+def _is_fixed(value: Any) -> bool:
+    return type(value) in ATOMS or (isinstance(value, tuple) and _all_fixed(value))
+
+
+def _all_fixed(values: Collection[Any]) -> bool:
+    return ATOMS.issuperset(map(type, values)) or all(map(_is_fixed, values))
+
+
+def _copy(value: Any) -> Any:
+    """Return a copy that nothing which is done to the value can change."""
+    kind = type(value)
+    if kind is list or kind is set:
+        if _all_fixed(value):
+            return value.copy()
+    elif kind is dict:
+        if _all_fixed(value.values()):
+            return value.copy()
+    elif isinstance(value, tuple) and _all_fixed(value):
+        return value
+    return deep_copy(value)

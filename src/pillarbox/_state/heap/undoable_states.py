@@ -1,0 +1,256 @@
+"""States and timers that note what is to be undone, before they change it or hand it out.
+
+Each stands before a state on the heap, which knows nothing of it. Only the mailbox thread may touch them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from typing import Any
+
+from pillarbox._state.descriptors import (
+    AggregatingState,
+    AggregatingStateDescriptor,
+    ListState,
+    ListStateDescriptor,
+    MapState,
+    MapStateDescriptor,
+    ReducingState,
+    ReducingStateDescriptor,
+    StateDescriptor,
+    ValueState,
+    ValueStateDescriptor,
+)
+from pillarbox._state.heap.rows import Row
+from pillarbox._state.heap.timers import HeapTimers
+from pillarbox._state.heap.undo import Undo
+from pillarbox._time.internal_timer_service import VOID_NAMESPACE
+
+__all__ = ["NotingTimers", "noting"]
+
+
+def noting(state: Any, descriptor: StateDescriptor, undo: Undo) -> Any:
+    """Return a state before a state, which notes what is to be undone."""
+    if descriptor.name in undo.unchanged:
+        return state
+    return _STATES[descriptor.kind](state, undo, descriptor.name)
+
+
+class _Noting:
+    """What all of them have in common.
+
+    Args:
+        state: the state on the heap.
+        name: its name.
+    """
+
+    def __init__(self, state: Any, undo: Undo, name: str) -> None:
+        self._state = state
+        self._undo = undo
+        self._rows = state.rows
+        # The slot of its content, and that of its stamps if it has a time-to-live.
+        self._slots: tuple[int, ...] = state.slots
+        self._slot = self._slots[0]
+        self._looks = name not in undo.appended
+
+    def clear(self) -> None:
+        self._note()
+        self._state.clear()
+
+    def _note(self) -> Row:
+        """Note which objects there are; return the row."""
+        row: Row = self._rows.row
+        for slot in self._slots:
+            self._undo.slot(row, slot)
+        return row
+
+    def _note_content(self, row: Row) -> None:
+        """Note the content, which may be changed in place; the stamp of such a state is a number."""
+        for slot in self._slots:
+            self._undo.content(row, slot)
+
+
+class _NotingValueState(_Noting, ValueState[Any]):
+    def value(self) -> Any:
+        self._note_content(self._rows.row)
+        return self._state.value()
+
+    def update(self, value: Any) -> None:
+        self._note()
+        self._state.update(value)
+
+
+class _NotingMerging(_Noting):
+    def merge_namespaces(self, target: Any, sources: Iterable[Any]) -> None:
+        merged = list(sources)
+        for namespace in (target, *merged):
+            self._note_change(self._rows.row_in(namespace))
+        self._state.merge_namespaces(target, merged)
+
+    def _note_change(self, row: Row) -> None:
+        raise NotImplementedError
+
+
+class _NotingListState(_NotingMerging, ListState[Any]):
+    def get(self) -> Iterable[Any]:
+        row = self._note()
+        if self._looks:
+            self._undo.elements(row[self._slot])
+        return self._state.get()  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.get())
+
+    def add(self, value: Any) -> None:
+        self._note_change(self._rows.row)
+        self._state.add(value)
+
+    def add_all(self, values: Iterable[Any]) -> None:
+        added = list(values)  # the state itself, perhaps
+        self._note_change(self._rows.row)
+        self._state.add_all(added)
+
+    def update(self, values: Iterable[Any]) -> None:
+        self._note()
+        self._state.update(values)
+
+    def _note_change(self, row: Row) -> None:
+        for slot in self._slots:
+            self._undo.slot(row, slot)
+            self._undo.length(row[slot])
+
+
+class _NotingFoldingState(_NotingMerging):
+    def get(self) -> Any:
+        self._note_content(self._rows.row)
+        return self._state.get()
+
+    def accumulator(self) -> Any:
+        self._note_content(self._rows.row)
+        return self._state.accumulator()
+
+    def add(self, value: Any) -> None:
+        self._note_content(self._rows.row)
+        self._state.add(value)
+
+    def fold(self, value: Any) -> bool:
+        self._note_content(self._rows.row)
+        return self._state.fold(value)  # type: ignore[no-any-return]
+
+    def _note_change(self, row: Row) -> None:
+        self._note_content(row)
+
+
+class _NotingReducingState(_NotingFoldingState, ReducingState[Any]):
+    pass
+
+
+class _NotingAggregatingState(_NotingFoldingState, AggregatingState[Any, Any]):
+    pass
+
+
+class _NotingMapState(_Noting, MapState[Any, Any]):
+    def get(self, key: Any) -> Any:
+        self._note_look(key)
+        return self._state.get(key)
+
+    def __getitem__(self, key: Any) -> Any:
+        self._note_look(key)
+        return self._state[key]
+
+    def contains(self, key: Any) -> bool:
+        self._note_access(key)
+        return self._state.contains(key)  # type: ignore[no-any-return]
+
+    def put(self, key: Any, value: Any) -> None:
+        self._note_each(self._undo.put, (key,))
+        self._state.put(key, value)
+
+    def put_all(self, dict_value: Mapping[Any, Any]) -> None:
+        added = dict(dict_value)
+        self._note_each(self._undo.put, added)
+        self._state.put_all(added)
+
+    def remove(self, key: Any) -> None:
+        self._note_each(self._undo.removal, (key,))
+        self._state.remove(key)
+
+    def items(self) -> ItemsView[Any, Any]:
+        self._undo.values(self._rows.row[self._slot])
+        self._note_all_accesses()
+        return self._state.items()  # type: ignore[no-any-return]
+
+    def values(self) -> ValuesView[Any]:
+        self._undo.values(self._rows.row[self._slot])
+        self._note_all_accesses()
+        return self._state.values()  # type: ignore[no-any-return]
+
+    def keys(self) -> KeysView[Any]:
+        self._note_all_accesses()
+        return self._state.keys()  # type: ignore[no-any-return]
+
+    def is_empty(self) -> bool:
+        return self._state.is_empty()  # type: ignore[no-any-return]
+
+    def _note_each(self, note: Callable[[Any, Any], None], keys: Iterable[Any]) -> None:
+        """Note something of keys, in the map and in that of its stamps."""
+        row = self._note()
+        for slot in self._slots:
+            for key in keys:
+                note(row[slot], key)
+
+    def _note_look(self, key: Any) -> None:
+        # First of all: what is removed as it has expired is put back as it is, and then as it was.
+        self._undo.value(self._rows.row[self._slot], key)
+        self._note_access(key)
+
+    def _note_access(self, key: Any) -> None:
+        """Note what an access does: only with a time-to-live there is something."""
+        if len(self._slots) > 1:
+            if self._state.has_expired(key):
+                self._note_each(self._undo.removal, (key,))
+            else:
+                self._undo.put(self._note()[self._slots[1]], key)
+
+    def _note_all_accesses(self) -> None:
+        if len(self._slots) > 1:
+            self._note_each(self._undo.removal, self._state.expired())
+            stamps = self._rows.row[self._slots[1]]
+            for key in self._state.stamped_by_looks():
+                self._undo.put(stamps, key)
+
+
+_STATES: dict[str, type[_Noting]] = {
+    ValueStateDescriptor.kind: _NotingValueState,
+    ListStateDescriptor.kind: _NotingListState,
+    MapStateDescriptor.kind: _NotingMapState,
+    ReducingStateDescriptor.kind: _NotingReducingState,
+    AggregatingStateDescriptor.kind: _NotingAggregatingState,
+}
+
+
+class NotingTimers:
+    """Timers before timers."""
+
+    def __init__(self, timers: HeapTimers, undo: Undo) -> None:
+        self._timers = timers
+        self._undo = undo
+        self.next_timestamp = timers.next_timestamp
+        self.fire = timers.fire
+
+    def __len__(self) -> int:
+        return len(self._timers)
+
+    def register(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        timers = self._timers
+        before = len(timers)
+        timers.register(timestamp, namespace)
+        if len(timers) > before:
+            self._undo.step(timers.take_away, *timers.place(namespace), int(timestamp))
+
+    def delete(self, timestamp: int, namespace: Any = VOID_NAMESPACE) -> None:
+        timers = self._timers
+        before = len(timers)
+        timers.delete(timestamp, namespace)
+        if len(timers) < before:
+            self._undo.step(timers.put_back, *timers.place(namespace), int(timestamp))

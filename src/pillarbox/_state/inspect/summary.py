@@ -1,0 +1,153 @@
+"""The figures of a subtask's state, as its log has it: how much there is, and of whom."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pillarbox._errors import shorten
+from pillarbox._state.inspect.view import LogView, ViewedRows
+from pillarbox._state.keys.addresses import OPERATOR
+
+__all__ = ["LogSummary", "timestamps_in"]
+
+# Of each chunk this many of the keys with most state are kept by name.
+_NAMED = 20
+_MINUS_ONE = 0x2545F4914F6CDD1D
+
+
+@dataclass
+class LogSummary:
+    """What there is in a log, as plain data.
+
+    Attributes:
+        keys: number of keys that have state or timers; 0 of an operator by columns, whose keys are in Arrow streams.
+        namespaces: number of rows of namespaces of keys, such as windows.
+        timers: their number, by domain.
+        next_timers: the earliest timestamp of each domain (epoch ms).
+        watermark: the event time of the task (epoch ms).
+        carried: number of requests that are carried on, by operator.
+        state_bytes: about how many bytes the state takes in a new log.
+        own_bytes: the same of the operator's own state, such as broadcast state.
+        largest: the keys with most state, as text, and about how many bytes each takes.
+    """
+
+    keys: int = 0
+    namespaces: int = 0
+    timers: dict[str, int] = field(default_factory=dict)
+    next_timers: dict[str, int] = field(default_factory=dict)
+    watermark: int | None = None
+    carried: dict[str, int] = field(default_factory=dict)
+    state_bytes: int = 0
+    own_bytes: int = 0
+    largest: list[tuple[str, int]] = field(default_factory=list)
+
+    @staticmethod
+    def of(view: LogView, top: int, *, by_columns: bool = False) -> LogSummary:
+        """Return the summary of a log, with its largest keys, so many of them.
+
+        Args:
+            by_columns: whether its operator keeps the rows of all keys under one.
+
+        Raises:
+            CheckpointMismatchError: something is missing, or is not what was written, or cannot be read.
+        """
+        found = LogSummary()
+        found._add_task(view.task_state())
+        hashes: list[npt.NDArray[np.int64]] = []
+        sizes: list[npt.NDArray[np.float64]] = []
+        named: dict[int, Any] = {}
+        for rows in map(found._without_own, view.rows()):
+            every = np.fromiter(map(_hash, rows.keys), np.int64, len(rows.keys))
+            mine, places, indexes = np.unique(every, return_index=True, return_inverse=True)
+            hashes.append(mine)
+            sizes.append(np.bincount(indexes, rows.sizes).astype(np.float64))
+            for largest in np.argsort(sizes[-1])[-_NAMED:].tolist():
+                named[int(mine[largest])] = rows.keys[places[largest]]
+            for place, (name, kind) in enumerate(rows.layout, 1):
+                if kind == "timers":
+                    found._add_timers(name.rpartition("/")[2], [row[place] for row in rows.rows])
+        if hashes:
+            keys, indexes = np.unique(np.concatenate(hashes), return_inverse=True)
+            totals = np.bincount(indexes, np.concatenate(sizes))
+            found.state_bytes = found.own_bytes + round(float(totals.sum()))
+            if by_columns:
+                return found
+            found.keys = len(keys)
+            of = np.fromiter(named, np.int64, len(named))
+            bytes_of = zip(named.values(), totals[np.searchsorted(keys, of)].tolist())
+            ordered = sorted(bytes_of, key=lambda each: -each[1])[:top]
+            found.largest = [(shorten(key), round(size)) for key, size in ordered]
+        return found
+
+    def _add_task(self, task: dict[str, Any]) -> None:
+        gate = task.get("gate")
+        if gate:
+            self.watermark = gate["valve"]["watermark"]
+        for uid, requests in (task.get("operators") or {}).items():
+            if isinstance(requests, list):
+                self.carried[uid] = sum(type(each) is tuple and each[:1] == ("request",) for each in requests)
+
+    def _without_own(self, rows: ViewedRows) -> ViewedRows:
+        """Return rows without that of the operator's own state, whose size is noted: it is of no key."""
+        if rows.namespaces is None:
+            return rows
+        key, own, _ = OPERATOR
+        others = [
+            place for place, each in enumerate(zip(rows.keys, rows.namespaces)) if each[0] is not key or each[1] != own
+        ]
+        self.namespaces += len(others)
+        if len(others) == len(rows.keys):
+            return rows
+        self.own_bytes += round(float(rows.sizes.sum() - rows.sizes[others].sum()))
+        self.state_bytes = self.own_bytes
+        return rows._replace(
+            keys=[rows.keys[place] for place in others],
+            namespaces=[rows.namespaces[place] for place in others],
+            rows=[rows.rows[place] for place in others],
+            sizes=rows.sizes[others],
+        )
+
+    def _add_timers(self, domain: str, slots: list[Any]) -> None:
+        timestamps = [timestamp for slot in slots for timestamp in timestamps_in(slot)]
+        if timestamps:
+            self.timers[domain] = self.timers.get(domain, 0) + len(timestamps)
+            self.next_timers[domain] = min(*timestamps, self.next_timers.get(domain, timestamps[0]))
+
+    def add(self, other: LogSummary, top: int) -> None:
+        """Add that of another subtask."""
+        self.keys += other.keys
+        self.namespaces += other.namespaces
+        self.state_bytes += other.state_bytes
+        self.own_bytes += other.own_bytes
+        for domain, count in other.timers.items():
+            self.timers[domain] = self.timers.get(domain, 0) + count
+        for domain, timestamp in other.next_timers.items():
+            self.next_timers[domain] = min(timestamp, self.next_timers.get(domain, timestamp))
+        for uid, count in other.carried.items():
+            self.carried[uid] = self.carried.get(uid, 0) + count
+        if other.watermark is not None:
+            self.watermark = other.watermark if self.watermark is None else min(self.watermark, other.watermark)
+        self.largest = sorted((*self.largest, *other.largest), key=lambda each: -each[1])[:top]
+
+    def as_data(self) -> dict[str, Any]:
+        """Return it as plain data, for JSON."""
+        return asdict(self)
+
+
+def _hash(key: Any) -> int:
+    """Return the hash of a key, which for Python is the same of -1 and -2."""
+    if isinstance(key, tuple):
+        return hash((len(key), *map(_hash, key)))
+    found = hash(key)
+    return _MINUS_ONE if found == -2 and key == -1 else found
+
+
+def timestamps_in(slot: Any) -> list[int]:
+    """Return the timestamps in a slot of timers, in order."""
+    if slot is None:
+        return []
+    return [slot] if isinstance(slot, int) else sorted(slot)

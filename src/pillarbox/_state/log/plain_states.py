@@ -1,0 +1,214 @@
+"""Operators whose state is plain data: a checkpoint holds values of declared types, and nothing else is read.
+
+An operator is plain where the types of its key and of all its states are known and plain. That is found out from the
+program alone, never from a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import compress
+from operator import itemgetter
+from typing import Any
+
+from pillarbox._errors import TypeMismatchError
+from pillarbox._state.backend import LoggedRows, LoggedStateBackend, SlotSpec
+from pillarbox._state.chunks.large_collection import Elements
+from pillarbox._state.keys.addresses import is_space, said, whose
+from pillarbox._state.keys.key_note import KeyNote
+from pillarbox._state.log.layouts import state_name
+from pillarbox._state.types.plain_types import ListOf, MapOf, NotPlainError, PlainKey, PlainType, Readable, plain_type
+from pillarbox._unpickle import Allowed, loads_allowed
+
+__all__ = ["PlainStates", "reason_for_pickled_keys", "reason_for_pickles", "slot_name"]
+
+
+class PlainStates:
+    """The types of an operator's states, all of which are plain.
+
+    Attributes:
+        types: the declared type of each state, by the name of its slot.
+        allowed: what pickles of the state may name.
+        records: the classes in the types, by module and name.
+    """
+
+    def __init__(self, backend: LoggedStateBackend) -> None:
+        self._backend = backend
+        self._key = PlainKey()
+        self._types: dict[str, PlainType] = {}
+        self._specs: dict[str, SlotSpec] = {}
+        self.records: dict[tuple[str, str], type] = {}
+        self.allowed: Allowed = {**self._key.allowed}
+        for name, spec, declared in _declared(backend):
+            self._types[name] = found = _type_of(spec, declared)
+            self._specs[name] = spec
+            self.allowed.update(found.allowed)
+            self.records.update(found.records)
+        # States that are asked for late are not known when a checkpoint is read.
+        self._late = Readable(self.allowed)
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The declared types by name of slot, as a head says them."""
+        return {name: found.described for name, found in self._types.items()}
+
+    def by_present_names(self, types: Mapping[str, str]) -> dict[str, str]:
+        """Return types by the names that slots have now, from those by the names that they had."""
+        return {self._present_name(name): kind for name, kind in types.items()}
+
+    def is_renamed(self, types: Mapping[str, str]) -> bool:
+        """Return whether any slot of these has another name now."""
+        return any(self._present_name(name) != name for name in types)
+
+    def _present_name(self, name: str) -> str:
+        if name.startswith(_SPACE):
+            plain = name.removeprefix(_SPACE)
+            return _SPACE + self._backend.spaces.former.get(plain, plain)
+        return self._backend.former.get(name, name)
+
+    def said(self, name: str) -> str:
+        """Return a state for people, by the name of its slot."""
+        return f"the {self._specs[name].kind} state {state_name(self._specs[name].name)!r}"
+
+    def _type(self, lead: int, spec: SlotSpec) -> PlainType | None:
+        return None if spec.kind == "timers" else self._types.get(slot_name(lead, spec), self._late)
+
+    def loads(self, payload: bytes) -> Any:
+        """Unpickle what may name only what the declared types do."""
+        return loads_allowed(payload, self.allowed)
+
+    def check(self, addresses: Iterable[Any], rows: Iterable[list[Any]], only: Iterable[str] | None = None) -> None:
+        """Check that keys and states of rows are of their types.
+
+        Args:
+            only: the slots to look at, by name, without keys; None: all of them, and the keys.
+
+        Raises:
+            TypeMismatchError: one is not.
+        """
+        addresses, rows = list(addresses), list(rows)
+        if not addresses:
+            return
+        backend = self._backend
+        kinds = [is_space(address) for address in addresses] if backend.spaces.slots else [False]
+        if any(kinds):
+            others = [not kind for kind in kinds]
+            parts = [
+                (backend.spaces.slots, 2, list(compress(addresses, kinds)), list(compress(rows, kinds))),
+                (backend.slots, 1, list(compress(addresses, others)), list(compress(rows, others))),
+            ]
+        else:
+            parts = [(backend.slots, 1, addresses, rows)]
+        for slots, lead, of, found in parts:
+            if only is None:
+                keys = of if lead == 1 else list(map(itemgetter(0), of))
+                if not self._key.fits(keys):
+                    self._refuse_key(keys)
+            for slot, spec in enumerate(slots, lead):
+                declared = self._type(lead, spec)
+                if declared is None or (only is not None and slot_name(lead, spec) not in only):
+                    continue
+                column = list(map(itemgetter(slot), found))
+                if not declared.fits(column):
+                    self._refuse(spec, declared, of, column)
+
+    def check_elements(self, spec: SlotSpec, elements: Elements) -> None:
+        """Check that elements of a large map or list are of their type.
+
+        Raises:
+            TypeMismatchError: one is not.
+        """
+        declared = self._type(1 + is_space(elements.address), spec)
+        columns: list[tuple[PlainType, list[Any]]]
+        if isinstance(declared, MapOf):
+            columns = [(declared.key, elements.keys or []), (declared.value, elements.values)]
+        elif isinstance(declared, ListOf):
+            columns = [(declared.element, elements.values)]
+        else:
+            columns = [(self._late, elements.keys or []), (self._late, elements.values)]
+        for part, column in columns:
+            if not part.fits(column):
+                self._refuse(spec, part, [elements.address] * len(column), column)
+
+    def _refuse(self, spec: SlotSpec, declared: PlainType, addresses: list[Any], column: list[Any]) -> None:
+        for address, value in zip(addresses, column):
+            if not declared.fits([value]):
+                raise self._error(address, spec, declared.misfit(value))
+        raise AssertionError("a column does not fit, and each value does")
+
+    def _error(self, address: Any, spec: SlotSpec, what: str) -> TypeMismatchError:
+        error = TypeMismatchError(
+            f"operator {self._backend.operator!r}: the {spec.kind} state {spec.name.partition('/')[2]!r} of"
+            f" {whose(address)} does not fit its declared type: {what}; give such a value, or declare another type"
+            " (Types.PICKLED_BYTE_ARRAY() takes all)"
+        )
+        error.at(operator=self._backend.operator, key=address[0] if is_space(address) else address)
+        return error
+
+    def _refuse_key(self, keys: list[Any]) -> None:
+        for key in keys:
+            if not self._key.fits([key]):
+                raise TypeMismatchError(
+                    f"operator {self._backend.operator!r}: the key {said(key)} ({type(key).__name__}) is no plain"
+                    " value, as the type of the key says: let the key function, or what makes the column, return one of"
+                    " Python's own classes, such as int(...) or str(...) of it"
+                )
+
+
+def reason_for_pickles(key: KeyNote | None, backend: LoggedStateBackend) -> str | None:
+    """Return why the state of an operator is pickled; None: it is plain."""
+    reason = reason_for_pickled_keys(key)
+    if reason is not None:
+        return reason
+    for _, spec, declared in _declared(backend):
+        try:
+            _type_of(spec, declared)
+        except NotPlainError as error:
+            return f"the {spec.kind} state {spec.name.partition('/')[2]!r}: {error}"
+    return None
+
+
+def reason_for_pickled_keys(key: KeyNote | None) -> str | None:
+    """Return why an operator with such keys has pickled state; None: as far as its keys go, it is plain."""
+    if key is None:
+        return "it works without keys, and only state under keys of a known type is plain"
+    if not _key_is_known(key):
+        return "the type of its key is not known: key by columns of a DataFrame or an output_type, or declare key_type"
+    return None
+
+
+def _key_is_known(key: KeyNote) -> bool:
+    if "inputs" in key:
+        return all(map(_key_is_known, key["inputs"]))
+    types = key.get("types")
+    return bool(types) and all(kind.partition("(")[0].partition("<")[0] in _KEYS for kind in types or ())
+
+
+_KEYS = frozenset(
+    {"tinyint", "smallint", "int", "bigint", "float", "double", "decimal", "boolean", "string", "char", "varchar"}
+    | {"timestamp", "timestamp_ntz", "date", "time", "binary", "struct"}
+)
+
+
+def _declared(backend: LoggedStateBackend) -> Iterator[tuple[str, SlotSpec, tuple[Any, ...]]]:
+    kinds: tuple[tuple[int, LoggedRows], ...] = ((1, backend), (2, backend.spaces))
+    for lead, rows in kinds:
+        for spec, declared in rows.declared_types():
+            yield slot_name(lead, spec), spec, declared
+
+
+_SPACE = "space/"
+
+
+def slot_name(lead: int, spec: SlotSpec) -> str:
+    """Return the name of a slot among those of both kinds of rows."""
+    return spec.name if lead == 1 else _SPACE + spec.name
+
+
+def _type_of(spec: SlotSpec, declared: tuple[Any, ...]) -> PlainType:
+    if None in declared:
+        raise NotPlainError("no type is declared")
+    parts = list(map(plain_type, declared))
+    if spec.kind == "list":
+        return ListOf(parts[0])
+    return MapOf(parts[0], parts[1]) if spec.kind == "map" else parts[0]

@@ -1,0 +1,174 @@
+"""State and timers that are put back: what the log must learn of, and large maps."""
+
+from __future__ import annotations
+
+import copy
+import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pillarbox import ListStateDescriptor, MapStateDescriptor, Types, ValueStateDescriptor
+from pillarbox._state import HeapKeyedStateBackend, LogIdentity, MemoryChunkStore, StateLog
+from pillarbox._state.chunks.large_collection import LiveMap
+from pillarbox._state.keys.key_note import KeyNote
+
+
+class Thing:
+    def __init__(self, content: Any) -> None:
+        self.content = content
+
+
+@pytest.mark.parametrize(
+    "value", [5, "text", datetime.date(2024, 5, 1), (1, "two"), [1, 2], [[1], [2]], {"a": 1}, {"a": [1]}, {1, 2}]
+)
+def test_values_are_put_back(value):
+    backend = HeapKeyedStateBackend("op")
+    undo = backend.allow_undo()
+    state = backend.get_state(ValueStateDescriptor("v"))
+    backend.set_current_key("k")
+    state.update(value)
+    before = repr(value)
+    undo.begin()
+    held = state.value()
+    for change in ("append", "add", "clear"):
+        if hasattr(held, change):
+            getattr(held, change)(*([] if change == "clear" else [7]))
+    state.update("other")
+    undo.restore()
+    assert repr(state.value()) == before
+
+
+def test_a_users_own_object_is_put_back():
+    backend = HeapKeyedStateBackend("op")
+    undo = backend.allow_undo()
+    state = backend.get_state(ValueStateDescriptor("v"))
+    backend.set_current_key("k")
+    state.update(Thing([1]))
+    undo.begin()
+    state.value().content.append(2)
+    undo.restore()
+    assert state.value().content == [1]
+
+
+def test_a_large_map_stays_the_object_that_the_log_knows():
+    backend = HeapKeyedStateBackend("op")
+    undo = backend.allow_undo()
+    state = backend.get_state(MapStateDescriptor("m"))
+    backend.seal()
+    identity = LogIdentity("op", 0, 1, 128)
+    log, store = StateLog(identity, backend), MemoryChunkStore()
+    log.sync(store)
+    backend.set_current_key("k")
+    state.put_all({number: [f"{number}" * 200] for number in range(300)})
+    log.commit(store, {})
+    assert backend.dirty == {}
+    undo.begin()
+    state.get(7).append("in place")
+    undo.restore()
+    assert state.get(7) == ["7" * 200]
+    assert backend.dirty == {}
+    backend.set_current_key("k")
+    state.put(8, ["new"])
+    log.commit(store, {})
+    again = HeapKeyedStateBackend("op")
+    restored = again.get_state(MapStateDescriptor("m"))
+    again.seal()
+    StateLog(identity, again).sync(store)
+    again.set_current_key("k")
+    assert dict(restored.items()) == dict(state.items())
+    assert list(restored.keys()) == list(range(300))
+
+
+KEYS = st.integers(0, 12) | st.integers(298, 305)
+changes = st.tuples(st.sampled_from(["get", "put", "grow", "remove", "items", "put all", "clear"]), KEYS)
+calls = st.lists(st.tuples(st.booleans(), st.lists(changes, max_size=5), st.booleans()), min_size=1, max_size=5)
+
+
+def change(elements: Any, what: str, key: int, number: int) -> None:
+    """Do something with a state, or with a dict."""
+    if what == "get":
+        found = elements.get(key)
+        if found is not None:
+            found.append("in place")
+    elif what == "put":
+        elements[key] = [f"new {number}"]
+    elif what == "grow" and key in elements:
+        elements[key] = [*elements.get(key), str(number)]
+    elif what == "remove" and key in elements:
+        del elements[key]
+    elif what == "items":
+        for _, value in list(elements.items())[:3]:
+            value.append("in items")
+    elif what == "put all":
+        (elements.update if isinstance(elements, dict) else elements.put_all)({key: ["all"], key + 1: ["all"]})
+    elif what == "clear":
+        elements.clear()
+
+
+@settings(max_examples=60, deadline=None)
+@given(calls, st.booleans(), st.booleans())
+def test_a_large_map_is_put_back(calls, in_log, is_plain):
+    """Its values, their order, and what is written of it: whatever is read again is what a dict would have.
+
+    Args:
+        in_log: whether the log has it by its elements; else it is new.
+        is_plain: whether its types are declared.
+    """
+    key = KeyNote(columns=["key"], types=["string"]) if is_plain else None
+    identity = LogIdentity("op", 0, 1, 128, key=key)
+    types = (Types.LONG(), Types.LIST(Types.STRING())) if is_plain else ()
+    backend = HeapKeyedStateBackend("op")
+    undo = backend.allow_undo()
+    state = backend.get_state(MapStateDescriptor("m", *types))
+    backend.seal()
+    log, store = StateLog(identity, backend), MemoryChunkStore()
+    log.sync(store)
+    expected: dict[int, list[Any]] = {number: [f"{number}" * 200] for number in range(300)}
+    backend.set_current_key("k")
+    state.put_all(copy.deepcopy(expected))
+    if in_log:
+        log.commit(store, {})
+        assert isinstance(backend.contents("k")["m"], LiveMap)
+    for number, (fails, changes, commits) in enumerate(calls):
+        backend.set_current_key("k")
+        undo.begin()
+        after = copy.deepcopy(expected)
+        for what, key in changes:
+            # What is changed in place and not put is no change that must be written: it is put.
+            change(state, what, key, number)
+            change(after, what, key, number)
+            for touched in list(after) if what == "items" else [key]:
+                if what in ("get", "items") and touched in after and not fails:
+                    state.put(touched, state.get(touched))
+        if fails:
+            undo.restore()
+        else:
+            expected = after
+        undo.begin()
+        assert list(state.items()) == list(expected.items())
+        if commits or number == len(calls) - 1:
+            log.commit(store, {})
+            again = HeapKeyedStateBackend("op")
+            restored = again.get_state(MapStateDescriptor("m", *types))
+            again.seal()
+            StateLog(identity, again).sync(store)
+            again.set_current_key("k")
+            assert list(restored.items()) == list(expected.items())
+
+
+def test_states_that_are_the_same_are_not_looked_at():
+    backend = HeapKeyedStateBackend("op")
+    undo = backend.allow_undo(unchanged=["own"])
+    own, users = (backend.get_state(ListStateDescriptor(name)) for name in ("own", "users"))
+    backend.set_current_key("k")
+    own.add([1])
+    users.add([1])
+    undo.begin()
+    for state in (own, users):
+        state.get()[0].append(2)
+        state.add([3])
+    undo.restore()
+    assert (own.get(), users.get()) == (([1, 2], [3]), ([1],))

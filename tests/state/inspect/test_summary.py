@@ -1,0 +1,96 @@
+"""The figures of a log against those of the rows themselves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from pillarbox._state import (
+    HeapKeyedStateBackend,
+    LogIdentity,
+    MapStateDescriptor,
+    MemoryChunkStore,
+    StateLog,
+    ValueStateDescriptor,
+)
+from pillarbox._state.inspect.summary import LogSummary
+from pillarbox._state.inspect.view import LogView
+from pillarbox._time import ManualProcessingTimeService
+from pillarbox._time.internal_timer_service import InternalTimerService
+from tests.data import make_checkpoint as golden
+
+
+@pytest.mark.parametrize("name", ["checkpoint-format-2", "checkpoint-format-2-elements"])
+def test_the_summary_of_a_golden_checkpoint(name):
+    total = LogSummary()
+    stores = golden.load(golden.HERE / f"{name}.zip").values()
+    for store in stores:
+        view = LogView(store, 7)
+        total.add(LogSummary.of(view, 3), 3)
+        assert LogSummary(**LogSummary.of(view, 3).as_data()) == LogSummary.of(view, 3)
+    model = golden.Model()
+    for records in golden.epochs():
+        for record in records:
+            model.apply(record)
+    empty: dict[str, Any] = {"value": None, "list": [], "map": {}, "numbers": [], "more": None}
+    keys = {key for key, state in model.states.items() if state != empty} | {key for key, _, _ in model.timers}
+    assert total.keys == len(keys) and total.namespaces == 0
+    assert total.timers == Counter(domain for _, domain, _ in model.timers)
+    assert total.next_timers == {
+        domain: min(at for _, of, at in model.timers if of == domain) for domain in ("event", "processing")
+    }
+    assert total.carried == {"ask": len(model.slow)}
+    assert total.watermark == 1_000 * (golden.EPOCHS - 1) + 900 - 1
+    assert 0.3 < total.state_bytes / sum(len(chunk) for store in stores for chunk in store.chunks.values()) < 1
+    assert len(total.largest) == 3
+
+
+def test_the_largest_keys_and_those_of_namespaces():
+    store = MemoryChunkStore()
+    backend = HeapKeyedStateBackend("op")
+    own = backend.get_state(ValueStateDescriptor("own"))
+    of_window = backend.get_state(ValueStateDescriptor("window"), namespaced=True)
+    nobody: Any = None
+    timers = InternalTimerService("timers", backend, ManualProcessingTimeService(0), nobody, namespaced=True)
+    backend.seal()
+    log = StateLog(LogIdentity("op", 0, 1, 128), backend)
+    log.sync(store)
+    for key in range(50):
+        backend.set_current_key(key)
+        own.update(bytes(10))
+        for start in range(20 if key == 7 else 1):  # much in many small rows
+            backend.set_current_namespace((start, start + 10))
+            of_window.update(bytes(30))
+            timers.register_event_time_timer((start, start + 10), start + 10)
+    backend.set_current_key(9)
+    own.update(bytes(5_000))
+    log.commit(store, {})
+    found = LogSummary.of(LogView(store, 7), 2)
+    assert (found.keys, found.namespaces, found.timers) == (50, 69, {"event": 69})
+    assert found.next_timers == {"event": 10} and found.watermark is None
+    (first, most), (second, more) = found.largest
+    assert (first, second) == ("9", "7") and 3_500 < most < 6_000 and 600 < more < 2_500
+
+
+def test_keys_of_one_hash_and_the_operators_own_state():
+    """For Python, -1 and -2 have the same hash, and so have tuples of them; the operator itself is no key."""
+    store = MemoryChunkStore()
+    backend = HeapKeyedStateBackend("op")
+    value = backend.get_state(ValueStateDescriptor("value"))
+    backend.get_operator_state(MapStateDescriptor("rules")).put("a", "x" * 500)
+    backend.seal()
+    log = StateLog(LogIdentity("op", 0, 1, 128), backend)
+    log.sync(store)
+    keys: list[Any] = [-1, -2, (-1, "a"), (-2, "a"), None, (0, (-1,)), (0, (-2,))]
+    for size, key in enumerate(keys):
+        backend.set_current_key(key)
+        value.update(bytes(100 * size))
+    log.commit(store, {})
+    found = LogSummary.of(LogView(store, 7), 20)
+    assert (found.keys, found.namespaces) == (len(keys), 0)
+    assert sorted(key for key, _ in found.largest) == sorted(map(repr, keys))
+    assert 500 < found.own_bytes < 700 and found.state_bytes > 2_100 + found.own_bytes
+    by_columns = LogSummary.of(LogView(store, 7), 20, by_columns=True)
+    assert (by_columns.keys, by_columns.largest, by_columns.state_bytes) == (0, [], found.state_bytes)
